@@ -1,0 +1,548 @@
+"""The broker's configuration as immutable values, one struct per table of ``etc/mqttd.conf``.
+
+The structs are the single source: the loader takes types, ranges and defaults from here, the
+reference page and the shipped file are written from the descriptions here, so none can disagree.
+
+    etc/mqttd.conf ─┐
+    MQTTD__… ───────┴─> load ──> Config ─┬─ .mqtt.max_packet_size         int, bytes
+                                         ├─ .session.retry_interval       float, seconds
+                                         └─ .listener["tcp"]["default"]   TcpListener
+
+Once loaded, sizes are ``int`` bytes; durations that travel in packets are ``int`` seconds, the
+others ``float`` seconds; ``"never"`` is `NEVER`, the value MQTT 5.0 gives to an interval that does
+not end (3.1.2.11.2). ``Config()`` alone holds the defaults, its paths still relative.
+
+Imports the standard library and msgspec only: every layer may depend on this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, field
+
+__all__ = [
+    "DAY",
+    "GIB",
+    "HOUR",
+    "KIB",
+    "LISTENER_KINDS",
+    "MIB",
+    "MINUTE",
+    "NEVER",
+    "Acl",
+    "Admin",
+    "Auth",
+    "Config",
+    "Log",
+    "Mqtt",
+    "Mqueue",
+    "Node",
+    "Output",
+    "Plugins",
+    "Retained",
+    "Session",
+    "Sys",
+    "TcpListener",
+    "UsernameAuth",
+]
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+MINUTE: Final = 60
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+NEVER: Final = 0xFFFFFFFF
+"""Seconds of an interval that does not end: ``"never"`` in the file, 0xFFFFFFFF on the wire."""
+
+Scope = Literal["broker", "listener", "connection", "session", "message"]
+
+
+def _about(description: str, kind: str, scope: Scope, reload: bool, **more: Any) -> Meta:
+    """What the loader and the reference know of one key: its kind, range, scope and reload."""
+    limits = {key: more.pop(key) for key in ("ge", "le", "pattern", "max_length") if key in more}
+    extra = {"kind": kind, "scope": scope, "reload": reload, **more}
+    return Meta(description=description, extra=extra, **limits)
+
+
+def _plain(text: str, scope: Scope = "broker", reload: bool = True, **more: Any) -> Meta:
+    """A string, a boolean, a choice or a list."""
+    return _about(text, "plain", scope, reload, **more)
+
+
+def _count(
+    text: str, scope: Scope, ge: float, le: float, reload: bool = True, **more: Any
+) -> Meta:
+    """A number without a unit, between `ge` and `le`."""
+    return _about(text, "count", scope, reload, ge=ge, le=le, **more)
+
+
+def _size(text: str, scope: Scope, ge: int, le: int, reload: bool = True) -> Meta:
+    """A number of bytes, written with its unit."""
+    return _about(text, "size", scope, reload, ge=ge, le=le)
+
+
+def _time(
+    text: str, scope: Scope, ge: float, le: float, reload: bool = True, never: bool = False
+) -> Meta:
+    """A number of seconds, written with its unit; `never` admits ``"never"``."""
+    return _about(
+        text, "duration", scope, reload, ge=ge, le=NEVER if never else le, longest=le, never=never
+    )
+
+
+def _path(text: str, reload: bool = False, **more: Any) -> Meta:
+    """A file or directory, relative to the directory of the configuration file."""
+    return _about(text, "path", "broker", reload, **{"pattern": r"^[^\0]+$", **more})
+
+
+class TcpListener(Struct, frozen=True, kw_only=True):
+    """MQTT over plain TCP, any number of listeners, each with its own name in place of NAME."""
+
+    bind: Annotated[
+        str,
+        _about(
+            "Address and port to listen on: `host:port`, `[ipv6]:port`, or `:port` for all"
+            " addresses; port 0 takes a free port, which the ready line names.",
+            "bind", "listener", False,
+        ),
+    ] = "127.0.0.1:1883"
+    backlog: Annotated[
+        int,
+        _count(
+            "Connections the kernel keeps waiting until the broker accepts them; the kernel's own"
+            " limit (net.core.somaxconn) caps it.",
+            "listener", 1, 65535, reload=False,
+        ),
+    ] = 4096
+    nodelay: Annotated[
+        bool,
+        _plain("Send small packets at once (TCP_NODELAY) instead of gathering them.", "listener"),
+    ] = True
+    max_connections: Annotated[
+        int,
+        _count(
+            "Connections open at the same time, further ones are closed at once; 0 takes what the"
+            " open-file limit of the process leaves.",
+            "listener", 0, 10_000_000,
+        ),
+    ] = 0
+    transport: Annotated[
+        Literal["engine", "twisted"],
+        _plain(
+            "Which code moves the bytes: `engine`, the broker's own socket loop, or `twisted`, the"
+            " reactor's transports.",
+            "listener", reload=False,
+        ),
+    ] = "engine"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """`bind` as (host, port); an empty host is every address."""
+        host, _, port = self.bind.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+LISTENER_KINDS: Final[Mapping[str, type[Struct]]] = {"tcp": TcpListener}
+"""KIND in ``[listener.KIND.NAME]`` and the struct that describes it."""
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """Who this broker is and where it keeps its data."""
+
+    name: Annotated[
+        str,
+        _plain(
+            "Name of this broker, as $SYS topics, logs and message ids show it; letters, digits"
+            " and `_ . @ -`, at most 64.",
+            reload=False, pattern=r"^[A-Za-z0-9_.@-]{1,64}$",
+        ),
+    ] = "mqttd"
+    data_dir: Annotated[
+        str,
+        _path("Directory for what the broker stores; created when missing, used by one broker."),
+    ] = "../data"
+
+
+class Mqtt(Struct, frozen=True, kw_only=True):
+    """What the protocol allows a client, announced in CONNACK to MQTT 5.0 clients."""
+
+    max_packet_size: Annotated[
+        int,
+        _size(
+            "Largest packet a client may send, in bytes; a larger one ends the connection with"
+            " reason 0x95 before it is buffered.",
+            "connection", KIB, 256 * MIB,
+        ),
+    ] = MIB
+    max_client_id_length: Annotated[
+        int,
+        _count(
+            "Longest client identifier, in UTF-8 bytes; the standard asks for at least 23.",
+            "connection", 23, 65535,
+        ),
+    ] = 256
+    max_topic_levels: Annotated[
+        int,
+        _count("Most levels in a topic name or filter.", "message", 1, 65535),
+    ] = 128
+    max_topic_length: Annotated[
+        int,
+        _count("Longest topic name or filter, in UTF-8 bytes.", "message", 1, 65535),
+    ] = 65535
+    max_topic_alias: Annotated[
+        int,
+        _count(
+            "Topic aliases a 5.0 client may use (Topic Alias Maximum); 0 allows none.",
+            "connection", 0, 65535,
+        ),
+    ] = 65535
+    max_qos: Annotated[
+        int,
+        _count(
+            "Highest QoS a client may publish with (Maximum QoS); subscriptions are granted at"
+            " most this.",
+            "message", 0, 2,
+        ),
+    ] = 2
+    retain_available: Annotated[
+        bool,
+        _plain("Whether clients may publish retained messages (Retain Available).", "message"),
+    ] = True
+    wildcard_subscription: Annotated[
+        bool,
+        _plain(
+            "Whether filters may hold `+` and `#` (Wildcard Subscription Available).", "session"
+        ),
+    ] = True
+    shared_subscription: Annotated[
+        bool,
+        _plain(
+            "Whether `$share/group/filter` and `$queue/filter` work (Shared Subscription"
+            " Available).",
+            "session",
+        ),
+    ] = True
+    shared_strategy: Annotated[
+        Literal["round_robin", "random", "sticky", "hash_clientid", "hash_topic"],
+        _plain(
+            "How a shared subscription picks the member for a message: in turn per publisher, at"
+            " random, the same while it lasts, by publisher's client id, or by topic.",
+        ),
+    ] = "round_robin"
+    server_keepalive: Annotated[
+        int,
+        _time(
+            "Keep alive that replaces every client's own (Server Keep Alive), in whole seconds; 0"
+            " keeps the client's.",
+            "connection", 0, 65535,
+        ),
+    ] = 0
+    keepalive_multiplier: Annotated[
+        float,
+        _count(
+            "A client silent for its keep alive times this is disconnected; the standard says"
+            " 1.5.",
+            "connection", 1, 10,
+        ),
+    ] = 1.5
+    connect_timeout: Annotated[
+        float,
+        _time(
+            "Time from an accepted connection to its complete CONNECT, after which it is closed.",
+            "connection", 0.1, HOUR,
+        ),
+    ] = 10.0
+    response_information: Annotated[
+        str,
+        _plain(
+            "Response Information given to 5.0 clients that ask for it, usually a topic prefix;"
+            " empty gives none.",
+            "connection", max_length=65535,
+        ),
+    ] = ""
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """What the broker keeps for one client, connected or not."""
+
+    max_inflight: Annotated[
+        int,
+        _count(
+            "QoS 1 and 2 messages sent and not yet acknowledged, a client's smaller Receive"
+            " Maximum wins; the rest wait in the mqueue.",
+            "session", 1, 65535,
+        ),
+    ] = 100
+    receive_maximum: Annotated[
+        int,
+        _count(
+            "QoS 1 and 2 messages a 5.0 client may have unacknowledged towards the broker"
+            " (Receive Maximum).",
+            "session", 1, 65535,
+        ),
+    ] = 1000
+    retry_interval: Annotated[
+        float,
+        _time(
+            "Time after which an unacknowledged message is sent again to a 3.1 or 3.1.1 client;"
+            " 0 sends again only on resume, as 5.0 does always.",
+            "session", 0, DAY,
+        ),
+    ] = 30.0
+    max_awaiting_rel: Annotated[
+        int,
+        _count("Incoming QoS 2 messages that wait for their PUBREL.", "session", 1, 65535),
+    ] = 1000
+    await_rel_timeout: Annotated[
+        float,
+        _time(
+            "Time after which an incoming QoS 2 message that got no PUBREL is forgotten.",
+            "session", 1, NEVER - 1, never=True,
+        ),
+    ] = 300.0
+    expiry_interval: Annotated[
+        int,
+        _time(
+            "Time the session of a 3.1 or 3.1.1 client with clean session 0 outlives its"
+            " connection, in whole seconds; `\"never\"` keeps it.",
+            "session", 0, NEVER - 1, never=True,
+        ),
+    ] = 2 * HOUR
+    max_expiry_interval: Annotated[
+        int,
+        _time(
+            "Longest Session Expiry Interval a 5.0 client gets, in whole seconds; a longer wish is"
+            " lowered to this.",
+            "session", 0, NEVER - 1, never=True,
+        ),
+    ] = NEVER
+    max_subscriptions: Annotated[
+        int,
+        _count(
+            "Subscriptions one session may hold; a further one is refused with reason 0x97.",
+            "session", 1, 10_000_000,
+        ),
+    ] = 10_000
+    upgrade_qos: Annotated[
+        bool,
+        _plain(
+            "Deliver with the subscription's QoS even where the message was published with a"
+            " lower one; the standard says no.",
+            "session",
+        ),
+    ] = False
+
+
+class Mqueue(Struct, frozen=True, kw_only=True):
+    """Messages that wait for a client that is offline or whose inflight window is full."""
+
+    max_length: Annotated[
+        int,
+        _count("Messages one session may queue.", "session", 1, 100_000_000),
+    ] = 1000
+    max_bytes: Annotated[
+        int,
+        _size("Bytes one session may queue.", "session", KIB, 1024 * GIB),
+    ] = 8 * MIB
+    store_qos0: Annotated[
+        bool,
+        _plain(
+            "Queue QoS 0 messages too; when the queue is full they are dropped first, then the"
+            " oldest.",
+            "session",
+        ),
+    ] = True
+    priorities: Annotated[
+        dict[str, int],
+        _plain(
+            "Topic filters and their priorities, 0 to 255; higher leaves the queue first, topics"
+            " without one have 0.",
+            "session", example='{ "alarm/#" = 9, "log/#" = 1 }',
+        ),
+    ] = field(default_factory=dict)
+
+
+class Retained(Struct, frozen=True, kw_only=True):
+    """The last message of a topic, kept for later subscribers."""
+
+    max_messages: Annotated[
+        int,
+        _count(
+            "Retained messages kept; a message for a new topic beyond it is not retained.",
+            "broker", 0, 1_000_000_000,
+        ),
+    ] = 1_000_000
+    max_bytes: Annotated[
+        int,
+        _size("Bytes of retained messages kept, topics included.", "broker", 0, 1024 * GIB),
+    ] = GIB
+    max_payload: Annotated[
+        int,
+        _size("Largest payload that is retained.", "message", 0, 256 * MIB),
+    ] = MIB
+    expiry: Annotated[
+        int,
+        _time(
+            "Time a retained message is kept unless it carries its own Message Expiry Interval,"
+            " in whole seconds.",
+            "message", 1, NEVER - 1, never=True,
+        ),
+    ] = NEVER
+
+
+class Output(Struct, frozen=True, kw_only=True):
+    """Bytes written for clients that read slower than the broker writes."""
+
+    high_watermark: Annotated[
+        int,
+        _size(
+            "Unsent bytes from which a connection is slow: QoS 0 is dropped and counted, QoS 1 and 2"
+            " wait in the session.",
+            "connection", 4 * KIB, GIB,
+        ),
+    ] = MIB
+    low_watermark: Annotated[
+        int,
+        _size(
+            "Unsent bytes at which a slow connection is written to again.", "connection", 0, GIB
+        ),
+    ] = 256 * KIB
+    backlog: Annotated[
+        int,
+        _size(
+            "Unsent bytes of all connections together; while it is reached, publishers are not"
+            " read from.",
+            "broker", MIB, 1024 * GIB,
+        ),
+    ] = 256 * MIB
+
+
+class UsernameAuth(Struct, frozen=True, kw_only=True):
+    """Clients that show a user name and a password."""
+
+    file: Annotated[
+        str,
+        _path(
+            "File of `user:argon2id-hash` lines; while this key is not set the file may be"
+            " missing, which means no users.",
+            reload=True,
+        ),
+    ] = "users.conf"
+
+
+class Auth(Struct, frozen=True, kw_only=True):
+    """Who may connect."""
+
+    chain: Annotated[
+        tuple[str, ...],
+        _plain(
+            "Authentication modules asked in this order until one says yes or no; when none does,"
+            " the client is refused.",
+        ),
+    ] = ("username", "anonymous")
+    anonymous: Annotated[
+        Literal["never", "loopback", "always"],
+        _plain(
+            "Whether the module `anonymous` admits clients without a user name: never, from this"
+            " machine, or from anywhere.",
+        ),
+    ] = "loopback"
+    username: UsernameAuth = UsernameAuth()
+
+
+class Acl(Struct, frozen=True, kw_only=True):
+    """What a connected client may publish and subscribe to."""
+
+    file: Annotated[str, _path("File with the access rules.", reload=True)] = "acl.conf"
+    nomatch: Annotated[
+        Literal["allow", "deny"],
+        _plain("The answer where no rule matches."),
+    ] = "deny"
+    deny_action: Annotated[
+        Literal["ignore", "disconnect"],
+        _plain(
+            "What a refused publish gets: `ignore` drops it (5.0 clients see reason 0x87),"
+            " `disconnect` ends the connection.",
+        ),
+    ] = "ignore"
+    cache: Annotated[
+        bool,
+        _plain("Remember each connection's answers per topic until the rules change."),
+    ] = True
+
+
+class Plugins(Struct, frozen=True, kw_only=True):
+    """Plugins of this broker; an installed plugin does nothing until it is named here."""
+
+    load: Annotated[
+        tuple[str, ...],
+        _plain("Plugins to load at start, in this order."),
+    ] = ()
+    dir: Annotated[
+        str,
+        _path("Directory whose Python files are plugins too; it may be missing."),
+    ] = "plugins"
+
+
+class Admin(Struct, frozen=True, kw_only=True):
+    """The operator's door, used by mqttd-ctl."""
+
+    socket: Annotated[
+        str,
+        _path(
+            "Unix socket of the HTTP interface, mode 0600; empty is `mqttd.sock` in the data"
+            " directory.",
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """What the broker says about itself."""
+
+    level: Annotated[
+        Literal["debug", "info", "warn", "error", "critical"],
+        _plain("Least important level that is logged."),
+    ] = "info"
+
+
+class Sys(Struct, frozen=True, kw_only=True):
+    """The broker's own topics under `$SYS`."""
+
+    interval: Annotated[
+        float,
+        _time(
+            "Time between two publications of `$SYS` topics; 0 publishes none.", "broker", 0, DAY
+        ),
+    ] = 60.0
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything the file can say; `Config()` alone holds the defaults."""
+
+    node: Node = Node()
+    mqtt: Mqtt = Mqtt()
+    session: Session = Session()
+    mqueue: Mqueue = field(default_factory=Mqueue)
+    retained: Retained = Retained()
+    output: Output = Output()
+    listener: dict[str, dict[str, TcpListener]] = field(
+        default_factory=lambda: {"tcp": {"default": TcpListener()}}
+    )
+    """Listener kind -> name -> listener; never empty."""
+    auth: Auth = Auth()
+    acl: Acl = Acl()
+    plugins: Plugins = Plugins()
+    admin: Admin = Admin()
+    log: Log = Log()
+    sys: Sys = Sys()
+
+    path: str = ""
+    """Absolute path of the file this was read from; empty when there was none."""
+    given: frozenset[str] = frozenset()
+    """Dotted paths of the keys that the file or the environment set, `auth.username.file`."""
