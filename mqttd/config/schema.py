@@ -159,7 +159,8 @@ class Node(Struct, frozen=True, kw_only=True):
         _plain(
             "Name of this broker, as $SYS topics, logs and message ids show it; letters, digits"
             " and `_ . @ -`, at most 64.",
-            reload=False, pattern=r"^[A-Za-z0-9_.@-]{1,64}$",
+            reload=False, pattern=r"^[A-Za-z0-9_.@-]{1,64}\Z",
+            expects="a name of 1 to 64 letters, digits and _ . @ -",
         ),
     ] = "mqttd"
     data_dir: Annotated[
@@ -358,11 +359,13 @@ class Mqueue(Struct, frozen=True, kw_only=True):
         ),
     ] = True
     priorities: Annotated[
-        dict[str, int],
+        dict[Annotated[str, Meta(min_length=1)], Annotated[int, Meta(ge=0, le=255)]],
         _plain(
             "Topic filters and their priorities, 0 to 255; higher leaves the queue first, topics"
             " without one have 0.",
-            "session", example='{ "alarm/#" = 9, "log/#" = 1 }',
+            "session",
+            expects='a table of topic filters and priorities from 0 to 255, such as'
+            ' { "alarm/#" = 9 }',
         ),
     ] = field(default_factory=dict)
 
@@ -401,8 +404,8 @@ class Output(Struct, frozen=True, kw_only=True):
     high_watermark: Annotated[
         int,
         _size(
-            "Unsent bytes from which a connection is slow: QoS 0 is dropped and counted, QoS 1 and 2"
-            " wait in the session.",
+            "Unsent bytes from which a connection is slow: QoS 0 is dropped and counted, QoS 1 and"
+            " 2 wait in the session.",
             "connection", 4 * KIB, GIB,
         ),
     ] = MIB
@@ -439,7 +442,7 @@ class Auth(Struct, frozen=True, kw_only=True):
     """Who may connect."""
 
     chain: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(min_length=1)], ...],
         _plain(
             "Authentication modules asked in this order until one says yes or no; when none does,"
             " the client is refused.",
@@ -480,7 +483,7 @@ class Plugins(Struct, frozen=True, kw_only=True):
     """Plugins of this broker; an installed plugin does nothing until it is named here."""
 
     load: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(min_length=1)], ...],
         _plain("Plugins to load at start, in this order."),
     ] = ()
     dir: Annotated[

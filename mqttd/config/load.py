@@ -1,0 +1,307 @@
+"""Read the configuration file and the environment into a `Config`, or say all that is wrong.
+
+    file ──tomllib──┐
+                    ├─> values by dotted path ──read──> checked values ──> structs ──> Config
+    MQTTD__A__B ────┘           │ unknown, wrong type, out of range, at odds with another key
+                                └─> one ConfigError that lists every mistake
+
+Environment variables win over the file, the file over the defaults. Relative paths, wherever they
+come from, count from the directory of the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from typing import Any, Final
+
+import msgspec
+
+from mqttd.config.options import OPTIONS, TABLES, format_size
+from mqttd.config.schema import LISTENER_KINDS, Config, TcpListener
+
+__all__ = ["ConfigError", "load"]
+
+PREFIX: Final = "MQTTD__"
+MAX_SOCKET_PATH: Final = 107
+"""Bytes of a Unix socket's path (sun_path less its final zero)."""
+
+_LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HEADER: Final = re.compile(r"\s*\[([^\[\]]+)\]")
+_KEY: Final = re.compile(r"""\s*([A-Za-z0-9_."'\s-]+?)\s*=""")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used.
+
+    `mistakes` has one line for each mistake: where it is, the key, its value and what was
+    expected. ``str()`` gives them all.
+    """
+
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+def load(path: str | None, environ: Mapping[str, str]) -> Config:
+    """The configuration in the TOML file at `path`, with the overrides found in `environ`.
+
+    Without a path the defaults are read as if from ``etc/mqttd.conf`` under the current directory.
+    Overrides are called ``MQTTD__TABLE__KEY``, ``MQTTD__LISTENER__TCP__DEFAULT__BIND``.
+    Raises ConfigError, with all mistakes in it; reads no file but this one.
+    """
+    text = _read_text(path) if path is not None else ""
+    reading = _Reading(path or "defaults", text)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: not valid TOML: {error}"]) from None
+    except RecursionError:
+        raise ConfigError([f"{path}: not valid TOML: nested too deeply"]) from None
+    reading.override(document, environ)
+    reading.walk(document, "")
+    base = os.path.dirname(os.path.abspath(path if path is not None else "etc/mqttd.conf"))
+    config = reading.build(base, os.path.abspath(path) if path is not None else "")
+    _agree(config, reading)
+    if reading.mistakes:
+        raise ConfigError(reading.mistakes)
+    return config
+
+
+class _Reading:
+    """One reading: the values found so far, where each stands, and the mistakes."""
+
+    def __init__(self, label: str, text: str) -> None:
+        self.label = label
+        self.lines = _line_numbers(text)
+        self.variables: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self.listeners: dict[str, dict[str, None]] = {}
+        self.faulty: set[str] = set()
+        self.mistakes: list[str] = []
+
+    def override(self, document: dict[str, Any], environ: Mapping[str, str]) -> None:
+        """Write the variables of `environ` into the document, as the file would have said it."""
+        for variable in sorted(environ):
+            if not variable.startswith(PREFIX):
+                continue
+            steps = variable.removeprefix(PREFIX).lower().split("__")
+            if steps[0] == "listener" and len(steps) == 4:
+                steps[2] = _listener_name(document, steps[1], steps[2])
+            path = ".".join(steps)
+            option = OPTIONS.get(_pattern(path))
+            if option is None:
+                self.note(f"environment {variable}: {_unknown(path, _variable)}")
+                continue
+            table: Any = document
+            for step in steps[:-1]:
+                table = table.setdefault(step, {}) if isinstance(table, dict) else None
+            if isinstance(table, dict):
+                table[steps[-1]] = option.read_text(environ[variable])
+                self.variables[path] = variable
+
+    def walk(self, table: Mapping[str, Any], above: str) -> None:
+        """Read every key of a table and of the tables in it."""
+        for key, value in table.items():
+            path = f"{above}.{key}" if above else key
+            pattern = _pattern(path)
+            if "." in key or not (pattern in OPTIONS or _is_table(pattern)):
+                self.note(f"{self._where(path)}: {path}: {_unknown(path, str)}")
+            elif (option := OPTIONS.get(pattern)) is not None:
+                try:
+                    self.values[path] = option.read(value)
+                except (ValueError, msgspec.ValidationError):
+                    self.fault(path, value, option.expected)
+            elif not isinstance(value, dict):
+                self.fault(path, value, f"a table, [{_example(pattern)}]")
+            elif pattern.endswith(".NAME") and not _LISTENER_NAME.fullmatch(key):
+                self.fault(path, key, "a listener name of 1 to 64 letters, digits, _ and -")
+            else:
+                if pattern.endswith(".NAME"):
+                    self.listeners.setdefault(path.split(".")[1], {})[key] = None
+                self.walk(value, path)
+
+    def build(self, base: str, path: str) -> Config:
+        """The structs of the values read, with defaults for the others and paths made absolute."""
+        sections: dict[str, Any] = {}
+        for table, struct in TABLES.items():
+            if "NAME" not in table and "." not in table:
+                sections[table] = self._build(struct, table, base)
+        kinds = self.listeners or {"tcp": {"default": None}}
+        listener = {
+            kind: {name: self._build(LISTENER_KINDS[kind], f"listener.{kind}.{name}", base)
+                   for name in names}
+            for kind, names in kinds.items()
+        }  # fmt: skip
+        admin, node = sections["admin"], sections["node"]
+        if not admin.socket:
+            socket = os.path.join(node.data_dir, "mqttd.sock")
+            sections["admin"] = msgspec.structs.replace(admin, socket=socket)
+        given = frozenset(self.values)
+        return Config(listener=listener, path=path, given=given, **sections)
+
+    def fault(self, path: str, value: object, expected: str) -> None:
+        """Note that the value of a key is not what was expected."""
+        self.faulty.add(path)
+        self.note(f"{self._where(path)}: {path} = {_shown(value)}: expected {expected}")
+
+    def note(self, mistake: str) -> None:
+        """Add a mistake, safe to print: what was read may hold control characters."""
+        line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in mistake)
+        self.mistakes.append(line)
+
+    def conflict(self, path: str, other: str, value: object, expected: str) -> None:
+        """Note that two keys, each fine alone, do not go together."""
+        if path not in self.faulty and other not in self.faulty:
+            self.fault(path, value, expected)
+
+    def _build(self, struct: type[msgspec.Struct], table: str, base: str) -> Any:
+        """One struct from the values of its table."""
+        chosen: dict[str, Any] = {}
+        for part in msgspec.structs.fields(struct):
+            path = f"{table}.{part.name}"
+            option = OPTIONS.get(_pattern(path))
+            if option is None:
+                chosen[part.name] = self._build(part.type, path, base)
+                continue
+            value = self.values.get(path, option.default)
+            if option.kind == "path" and value:
+                value = os.path.abspath(os.path.join(base, value))
+            chosen[part.name] = value
+        return struct(**chosen)
+
+    def _where(self, path: str) -> str:
+        """File and line of a key, or the variable that set it."""
+        if path in self.variables:
+            return f"environment {self.variables[path]}"
+        inside = (line for key, line in self.lines.items() if key.startswith(f"{path}."))
+        while path and path not in self.lines:
+            if (line := next(inside, 0)) > 0:
+                return f"{self.label}:{line}"
+            path = path.rpartition(".")[0]
+        return f"{self.label}:{self.lines[path]}" if path else self.label
+
+
+def _agree(config: Config, reading: _Reading) -> None:
+    """Check the keys that limit one another."""
+    output, low, high = config.output, "output.low_watermark", "output.high_watermark"
+    if output.low_watermark >= output.high_watermark:
+        bound = f"less than {high}, which is {format_size(output.high_watermark)}"
+        reading.conflict(low, high, format_size(output.low_watermark), bound)
+    if output.high_watermark > output.backlog:
+        bound = f"at most output.backlog, which is {format_size(output.backlog)}"
+        reading.conflict(high, "output.backlog", format_size(output.high_watermark), bound)
+    for (path, one), (other, two) in combinations(_listeners(config), 2):
+        (host, port), (taken, taken_port) = one.address, two.address
+        if port and port == taken_port and (host == taken or not host or not taken):
+            reading.conflict(f"{other}.bind", f"{path}.bind", two.bind,
+                             f"another address than {path}.bind, which is {one.bind}")  # fmt: skip
+    if len(os.fsencode(config.admin.socket)) > MAX_SOCKET_PATH:
+        bound = f"a path of at most {MAX_SOCKET_PATH} bytes, the limit of Unix sockets"
+        reading.conflict("admin.socket", "node.data_dir", config.admin.socket, bound)
+
+
+def _listeners(config: Config) -> Iterator[tuple[str, TcpListener]]:
+    """Every listener and its path."""
+    for kind, names in config.listener.items():
+        for name, listener in names.items():
+            yield f"listener.{kind}.{name}", listener
+
+
+def _read_text(path: str) -> str:
+    """The text of the file."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from None
+
+
+def _line_numbers(text: str) -> dict[str, int]:
+    """Dotted path of a key or table -> the first line that names it, as far as lines can tell."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if (header := _HEADER.match(line)) is not None:
+            table = _dotted(header[1])
+            lines.setdefault(table, number)
+        elif (key := _KEY.match(line)) is not None:
+            path = _dotted(key[1])
+            lines.setdefault(f"{table}.{path}" if table else path, number)
+    return lines
+
+
+def _dotted(key: str) -> str:
+    """A TOML key without the blanks and quotes around its parts."""
+    return ".".join(part.strip().strip("\"'") for part in key.split("."))
+
+
+def _pattern(path: str) -> str:
+    """The path as `OPTIONS` and `TABLES` know it: a listener's name becomes ``NAME``."""
+    steps = path.split(".")
+    if steps[0] == "listener" and len(steps) > 2:
+        steps[2] = "NAME"
+    return ".".join(steps)
+
+
+def _is_table(pattern: str) -> bool:
+    """Whether tables of the schema stand at or below this path."""
+    return any(table == pattern or table.startswith(f"{pattern}.") for table in TABLES)
+
+
+def _example(pattern: str) -> str:
+    """A table header for a path, with a name where one is needed."""
+    table = next(table for table in TABLES if table == pattern or table.startswith(f"{pattern}."))
+    return table.replace("NAME", "default")
+
+
+def _listener_name(document: Mapping[str, Any], kind: str, name: str) -> str:
+    """The listener of the file that a variable means: variables know neither case nor hyphens."""
+    try:
+        names = list(document["listener"][kind])
+    except (KeyError, TypeError):
+        return name
+    return next((had for had in names if had.lower().replace("-", "_") == name), name)
+
+
+def _variable(path: str) -> str:
+    """The environment variable of a key."""
+    return PREFIX + path.upper().replace(".", "__").replace("-", "_")
+
+
+def _unknown(path: str, spell: Callable[[str], str]) -> str:
+    """"unknown key", with the nearest known one, spelled as the operator would write it.
+
+    The same name in another table comes first (the operator took the wrong table), then a similar
+    name in this table, then a similar path anywhere.
+    """
+    pattern = _pattern(path)
+    if _is_table(pattern):
+        return f"is a table; name a key in it, such as {spell(_example(pattern) + '.key')}"
+    known = [*OPTIONS, *TABLES]
+    table, _, name = pattern.rpartition(".")
+    same = [key for key in OPTIONS if key.endswith(f".{name}") and key != pattern]
+    close = difflib.get_close_matches(pattern, [key for key in known if key.startswith(table)])
+    near = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in OPTIONS}, 1)
+    far = [key for key in OPTIONS if near and key.endswith(f".{near[0]}")]
+    wide = difflib.get_close_matches(pattern, known, 1, 0.0)
+    nearest = [*same, *close, *far, *wide][0]
+    if table.startswith("listener.") and nearest.startswith(f"{table}."):
+        nearest = f"{path.rpartition('.')[0]}.{nearest.rpartition('.')[2]}"
+    return f"unknown key; the nearest known key is {spell(nearest)}"
+
+
+def _shown(value: object) -> str:
+    """A value as the file has it, cut to a line's length."""
+    if isinstance(value, (str, bool, int, float, list, dict)):
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    else:
+        text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
