@@ -1,0 +1,85 @@
+"""Compiles the hot path with mypyc; everything else about the package is in setup.cfg.
+
+The modules in ``HOT`` are plain Python that also compiles. All of them become one
+extension group (calls and attributes between them are C), so it is all or nothing:
+
+    a compiler and mypy    .so files beside the .py files, and Python prefers them
+    anything missing       one warning; the .py files run, slower, and nothing else differs
+
+``MQTTD_PURE=1`` builds without them. ``MQTTD_REQUIRE_COMPILED=1`` fails instead of falling back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HOT = [
+    "mqttd/codec/packets.py",
+    "mqttd/codec/parser.py",
+    "mqttd/codec/properties.py",
+    "mqttd/codec/reasons.py",
+    "mqttd/codec/serializer.py",
+    "mqttd/codec/topic.py",
+    "mqttd/session/message.py",
+    "mqttd/session/mqueue.py",
+    "mqttd/session/session.py",
+    "mqttd/session/wheel.py",
+]
+
+PURE = os.environ.get("MQTTD_PURE") == "1"
+REQUIRE = os.environ.get("MQTTD_REQUIRE_COMPILED") == "1"
+
+
+def extensions() -> list[Extension]:
+    """The mypyc group, or nothing where it was not wanted or cannot be made."""
+    if PURE:
+        return []
+    try:
+        from mypyc.build import mypycify
+
+        # No config file: its plugins and overrides are for the whole tree, and are
+        # not installed where pip builds. The group name keeps file names the same.
+        return mypycify(
+            ["--config-file=", "--follow-imports=silent", "--ignore-missing-imports", *HOT],
+            opt_level="3",
+            debug_level="0",
+            group_name="mqttd",
+        )
+    except (Exception, SystemExit) as error:
+        if REQUIRE:
+            raise
+        warn(error)
+        return []
+
+
+class BuildAllOrNothing(build_ext):
+    """Falls back to the sources if any part of the group does not compile.
+
+    ``Extension.optional`` would decide for each file, and leave half a group behind,
+    which cannot be imported.
+    """
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:
+            if REQUIRE:
+                raise
+            warn(error)
+            for extension in self.extensions:
+                built = Path(self.build_lib, *extension.name.split("."))
+                for path in built.parent.glob(built.name + ".*.so"):
+                    path.unlink()
+            self.extensions = self.distribution.ext_modules = []
+
+
+def warn(error: BaseException) -> None:
+    print(f"mqttd: hot path not compiled, the broker will be slower: {error}", file=sys.stderr)
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNothing})
