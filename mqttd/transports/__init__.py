@@ -1,0 +1,1 @@
+"""The edges of the broker: sockets, timers and what they need."""
