@@ -1,0 +1,149 @@
+"""The direction of imports: an arrow may only point towards the codec.
+
+    codec <- session <- broker <- access, plugins, transports, storage, monitor, pipeline, admin
+                                                                                <- service, embed
+
+Parts on one line do not import one another. Everyone may import what crosses the borders:
+`mqttd.interfaces`, `mqttd.types` and `mqttd.config.schema`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SIBLINGS = ["access", "plugins", "transports", "storage", "monitor", "pipeline", "admin"]
+RANK = {"codec": 0, "session": 1, "broker": 2} | dict.fromkeys(SIBLINGS, 3)
+TOP = {"service", "embed", "testing", "__main__"}  # may import everything below
+SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
+
+PURE = {"codec", "session"}  # no reactor, no clock, no socket, no logging
+IMPURE = {"twisted", "zope", "asyncio", "logging", "select", "selectors", "socket", "ssl",
+          "threading", "time"}  # fmt: skip
+
+
+class Import(NamedTuple):
+    file: str
+    line: int
+    module: str  # the importer's dotted name
+    target: str  # what it imports, with the name behind "from ... import"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.target}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_in(path: Path) -> Iterator[Import]:
+    module = module_name(path)
+    package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
+    file = str(path.relative_to(ROOT))
+    for node in ast.walk(ast.parse(path.read_text(), file)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, module, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield Import(file, node.lineno, module, f"{base}.{alias.name}")
+
+
+def tree(*folders: str) -> list[Import]:
+    return [
+        found
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for found in imports_in(path)
+    ]
+
+
+def within(target: str, names: set[str]) -> bool:
+    return any(target == name or target.startswith(name + ".") for name in names)
+
+
+def is_wrong(arrow: Import) -> bool:
+    """True if `arrow` goes from one part of mqttd to one it must not know."""
+    importer, target = arrow.module.split("."), arrow.target.split(".")
+    if target[0] != "mqttd" or len(importer) < 2 or len(target) < 2:
+        return False
+    source, goal = importer[1], target[1]
+    if source == goal or source in TOP or within(arrow.target, SHARED):
+        return False
+    if goal in RANK and source in RANK:
+        return RANK[goal] >= RANK[source]
+    if source in {"interfaces", "types"} or (source == "config" and goal != "interfaces"):
+        return goal not in {"codec"}
+    # What is left: `mqttd.compiled` and the package's own plumbing.
+    return goal in TOP | RANK.keys() | {"config"}
+
+
+def test_no_arrow_points_back() -> None:
+    wrong = [str(arrow) for arrow in tree("mqttd") if is_wrong(arrow)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_codec_and_session_know_no_reactor_clock_socket_or_log() -> None:
+    wrong = [
+        str(found)
+        for found in tree(*(f"mqttd/{part}" for part in sorted(PURE)))
+        if found.target.split(".")[0] in IMPURE
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pyspark_is_imported_in_one_place() -> None:
+    wrong = [
+        str(found)
+        for found in tree("mqttd", "mqttd_plugins")
+        if within(found.target, {"pyspark"})
+        and not within(found.module, {"mqttd.pipeline.spark", "mqttd_plugins.spark"})
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_plugins_know_only_what_a_plugin_author_is_promised() -> None:
+    promised = SHARED | {"mqttd.codec", "mqttd.testing"}
+    wrong = [
+        str(found)
+        for found in tree("mqttd_plugins")
+        if within(found.target, {"mqttd"}) and not within(found.target, promised)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_types_need_the_standard_library_only() -> None:
+    foreign = {"twisted", "zope", "msgspec", "mqttd"}
+    wrong = [str(found) for found in imports_in(ROOT / "mqttd/types.py")
+             if within(found.target, foreign)]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "wrong"),
+    [
+        ("mqttd.session.session", "mqttd.codec.packets.Publish", False),
+        ("mqttd.codec.parser", "mqttd.session.session", True),
+        ("mqttd.session.session", "mqttd.broker.router", True),
+        ("mqttd.broker.broker", "mqttd.session.session", False),
+        ("mqttd.broker.broker", "mqttd.access.chain", True),
+        ("mqttd.access.chain", "mqttd.storage.memory", True),
+        ("mqttd.access.chain", "mqttd.config.schema.AuthConfig", False),
+        ("mqttd.access.chain", "mqttd.config.load", True),
+        ("mqttd.broker.broker", "mqttd.interfaces.IRegistry", False),
+        ("mqttd.transports.engine", "mqttd.service", True),
+        ("mqttd.service", "mqttd.transports.engine", False),
+        ("mqttd.types", "mqttd.broker.hooks", True),
+    ],
+)
+def test_the_rule_itself(module: str, target: str, wrong: bool) -> None:
+    assert is_wrong(Import("f.py", 1, module, target)) is wrong
