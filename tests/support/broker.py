@@ -1,0 +1,158 @@
+"""Broker processes for tests: started on a free port from a written configuration, and stopped.
+
+Black box: a test gives a broker its configuration, learns its port from the ready line, and may
+look at its output and its memory as an operator would.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["Broker", "start_broker"]
+
+READY: Final = re.compile(r"mqttd ready: .*?\btcp \S*?:(\d+)")
+START_DEADLINE: Final = 20.0  # seconds
+STOP_DEADLINE: Final = 10.0
+
+Settings = Mapping[str, Any]
+
+
+@dataclass
+class Broker:
+    """A broker to talk to; `process` is None for one that somebody else runs."""
+
+    port: int
+    process: subprocess.Popen[str] | None = None
+    directory: Path | None = None
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        """What the broker has written so far, standard output and error together."""
+        return "\n".join(self.lines)
+
+    def resident_kib(self) -> int:
+        """Resident memory of the process in KiB (Linux)."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])  # type: ignore[index]
+
+    def stop(self, *, hard: bool = False) -> int:
+        """End the process (SIGTERM, then SIGKILL after a while) and return its exit status."""
+        process = self.process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL if hard else signal.SIGTERM)
+        try:
+            return process.wait(STOP_DEADLINE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def start_broker(
+    tmp_path: Path,
+    *,
+    acl: str = "{allow, all}.\n",
+    files: Mapping[str, str] | None = None,
+    **overrides: Any,
+) -> Broker:
+    """Start a broker below `tmp_path` and wait until it is ready.
+
+    Keyword arguments are configuration tables merged over the defaults:
+    ``start_broker(tmp_path, session={"retry_interval": "1s"})``. `acl` is the text of acl.conf,
+    `files` are more files (name -> text) to lay beside the configuration.
+    Raises RuntimeError with the broker's output when it does not get ready.
+    """
+    etc = tmp_path / "etc"
+    etc.mkdir(parents=True, exist_ok=True)
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700, exist_ok=True)
+    settings: dict[str, Any] = {
+        "node": {"data_dir": str(data)},
+        "listener": {"tcp": {"default": {"bind": "127.0.0.1:0"}}},
+    }
+    _merge(settings, overrides)
+    config = etc / "mqttd.conf"
+    config.write_text(to_toml(settings))
+    for name, text in {"acl.conf": acl, **(files or {})}.items():
+        path = etc / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600)
+    twistd = Path(sys.executable).parent / "twistd"
+    process = subprocess.Popen(
+        [twistd, "-n", "--pidfile=", "mqttd", "--config", config],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        text=True,
+        errors="replace",
+    )
+    broker = Broker(0, process, tmp_path)
+    ready = threading.Event()
+    threading.Thread(target=_read_output, args=(broker, ready), daemon=True).start()
+    until = time.monotonic() + START_DEADLINE
+    while not ready.wait(0.05):
+        if process.poll() is not None or time.monotonic() > until:
+            broker.stop()
+            raise RuntimeError(f"the broker did not start:\n{broker.output}")
+    return broker
+
+
+def _read_output(broker: Broker, ready: threading.Event) -> None:
+    assert broker.process is not None and broker.process.stdout is not None
+    for line in broker.process.stdout:
+        broker.lines.append(line.rstrip("\n"))
+        found = READY.search(line)
+        if found and not ready.is_set():
+            broker.port = int(found[1])
+            ready.set()
+
+
+def _merge(settings: dict[str, Any], overrides: Settings) -> None:
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(settings.get(key), dict):
+            _merge(settings[key], value)
+        else:
+            settings[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def to_toml(settings: Settings, path: str = "") -> str:
+    """Nested dictionaries as TOML: plain values first, then one table per dictionary."""
+    plain = [(k, v) for k, v in settings.items() if not isinstance(v, Mapping)]
+    tables = [(k, v) for k, v in settings.items() if isinstance(v, Mapping)]
+    lines = [f"[{path}]"] if path and (plain or not tables) else []
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain]
+    text = "\n".join(lines) + "\n" if lines else ""
+    for key, value in tables:
+        text += to_toml(value, f"{path}.{_key(key)}" if path else _key(key))
+    return text
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{text}"'
