@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import TimeoutError as DeadlineError
+from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.python.failure import Failure
 from zope.interface import verify
 
@@ -73,6 +73,7 @@ class _Entry:
     module: Any
     seq: int
     number: int
+    explains: bool = False
     hit: int = 0
     ok: int = 0
     deny: int = 0
@@ -175,7 +176,8 @@ class AccessControl:
         if seq is None:
             seq = max((entry.seq for entry in chain), default=0) + 1
         self._number += 1
-        chain.append(_Entry(name, module, seq, self._number))
+        explains = IAccessExplainer.providedBy(module)
+        chain.append(_Entry(name, module, seq, self._number, explains))
         chain.sort(key=lambda entry: (entry.seq, entry.number))
         self.epoch += 1
 
@@ -308,7 +310,7 @@ class AccessControl:
 
     def _auth_failed(self, entry: _Entry, error: Exception) -> AuthResult:
         self._count_error("auth", entry, error)
-        late = isinstance(error, (TimeoutError, DeadlineError))
+        late = isinstance(error, DeadlineError)
         text = f"no answer within {self.deadline:g} s" if late else f"{type(error).__name__}"
         return AuthResult(
             False, _SERVER_UNAVAILABLE, f"module {entry.name} failed: {text}", module=entry.name
@@ -410,7 +412,7 @@ _SUPERUSER: Final = Decision(_ALLOW, "superuser")
 
 def _ask_acl(entry: _Entry, client: ClientInfo, action: Action, topic: str) -> Decision:
     module = entry.module
-    if IAccessExplainer.providedBy(module):
+    if entry.explains:
         decision = module.decide(client, action, topic)
         if not isinstance(decision, Decision):
             raise TypeError(f"not a Decision: {decision!r}")

@@ -1,0 +1,70 @@
+"""Anonymous clients: whether those that give no user name may come in.
+
+The promise: ``loopback`` (the default) admits only peers on this machine, that is
+127.0.0.0/8, ::1, either of them in IPv4-mapped form, and Unix socket peers.  An address that
+cannot be read is not on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv6Address, ip_address
+
+from zope.interface import implementer
+
+from mqttd.interfaces import IAuthenticator
+from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthVerdict, ClientInfo
+
+__all__ = ["Anonymous", "is_loopback", "is_unix_peer"]
+
+_CHOICES = ("never", "loopback", "always")
+
+
+@implementer(IAuthenticator)
+class Anonymous:
+    """Accepts clients without a user name; option ``allow``: never, loopback or always."""
+
+    def __init__(self) -> None:
+        self.allow = "never"
+
+    def init(self, opts: Mapping[str, object]) -> None:
+        """Take the option ``allow``; ValueError if it is none of the three."""
+        allow = opts.get("allow", "loopback")
+        if allow not in _CHOICES:
+            raise ValueError(f"auth.anonymous: {allow!r}: expected one of {', '.join(_CHOICES)}")
+        self.allow = str(allow)
+
+    def check(self, client: ClientInfo, password: bytes | None) -> AuthVerdict:
+        """OK for an anonymous client that may come in, IGNORE for all others."""
+        if client.username is not None or self.allow == "never":
+            return AUTH_IGNORE
+        if self.allow == "always" or is_loopback(client.peerhost):
+            return AUTH_OK
+        return AUTH_IGNORE
+
+    def description(self) -> str:
+        """Who comes in without a user name."""
+        who = {
+            "never": "nobody without a user name",
+            "loopback": "anybody on this machine without a user name",
+            "always": "anybody without a user name",
+        }
+        return f"anonymous: {who[self.allow]}"
+
+
+def is_unix_peer(peerhost: str) -> bool:
+    """True for a peer of a Unix socket: ``unix``, ``unix:...`` or a path."""
+    return peerhost == "unix" or peerhost.startswith(("unix:", "/"))
+
+
+def is_loopback(peerhost: str) -> bool:
+    """True for a peer on this machine."""
+    if is_unix_peer(peerhost):
+        return True
+    try:
+        address = ip_address(peerhost)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

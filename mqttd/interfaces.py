@@ -1,0 +1,363 @@
+"""Every interface a plugin may provide, and nothing else: the plugin author's contract.
+
+Rules that hold for all of them, unless a method says otherwise:
+
+Threads
+    Every method is called in the reactor thread and must not block.  Work that waits returns a
+    Deferred, which fires in the reactor thread too; the broker gives up on it after a deadline
+    (5 seconds for access control).
+Errors
+    A method may raise or let its Deferred fail: the broker logs and counts it, fails closed
+    (refuses the client, denies the action, keeps the message where it is) and goes on.
+Units
+    Times are seconds (``float``) since the epoch, durations are seconds, sizes are bytes, topic
+    names and filters are ``str``, payloads are ``bytes``.
+Versions
+    `API_VERSION` grows when an interface changes so that old plugins would break;
+    `IMqttdPlugin.api_version` says which one a plugin was written for.  Providers are verified
+    with ``zope.interface.verify`` when they are registered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zope.interface import Attribute, Interface
+
+__all__ = [
+    "API_VERSION",
+    "IAccessControl",
+    "IAccessExplainer",
+    "IAuthenticator",
+    "IFabric",
+    "IHookPlugin",
+    "IHooks",
+    "IListenerFactory",
+    "IMqttdPlugin",
+    "IQueueStore",
+    "IRegistry",
+    "IRetainedStore",
+    "ISessionStore",
+]
+
+#: Version of the interfaces in this module.
+API_VERSION: Final = 1
+
+
+# -- access
+
+
+class IAuthenticator(Interface):
+    """A module of the authentication chain: is this client who it says?"""
+
+    def init(opts):
+        """Take the options and get ready; called once, before the first `check`.
+
+        :param opts: mapping of option names to values.
+        :raises ValueError: an option or a file is wrong; the text names it.  The broker does
+            not start.
+        """
+
+    def check(client, password):
+        """Give a verdict on `client`.
+
+        :param client: `mqttd.types.ClientInfo`; its ``username`` is None if it gave none.
+        :param password: bytes, or None if it gave none.
+        :return: `AuthOk`, `AUTH_IGNORE` (the next module is asked) or `AuthError`, of
+            `mqttd.types`, or a Deferred of one.  Anything else, an exception and a Deferred
+            that has not fired within the deadline refuse the client.
+        """
+
+    def description():
+        """One line of text for operators: what this module does, with what."""
+
+
+class IAccessControl(Interface):
+    """A module of the access-control chain: may this client do that?
+
+    A module without the attribute ``depends_on_qos_retain`` (bool) is taken to look at QoS and
+    retain flag, and the broker then caches its answers for each combination of them.
+    """
+
+    def init(opts):
+        """Take the options and get ready; as `IAuthenticator.init`."""
+
+    def check_acl(client, action, topic):
+        """Give a verdict, at once: answers are cached until the access epoch changes.
+
+        :param client: `mqttd.types.ClientInfo`.
+        :param action: `mqttd.types.Action`.
+        :param topic: the topic name to publish to, or the topic filter to subscribe to (of a
+            shared subscription the real filter, without ``$share/group/``).
+        :return: `Verdict.ALLOW`, `DENY` or `IGNORE` (the next module is asked).  Anything else
+            and an exception deny.
+        """
+
+    def reload_acl():
+        """Read the rules again, all or nothing.
+
+        :raises Exception: they cannot be read; the module goes on with those it had.
+        """
+
+    def description():
+        """One line of text for operators: what this module does, with what."""
+
+
+class IAccessExplainer(IAccessControl):
+    """An access-control module that can name the rule behind its verdict."""
+
+    def decide(client, action, topic):
+        """As `check_acl`, and why: returns `mqttd.types.Decision`.
+
+        The broker calls this instead of `check_acl`, so that explaining and enforcing cannot
+        differ.
+        """
+
+
+# -- hooks and plugins
+
+
+class IHooks(Interface):
+    """The hook chains of a broker; see `mqttd.broker.hooks` for the points."""
+
+    def hook(point, callback, init_args=(), priority=0):
+        """Have ``callback(*args, acc, *init_args)`` called at `point`.
+
+        :param priority: higher runs earlier; equal ones run in the order of registration.
+        :raises HookError: unknown point, or hooked there already.
+
+        The callback returns `OK` (or None), ``OK(acc)``, `STOP` or ``STOP(acc)`` of
+        `mqttd.types`; one that raises is counted and passed over.
+        """
+
+    def unhook(point, callback):
+        """Undo `hook`.
+
+        :raises HookError: unknown point, or not hooked there.
+        """
+
+    def run_hooks(point, args, acc=None):
+        """Run the chain: returns ``(OK, acc)`` or ``(STOP, acc)``.
+
+        :raises HookError: unknown point.
+        """
+
+    def lookup(point):
+        """The tuple of `mqttd.broker.hooks.Callback` at `point`, in the order they run.
+
+        :raises HookError: unknown point.
+        """
+
+
+class IHookPlugin(Interface):
+    """The running part of a plugin that uses hooks: what a plugin's factory makes."""
+
+    def load(hooks, config):
+        """Hook what is wanted; called when the plugin is loaded.
+
+        :param hooks: `IHooks`; what is hooked through it ends with `unload`.
+        :param config: the plugin's own configuration, checked against its schema.
+        :return: None or a Deferred that fires when the plugin is ready.
+        """
+
+    def unload():
+        """Let go of everything; called once after `load`, also after one that failed.
+
+        :return: None or a Deferred.
+        """
+
+
+class IMqttdPlugin(Interface):
+    """The declaration of a plugin: a module-level object in ``mqttd_plugins``.
+
+    Importing the declaration must cost nothing: heavy imports belong to the module that
+    `factory` names.
+    """
+
+    name = Attribute("str: name in the configuration and in mqttd-ctl, [a-z][a-z0-9_]*")
+    version = Attribute("str: version of the plugin")
+    api_version = Attribute("int: the `API_VERSION` it was written for")
+    description = Attribute("str: one line for operators")
+    config_schema = Attribute(
+        "str | None: dotted name of the msgspec Struct that its configuration file must fit"
+    )
+    factory = Attribute(
+        "str: dotted name (``package.module:callable``) called without arguments on load; what "
+        "it returns provides one or more interfaces of this module"
+    )
+
+
+# -- stores
+#
+# Keys and values are opaque to a store: the broker hands over bytes and gets the same bytes
+# back.  "Stored" means: as durable as the store promises in `description`, when the Deferred
+# fires.
+
+
+class ISessionStore(Interface):
+    """Keeps session records (subscriptions, expiry, inflight state) across restarts."""
+
+    def open():
+        """Make ready; returns None or a Deferred.
+
+        :raises Exception: the store cannot be used; the text names it.
+        """
+
+    def put(client_id, record):
+        """Store the record (bytes) of a session, in place of the one before.
+
+        :return: None when stored, or a Deferred that fires when it is.
+        """
+
+    def delete(client_id):
+        """Forget a session; one that is not there is no error.  Returns as `put`."""
+
+    def load():
+        """All records: an iterable of ``(client_id, record)``, in no particular order."""
+
+    def close():
+        """Store what is still on its way and let go; returns None or a Deferred."""
+
+    def description():
+        """One line for operators: what, where, how durable."""
+
+
+class IQueueStore(Interface):
+    """Keeps the QoS 1 and 2 messages that wait for a session, in order.
+
+    A message is stored once however many sessions wait for it.
+    """
+
+    def open():
+        """Make ready; as `ISessionStore.open`."""
+
+    def append(client_ids, message_id, message):
+        """Queue one message for several sessions.
+
+        :param client_ids: sequence of client identifiers.
+        :param message_id: int, the 128-bit message id.
+        :param message: bytes.
+        :return: None when stored, or a Deferred that fires when it is; the publisher is
+            acknowledged only then.
+        """
+
+    def delete(client_id, message_id):
+        """The session is done with this message.  Returns as `append`."""
+
+    def read(client_id, after=0, limit=100):
+        """Up to `limit` messages of a session, oldest first, that come after message id `after`.
+
+        :return: list of ``(message_id, message)``, or a Deferred of one.
+        """
+
+    def clear(client_id):
+        """The session has ended: drop its queue.  Returns as `append`."""
+
+    def close():
+        """As `ISessionStore.close`."""
+
+    def description():
+        """As `ISessionStore.description`."""
+
+
+class IRetainedStore(Interface):
+    """Keeps retained messages across restarts; the broker holds the topic index itself."""
+
+    def open():
+        """Make ready; as `ISessionStore.open`."""
+
+    def put(topic_name, message):
+        """Store the retained message (bytes) of a topic, in place of the one before.
+
+        :return: None when stored, or a Deferred that fires when it is.
+        """
+
+    def delete(topic_name):
+        """Forget the retained message of a topic; none there is no error.  Returns as `put`."""
+
+    def load():
+        """All retained messages: an iterable of ``(topic_name, message)``, in any order."""
+
+    def close():
+        """As `ISessionStore.close`."""
+
+    def description():
+        """As `ISessionStore.description`."""
+
+
+# -- more than one process
+
+
+class IRegistry(Interface):
+    """Who owns a client identifier: at most one node holds a session at any time."""
+
+    def claim(client_id, principal):
+        """Make this node the owner of a client identifier.
+
+        :param principal: str, the authenticated identity; only the same principal may take a
+            session over.
+        :return: the owner before (str, ``node/worker``) or None if there was none, or a
+            Deferred of that.  The broker asks the owner before for the session.
+        :raises PermissionError: another principal holds it.
+        """
+
+    def release(client_id):
+        """This node's session has ended; not being the owner is no error."""
+
+    def owner(client_id):
+        """The owner (str, ``node/worker``) or None, or a Deferred of one."""
+
+
+class IFabric(Interface):
+    """Carries messages and calls to another worker or node.
+
+    Order is kept between two nodes.  A message to a node that is gone is lost: the route to it
+    goes, and its sessions come back through `IRegistry` and `IQueueStore`.
+    """
+
+    def peers():
+        """The other nodes there are now: a list of str, ``node/worker``."""
+
+    def forward(peer, topic_filters, message):
+        """Deliver a message to the subscribers another node has.
+
+        :param peer: str, ``node/worker``.
+        :param topic_filters: list of str, the route's filters that matched.
+        :param message: the message object of the broker.
+        :return: True if it was sent or buffered, False if the buffer for this peer is full.
+        """
+
+    def call(peer, name, args):
+        """Call a named procedure on another node.
+
+        :param name: str; :param args: dict of plain values.
+        :return: a Deferred of a plain value; fails if the peer is gone or answers with an
+            error.
+        """
+
+    def on_receive(callback):
+        """Have ``callback(peer, topic_filters, message)`` called for each message that comes."""
+
+
+# -- listeners
+
+
+class IListenerFactory(Interface):
+    """Opens listeners of one kind (tcp, tls, ws, ...): ``[listener.KIND.NAME]``."""
+
+    kind = Attribute("str: the KIND in the configuration")
+
+    def listen(name, config, broker):
+        """Open a listener.
+
+        :param name: str, the NAME in the configuration.
+        :param config: the section's settings.
+        :param broker: the broker that new connections belong to.
+        :return: a Deferred of an object with ``getHost()`` (the address it got, a Twisted
+            ``IAddress``) and ``stopListening()`` (stops accepting, closes its connections;
+            returns a Deferred).
+        :raises OSError: the address cannot be had; the text names it.
+        """
+
+    def description():
+        """One line for operators."""
