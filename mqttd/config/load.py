@@ -168,23 +168,23 @@ class _Reading:
             option = OPTIONS.get(_pattern(path))
             if option is None:
                 chosen[part.name] = self._build(part.type, path, base)
-                continue
-            value = self.values.get(path, option.default)
-            if option.kind == "path" and value:
-                value = os.path.abspath(os.path.join(base, value))
-            chosen[part.name] = value
+            elif option.kind == "path":
+                value = self.values.get(path, option.default)
+                chosen[part.name] = os.path.abspath(os.path.join(base, value)) if value else ""
+            elif path in self.values:
+                chosen[part.name] = self.values[path]
         return struct(**chosen)
 
     def _where(self, path: str) -> str:
         """File and line of a key, or the variable that set it."""
         if path in self.variables:
             return f"environment {self.variables[path]}"
-        inside = (line for key, line in self.lines.items() if key.startswith(f"{path}."))
-        while path and path not in self.lines:
-            if (line := next(inside, 0)) > 0:
-                return f"{self.label}:{line}"
+        while path:
+            for key, line in self.lines.items():
+                if key == path or key.startswith(f"{path}."):
+                    return f"{self.label}:{line}"
             path = path.rpartition(".")[0]
-        return f"{self.label}:{self.lines[path]}" if path else self.label
+        return self.label
 
 
 def _agree(config: Config, reading: _Reading) -> None:
@@ -218,10 +218,11 @@ def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8-sig") as file:
             return file.read()
-    except OSError as error:
-        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
 
 
 def _line_numbers(text: str) -> dict[str, int]:
@@ -277,7 +278,7 @@ def _variable(path: str) -> str:
 
 
 def _unknown(path: str, spell: Callable[[str], str]) -> str:
-    """"unknown key", with the nearest known one, spelled as the operator would write it.
+    """What to say of a key that is not known: the nearest known one, spelled as it is written.
 
     The same name in another table comes first (the operator took the wrong table), then a similar
     name in this table, then a similar path anywhere.

@@ -107,11 +107,14 @@ class Option:
         if self.kind == "size":
             return f"{format_size(int(low or 0))} to {format_size(int(high or 0))}"
         if self.kind == "duration":
-            if self._extra("never"):
-                return f'at least {format_duration(low or 0)}, or "never"'
+            if high == NEVER:
+                least = f"at least {format_duration(low)}" if low else "any time"
+                return f'{least}, or "never"'
             return f"{format_duration(low or 0)} to {format_duration(high or 0)}"
         if self.kind == "count":
-            return f"{low} to {high}"
+            return " to ".join(
+                f"{end:_}" if end and end > 99_999 else f"{end}" for end in (low, high)
+            )
         return ", ".join(f'"{choice}"' for choice in self.choices)
 
     @property
@@ -150,14 +153,14 @@ class Option:
 
     def read(self, value: object) -> Any:
         """The loaded value of what TOML gave; ValueError where it is not `expected`."""
+        if isinstance(value, str) and self.kind != "path":
+            value.encode()  # the environment may hold bytes that are not UTF-8
         if self.kind == "size" and isinstance(value, str):
             value = parse_size(value)
         elif self.kind == "duration" and (value != 0 or isinstance(value, bool)):
             if not isinstance(value, str):
                 raise ValueError("a time needs its unit")
             value = parse_duration(value)
-            if value == NEVER and not self._extra("never"):
-                raise ValueError("too long")
         elif self.kind == "bind" and isinstance(value, str):
             parse_bind(value)
         elif isinstance(value, list) and len({str(item) for item in value}) < len(value):
@@ -263,7 +266,8 @@ def format_duration(seconds: float) -> str:
     for name, unit in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", 1)):
         if seconds and seconds % unit == 0:
             return f"{int(seconds // unit)}{name}"
-    return f"{round(seconds * 1000, 6):g}ms" if seconds else "0s"
+    milliseconds = f"{seconds * 1000:.6f}".rstrip("0").rstrip(".")
+    return f"{milliseconds}ms" if seconds else "0s"
 
 
 def _tables() -> Iterator[tuple[str, type[msgspec.Struct]]]:
@@ -285,7 +289,7 @@ def _options() -> Iterator[Option]:
             if get_origin(part.type) is Annotated:
                 default = part.default
                 if default is msgspec.NODEFAULT:
-                    default = part.default_factory()  # type: ignore[misc]
+                    default = part.default_factory()
                 about = part.type.__metadata__[0]
                 yield Option(f"{table}.{part.name}", part.type, default, about)
 

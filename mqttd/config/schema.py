@@ -74,9 +74,7 @@ def _plain(text: str, scope: Scope = "broker", reload: bool = True, **more: Any)
     return _about(text, "plain", scope, reload, **more)
 
 
-def _count(
-    text: str, scope: Scope, ge: float, le: float, reload: bool = True, **more: Any
-) -> Meta:
+def _count(text: str, scope: Scope, ge: float, le: float, reload: bool = True, **more: Any) -> Meta:
     """A number without a unit, between `ge` and `le`."""
     return _about(text, "count", scope, reload, ge=ge, le=le, **more)
 
@@ -86,13 +84,9 @@ def _size(text: str, scope: Scope, ge: int, le: int, reload: bool = True) -> Met
     return _about(text, "size", scope, reload, ge=ge, le=le)
 
 
-def _time(
-    text: str, scope: Scope, ge: float, le: float, reload: bool = True, never: bool = False
-) -> Meta:
-    """A number of seconds, written with its unit; `never` admits ``"never"``."""
-    return _about(
-        text, "duration", scope, reload, ge=ge, le=NEVER if never else le, longest=le, never=never
-    )
+def _time(text: str, scope: Scope, ge: float, le: float, reload: bool = True) -> Meta:
+    """A number of seconds, written with its unit; a range up to `NEVER` admits ``"never"``."""
+    return _about(text, "duration", scope, reload, ge=ge, le=le)
 
 
 def _path(text: str, reload: bool = False, **more: Any) -> Meta:
@@ -101,14 +95,16 @@ def _path(text: str, reload: bool = False, **more: Any) -> Meta:
 
 
 class TcpListener(Struct, frozen=True, kw_only=True):
-    """MQTT over plain TCP, any number of listeners, each with its own name in place of NAME."""
+    """MQTT over plain TCP; any number of listeners, each in a table with a name of its own."""
 
     bind: Annotated[
         str,
         _about(
             "Address and port to listen on: `host:port`, `[ipv6]:port`, or `:port` for all"
             " addresses; port 0 takes a free port, which the ready line names.",
-            "bind", "listener", False,
+            "bind",
+            "listener",
+            False,
         ),
     ] = "127.0.0.1:1883"
     backlog: Annotated[
@@ -116,7 +112,10 @@ class TcpListener(Struct, frozen=True, kw_only=True):
         _count(
             "Connections the kernel keeps waiting until the broker accepts them; the kernel's own"
             " limit (net.core.somaxconn) caps it.",
-            "listener", 1, 65535, reload=False,
+            "listener",
+            1,
+            65535,
+            reload=False,
         ),
     ] = 4096
     nodelay: Annotated[
@@ -128,7 +127,9 @@ class TcpListener(Struct, frozen=True, kw_only=True):
         _count(
             "Connections open at the same time, further ones are closed at once; 0 takes what the"
             " open-file limit of the process leaves.",
-            "listener", 0, 10_000_000,
+            "listener",
+            0,
+            10_000_000,
         ),
     ] = 0
     transport: Annotated[
@@ -136,7 +137,8 @@ class TcpListener(Struct, frozen=True, kw_only=True):
         _plain(
             "Which code moves the bytes: `engine`, the broker's own socket loop, or `twisted`, the"
             " reactor's transports.",
-            "listener", reload=False,
+            "listener",
+            reload=False,
         ),
     ] = "engine"
 
@@ -159,7 +161,8 @@ class Node(Struct, frozen=True, kw_only=True):
         _plain(
             "Name of this broker, as $SYS topics, logs and message ids show it; letters, digits"
             " and `_ . @ -`, at most 64.",
-            reload=False, pattern=r"^[A-Za-z0-9_.@-]{1,64}\Z",
+            reload=False,
+            pattern=r"^[A-Za-z0-9_.@-]{1,64}\Z",
             expects="a name of 1 to 64 letters, digits and _ . @ -",
         ),
     ] = "mqttd"
@@ -177,14 +180,18 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         _size(
             "Largest packet a client may send, in bytes; a larger one ends the connection with"
             " reason 0x95 before it is buffered.",
-            "connection", KIB, 256 * MIB,
+            "connection",
+            KIB,
+            256 * MIB,
         ),
     ] = MIB
     max_client_id_length: Annotated[
         int,
         _count(
             "Longest client identifier, in UTF-8 bytes; the standard asks for at least 23.",
-            "connection", 23, 65535,
+            "connection",
+            23,
+            65535,
         ),
     ] = 256
     max_topic_levels: Annotated[
@@ -199,7 +206,9 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         int,
         _count(
             "Topic aliases a 5.0 client may use (Topic Alias Maximum); 0 allows none.",
-            "connection", 0, 65535,
+            "connection",
+            0,
+            65535,
         ),
     ] = 65535
     max_qos: Annotated[
@@ -207,7 +216,9 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         _count(
             "Highest QoS a client may publish with (Maximum QoS); subscriptions are granted at"
             " most this.",
-            "message", 0, 2,
+            "message",
+            0,
+            2,
         ),
     ] = 2
     retain_available: Annotated[
@@ -240,22 +251,27 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         _time(
             "Keep alive that replaces every client's own (Server Keep Alive), in whole seconds; 0"
             " keeps the client's.",
-            "connection", 0, 65535,
+            "connection",
+            0,
+            65535,
         ),
     ] = 0
     keepalive_multiplier: Annotated[
         float,
         _count(
-            "A client silent for its keep alive times this is disconnected; the standard says"
-            " 1.5.",
-            "connection", 1, 10,
+            "A client silent for its keep alive times this is disconnected; the standard says 1.5.",
+            "connection",
+            1,
+            10,
         ),
     ] = 1.5
     connect_timeout: Annotated[
         float,
         _time(
             "Time from an accepted connection to its complete CONNECT, after which it is closed.",
-            "connection", 0.1, HOUR,
+            "connection",
+            0.1,
+            HOUR,
         ),
     ] = 10.0
     response_information: Annotated[
@@ -263,7 +279,10 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         _plain(
             "Response Information given to 5.0 clients that ask for it, usually a topic prefix;"
             " empty gives none.",
-            "connection", max_length=65535,
+            "connection",
+            max_length=1024,
+            pattern=r"^[^\0]*\Z",
+            expects="a text of at most 1024 characters without U+0000",
         ),
     ] = ""
 
@@ -276,7 +295,9 @@ class Session(Struct, frozen=True, kw_only=True):
         _count(
             "QoS 1 and 2 messages sent and not yet acknowledged, a client's smaller Receive"
             " Maximum wins; the rest wait in the mqueue.",
-            "session", 1, 65535,
+            "session",
+            1,
+            65535,
         ),
     ] = 100
     receive_maximum: Annotated[
@@ -284,7 +305,9 @@ class Session(Struct, frozen=True, kw_only=True):
         _count(
             "QoS 1 and 2 messages a 5.0 client may have unacknowledged towards the broker"
             " (Receive Maximum).",
-            "session", 1, 65535,
+            "session",
+            1,
+            65535,
         ),
     ] = 1000
     retry_interval: Annotated[
@@ -292,7 +315,9 @@ class Session(Struct, frozen=True, kw_only=True):
         _time(
             "Time after which an unacknowledged message is sent again to a 3.1 or 3.1.1 client;"
             " 0 sends again only on resume, as 5.0 does always.",
-            "session", 0, DAY,
+            "session",
+            0,
+            DAY,
         ),
     ] = 30.0
     max_awaiting_rel: Annotated[
@@ -303,15 +328,19 @@ class Session(Struct, frozen=True, kw_only=True):
         float,
         _time(
             "Time after which an incoming QoS 2 message that got no PUBREL is forgotten.",
-            "session", 1, NEVER - 1, never=True,
+            "session",
+            1,
+            NEVER,
         ),
     ] = 300.0
     expiry_interval: Annotated[
         int,
         _time(
             "Time the session of a 3.1 or 3.1.1 client with clean session 0 outlives its"
-            " connection, in whole seconds; `\"never\"` keeps it.",
-            "session", 0, NEVER - 1, never=True,
+            ' connection, in whole seconds; `"never"` keeps it.',
+            "session",
+            0,
+            NEVER,
         ),
     ] = 2 * HOUR
     max_expiry_interval: Annotated[
@@ -319,14 +348,18 @@ class Session(Struct, frozen=True, kw_only=True):
         _time(
             "Longest Session Expiry Interval a 5.0 client gets, in whole seconds; a longer wish is"
             " lowered to this.",
-            "session", 0, NEVER - 1, never=True,
+            "session",
+            0,
+            NEVER,
         ),
     ] = NEVER
     max_subscriptions: Annotated[
         int,
         _count(
             "Subscriptions one session may hold; a further one is refused with reason 0x97.",
-            "session", 1, 10_000_000,
+            "session",
+            1,
+            10_000_000,
         ),
     ] = 10_000
     upgrade_qos: Annotated[
@@ -362,9 +395,9 @@ class Mqueue(Struct, frozen=True, kw_only=True):
         dict[Annotated[str, Meta(min_length=1)], Annotated[int, Meta(ge=0, le=255)]],
         _plain(
             "Topic filters and their priorities, 0 to 255; higher leaves the queue first, topics"
-            " without one have 0.",
+            ' without one have 0; such as `{ "alarm/#" = 9 }`.',
             "session",
-            expects='a table of topic filters and priorities from 0 to 255, such as'
+            expects="a table of topic filters and priorities from 0 to 255, such as"
             ' { "alarm/#" = 9 }',
         ),
     ] = field(default_factory=dict)
@@ -377,7 +410,9 @@ class Retained(Struct, frozen=True, kw_only=True):
         int,
         _count(
             "Retained messages kept; a message for a new topic beyond it is not retained.",
-            "broker", 0, 1_000_000_000,
+            "broker",
+            0,
+            1_000_000_000,
         ),
     ] = 1_000_000
     max_bytes: Annotated[
@@ -393,7 +428,9 @@ class Retained(Struct, frozen=True, kw_only=True):
         _time(
             "Time a retained message is kept unless it carries its own Message Expiry Interval,"
             " in whole seconds.",
-            "message", 1, NEVER - 1, never=True,
+            "message",
+            1,
+            NEVER,
         ),
     ] = NEVER
 
@@ -406,21 +443,23 @@ class Output(Struct, frozen=True, kw_only=True):
         _size(
             "Unsent bytes from which a connection is slow: QoS 0 is dropped and counted, QoS 1 and"
             " 2 wait in the session.",
-            "connection", 4 * KIB, GIB,
+            "connection",
+            4 * KIB,
+            GIB,
         ),
     ] = MIB
     low_watermark: Annotated[
         int,
-        _size(
-            "Unsent bytes at which a slow connection is written to again.", "connection", 0, GIB
-        ),
+        _size("Unsent bytes at which a slow connection is written to again.", "connection", 0, GIB),
     ] = 256 * KIB
     backlog: Annotated[
         int,
         _size(
             "Unsent bytes of all connections together; while it is reached, publishers are not"
             " read from.",
-            "broker", MIB, 1024 * GIB,
+            "broker",
+            MIB,
+            1024 * GIB,
         ),
     ] = 256 * MIB
 

@@ -1,0 +1,89 @@
+"""The shipped file and the reference page say what the schema says, no more and no less."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mqttd.config import reference
+from mqttd.config.load import load
+from mqttd.config.options import OPTIONS, TABLES
+from mqttd.config.schema import Config
+
+ROOT = Path(__file__).parents[3]
+CONF = ROOT / reference.CONF
+PAGE = ROOT / reference.PAGE
+
+
+def test_the_shipped_file_is_the_one_the_schema_writes() -> None:
+    """Run ``python -m mqttd.config.reference`` after a change of the schema."""
+    assert CONF.read_text(encoding="utf-8") == reference.conf_text()
+
+
+def test_the_reference_page_is_the_one_the_schema_writes() -> None:
+    """Run ``python -m mqttd.config.reference`` after a change of the schema."""
+    assert PAGE.read_text(encoding="utf-8") == reference.page_text()
+
+
+def test_the_shipped_file_loads_to_the_defaults(tmp_path: Path) -> None:
+    shipped, empty = tmp_path / "mqttd.conf", tmp_path / "empty.conf"
+    shipped.write_bytes(CONF.read_bytes())
+    empty.touch()
+    config = msgspec.structs.replace(load(str(shipped), {}), path=str(empty))
+    assert config == load(str(empty), {})
+
+
+def test_the_shipped_file_uncommented_loads_to_the_defaults(tmp_path: Path) -> None:
+    """Taking every ``#`` away in front of a key changes nothing: each shows its true default."""
+    commented, uncommented = tmp_path / "mqttd.conf", tmp_path / "uncommented.conf"
+    commented.write_bytes(CONF.read_bytes())
+    text = re.sub(r"(?m)^#(?=[a-z0-9_]+ = )", "", CONF.read_text(encoding="utf-8"))
+    uncommented.write_text(text, encoding="utf-8")
+    config = load(str(uncommented), {})
+    assert config.given == {path.replace("NAME", "default") for path in OPTIONS}
+    plain = load(str(commented), {})
+    assert msgspec.structs.replace(config, path=plain.path, given=plain.given) == plain
+
+
+@pytest.mark.parametrize("path", OPTIONS)
+def test_every_key_stands_once_in_the_shipped_file(path: str) -> None:
+    table, _, name = path.replace("NAME", "default").rpartition(".")
+    section = CONF.read_text(encoding="utf-8").split(f"\n[{table}]\n")[1].split("\n[")[0]
+    assert len(re.findall(rf"(?m)^#{name} = ", section)) == 1
+
+
+@pytest.mark.parametrize("path", OPTIONS)
+def test_every_key_stands_once_on_the_reference_page(path: str) -> None:
+    assert PAGE.read_text(encoding="utf-8").count(f"### `{path}`\n") == 1
+
+
+def test_the_shipped_file_holds_no_other_table() -> None:
+    def tables(document: dict[str, object], above: str = "") -> set[str]:
+        found: set[str] = set()
+        for key, value in document.items():
+            if isinstance(value, dict):
+                found |= {above + key} | tables(value, f"{above}{key}.")
+        return found
+
+    shipped = tables(tomllib.loads(CONF.read_text(encoding="utf-8")))
+    known = {table.replace("NAME", "default") for table in TABLES}
+    assert shipped == known | {"listener", "listener.tcp"}
+
+
+def test_every_section_of_the_configuration_is_in_the_file() -> None:
+    sections = {table.partition(".")[0] for table in TABLES}
+    assert sections == set(Config.__struct_fields__) - {"path", "given"}
+
+
+def test_the_check_tells_a_stale_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert reference.main(["--check"]) == 1
+    assert "etc/mqttd.conf is out of date" in capsys.readouterr().out
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
