@@ -1,0 +1,1 @@
+"""Real peers against a broker that twistd started."""

@@ -1,0 +1,26 @@
+"""One broker for all third-party clients.
+
+Set MQTTD_TEST_PORT to run them against a broker that already listens on that port of loopback.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.broker import start_broker
+
+
+@pytest.fixture(scope="session")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    given = os.environ.get("MQTTD_TEST_PORT")
+    if given:
+        yield int(given)
+        return
+    broker = start_broker(tmp_path_factory.mktemp("broker"))
+    try:
+        yield broker.port
+    finally:
+        broker.stop()
