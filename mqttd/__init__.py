@@ -3,6 +3,8 @@
 from mqttd import _pure
 from mqttd._pure import compiled
 
-__all__ = ["compiled"]
+__all__ = ["__version__", "compiled"]
+
+__version__ = "0.1.0"
 
 _pure.choose()

@@ -1,1 +1,1 @@
-"""The edges of the broker: sockets, timers and what they need."""
+"""The Twisted edge: sockets, listeners, and the epoll engine below them."""

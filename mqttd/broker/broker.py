@@ -1,0 +1,673 @@
+"""One node's flow plane: connections meet sessions, sessions meet the router.
+
+    Channel --open--> Broker --authenticate--> access control (may wait)
+                        |
+                        +-- sessions  client id -> Session    (EMQ's sm)
+                        +-- router    filters -> sessions
+                        +-- retainer  topics -> retained messages
+                        +-- pubsub    dispatch, subscribe
+
+The broker is the `Node` of the session layer. It knows no transport and no store's implementation;
+access control, hooks, the clock and the log are handed in. A client id belongs to one session, and
+a session to one connection: a second CONNECT takes it over, if it comes from the same principal.
+
+MQTT 5.0: 3.1.4 (CONNECT actions), 4.1 (session state), 3.1.2.5 and 3.1.3.2.2 (will, will delay).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqttd.broker.pubsub import PubSub
+from mqttd.broker.retainer import Retainer
+from mqttd.broker.router import Router
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packets import (
+    Connect,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from mqttd.codec.properties import Properties
+from mqttd.codec.reasons import MqttError
+from mqttd.codec.serializer import serialize
+from mqttd.codec.topic import split_shared, validate_topic_filter, validate_topic_name
+from mqttd.session.channel import OPEN, WAITING, Channel
+from mqttd.session.guid import Guid
+from mqttd.session.message import Delivery, Message
+from mqttd.session.node import Node
+from mqttd.session.route import Grant
+from mqttd.session.session import Session
+from mqttd.session.settings import NEVER, Settings
+from mqttd.types import Action, AuthResult, ClientInfo
+
+__all__ = ["Broker"]
+
+_SUBSCRIBE: Final = "subscribe"
+_PUBLISH: Final = "publish"
+
+
+class Broker(Node):
+    """The broker of one node.
+
+    Arguments: settings; `access` (see `mqttd.access.AccessControl`), `hooks` (`broker.hooks.Hooks`);
+    `clock` gives µs since 1970 for message ids; `now` the monotonic milliseconds of the start;
+    `soon(callable)` runs something in a later turn; `log(event, fields)` gets one structured event
+    per refusal, fault and disconnect.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        access: Any,
+        hooks: Any,
+        clock: Callable[[], int],
+        now: int,
+        soon: Callable[[Callable[[], None]], object],
+        log: Callable[[str, dict[str, object]], None],
+        node_id: int = 0,
+        process_id: int = 0,
+        name: str = "mqttd",
+    ) -> None:
+        super().__init__(settings, now)
+        self.name = name
+        self.access: Any = access
+        self.hooks: Any = hooks
+        self.clock = clock
+        self.soon = soon
+        self.log = log
+        self.started_at: int = now
+        self.guid = Guid(node_id, process_id)
+        self.sessions: dict[str, Session] = {}
+        self.channels: int = 0
+        self.router = Router(self.metrics, settings.shared_strategy)
+        self.retainer = Retainer(
+            settings.retained_max_messages,
+            settings.retained_max_bytes,
+            settings.retained_max_payload,
+        )
+        self.pubsub = PubSub(self, self.router, self.retainer)
+        self._assigned: int = 0
+        self.hooks_changed("", False)
+
+    # -- hooks ---------------------------------------------------------------------------------
+
+    def hooks_changed(self, point: str, listening: bool) -> None:
+        """A hook point gained or lost its listeners: precompute what the hot path asks."""
+        hooks = self.hooks
+        self.tap_publish = bool(hooks.listening("message.publish"))
+        self.tap_delivered = bool(hooks.listening("message.delivered")) or bool(
+            hooks.listening("delivery.completed")
+        )
+        self.tap_acked = bool(hooks.listening("message.acked")) or bool(
+            hooks.listening("delivery.completed")
+        )
+        self.tap_dropped = bool(hooks.listening("delivery.dropped")) or bool(
+            hooks.listening("message.dropped")
+        )
+        self.fast = (
+            self.settings.fast_path
+            and self.settings.max_qos == 2
+            and not (self.tap_publish or self.tap_delivered or self.tap_dropped)
+        )
+
+    def access_changed(self) -> None:
+        """Rules, users or bans changed: every cached grant is asked for again."""
+        self.epoch += 1
+        self.grant_by_flags = bool(self.access.depends_on_qos_retain)
+
+    def _run(self, point: str, session: Session, *args: object) -> None:
+        """Tell a hook point about a client, when somebody listens."""
+        if self.hooks.listening(point):
+            self.hooks.run_hooks(point, (self.client_of(session), *args))
+
+    def client_of(self, session: Session) -> ClientInfo:
+        """Who a session's client is, for hooks and access control."""
+        client = session.client
+        if client is not None:
+            assert isinstance(client, ClientInfo)
+            return client
+        channel = session.channel
+        host, port, listener, version = "", 0, "", 5 if session.v5 else 4
+        if channel is not None:
+            host, port = channel.edge.peer(channel)
+            listener = channel.listener
+            version = channel.version
+        return ClientInfo(
+            session.client_id, session.username, host, port, listener, version, session.clean
+        )
+
+    # -- CONNECT -------------------------------------------------------------------------------
+
+    def next_message_id(self) -> int:
+        """A new 128-bit message id."""
+        return self.guid.next(self.clock())
+
+    def open(self, channel: Channel, connect: Connect) -> None:
+        """Check a CONNECT, authenticate its client, then accept or refuse it."""
+        self.channels += 1
+        fault = self._connect_fault(connect)
+        if fault is not None:
+            self._refuse(channel, connect, fault.reason_code, fault.detail)
+            return
+        if not connect.client_id:
+            self._assigned += 1
+            connect.client_id = "mqttd-%x-%x" % (self.guid.next(self.clock()), self._assigned)
+            channel.assigned = True
+        host, port = channel.edge.peer(channel)
+        client = ClientInfo(
+            connect.client_id, connect.username, host, port, channel.listener, connect.version,
+            connect.clean_start, connect.keep_alive,
+        )
+        result: object
+        if self.hooks.listening("client.connect"):
+            self.hooks.run_hooks("client.connect", (client,), connect.properties)
+        result = self.access.authenticate(client, connect.password)
+        connect.password = None
+        if isinstance(result, AuthResult):
+            self._authenticated(channel, connect, client, result)
+            return
+        waiting: Any = result
+        waiting.addCallback(_Later(self, channel, connect, client))
+
+    def _connect_fault(self, connect: Connect) -> MqttError | None:
+        settings = self.settings
+        if not connect.client_id:
+            if connect.version < 5 and not connect.clean_start:
+                return reasons.ClientIdentifierNotValid("empty client id with clean session 0")
+            if connect.version == 3:
+                return reasons.ClientIdentifierNotValid("empty client id in MQTT 3.1")
+        elif len(connect.client_id.encode()) > settings.max_client_id_length:
+            return reasons.ClientIdentifierNotValid(
+                "client id longer than %d bytes" % settings.max_client_id_length
+            )
+        properties = connect.properties
+        if properties is not None and prop.AUTHENTICATION_METHOD in properties:
+            return reasons.BadAuthenticationMethod("no enhanced authentication is offered")
+        will = connect.will
+        if will is not None:
+            if will.qos > settings.max_qos:
+                return reasons.ProtocolViolation(
+                    "will QoS %d is not offered" % will.qos, reasons.QOS_NOT_SUPPORTED
+                )
+            if will.retain and not settings.retain_available:
+                return reasons.ProtocolViolation(
+                    "retained will is not offered", reasons.RETAIN_NOT_SUPPORTED
+                )
+            try:
+                validate_topic_name(will.topic, settings.max_topic_levels)
+            except MqttError as error:
+                return error
+        return None
+
+    def _refuse(self, channel: Channel, connect: Connect, code: int, detail: str) -> None:
+        host, port = channel.edge.peer(channel)
+        self.log(
+            "connect refused",
+            {
+                "peer": "%s:%d" % (host, port),
+                "client_id": connect.client_id,
+                "username": connect.username,
+                "reason": reasons.name_of(code),
+                "detail": detail,
+            },
+        )
+        channel.refuse(code, detail)
+
+    def authenticated_later(
+        self, channel: Channel, connect: Connect, client: ClientInfo, result: AuthResult
+    ) -> None:
+        """The access chain answered in a later turn."""
+        if channel.state != WAITING:
+            return
+        self._authenticated(channel, connect, client, result)
+        if channel.state == OPEN:
+            channel.resume_input()
+        self.perform()
+
+    def _authenticated(
+        self, channel: Channel, connect: Connect, client: ClientInfo, result: AuthResult
+    ) -> None:
+        if not result.ok:
+            self._refuse(channel, connect, result.reason_code, result.reason)
+            return
+        will = connect.will
+        if will is not None and not self.access.authorize(
+            client, Action("publish", will.qos, will.retain), will.topic
+        ):
+            self._refuse(
+                channel, connect, reasons.NOT_AUTHORIZED, "no right to the will topic " + will.topic
+            )
+            return
+        old = self.sessions.get(connect.client_id)
+        if old is not None and old.username != client.username:
+            self._refuse(
+                channel, connect, reasons.NOT_AUTHORIZED,
+                "the session of this client id belongs to another user",
+            )
+            return
+        self._accept(channel, connect, client, old)
+
+    def _accept(
+        self, channel: Channel, connect: Connect, client: ClientInfo, old: Session | None
+    ) -> None:
+        metrics = self.metrics
+        if old is not None:
+            self._take_over(old, connect.clean_start)
+            if connect.clean_start or self.sessions.get(connect.client_id) is not old:
+                if self.sessions.get(connect.client_id) is old:
+                    self._end_session(old, "session.discarded", "clean start")
+                    metrics.sessions_discarded += 1
+                old = None
+        present = old is not None
+        session = old
+        if session is None:
+            session = Session(self, connect.client_id, client.username)
+            self.sessions[connect.client_id] = session
+            metrics.sessions_created += 1
+        else:
+            metrics.sessions_resumed += 1
+        if client.superuser or client.attributes is not None or client.acl is not None:
+            session.client = client
+        else:
+            session.client = None
+        self._set_expiry(session, connect)
+        self._set_will(session, connect.will, client)
+        channel.accept(session, present, self._connack_properties(connect, channel.assigned))
+        self._run("session.resumed" if present else "session.created", session)
+        self._run("client.connected", session)
+
+    def _set_expiry(self, session: Session, connect: Connect) -> None:
+        settings = self.settings
+        if connect.version == 5:
+            expiry = 0
+            if connect.properties is not None:
+                value = connect.properties.get(prop.SESSION_EXPIRY_INTERVAL)
+                expiry = value if isinstance(value, int) else 0
+        else:
+            expiry = 0 if connect.clean_start else settings.expiry_interval_seconds
+        if expiry > settings.max_expiry_interval_seconds:
+            expiry = settings.max_expiry_interval_seconds
+        session.expiry_interval = expiry
+        session.clean = expiry == 0
+
+    def _set_will(self, session: Session, will: Will | None, client: ClientInfo) -> None:
+        session.will = None
+        session.will_delay = 0
+        if will is None:
+            return
+        properties = dict(will.properties) if will.properties is not None else None
+        expiry = 0
+        if properties is not None:
+            delay = properties.pop(prop.WILL_DELAY_INTERVAL, 0)
+            session.will_delay = delay if isinstance(delay, int) else 0
+            value = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, 0)
+            expiry = value if isinstance(value, int) else 0
+        # Its expiry counts from its publication: kept as seconds until then.
+        session.will = Message(
+            0, will.topic, will.payload, will.qos, will.retain, properties or None,
+            client.client_id, client.username, expiry,
+        )
+
+    def _connack_properties(self, connect: Connect, assigned: bool) -> Properties | None:
+        if connect.version != 5:
+            return None
+        settings = self.settings
+        properties: Properties = {
+            prop.RECEIVE_MAXIMUM: settings.receive_maximum,
+            prop.MAXIMUM_PACKET_SIZE: settings.max_packet_size,
+        }
+        if settings.max_topic_alias:
+            properties[prop.TOPIC_ALIAS_MAXIMUM] = settings.max_topic_alias
+        if settings.max_qos < 2:
+            properties[prop.MAXIMUM_QOS] = settings.max_qos
+        if not settings.retain_available:
+            properties[prop.RETAIN_AVAILABLE] = 0
+        if not settings.wildcard_subscription:
+            properties[prop.WILDCARD_SUBSCRIPTION_AVAILABLE] = 0
+        if not settings.shared_subscription:
+            properties[prop.SHARED_SUBSCRIPTION_AVAILABLE] = 0
+        if settings.server_keepalive_seconds:
+            properties[prop.SERVER_KEEP_ALIVE] = settings.server_keepalive_seconds
+        if assigned:
+            properties[prop.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
+        asked = connect.properties
+        if asked is not None:
+            expiry = asked.get(prop.SESSION_EXPIRY_INTERVAL)
+            if isinstance(expiry, int) and expiry > settings.max_expiry_interval_seconds:
+                properties[prop.SESSION_EXPIRY_INTERVAL] = settings.max_expiry_interval_seconds
+            if asked.get(prop.REQUEST_RESPONSE_INFORMATION) == 1 and settings.response_information:
+                properties[prop.RESPONSE_INFORMATION] = settings.response_information
+        return properties
+
+    def _take_over(self, session: Session, clean_start: bool) -> None:
+        """Another connection came for this session: end the older one (MQTT-3.1.4-3)."""
+        channel = session.channel
+        if channel is not None:
+            self.metrics.sessions_takenover += 1
+            self._run("session.takenover", session)
+            self._run("client.disconnected", session, "taken over")
+            session.detach()
+            channel.session = None
+            channel.close(reasons.SESSION_TAKEN_OVER, "session taken over")
+            if session.expiry_interval == 0:
+                # The old connection's session ends with it; the new one starts afresh.
+                self._publish_will(session)
+                self._end_session(session, "session.terminated", "taken over")
+                return
+        if session.will is not None and (clean_start or session.will_delay == 0):
+            self._publish_will(session)
+        session.will = None
+
+    # -- end of connections and sessions ---------------------------------------------------------
+
+    def closed(self, channel: Channel) -> None:
+        """A connection is gone: will, session end or wait."""
+        self.metrics.connections_closed += 1
+        if channel.version:
+            self.channels -= 1
+        session = channel.session
+        if session is None or session.channel is not channel:
+            return
+        self._run("client.disconnected", session, channel.close_reason)
+        session.detach()
+        if session.expiry_interval == 0:
+            self._publish_will(session)
+            self._end_session(session, "session.terminated", channel.close_reason)
+            return
+        session.clean = False
+        self._run("session.disconnected", session)
+        if session.will is not None and session.will_delay == 0:
+            self._publish_will(session)
+        self._await_end(session, self.now)
+
+    def _await_end(self, session: Session, since: int) -> None:
+        """Schedule the nearer of will delay and session expiry."""
+        session.away_since = since
+        at = 0
+        if session.expiry_interval != NEVER:
+            at = since + session.expiry_interval * 1000
+        if session.will is not None:
+            will_at = since + session.will_delay * 1000
+            if at == 0 or will_at < at:
+                at = will_at
+        if at:
+            self.wheel.schedule(session, at)
+
+    def session_due(self, session: Session) -> None:
+        """Will delay or session expiry of a client that is away has passed."""
+        if self.sessions.get(session.client_id) is not session:
+            return
+        since = session.away_since
+        if session.expires() and self.now >= since + session.expiry_interval * 1000:
+            self.metrics.sessions_expired += 1
+            self._publish_will(session)
+            self._end_session(session, "session.terminated", "expired")
+            return
+        if session.will is not None and self.now >= since + session.will_delay * 1000:
+            self._publish_will(session)
+        self._await_end(session, since)
+
+    def _publish_will(self, session: Session) -> None:
+        will = session.will
+        if will is None:
+            return
+        session.will = None
+        self.metrics.wills_published += 1
+        expires_at = self.now + will.expires_at * 1000 if will.expires_at else 0
+        self.publish(
+            Message(
+                self.next_message_id(), will.topic, will.payload, will.qos, will.retain,
+                will.properties, will.client_id, will.username, expires_at,
+            )
+        )
+
+    def _end_session(self, session: Session, point: str, reason: str) -> None:
+        self.sessions.pop(session.client_id, None)
+        self.wheel.cancel(session)
+        self._run(point, session) if point == "session.discarded" else None
+        self.pubsub.forget(session)
+        lost = session.pending()
+        if lost:
+            self.metrics.dropped_session_ended += len(lost)
+        session.inflight = None
+        session.mqueue = None
+        session.awaiting_rel = None
+        self._run("session.terminated", session, reason)
+
+    def kick(self, client_id: str, reason_code: int = reasons.ADMINISTRATIVE_ACTION) -> bool:
+        """End a client's connection; False if it has none."""
+        session = self.sessions.get(client_id)
+        if session is None or session.channel is None:
+            return False
+        session.channel.close(reason_code, "ended by administrator")
+        self.perform()
+        return True
+
+    # -- publish ---------------------------------------------------------------------------------
+
+    def grant(self, channel: Channel, topic: str, qos: int, retain: bool) -> Grant:
+        """The channel's right to publish to `topic`, and its route."""
+        session = channel.session
+        assert session is not None
+        action = Action(_PUBLISH, qos, retain)
+        allowed = self._authorize(self.client_of(session), action, topic)
+        return Grant(self.router.route(topic), topic, allowed, self.epoch)
+
+    def _authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        return bool(self.access.authorize(client, action, topic))
+
+    def publish(self, message: Message) -> int:
+        """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
+        if self.tap_publish:
+            _, changed = self.hooks.run_hooks("message.publish", (), message)
+            if changed is None:
+                self.metrics.dropped_hook += 1
+                self._message_dropped(message, "hook")
+                return 0
+            message = changed
+        receivers = self.pubsub.publish(message)
+        if receivers == 0 and self.tap_dropped:
+            self._message_dropped(message, "no_subscriber")
+        return receivers
+
+    def _message_dropped(self, message: Message, reason: str) -> None:
+        if self.hooks.listening("message.dropped"):
+            session = self.sessions.get(message.client_id)
+            client = self.client_of(session) if session is not None else None
+            self.hooks.run_hooks("message.dropped", (client, reason), message)
+
+    def publish_text(
+        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False
+    ) -> int:
+        """Publish a message of the broker's own (`$SYS`, API) and flush it."""
+        receivers = self.pubsub.publish(
+            Message(self.next_message_id(), topic, payload, qos, retain)
+        )
+        self.perform()
+        return receivers
+
+    # -- subscribe -------------------------------------------------------------------------------
+
+    def subscribe(self, channel: Channel, packet: Subscribe) -> None:
+        """Serve a SUBSCRIBE: one reason code per filter in the order asked (MQTT-3.8.4-6)."""
+        session = channel.session
+        assert session is not None
+        settings = self.settings
+        identifier = 0
+        if packet.properties is not None:
+            named = packet.properties.get(prop.SUBSCRIPTION_IDENTIFIER)
+            if isinstance(named, list) and named and isinstance(named[0], int):
+                identifier = named[0]
+        subscriptions: list[Subscription] = packet.subscriptions
+        client = self.client_of(session)
+        if self.hooks.listening("client.subscribe"):
+            _, changed = self.hooks.run_hooks(
+                "client.subscribe", (client, packet.properties), subscriptions
+            )
+            # A hook may change filters and QoS, never how many codes the client gets.
+            if len(changed) == len(subscriptions):
+                subscriptions = changed
+        codes: list[int] = []
+        granted: list[Subscription] = []
+        for subscription in subscriptions:
+            code = self._subscribe(session, client, subscription, identifier)
+            if code < 0x80:
+                granted.append(subscription)
+            codes.append(code if channel.v5 or code < 0x80 else 0x80)
+        self.metrics.subscribes += 1
+        channel.send(serialize(Suback(packet.packet_id, codes, None), channel.version))
+        if settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
+            channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
+            return
+        for subscription in granted:
+            self._run("session.subscribed", session, subscription)
+        if granted and self.hooks.listening("client.subscribe.after"):
+            self.hooks.run_hooks("client.subscribe.after", (client,), granted)
+        if session.replays is not None:
+            session.replay()
+
+    def _subscribe(
+        self, session: Session, client: ClientInfo, subscription: Subscription, identifier: int
+    ) -> int:
+        settings = self.settings
+        _, topic_filter = split_shared(subscription.topic_filter)
+        validate_topic_filter(topic_filter, settings.max_topic_levels)
+        if len(topic_filter) > settings.max_topic_length:
+            return reasons.TOPIC_FILTER_INVALID
+        if not self._authorize(client, Action(_SUBSCRIBE, subscription.qos), topic_filter):
+            self.metrics.subscribes_denied += 1
+            return reasons.NOT_AUTHORIZED
+        qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos
+        return self.pubsub.subscribe(session, subscription, qos, identifier)
+
+    def unsubscribe(self, channel: Channel, packet: Unsubscribe) -> None:
+        """Serve an UNSUBSCRIBE: always an UNSUBACK (MQTT-3.10.4-4)."""
+        session = channel.session
+        assert session is not None
+        filters: list[str] = packet.topic_filters
+        if self.hooks.listening("client.unsubscribe"):
+            _, changed = self.hooks.run_hooks(
+                "client.unsubscribe", (self.client_of(session), packet.properties), filters
+            )
+            if len(changed) == len(filters):
+                filters = changed
+        codes: list[int] = []
+        for topic_filter in filters:
+            if self.pubsub.unsubscribe(session, topic_filter):
+                codes.append(0)
+                self._run("session.unsubscribed", session, topic_filter)
+            else:
+                codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
+        self.metrics.unsubscribes += 1
+        channel.send(serialize(Unsuback(packet.packet_id, codes, None), channel.version))
+
+    # -- told by the session layer -----------------------------------------------------------------
+
+    def perform_later(self) -> None:
+        """Finish the turn's effects in a later turn."""
+        self.soon(self.perform)
+
+    def resume_later(self, session: Session) -> None:
+        """Go on with a session's retained messages in a later turn."""
+        self.soon(_Drain(self, session))
+
+    def fault(self, channel: Channel, error: MqttError, packet_type: int) -> None:
+        """One log line for a peer that broke the rules."""
+        host, port = channel.edge.peer(channel)
+        session = channel.session
+        self.log(
+            "protocol fault",
+            {
+                "peer": "%s:%d" % (host, port),
+                "client_id": session.client_id if session is not None else "",
+                "packet_type": packet_type,
+                "reason": reasons.name_of(error.reason_code),
+                "detail": error.detail,
+            },
+        )
+
+    def denied(self, channel: Channel, packet: Publish) -> None:
+        """The access layer has logged the rule; nothing to add."""
+
+    def delivered(self, session: Session, delivery: Delivery) -> None:
+        """Hooks message.delivered (and delivery.completed for QoS 0)."""
+        message = delivery.get_message(self.next_message_id())
+        if self.hooks.listening("message.delivered"):
+            self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
+        if delivery.qos == 0 and self.hooks.listening("delivery.completed"):
+            self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
+
+    def acked(self, session: Session, delivery: Delivery) -> None:
+        """Hooks message.acked and delivery.completed."""
+        message = delivery.get_message(self.next_message_id())
+        if self.hooks.listening("message.acked"):
+            self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
+        if self.hooks.listening("delivery.completed"):
+            self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
+
+    def dropped(self, session: Session, delivery: Delivery, reason: str) -> None:
+        """Hook delivery.dropped."""
+        if self.tap_dropped and self.hooks.listening("delivery.dropped"):
+            message = delivery.get_message(self.next_message_id())
+            self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
+
+    # -- time and figures --------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """Called a few times a second: due timers, expired retained messages, then flush."""
+        self.now = now
+        self.wheel.advance(now)
+        self.retainer.expire(now)
+        self.perform()
+
+    def stats(self) -> dict[str, int]:
+        """Gauges: what is there now (counters are in `metrics`)."""
+        connected = 0
+        for session in self.sessions.values():
+            if session.channel is not None:
+                connected += 1
+        return {
+            "uptime_seconds": (self.now - self.started_at) // 1000,
+            "connections": self.channels,
+            "clients_connected": connected,
+            "sessions": len(self.sessions),
+            "subscriptions": self.router.subscriptions,
+            "shared_groups": len(self.router.groups),
+            "retained_messages": len(self.retainer),
+            "retained_bytes": self.retainer.bytes,
+            "backlog_bytes": self.backlog,
+        }
+
+
+class _Later:
+    """Callback of an authentication that had to wait (a closure mypyc compiles well)."""
+
+    def __init__(
+        self, broker: Broker, channel: Channel, connect: Connect, client: ClientInfo
+    ) -> None:
+        self.broker = broker
+        self.channel = channel
+        self.connect = connect
+        self.client = client
+
+    def __call__(self, result: AuthResult) -> None:
+        self.broker.authenticated_later(self.channel, self.connect, self.client, result)
+
+
+class _Drain:
+    """Callback that goes on with a session's replay."""
+
+    def __init__(self, broker: Broker, session: Session) -> None:
+        self.broker = broker
+        self.session = session
+
+    def __call__(self) -> None:
+        self.session.drain()
+        self.broker.perform()

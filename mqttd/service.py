@@ -1,0 +1,364 @@
+"""`twistd mqttd`: reads the configuration, puts the layers together, runs them as a service.
+
+The only module that knows all the others. It imports no reactor when it is imported, so that
+`--reactor` and a test's clock stay free to choose.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import os
+import platform
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from twisted.application.service import MultiService, Service
+from twisted.internet import task
+from twisted.logger import Logger
+from twisted.python import usage
+
+from mqttd import __version__, compiled
+from mqttd.access.chain import AccessControl
+from mqttd.broker.broker import Broker
+from mqttd.broker.hooks import Hooks
+from mqttd.config.load import ConfigError, load
+from mqttd.config.schema import Config, TcpListener
+from mqttd.session.settings import NEVER, Settings
+from mqttd.transports.engine import Engine
+from mqttd.transports.protocol import MqttFactory
+from mqttd.types import Action, ClientInfo
+
+__all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
+
+#: Descriptors kept for the log, the stores, the API and what plugins open.
+FD_RESERVE = 256
+
+
+class StartError(Exception):
+    """The broker cannot start; the message says why and what to do."""
+
+
+def version_text() -> str:
+    """What `--version` prints."""
+    how = "compiled" if compiled() else "pure Python, slower"
+    return f"mqttd {__version__} ({how}), Python {platform.python_version()}"
+
+
+class Options(usage.Options):
+    """Command line of `twistd mqttd`."""
+
+    optParameters = [["config", "c", None, "Configuration file (etc/mqttd.conf)."]]
+    optFlags = [["check-config", None, "Check the configuration and stop."]]
+
+    def opt_version(self) -> None:
+        """Print the version and whether the hot path is compiled."""
+        print(version_text())
+        sys.exit(0)
+
+    def postOptions(self) -> None:
+        """Read the configuration, so that mistakes are told before anything starts."""
+        try:
+            self.configuration = load(self["config"], os.environ)
+            if self["check-config"]:
+                AccessControl(self.configuration)
+        except ConfigError as error:
+            raise usage.UsageError(f"the configuration has mistakes:\n{error}") from None
+        except Exception as error:
+            raise usage.UsageError(str(error)) from None
+        if self["check-config"]:
+            print(f"{self['config'] or 'defaults'}: ok")
+            sys.exit(0)
+
+
+def makeService(options: Options) -> MqttdService:
+    """The broker as a Twisted service (called by twistd)."""
+    from twisted.internet import reactor
+
+    try:
+        return MqttdService(options.configuration, reactor)
+    except Exception as error:
+        raise usage.UsageError(str(error)) from None
+
+
+def settings_of(config: Config) -> Settings:
+    """Flatten the configuration for the flow plane."""
+    s = Settings()
+    mqtt, session, queue = config.mqtt, config.session, config.mqueue
+    s.max_packet_size = mqtt.max_packet_size
+    s.max_connect_size = min(s.max_connect_size, mqtt.max_packet_size)
+    s.max_client_id_length = mqtt.max_client_id_length
+    s.max_topic_levels = mqtt.max_topic_levels
+    s.max_topic_length = mqtt.max_topic_length
+    s.max_topic_alias = mqtt.max_topic_alias
+    s.max_qos = mqtt.max_qos
+    s.retain_available = mqtt.retain_available
+    s.wildcard_subscription = mqtt.wildcard_subscription
+    s.shared_subscription = mqtt.shared_subscription
+    s.shared_strategy = mqtt.shared_strategy
+    s.server_keepalive_seconds = int(mqtt.server_keepalive)
+    s.keepalive_multiplier = float(mqtt.keepalive_multiplier)
+    s.connect_timeout = int(mqtt.connect_timeout * 1000)
+    s.response_information = mqtt.response_information
+    s.max_inflight = session.max_inflight
+    s.receive_maximum = session.receive_maximum
+    s.retry_interval = int(session.retry_interval * 1000)
+    s.max_awaiting_rel = session.max_awaiting_rel
+    s.await_rel_timeout = int(session.await_rel_timeout * 1000)
+    s.expiry_interval_seconds = int(session.expiry_interval)
+    s.max_expiry_interval_seconds = int(session.max_expiry_interval)
+    s.max_subscriptions = session.max_subscriptions
+    s.upgrade_qos = session.upgrade_qos
+    s.mqueue_max_length = queue.max_length
+    s.mqueue_max_bytes = queue.max_bytes
+    s.mqueue_store_qos0 = queue.store_qos0
+    s.mqueue_priorities = dict(queue.priorities) or None
+    s.retained_max_messages = config.retained.max_messages
+    s.retained_max_bytes = config.retained.max_bytes
+    s.retained_max_payload = config.retained.max_payload
+    expiry = config.retained.expiry
+    s.retained_expiry = 0 if expiry == NEVER else int(expiry * 1000)
+    s.high_watermark = config.output.high_watermark
+    s.low_watermark = config.output.low_watermark
+    s.backlog = config.output.backlog
+    s.deny_disconnect = config.acl.deny_action == "disconnect"
+    s.cache_grants = config.acl.cache
+    return s
+
+
+class EventLog:
+    """Structured events with a rate limit per kind: a flood of faults stays a few lines."""
+
+    PER_SECOND = 20
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._log = Logger(namespace="mqttd")
+        self._seconds = seconds
+        self._second: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, event: str, fields: dict[str, object]) -> None:
+        """Log `event` with its fields, or count it as suppressed."""
+        now = int(self._seconds())
+        second, count = self._second.get(event, (now, 0))
+        if second != now:
+            if count > self.PER_SECOND:
+                self._log.info(
+                    "{event}: {count} more in one second", event=event,
+                    count=count - self.PER_SECOND,
+                )
+            count = 0
+        self._second[event] = (now, count + 1)
+        if count < self.PER_SECOND:
+            text = " ".join(f"{key}={value!r}" for key, value in fields.items())
+            self._log.info("{event}: {text}", event=event, text=text, fields=fields)
+
+
+class MqttdService(MultiService):
+    """The broker with its listeners.
+
+    Everything that can be refused is refused in the constructor (files unreadable, port or data
+    directory in use), before twistd turns into a daemon.
+
+    Raises StartError, or what the access layer raises for its files; each names the file.
+    """
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.config = config
+        self.reactor = reactor
+        self.setName("mqttd")  # type: ignore[no-untyped-call]
+        self.log = Logger(namespace="mqttd")
+        self.lock = self._lock_data_dir(config.node.data_dir)
+        self.events = EventLog(time.monotonic)
+        self.hooks = Hooks(on_error=self._hook_failed)
+        self.access = AccessControl(
+            config, reactor, on_deny=self._denied, on_error=self._module_failed
+        )
+        self.broker = Broker(
+            settings_of(config),
+            self.access,
+            self.hooks,
+            clock=lambda: time.time_ns() // 1000,
+            now=_milliseconds(),
+            soon=lambda later: reactor.callLater(0, later),
+            log=self.events,
+            process_id=os.getpid() & 0xFFFFFFFF,
+            name=config.node.name,
+        )
+        self.hooks.listeners_changed.append(self.broker.hooks_changed)
+        self.broker.access_changed()
+        self.engine = Engine(self.broker)
+        self.sockets: list[tuple[str, TcpListener, socket.socket]] = []
+        try:
+            for name, listener in config.listener["tcp"].items():
+                self.sockets.append((name, listener, _bind(name, listener)))
+        except StartError:
+            for _, _, bound in self.sockets:
+                bound.close()
+            raise
+        #: The port each listener is bound to (port 0 in the configuration takes a free one).
+        self.ports: dict[str, int] = {
+            name: bound.getsockname()[1] for name, _, bound in self.sockets
+        }
+        self._ticking = task.LoopingCall(self._tick)
+        self._ticking.clock = reactor
+
+    @staticmethod
+    def _lock_data_dir(path: str) -> TextIO:
+        """One broker per data directory."""
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            lock = open(os.path.join(path, "mqttd.lock"), "a+")  # noqa: SIM115
+        except OSError as error:
+            raise StartError(
+                f"node.data_dir = {path!r} cannot be used: {error.strerror}"
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise StartError(
+                f"node.data_dir = {path!r} is in use by another mqttd; stop it, or give this"
+                " one a directory of its own"
+            ) from None
+        return lock
+
+    # -- service -----------------------------------------------------------------------------------
+
+    def startService(self) -> None:
+        """Listen, start the clock, say where and for whom."""
+        self.broker.now = _milliseconds()
+        self.reactor.addReader(self.engine)
+        limit = _raise_file_limit()
+        for name, listener, bound in self.sockets:
+            most = listener.max_connections or max(limit - FD_RESERVE, 64)
+            if listener.transport == "engine":
+                self.engine.listen(name, bound, most)
+            else:
+                factory = MqttFactory(self.broker, name, self.reactor, most)
+                port = self.reactor.adoptStreamPort(bound.fileno(), bound.family, factory)
+                bound.close()
+                self.addService(_PortService(port))  # type: ignore[no-untyped-call]
+        self._ticking.start(0.25, now=False)
+        super().startService()  # type: ignore[no-untyped-call]
+        # What lives from here on to the end is no work for the garbage collector.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        self.log.info("{line}", line=self.ready_line())
+
+    def stopService(self) -> Any:
+        """Tell the clients, close everything."""
+        if self._ticking.running:
+            self._ticking.stop()
+        self.reactor.removeReader(self.engine)
+        self.engine.close_all()
+        self.access.close()
+        self.lock.close()
+        return super().stopService()  # type: ignore[no-untyped-call]
+
+    def ready_line(self) -> str:
+        """Where we listen, who may connect and why, and how to try it."""
+        places = []
+        host, port = "127.0.0.1", 1883
+        for name, listener, _ in self.sockets:
+            bound_host = listener.address[0]
+            port = self.ports[name]
+            places.append(f"tcp {listener_text(bound_host, port)}")
+            host = bound_host or "127.0.0.1"
+        who = {
+            "loopback": "clients on this machine need no password, others a user name and password",
+            "always": "anybody may connect (auth.anonymous = always)",
+            "never": "every client needs a user name and password",
+        }[self.config.auth.anonymous if "anonymous" in self.config.auth.chain else "never"]
+        how = "hot path compiled" if compiled() else "hot path pure Python (slower)"
+        return (
+            f"mqttd ready: {', '.join(places)}; {who}; {how}; "
+            f"try: mosquitto_sub -h {host} -p {port} -t 'test/#' -v"
+        )
+
+    def _tick(self) -> None:
+        now = _milliseconds()
+        self.broker.tick(now)
+        self.engine.tick(now)
+
+    # -- reports -------------------------------------------------------------------------------------
+
+    def _denied(self, client: ClientInfo, action: Action, topic: str, rule: str) -> None:
+        self.events(
+            "denied",
+            {"client_id": client.client_id, "username": client.username, "peer": client.peerhost,
+             "action": action.kind, "qos": action.qos, "topic": topic, "rule": rule},
+        )
+
+    def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
+        self.log.error("{kind} module {name} failed: {error!r}", kind=kind, name=name, error=error)
+
+    def _hook_failed(self, point: str, callback: Any, error: Exception) -> None:
+        self.log.error(
+            "hook {callback!r} at {point} failed: {error!r}", point=point, callback=callback,
+            error=error,
+        )
+
+
+class _PortService(Service):
+    """A Twisted port that closes with the service."""
+
+    def __init__(self, port: Any) -> None:
+        self.port = port
+
+    def stopService(self) -> Any:
+        super().stopService()  # type: ignore[no-untyped-call]
+        return self.port.stopListening()
+
+
+def listener_text(host: str, port: int) -> str:
+    """`host:port`, IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+
+def _bind(name: str, listener: TcpListener) -> socket.socket:
+    host, port = listener.address
+    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not host:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if listener.nodelay:
+            # Accepted sockets inherit it: one system call less per connection.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.bind((host or "::", port))
+        bound.listen(listener.backlog)
+    except OSError as error:
+        bound.close()
+        where = listener_text(host, port)
+        hint = (
+            "; another broker runs there: stop it, or choose another bind"
+            if error.errno == errno.EADDRINUSE else ""
+        )
+        raise StartError(
+            f"listener.tcp.{name}: cannot listen on {where}: {error.strerror}{hint}"
+        ) from None
+    bound.setblocking(False)
+    return bound
+
+
+def _raise_file_limit() -> int:
+    """Take all the open files the system allows; returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            hard = soft
+    return hard if hard != resource.RLIM_INFINITY else 1_048_576
+
+
+def _milliseconds() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,221 @@
+"""A message between its publisher's session and its subscribers', and its form on the wire.
+
+    PktId <- session -> MsgId <- router -> MsgId <- session -> PktId
+
+The packet id and QoS of a PUBLISH end in the session; `Message` is what travels between sessions:
+one immutable object, named by a 128-bit id, shared by all its deliveries. `Delivery` is one PUBLISH
+packet made from it for one (QoS, protocol version, property shape), again shared by every session
+that needs that shape: in flight windows and queues hold references, never copies.
+
+Promise: a message is serialised at most once per shape; a receiver whose packet id differs costs
+two patched bytes. MQTT 3.1.1 and 5.0, 3.3 and 4.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish
+from mqttd.codec.parser import parse_packet
+from mqttd.codec.properties import Properties
+from mqttd.codec.serializer import serialize
+
+__all__ = ["RELEASED", "Delivery", "Message", "packet_id_at"]
+
+
+class Message:
+    """One application message. Never changed after it is made: `replace` gives a new one.
+
+    `id` is the 128-bit message id, `timestamp` (µs since 1970) its upper half; `expires_at` is in
+    the node's milliseconds, 0 for never; `properties` holds what MQTT 5.0 forwards unchanged (no
+    Topic Alias, no Message Expiry Interval, no Subscription Identifier).
+    """
+
+    __slots__ = ("client_id", "expires_at", "id", "payload", "properties", "qos", "retain",
+                 "topic", "username")
+
+    def __init__(
+        self,
+        id: int,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+        client_id: str = "",
+        username: str | None = None,
+        expires_at: int = 0,
+    ) -> None:
+        self.id = id
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.client_id = client_id
+        self.username = username
+        self.expires_at = expires_at
+
+    @property
+    def timestamp(self) -> int:
+        """When the message arrived, in µs since 1970."""
+        return self.id >> 64
+
+    def replace(
+        self,
+        topic: str | None = None,
+        payload: bytes | None = None,
+        qos: int | None = None,
+        retain: bool | None = None,
+        properties: Properties | None = None,
+    ) -> Message:
+        """The same message (same id) with some fields changed, for hooks."""
+        return Message(
+            self.id,
+            self.topic if topic is None else topic,
+            self.payload if payload is None else payload,
+            self.qos if qos is None else qos,
+            self.retain if retain is None else retain,
+            self.properties if properties is None else properties,
+            self.client_id,
+            self.username,
+            self.expires_at,
+        )
+
+    def wire(
+        self,
+        qos: int,
+        retain: bool,
+        v5: bool,
+        identifiers: list[int] | None,
+        now: int,
+        packet_id: int = 1,
+    ) -> bytes:
+        """The PUBLISH for one shape, with the remaining Message Expiry Interval at `now`."""
+        properties: Properties | None = None
+        if v5 and (self.properties is not None or identifiers is not None or self.expires_at):
+            properties = dict(self.properties) if self.properties is not None else {}
+            if identifiers is not None:
+                properties[prop.SUBSCRIPTION_IDENTIFIER] = identifiers
+            if self.expires_at:
+                left = (self.expires_at - now + 999) // 1000
+                properties[prop.MESSAGE_EXPIRY_INTERVAL] = left if left > 0 else 0
+        packet = Publish(
+            self.topic, self.payload, qos, retain, False, packet_id if qos else 0, properties
+        )
+        return serialize(packet, 5 if v5 else 4)
+
+
+def packet_id_at(wire: bytes) -> int:
+    """Offset of the packet id in a serialised PUBLISH of QoS 1 or 2."""
+    pos = 1
+    while wire[pos] & 0x80:
+        pos += 1
+    return pos + 3 + (wire[pos + 1] << 8 | wire[pos + 2])
+
+
+class Delivery:
+    """A PUBLISH in one shape: the bytes, and the message they came from (made when asked for).
+
+    `wire` carries `packet_id` at offset `id_at` (QoS 1 and 2); `source` is the publisher's client
+    id. `message` is None while only the bytes have been needed.
+    """
+
+    __slots__ = ("expires_at", "id_at", "identifiers", "message", "packet_id", "qos", "source",
+                 "v5", "wire")
+
+    def __init__(
+        self, wire: bytes, qos: int, v5: bool, packet_id: int, id_at: int, source: str
+    ) -> None:
+        self.wire = wire
+        self.qos = qos
+        self.v5 = v5
+        self.packet_id = packet_id
+        self.id_at = id_at
+        self.source = source
+        self.message: Message | None = None
+        self.identifiers: list[int] | None = None
+        self.expires_at: int = 0
+
+    @staticmethod
+    def of(
+        message: Message,
+        qos: int,
+        retain: bool,
+        v5: bool,
+        identifiers: list[int] | None,
+        now: int,
+        packet_id: int = 1,
+    ) -> Delivery:
+        """Serialise `message` for one shape."""
+        wire = message.wire(qos, retain, v5, identifiers, now, packet_id)
+        made = Delivery(
+            wire, qos, v5, packet_id, packet_id_at(wire) if qos else 0, message.client_id
+        )
+        made.message = message
+        made.identifiers = identifiers
+        made.expires_at = message.expires_at
+        return made
+
+    def get_message(self, message_id: int) -> Message:
+        """The message behind the bytes; `message_id` names it if it has no id yet."""
+        message = self.message
+        if message is None:
+            packet = self._parsed()
+            message = Message(
+                message_id,
+                packet.topic,
+                packet.payload,
+                packet.qos,
+                packet.retain,
+                packet.properties,
+                self.source,
+            )
+            self.message = message
+        return message
+
+    def _parsed(self) -> Publish:
+        wire = self.wire
+        pos = 1
+        while wire[pos] & 0x80:
+            pos += 1
+        packet = parse_packet(wire[0], wire[pos + 1 :], 5 if self.v5 else 4)
+        assert isinstance(packet, Publish)
+        return packet
+
+    def topic(self) -> str:
+        """The topic name, read from the bytes."""
+        wire = self.wire
+        pos = 1
+        while wire[pos] & 0x80:
+            pos += 1
+        return wire[pos + 3 : pos + 3 + (wire[pos + 1] << 8 | wire[pos + 2])].decode()
+
+    def packet(self, packet_id: int, dup: bool) -> bytes:
+        """The bytes with another packet id, and with DUP if it is sent again."""
+        wire = self.wire
+        if packet_id != self.packet_id:
+            at = self.id_at
+            wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
+        if dup:
+            wire = bytes((wire[0] | 8,)) + wire[1:]
+        return wire
+
+    def fresh(self, v5: bool, now: int) -> Delivery:
+        """This delivery for a receiver of version `v5` at `now`: other bytes where they differ.
+
+        They differ when the session came back with another protocol version, and when some of the
+        Message Expiry Interval has passed in the queue (MQTT-3.3.2-6).
+        """
+        if v5 == self.v5 and (not self.expires_at or not v5):
+            return self
+        message = self.get_message(0)
+        retain = self.wire[0] & 1 == 1
+        made = Delivery.of(message, self.qos, retain, v5, self.identifiers, now)
+        made.source = self.source
+        return made
+
+
+#: In an inflight window: PUBREC has come, PUBREL is sent, PUBCOMP is awaited (QoS 2).
+RELEASED: Final = Delivery(b"\x62\x02\x00\x00", 2, False, 0, 2, "")

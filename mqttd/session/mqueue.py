@@ -1,0 +1,173 @@
+"""The message queue of a session: what waits while the client is away or its window is full.
+
+           |<----------------- Max Len ----------------->|
+           -----------------------------------------------
+     IN -> |      Messages Queue   |  Inflight Window    | -> Out
+           -----------------------------------------------
+                                   |<---   Win Size  --->|
+
+Bounded by count and by bytes. When full it drops the oldest QoS 0 message first if any is queued
+(`store_qos0`), otherwise the oldest. With priorities, topics with a higher number leave first and
+lose last; within one priority the order is that of arrival.
+
+Promise: push and pop are O(1) amortised, except that dropping a QoS 0 message from among others
+looks for it from the head. Without priorities one list serves.
+"""
+
+from __future__ import annotations
+
+from mqttd.codec.topic import match
+from mqttd.session.message import Delivery
+
+__all__ = ["MQueue"]
+
+_COMPACT_AT = 1024
+
+
+class _Lane:
+    """Deliveries of one priority: a list with a read index."""
+
+    __slots__ = ("head", "items", "priority")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.items: list[Delivery] = []
+        self.head: int = 0
+
+    def take(self) -> Delivery:
+        items = self.items
+        head = self.head
+        taken = items[head]
+        head += 1
+        if head >= _COMPACT_AT and head * 2 >= len(items):
+            del items[:head]
+            head = 0
+        self.head = head
+        return taken
+
+
+class MQueue:
+    """A bounded queue of deliveries.
+
+    `max_length` counts messages (0: no limit), `max_bytes` bytes of their packets (0: no limit);
+    `priorities` maps topic filters to numbers (default priority 0).
+    """
+
+    __slots__ = ("_lane", "_lanes", "_priorities", "length", "max_bytes", "max_length", "qos0",
+                 "size")
+
+    def __init__(
+        self, max_length: int, max_bytes: int, priorities: dict[str, int] | None = None
+    ) -> None:
+        self.max_length = max_length
+        self.max_bytes = max_bytes
+        self._priorities = priorities
+        self._lane = _Lane(0)
+        #: Lanes by falling priority, only with priorities.
+        self._lanes: list[_Lane] | None = [self._lane] if priorities else None
+        self.length: int = 0
+        self.size: int = 0
+        self.qos0: int = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def push(self, delivery: Delivery) -> list[Delivery] | None:
+        """Append `delivery`; returns what had to be dropped for it (maybe itself), or None."""
+        size = len(delivery.wire)
+        dropped: list[Delivery] | None = None
+        if self.max_bytes and size > self.max_bytes:
+            return [delivery]
+        while (self.max_length and self.length >= self.max_length) or (
+            self.max_bytes and self.size + size > self.max_bytes
+        ):
+            if dropped is None:
+                dropped = []
+            if self.qos0 == 0 and delivery.qos == 0:
+                dropped.append(delivery)  # QoS 0 never pushes a QoS 1 or 2 message out
+                return dropped
+            dropped.append(self._drop())
+        lane = self._lane
+        if self._lanes is not None:
+            lane = self._lane_of(delivery)
+        lane.items.append(delivery)
+        self.length += 1
+        self.size += size
+        if delivery.qos == 0:
+            self.qos0 += 1
+        return dropped
+
+    def pop(self) -> Delivery | None:
+        """The next delivery, or None when the queue is empty."""
+        if self.length == 0:
+            return None
+        lane = self._lane
+        if self._lanes is not None:
+            for candidate in self._lanes:
+                if candidate.head < len(candidate.items):
+                    lane = candidate
+                    break
+        return self._account(lane.take())
+
+    def peek(self) -> Delivery | None:
+        """The delivery that `pop` would return, left in place."""
+        if self.length == 0:
+            return None
+        if self._lanes is not None:
+            for lane in self._lanes:
+                if lane.head < len(lane.items):
+                    return lane.items[lane.head]
+        return self._lane.items[self._lane.head]
+
+    def items(self) -> list[Delivery]:
+        """All queued deliveries in the order in which they would leave."""
+        if self._lanes is None:
+            return self._lane.items[self._lane.head :]
+        result: list[Delivery] = []
+        for lane in self._lanes:
+            result.extend(lane.items[lane.head :])
+        return result
+
+    def _account(self, delivery: Delivery) -> Delivery:
+        self.length -= 1
+        self.size -= len(delivery.wire)
+        if delivery.qos == 0:
+            self.qos0 -= 1
+        return delivery
+
+    def _drop(self) -> Delivery:
+        lanes = self._lanes if self._lanes is not None else [self._lane]
+        for i in range(len(lanes) - 1, -1, -1):
+            lane = lanes[i]
+            head = lane.head
+            if head >= len(lane.items):
+                continue
+            if self.qos0 == 0:
+                return self._account(lane.take())
+            for at in range(head, len(lane.items)):
+                if lane.items[at].qos == 0:
+                    if at == head:
+                        return self._account(lane.take())
+                    return self._account(lane.items.pop(at))
+        raise AssertionError("an empty queue cannot be full")
+
+    def _lane_of(self, delivery: Delivery) -> _Lane:
+        priorities = self._priorities
+        lanes = self._lanes
+        assert priorities is not None and lanes is not None
+        topic = delivery.topic()
+        priority = 0
+        for topic_filter, number in priorities.items():
+            if match(topic, topic_filter):
+                priority = number
+                break
+        at = 0
+        while at < len(lanes):
+            if lanes[at].priority == priority:
+                return lanes[at]
+            if lanes[at].priority < priority:
+                break
+            at += 1
+        lane = _Lane(priority)
+        lanes.insert(at, lane)
+        return lane

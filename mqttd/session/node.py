@@ -1,0 +1,188 @@
+"""What a channel asks of the node it lives on, and of the transport that carries it.
+
+The session layer imports nothing above itself: it states here, as two abstract classes, what it
+needs from above. `broker.Broker` is the node; the epoll engine and the Twisted protocol are edges.
+
+    transport (Edge)  <->  Channel  <->  Session  <->  Node (Broker)
+
+`dirty` and `closing` are the effects of a turn: channels with output to flush and channels to
+close, performed by `perform` at the end of the turn. Nothing is written inside `feed`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqttd.codec.packets import Connect, Publish, Subscribe, Unsubscribe
+from mqttd.codec.reasons import MqttError
+from mqttd.session.message import Delivery, Message
+from mqttd.session.metrics import Metrics
+from mqttd.session.route import Grant
+from mqttd.session.settings import Settings
+from mqttd.session.wheel import Wheel
+
+if TYPE_CHECKING:
+    from mqttd.session.channel import Channel
+    from mqttd.session.session import Session
+
+__all__ = ["Edge", "Node"]
+
+
+class Edge:
+    """The transport of a channel: writes, closes, and stops or resumes reading."""
+
+    def flush(self, channel: Channel) -> None:
+        """Write `channel.out` as far as the peer takes it; the rest goes when it can."""
+        raise NotImplementedError
+
+    def shut(self, channel: Channel) -> None:
+        """Close the connection after what was already flushed."""
+        raise NotImplementedError
+
+    def pause(self, channel: Channel) -> None:
+        """Stop reading from the peer."""
+        raise NotImplementedError
+
+    def resume(self, channel: Channel) -> None:
+        """Read again."""
+        raise NotImplementedError
+
+    def peer(self, channel: Channel) -> tuple[str, int]:
+        """Address and port of the peer; ("", 0) when unknown."""
+        raise NotImplementedError
+
+
+class Node:
+    """The broker as its channels and sessions see it.
+
+    `now` is monotonic milliseconds, set by the edges once per turn; `epoch` versions every cached
+    grant; the `tap_…` flags say which hook points somebody listens to.
+    """
+
+    def __init__(self, settings: Settings, now: int) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.now: int = now
+        self.wheel = Wheel(now)
+        self.epoch: int = 0
+        #: Bytes waiting in the output of all connections.
+        self.backlog: int = 0
+        self.dirty: list[Channel] = []
+        self.closing: list[Channel] = []
+        #: Channels whose output became empty while something waits for room.
+        self.thirsty: list[Channel] = []
+        #: Publishers that are not read from while the backlog is over its budget.
+        self.stalled: list[Channel] = []
+        #: Type of the packet that is being handled, for the log of a fault.
+        self.packet_type: int = 0
+        #: Grants are kept per QoS and RETAIN too, because a rule depends on them.
+        self.grant_by_flags: bool = False
+        self.tap_publish: bool = False
+        self.tap_delivered: bool = False
+        self.tap_acked: bool = False
+        self.tap_dropped: bool = False
+        #: The fast path may be taken: no hook needs single messages, no switch is off.
+        self.fast: bool = settings.fast_path
+
+    def perform(self) -> None:
+        """The end of a turn: flush dirty channels, refill those with room, close what ended.
+
+        A channel that was emptied is refilled once per turn, so that one fast reader of many
+        retained messages does not keep the others waiting.
+        """
+        self._flush_and_close()
+        if self.thirsty:
+            thirsty = self.thirsty
+            self.thirsty = []
+            for channel in thirsty:
+                channel.drained()
+            self._flush_and_close()
+            if self.thirsty:
+                self.perform_later()
+        if self.stalled and self.backlog * 2 < self.settings.backlog:
+            stalled = self.stalled
+            self.stalled = []
+            for channel in stalled:
+                channel.resume()
+
+    def _flush_and_close(self) -> None:
+        while self.dirty:
+            dirty = self.dirty
+            self.dirty = []
+            for channel in dirty:
+                channel.dirty = False
+                if channel.out is not None and not channel.blocked:
+                    channel.edge.flush(channel)
+            while self.closing:
+                closing = self.closing
+                self.closing = []
+                for channel in closing:
+                    channel.edge.shut(channel)
+                    channel.lost()
+
+    def perform_later(self) -> None:
+        """Call `perform` in a later turn."""
+        raise NotImplementedError
+
+    # -- asked by channels -------------------------------------------------------------------
+
+    def next_message_id(self) -> int:
+        """A new 128-bit message id."""
+        raise NotImplementedError
+
+    def open(self, channel: Channel, connect: Connect) -> None:
+        """A CONNECT came: authenticate, then `channel.accept` or `channel.refuse`."""
+        raise NotImplementedError
+
+    def grant(self, channel: Channel, topic: str, qos: int, retain: bool) -> Grant:
+        """May this channel publish to `topic` (valid already), and who receives it?"""
+        raise NotImplementedError
+
+    def publish(self, message: Message) -> int:
+        """Route one message by the general path; returns the number of receivers.
+
+        Stores it if it is retained, runs hooks, serves shared groups and other nodes.
+        """
+        raise NotImplementedError
+
+    def subscribe(self, channel: Channel, packet: Subscribe) -> None:
+        """Serve a SUBSCRIBE: SUBACK and retained messages go to the channel's output."""
+        raise NotImplementedError
+
+    def unsubscribe(self, channel: Channel, packet: Unsubscribe) -> None:
+        """Serve an UNSUBSCRIBE."""
+        raise NotImplementedError
+
+    def closed(self, channel: Channel) -> None:
+        """The channel's connection is gone; its session ends, expires later or waits."""
+        raise NotImplementedError
+
+    def session_due(self, session: Session) -> None:
+        """A deadline of a session that is away has passed (will delay, expiry)."""
+        raise NotImplementedError
+
+    def resume_later(self, session: Session) -> None:
+        """Call `session.drain` in a later turn."""
+        raise NotImplementedError
+
+    # -- told by channels and sessions ---------------------------------------------------------
+
+    def fault(self, channel: Channel, error: MqttError, packet_type: int) -> None:
+        """The peer broke the rules: count and log it."""
+        raise NotImplementedError
+
+    def denied(self, channel: Channel, packet: Publish) -> None:
+        """A PUBLISH was not allowed."""
+        raise NotImplementedError
+
+    def delivered(self, session: Session, delivery: Delivery) -> None:
+        """A message was written to a client (only with `tap_delivered`)."""
+        raise NotImplementedError
+
+    def acked(self, session: Session, delivery: Delivery) -> None:
+        """A client acknowledged a message (only with `tap_acked`)."""
+        raise NotImplementedError
+
+    def dropped(self, session: Session, delivery: Delivery, reason: str) -> None:
+        """A delivery was dropped; `reason` is a key of `DROP_REASONS`."""
+        raise NotImplementedError

@@ -1,0 +1,62 @@
+"""What the flow plane needs of the configuration, flattened to plain numbers.
+
+The hot path reads attributes of one native object; the configuration file's sections, units and
+validation live in `mqttd.config`. `Settings()` without arguments holds the documented defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["NEVER", "Settings"]
+
+#: Session Expiry Interval that never runs out (MQTT 5.0, 3.1.2.11.2), in seconds.
+NEVER: Final = 0xFFFFFFFF
+
+
+class Settings:
+    """Limits and policies of a node. Times are in milliseconds unless the name says seconds."""
+
+    def __init__(self) -> None:
+        self.max_packet_size: int = 1 << 20
+        self.max_connect_size: int = 1 << 16
+        self.max_client_id_length: int = 256
+        self.max_topic_levels: int = 128
+        self.max_topic_length: int = 65535
+        self.max_topic_alias: int = 65535
+        self.max_qos: int = 2
+        self.retain_available: bool = True
+        self.wildcard_subscription: bool = True
+        self.shared_subscription: bool = True
+        self.shared_strategy: str = "round_robin"
+        self.server_keepalive_seconds: int = 0
+        self.keepalive_multiplier: float = 1.5
+        self.connect_timeout: int = 10_000
+        self.response_information: str = ""
+        self.max_inflight: int = 100
+        self.receive_maximum: int = 1000
+        self.retry_interval: int = 30_000
+        self.max_awaiting_rel: int = 1000
+        self.await_rel_timeout: int = 300_000
+        self.expiry_interval_seconds: int = 7200
+        self.max_expiry_interval_seconds: int = NEVER
+        self.max_subscriptions: int = 10_000
+        self.upgrade_qos: bool = False
+        self.mqueue_max_length: int = 1000
+        self.mqueue_max_bytes: int = 8 << 20
+        self.mqueue_store_qos0: bool = True
+        self.mqueue_priorities: dict[str, int] | None = None
+        self.retained_max_messages: int = 1_000_000
+        self.retained_max_bytes: int = 1 << 30
+        self.retained_max_payload: int = 1 << 20
+        self.retained_expiry: int = 0  # 0: never
+        self.high_watermark: int = 1 << 20
+        self.low_watermark: int = 256 << 10
+        self.backlog: int = 256 << 20
+        self.deny_disconnect: bool = False
+        #: Cached grants per connection; past it the cache starts anew.
+        self.max_grants: int = 1024
+        #: Switches of the optimisations: the slow twin must give the same bytes (tests use them).
+        self.fast_path: bool = True
+        self.coalesce_runs: bool = True
+        self.cache_grants: bool = True

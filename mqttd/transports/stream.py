@@ -1,0 +1,86 @@
+"""The edge of one Twisted transport: the same channel behind any endpoint.
+
+Used by the Twisted protocol (TLS, WebSocket, endpoint strings, tests in memory) where the epoll
+engine does not hold the socket. The transport's producer calls say when the peer takes no more;
+what comes meanwhile stays in `channel.out`, where the watermarks count it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqttd.session.channel import Channel
+from mqttd.session.node import Edge, Node
+
+__all__ = ["StreamEdge"]
+
+
+class StreamEdge(Edge):
+    """Writes of one channel go to `transport.write`; it is an IPushProducer for the way back."""
+
+    def __init__(self, node: Node, transport: Any, host: str, port: int) -> None:
+        self.node = node
+        self.transport: Any = transport
+        self.host = host
+        self.port = port
+        self.channel: Channel | None = None
+
+    def flush(self, channel: Channel) -> None:
+        """Hand everything to the transport."""
+        out = channel.out
+        if out is None:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        channel.out = None
+        channel.out_bytes = 0
+        self.node.metrics.bytes_sent += len(data)
+        self.transport.write(data)
+        if not channel.blocked:
+            self._room(channel)
+
+    def _room(self, channel: Channel) -> None:
+        if channel.backlogged:
+            self.node.backlog -= channel.backlogged
+            channel.backlogged = 0
+        if channel.thirsty:
+            channel.thirsty = False
+            self.node.thirsty.append(channel)
+
+    def shut(self, channel: Channel) -> None:
+        """Close after what was written."""
+        self.node.backlog -= channel.backlogged
+        channel.backlogged = 0
+        self.transport.loseConnection()
+
+    def pause(self, channel: Channel) -> None:
+        """Stop reading."""
+        self.transport.pauseProducing()
+
+    def resume(self, channel: Channel) -> None:
+        """Read again."""
+        self.transport.resumeProducing()
+
+    def peer(self, channel: Channel) -> tuple[str, int]:
+        """The peer's address."""
+        return (self.host, self.port)
+
+    # -- IPushProducer: the transport's buffer is full, has room, is gone ------------------------
+
+    def pauseProducing(self) -> None:
+        """The peer takes no more for now."""
+        if self.channel is not None:
+            self.channel.blocked = True
+
+    def resumeProducing(self) -> None:
+        """The peer takes more."""
+        channel = self.channel
+        if channel is not None and channel.blocked:
+            channel.blocked = False
+            if channel.out is not None:
+                self.flush(channel)
+            else:
+                self._room(channel)
+            self.node.perform()
+
+    def stopProducing(self) -> None:
+        """The connection is gone; `connectionLost` tells the channel."""
