@@ -20,9 +20,15 @@ Versions
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from zope.interface import Attribute, Interface
+
+from mqttd.types import Action, AuthVerdict, ClientInfo, Decision, HookResult, Verdict
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
 
 __all__ = [
     "API_VERSION",
@@ -50,7 +56,7 @@ API_VERSION: Final = 1
 class IAuthenticator(Interface):
     """A module of the authentication chain: is this client who it says?"""
 
-    def init(opts):
+    def init(opts: Mapping[str, object]) -> None:
         """Take the options and get ready; called once, before the first `check`.
 
         :param opts: mapping of option names to values.
@@ -58,7 +64,9 @@ class IAuthenticator(Interface):
             not start.
         """
 
-    def check(client, password):
+    def check(
+        client: ClientInfo, password: bytes | None
+    ) -> AuthVerdict | Deferred[AuthVerdict]:
         """Give a verdict on `client`.
 
         :param client: `mqttd.types.ClientInfo`; its ``username`` is None if it gave none.
@@ -68,7 +76,7 @@ class IAuthenticator(Interface):
             that has not fired within the deadline refuse the client.
         """
 
-    def description():
+    def description() -> str:
         """One line of text for operators: what this module does, with what."""
 
 
@@ -79,10 +87,10 @@ class IAccessControl(Interface):
     retain flag, and the broker then caches its answers for each combination of them.
     """
 
-    def init(opts):
+    def init(opts: Mapping[str, object]) -> None:
         """Take the options and get ready; as `IAuthenticator.init`."""
 
-    def check_acl(client, action, topic):
+    def check_acl(client: ClientInfo, action: Action, topic: str) -> Verdict:
         """Give a verdict, at once: answers are cached until the access epoch changes.
 
         :param client: `mqttd.types.ClientInfo`.
@@ -93,20 +101,20 @@ class IAccessControl(Interface):
             and an exception deny.
         """
 
-    def reload_acl():
+    def reload_acl() -> None:
         """Read the rules again, all or nothing.
 
         :raises Exception: they cannot be read; the module goes on with those it had.
         """
 
-    def description():
+    def description() -> str:
         """One line of text for operators: what this module does, with what."""
 
 
 class IAccessExplainer(IAccessControl):
     """An access-control module that can name the rule behind its verdict."""
 
-    def decide(client, action, topic):
+    def decide(client: ClientInfo, action: Action, topic: str) -> Decision:
         """As `check_acl`, and why: returns `mqttd.types.Decision`.
 
         The broker calls this instead of `check_acl`, so that explaining and enforcing cannot
@@ -120,7 +128,12 @@ class IAccessExplainer(IAccessControl):
 class IHooks(Interface):
     """The hook chains of a broker; see `mqttd.broker.hooks` for the points."""
 
-    def hook(point, callback, init_args=(), priority=0):
+    def hook(
+        point: str,
+        callback: Callable[..., HookResult | None],
+        init_args: Sequence[Any] = (),
+        priority: int = 0,
+    ) -> None:
         """Have ``callback(*args, acc, *init_args)`` called at `point`.
 
         :param priority: higher runs earlier; equal ones run in the order of registration.
@@ -130,19 +143,19 @@ class IHooks(Interface):
         `mqttd.types`; one that raises is counted and passed over.
         """
 
-    def unhook(point, callback):
+    def unhook(point: str, callback: Callable[..., HookResult | None]) -> None:
         """Undo `hook`.
 
         :raises HookError: unknown point, or not hooked there.
         """
 
-    def run_hooks(point, args, acc=None):
+    def run_hooks(point: str, args: Sequence[Any], acc: Any = None) -> tuple[HookResult, Any]:
         """Run the chain: returns ``(OK, acc)`` or ``(STOP, acc)``.
 
         :raises HookError: unknown point.
         """
 
-    def lookup(point):
+    def lookup(point: str) -> tuple[Any, ...]:
         """The tuple of `mqttd.broker.hooks.Callback` at `point`, in the order they run.
 
         :raises HookError: unknown point.
@@ -152,7 +165,7 @@ class IHooks(Interface):
 class IHookPlugin(Interface):
     """The running part of a plugin that uses hooks: what a plugin's factory makes."""
 
-    def load(hooks, config):
+    def load(hooks: IHooks, config: Any) -> Deferred[None] | None:
         """Hook what is wanted; called when the plugin is loaded.
 
         :param hooks: `IHooks`; what is hooked through it ends with `unload`.
@@ -160,7 +173,7 @@ class IHookPlugin(Interface):
         :return: None or a Deferred that fires when the plugin is ready.
         """
 
-    def unload():
+    def unload() -> Deferred[None] | None:
         """Let go of everything; called once after `load`, also after one that failed.
 
         :return: None or a Deferred.
@@ -197,28 +210,28 @@ class IMqttdPlugin(Interface):
 class ISessionStore(Interface):
     """Keeps session records (subscriptions, expiry, inflight state) across restarts."""
 
-    def open():
+    def open() -> Deferred[None] | None:
         """Make ready; returns None or a Deferred.
 
         :raises Exception: the store cannot be used; the text names it.
         """
 
-    def put(client_id, record):
+    def put(client_id: str, record: bytes) -> Deferred[None] | None:
         """Store the record (bytes) of a session, in place of the one before.
 
         :return: None when stored, or a Deferred that fires when it is.
         """
 
-    def delete(client_id):
+    def delete(client_id: str) -> Deferred[None] | None:
         """Forget a session; one that is not there is no error.  Returns as `put`."""
 
-    def load():
+    def load() -> Iterable[tuple[str, bytes]]:
         """All records: an iterable of ``(client_id, record)``, in no particular order."""
 
-    def close():
+    def close() -> Deferred[None] | None:
         """Store what is still on its way and let go; returns None or a Deferred."""
 
-    def description():
+    def description() -> str:
         """One line for operators: what, where, how durable."""
 
 
@@ -228,10 +241,12 @@ class IQueueStore(Interface):
     A message is stored once however many sessions wait for it.
     """
 
-    def open():
+    def open() -> Deferred[None] | None:
         """Make ready; as `ISessionStore.open`."""
 
-    def append(client_ids, message_id, message):
+    def append(
+        client_ids: Sequence[str], message_id: int, message: bytes
+    ) -> Deferred[None] | None:
         """Queue one message for several sessions.
 
         :param client_ids: sequence of client identifiers.
@@ -241,47 +256,49 @@ class IQueueStore(Interface):
             acknowledged only then.
         """
 
-    def delete(client_id, message_id):
+    def delete(client_id: str, message_id: int) -> Deferred[None] | None:
         """The session is done with this message.  Returns as `append`."""
 
-    def read(client_id, after=0, limit=100):
+    def read(
+        client_id: str, after: int = 0, limit: int = 100
+    ) -> list[tuple[int, bytes]] | Deferred[list[tuple[int, bytes]]]:
         """Up to `limit` messages of a session, oldest first, that come after message id `after`.
 
         :return: list of ``(message_id, message)``, or a Deferred of one.
         """
 
-    def clear(client_id):
+    def clear(client_id: str) -> Deferred[None] | None:
         """The session has ended: drop its queue.  Returns as `append`."""
 
-    def close():
+    def close() -> Deferred[None] | None:
         """As `ISessionStore.close`."""
 
-    def description():
+    def description() -> str:
         """As `ISessionStore.description`."""
 
 
 class IRetainedStore(Interface):
     """Keeps retained messages across restarts; the broker holds the topic index itself."""
 
-    def open():
+    def open() -> Deferred[None] | None:
         """Make ready; as `ISessionStore.open`."""
 
-    def put(topic_name, message):
+    def put(topic_name: str, message: bytes) -> Deferred[None] | None:
         """Store the retained message (bytes) of a topic, in place of the one before.
 
         :return: None when stored, or a Deferred that fires when it is.
         """
 
-    def delete(topic_name):
+    def delete(topic_name: str) -> Deferred[None] | None:
         """Forget the retained message of a topic; none there is no error.  Returns as `put`."""
 
-    def load():
+    def load() -> Iterable[tuple[str, bytes]]:
         """All retained messages: an iterable of ``(topic_name, message)``, in any order."""
 
-    def close():
+    def close() -> Deferred[None] | None:
         """As `ISessionStore.close`."""
 
-    def description():
+    def description() -> str:
         """As `ISessionStore.description`."""
 
 
@@ -291,7 +308,7 @@ class IRetainedStore(Interface):
 class IRegistry(Interface):
     """Who owns a client identifier: at most one node holds a session at any time."""
 
-    def claim(client_id, principal):
+    def claim(client_id: str, principal: str) -> str | Deferred[str | None] | None:
         """Make this node the owner of a client identifier.
 
         :param principal: str, the authenticated identity; only the same principal may take a
@@ -301,10 +318,10 @@ class IRegistry(Interface):
         :raises PermissionError: another principal holds it.
         """
 
-    def release(client_id):
+    def release(client_id: str) -> Deferred[None] | None:
         """This node's session has ended; not being the owner is no error."""
 
-    def owner(client_id):
+    def owner(client_id: str) -> str | Deferred[str | None] | None:
         """The owner (str, ``node/worker``) or None, or a Deferred of one."""
 
 
@@ -315,10 +332,10 @@ class IFabric(Interface):
     goes, and its sessions come back through `IRegistry` and `IQueueStore`.
     """
 
-    def peers():
+    def peers() -> list[str]:
         """The other nodes there are now: a list of str, ``node/worker``."""
 
-    def forward(peer, topic_filters, message):
+    def forward(peer: str, topic_filters: Sequence[str], message: Any) -> bool:
         """Deliver a message to the subscribers another node has.
 
         :param peer: str, ``node/worker``.
@@ -327,15 +344,15 @@ class IFabric(Interface):
         :return: True if it was sent or buffered, False if the buffer for this peer is full.
         """
 
-    def call(peer, name, args):
+    def call(peer: str, name: str, args: Mapping[str, object]) -> Deferred[Any]:
         """Call a named procedure on another node.
 
         :param name: str; :param args: dict of plain values.
-        :return: a Deferred of a plain value; fails if the peer is gone or answers with an
+        :return: a Deferred of a plain value; it fails if the peer is gone or answers with an
             error.
         """
 
-    def on_receive(callback):
+    def on_receive(callback: Callable[[str, Sequence[str], Any], None]) -> None:
         """Have ``callback(peer, topic_filters, message)`` called for each message that comes."""
 
 
@@ -347,7 +364,7 @@ class IListenerFactory(Interface):
 
     kind = Attribute("str: the KIND in the configuration")
 
-    def listen(name, config, broker):
+    def listen(name: str, config: Any, broker: Any) -> Deferred[Any]:
         """Open a listener.
 
         :param name: str, the NAME in the configuration.
@@ -359,5 +376,5 @@ class IListenerFactory(Interface):
         :raises OSError: the address cannot be had; the text names it.
         """
 
-    def description():
+    def description() -> str:
         """One line for operators."""

@@ -267,7 +267,9 @@ def _check_hash(where: str, user: str, hashed: str) -> None:
     except (InvalidHashError, ValueError, KeyError):
         kind = None
     if kind is not Type.ID or hashed.count("$") != 5 or not hashed.isascii():
-        raise PasswordFileError(f"{where}: user {user!r}: expected an argon2id hash ($argon2id$...)")
+        raise PasswordFileError(
+            f"{where}: user {user!r}: expected an argon2id hash ($argon2id$...)"
+        )
 
 
 def _check_user(user: str) -> None:
