@@ -93,8 +93,8 @@ __all__ = [
     "parse_packet",
 ]
 
-MAX_PACKET_SIZE: Final = 268_435_455
-"""Largest remaining length that four bytes can say (2.1.4), in bytes."""
+MAX_PACKET_SIZE: Final = 268_435_460
+"""Bytes of the largest packet: five of fixed header, and what four bytes of length say (2.1.4)."""
 
 _ANY_LEVELS: Final = 0
 

@@ -46,6 +46,7 @@ __all__ = [
     "MAXIMUM_PACKET_SIZE",
     "MAXIMUM_QOS",
     "MESSAGE_EXPIRY_INTERVAL",
+    "ONE_BYTE",
     "PAYLOAD_FORMAT_INDICATOR",
     "PROPERTIES",
     "REASON_STRING",
@@ -74,7 +75,10 @@ __all__ = [
     "Properties",
     "PropertyInfo",
     "PropertyValue",
+    "binary",
+    "decode_binary",
     "decode_properties",
+    "decode_utf8",
     "decode_varint",
     "encode_properties",
     "utf8",
@@ -217,6 +221,9 @@ def _packet_masks() -> list[int]:
 # type (0: unknown), and to a bit per packet type it is allowed in.
 _WIRE_TYPES: Final[list[int]] = _wire_types()
 _PACKET_MASKS: Final[list[int]] = _packet_masks()
+
+# Every byte ready made: ``bytes((n,))`` costs a tuple and a call.
+ONE_BYTE: Final[list[bytes]] = [bytes((n,)) for n in range(256)]
 
 
 def decode_properties(data: bytes, pos: int, end: int, packet_type: int) -> tuple[Properties, int]:
@@ -407,11 +414,11 @@ def encode_properties(props: Properties | None) -> bytes:
         elif isinstance(value, str):
             if wire_type != STRING:
                 raise _unfit(identifier, value)
-            parts.append(bytes((identifier,)) + utf8(value))
+            parts.append(ONE_BYTE[identifier] + utf8(value))
         elif isinstance(value, bytes):
             if wire_type != BINARY:
                 raise _unfit(identifier, value)
-            parts.append(bytes((identifier,)) + binary(value))
+            parts.append(ONE_BYTE[identifier] + binary(value))
         else:
             _encode_list(identifier, wire_type, value, parts)
     encoded = b"".join(parts)
@@ -422,7 +429,7 @@ def _encode_number(identifier: int, wire_type: int, value: int) -> bytes:
     if wire_type > VARINT:
         raise _unfit(identifier, value)
     if wire_type == VARINT:
-        return bytes((identifier,)) + varint(value)
+        return ONE_BYTE[identifier] + varint(value)
     width = 4 if wire_type == FOUR_BYTES else wire_type
     if value < 0 or value >> 8 * width:
         raise _unfit(identifier, value)
@@ -435,7 +442,7 @@ def _encode_list(
     value: list[tuple[str, str]] | list[int],
     parts: list[bytes],
 ) -> None:
-    prefix = bytes((identifier,))
+    prefix = ONE_BYTE[identifier]
     for item in value:
         if isinstance(item, int):
             if wire_type != VARINT:
@@ -458,7 +465,7 @@ def varint(n: int) -> bytes:
     :raises MalformedPacket: out of range.
     """
     if 0 <= n < 128:
-        return bytes((n,))
+        return ONE_BYTE[n]
     if n < 0 or n > 268_435_455:
         raise MalformedPacket(f"{n} does not fit a variable byte integer")
     encoded: list[int] = []

@@ -28,7 +28,7 @@ from mqttd.codec.packets import (
     Unsubscribe,
     Will,
 )
-from mqttd.codec.properties import Properties, binary, encode_properties, utf8, varint
+from mqttd.codec.properties import ONE_BYTE, Properties, binary, encode_properties, utf8, varint
 from mqttd.codec.reasons import MalformedPacket, to_connack_v3
 
 __all__ = ["serialize", "utf8", "varint"]
@@ -78,14 +78,14 @@ def _frame(first: int, parts: list[bytes]) -> bytes:
     length = 0
     for part in parts:
         length += len(part)
-    parts.insert(0, bytes((first,)) + varint(length))
+    parts.insert(0, ONE_BYTE[first] + varint(length))
     return b"".join(parts)
 
 
 def _byte(value: int) -> bytes:
     if value < 0 or value > 255:
         raise MalformedPacket(f"{value} does not fit one byte")
-    return bytes((value,))
+    return ONE_BYTE[value]
 
 
 def _two_bytes(value: int, what: str) -> bytes:
@@ -122,7 +122,7 @@ def _connect(packet: Connect) -> bytes:
         flags |= 0x80
     parts = [
         utf8(packet.protocol_name),
-        _byte(version) + bytes((flags,)),
+        _byte(version) + ONE_BYTE[flags],
         _two_bytes(packet.keep_alive, "keep alive"),
     ]
     if version >= MQTT_5_0:
@@ -148,12 +148,12 @@ def _connack(packet: Connack, version: int) -> bytes:
     code = packet.reason_code
     if version >= MQTT_5_0:
         present = 1 if packet.session_present else 0
-        return _frame(0x20, [bytes((present,)) + _byte(code), encode_properties(packet.properties)])
+        return _frame(0x20, [ONE_BYTE[present] + _byte(code), encode_properties(packet.properties)])
     if code >= 0x80:
         code = to_connack_v3(code)
     # Session Present came with 3.1.1; its byte is reserved in 3.1.
     present = 1 if packet.session_present and version > MQTT_3_1 else 0
-    return b"\x20\x02" + bytes((present,)) + _byte(code)
+    return b"\x20\x02" + ONE_BYTE[present] + _byte(code)
 
 
 def _publish(packet: Publish, version: int) -> bytes:
@@ -171,8 +171,8 @@ def _publish(packet: Publish, version: int) -> bytes:
     payload = packet.payload
     length = len(head) + len(payload)
     if length < 128:
-        return bytes((first, length)) + head + payload
-    return b"".join((bytes((first,)), varint(length), head, payload))
+        return (first << 8 | length).to_bytes(2, "big") + head + payload
+    return b"".join((ONE_BYTE[first], varint(length), head, payload))
 
 
 def _acknowledgement(packet: Acknowledgement, version: int) -> bytes:
@@ -204,7 +204,7 @@ def _subscribe(packet: Subscribe, version: int) -> bytes:
             if subscription.retain_as_published:
                 options |= 0x08
             options |= _qos(subscription.retain_handling) << 4
-        parts.append(bytes((options,)))
+        parts.append(ONE_BYTE[options])
     return _frame(0x82, parts)
 
 
