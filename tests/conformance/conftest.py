@@ -87,6 +87,15 @@ class Bench:
         assert all(code < 0x80 for code in codes), f"refused: {codes}"
         return client
 
+    def let_pass(self, seconds: int) -> None:
+        """Let the broker's clock pass that many seconds: those of a delayed will."""
+        topic = self.topic("clock")
+        watcher = self.subscriber(topic, version=mq.V5)
+        will = mq.Will(topic, props=[(mq.WILL_DELAY, seconds)])
+        self.durable("clock", seconds + 60, version=mq.V5, will=will).drop()
+        watcher.message(deadline=seconds + watcher.deadline, topic=topic)
+        watcher.disconnect()
+
     def close(self) -> None:
         """Close every client."""
         for client in self._clients:
@@ -136,6 +145,13 @@ def broker(external_port: int, request: pytest.FixtureRequest) -> Broker:
         return Broker(external_port)
     started: Broker = request.getfixturevalue("broker_with")()
     return started
+
+
+@pytest.fixture
+def ours(external_port: int) -> None:
+    """For tests of what the standard leaves open and mqttd has decided and documented."""
+    if external_port:
+        pytest.skip("a decision of mqttd's own")
 
 
 @pytest.fixture

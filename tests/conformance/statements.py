@@ -190,8 +190,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         2,
         ("3.1.3-5",),
         ("3.1.3-5",),
-        "accepts client ids of 1 to 23 letters and digits (and documents what it does "
-        "beyond)",
+        "accepts client ids of 1 to 23 letters and digits (and documents what it does beyond)",
     ),
     (
         21,
@@ -306,16 +305,14 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         3,
         ("3.1.2-4",),
         ("3.1.2-5",),
-        "resumes subscriptions, queued and in-flight messages for clean session/clean "
-        "start 0",
+        "resumes subscriptions, queued and in-flight messages for clean session/clean start 0",
     ),
     (
         36,
         3,
         ("3.1.2-5",),
         ("3.1.2-23",),
-        "keeps QoS 1 and 2 messages for an absent client, in order, up to a documented "
-        "limit",
+        "keeps QoS 1 and 2 messages for an absent client, in order, up to a documented limit",
     ),
     (
         37,
@@ -354,8 +351,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         3,
         ("4.5.0-1",),
         ("4.5.0-1",),
-        "takes a message into every matching session before it acknowledges it to the "
-        "publisher",
+        "takes a message into every matching session before it acknowledges it to the publisher",
     ),
     (
         42,
@@ -369,8 +365,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         4,
         ("3.1.2-8",),
         ("3.1.2-7", "3.1.2-8"),
-        "publishes the will on: lost connection, keep-alive timeout, protocol error, "
-        "takeover",
+        "publishes the will on: lost connection, keep-alive timeout, protocol error, takeover",
     ),
     (
         44,
@@ -384,8 +379,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         4,
         ("3.1.2-16", "3.1.2-17"),
         ("3.1.2-14", "3.1.2-15"),
-        "publishes it retained or not, with the QoS asked for, and applies the ACL of its "
-        "client",
+        "publishes it retained or not, with the QoS asked for, and applies the ACL of its client",
     ),
     (
         46,
@@ -502,16 +496,14 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         5,
         ("3.3.5-1",),
         ("3.3.4-2",),
-        "delivers with the highest QoS of overlapping subscriptions when it sends one "
-        "copy",
+        "delivers with the highest QoS of overlapping subscriptions when it sends one copy",
     ),
     (
         62,
         5,
         ("4.3.2-2",),
         ("4.3.2-4", "4.3.2-5"),
-        "QoS 1 in: acknowledges every PUBLISH; after the PUBACK the same id is a new "
-        "message",
+        "QoS 1 in: acknowledges every PUBLISH; after the PUBACK the same id is a new message",
     ),
     (
         63,
@@ -548,8 +540,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         5,
         (),
         ("4.4.0-2",),
-        "takes PUBACK or PUBREC with a failure code as the end of that message and frees "
-        "the id",
+        "takes PUBACK or PUBREC with a failure code as the end of that message and frees the id",
     ),
     (
         68,
@@ -618,8 +609,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         5,
         (),
         ("3.3.2-7",),
-        "forgets aliases with the connection; re-sets them when sent again with another "
-        "topic",
+        "forgets aliases with the connection; re-sets them when sent again with another topic",
     ),
     (
         77,
@@ -699,8 +689,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         6,
         ("3.10.4-4", "3.10.4-5", "3.10.4-6"),
         ("3.10.4-4", "3.10.4-5", "3.11.3-1"),
-        "always answers UNSUBACK, also when nothing matched (5.0: 0x11), one code per "
-        "filter",
+        "always answers UNSUBACK, also when nothing matched (5.0: 0x11), one code per filter",
     ),
     (
         88,
@@ -753,8 +742,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         6,
         (),
         ("4.8.2-1", "4.8.2-2"),
-        "parses `$share/name/filter`; refuses an empty name, `+`, `#` or `/` in it, or no "
-        "filter",
+        "parses `$share/name/filter`; refuses an empty name, `+`, `#` or `/` in it, or no filter",
     ),
     (
         95,
@@ -777,8 +765,7 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         7,
         ("3.14.1-1",),
         ("3.14.1-1",),
-        "closes on DISCONNECT with flags and then counts it as abnormal (the will goes "
-        "out)",
+        "closes on DISCONNECT with flags and then counts it as abnormal (the will goes out)",
     ),
     (
         98,
@@ -792,16 +779,14 @@ _ROWS: tuple[tuple[int, int, tuple[str, ...], tuple[str, ...], str], ...] = (
         7,
         (),
         ("3.14.0-1", "3.14.2-2"),
-        "sends DISCONNECT only after a successful CONNACK, and never with Session Expiry "
-        "Interval",
+        "sends DISCONNECT only after a successful CONNACK, and never with Session Expiry Interval",
     ),
     (
         100,
         7,
         (),
         ("4.13",),
-        "closes on packets only a server sends: CONNACK, SUBACK, UNSUBACK, PINGRESP from "
-        "a client",
+        "closes on packets only a server sends: CONNACK, SUBACK, UNSUBACK, PINGRESP from a client",
     ),
     (
         101,

@@ -86,7 +86,9 @@ class RawClient:
             return False
         left = until - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"nothing from the broker in time; rest: {self._rest[self._pos:]!r}")
+            raise TimeoutError(
+                f"nothing from the broker in time; rest: {self._rest[self._pos :]!r}"
+            )
         self.sock.settimeout(left)
         try:
             data = self.sock.recv(262144)
@@ -271,6 +273,27 @@ class RawClient:
             self.wait_for(mq.PUBREL, packet_id=packet.packet_id, reason=0)
             self.send(mq.pubcomp(packet.packet_id, self.version))
         return packet
+
+    def collect(self, count: int) -> list[Packet]:
+        """The next `count` messages, all handshakes answered as they come and finished."""
+        messages: list[Packet] = []
+        unreleased = 0
+        while len(messages) < count or unreleased:
+            packet = self.receive()
+            assert packet is not None, f"the broker closed after {len(messages)} messages"
+            if packet.type == mq.PUBREL:
+                unreleased -= 1
+                self.send(mq.pubcomp(packet.packet_id, self.version))
+                continue
+            assert packet.type == mq.PUBLISH, f"expected PUBLISH, got {packet}"
+            messages.append(packet)
+            if packet.qos == 1:
+                self.send(mq.puback(packet.packet_id, self.version))
+            elif packet.qos == 2:
+                unreleased += 1
+                self.send(mq.pubrec(packet.packet_id, self.version))
+        assert len(messages) == count, f"{len(messages)} messages instead of {count}"
+        return messages
 
     def payloads(self, count: int) -> list[bytes]:
         """The payloads of the next `count` messages."""

@@ -286,17 +286,23 @@ def _ack(first: int, packet_id: int, version: int, reason: int, props: Props | b
     return fixed(first, packet_id.to_bytes(2, "big"), tail)
 
 
-def puback(packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()) -> bytes:
+def puback(
+    packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()
+) -> bytes:
     """A PUBACK, in its shortest form."""
     return _ack(0x40, packet_id, version, reason, props)
 
 
-def pubrec(packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()) -> bytes:
+def pubrec(
+    packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()
+) -> bytes:
     """A PUBREC, in its shortest form."""
     return _ack(0x50, packet_id, version, reason, props)
 
 
-def pubrel(packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()) -> bytes:
+def pubrel(
+    packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()
+) -> bytes:
     """A PUBREL, in its shortest form."""
     return _ack(0x62, packet_id, version, reason, props)
 
