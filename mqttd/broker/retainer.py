@@ -1,0 +1,447 @@
+"""Retained messages: the last message of each topic, found by topic filter.
+
+                root                 topics: "t/a/x" -> level, "t/b" -> level, ...
+                  |
+                  t                  a filter is walked down this tree; literal words are looked
+                 / \\                 up, `+` and `#` go along the levels beside each other
+                b - a
+                    |
+                    x
+
+A subscription may match 100,000 of them, which no client takes at once: `match` gives a
+`RetainedCursor`, a place in the tree from which `next` reads on whenever the client has room.
+Topics may come and go meanwhile. The level a cursor rests on stays until the cursor moves on, and
+new levels are put in front of their neighbours, behind every cursor: so none that stays is missed,
+none comes twice, and a cursor ends however fast topics are added.
+
+Promise: `store`, `get` and `delete` of a known topic are one look-up, of a new one a step per
+level; so is a cursor over a filter without wildcards. A cursor holds a few words of memory and
+visits only levels that fit the filter's first words; a literal word that occurs at its depth in no
+topic ends it at once. One call of `next` visits a bounded number of levels. Expiry is a heap: each
+expired message is touched once.
+
+MQTT 5.0, 3.3.1.3 (RETAIN), 3.3.2.3.3 (Message Expiry Interval), 4.7.2 (topics beginning with $).
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from sys import intern
+from typing import Final
+
+from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
+
+__all__ = ["RetainedCursor", "RetainedLevel", "Retainer"]
+
+#: Levels that one `next` visits besides those of its messages.
+STEPS: Final = 2000
+#: Stale entries the expiry heap may always hold.
+STALE: Final = 1024
+
+
+class Retainer:
+    """The retained messages of a node; what a message is, only its owner knows.
+
+    max_messages: how many are kept; max_bytes: the sum of their sizes; max_payload: the size of
+    one. 0 means no limit.
+
+    Times (`expires_at`, `now`) are integers of any one clock; an `expires_at` of 0 is never.
+    Topics and filters are taken as valid.
+    """
+
+    __slots__ = (
+        "bytes",
+        "deadlines",
+        "expiring",
+        "max_bytes",
+        "max_messages",
+        "max_payload",
+        "root",
+        "stores",
+        "topics",
+        "words",
+    )
+
+    def __init__(self, max_messages: int = 0, max_bytes: int = 0, max_payload: int = 0) -> None:
+        self.max_messages: int = max_messages
+        self.max_bytes: int = max_bytes
+        self.max_payload: int = max_payload
+        #: The sum of the sizes of all messages.
+        self.bytes: int = 0
+        self.topics: dict[str, RetainedLevel] = {}
+        self.root: RetainedLevel = RetainedLevel("", None)
+        #: By depth: how many levels hold a word.
+        self.words: list[dict[str, int]] = []
+        #: Heap of (expires_at, store number, level); stale when the level has another number.
+        self.deadlines: list[tuple[int, int, RetainedLevel]] = []
+        self.expiring: int = 0
+        self.stores: int = 0
+
+    def __len__(self) -> int:
+        """Return how many messages are kept."""
+        return len(self.topics)
+
+    def store(self, topic: str, message: object, size: int, expires_at: int = 0) -> int:
+        """Keep `message` as the last of `topic`, in place of an earlier one.
+
+        size: the bytes it is counted with. Returns SUCCESS; PACKET_TOO_LARGE when it is over
+        `max_payload`; QUOTA_EXCEEDED when it does not fit beside the others. A message refused
+        leaves the earlier one as it was.
+        """
+        if self.max_payload and size > self.max_payload:
+            return PACKET_TOO_LARGE
+        level = self.topics.get(topic)
+        grown = self.bytes + size - (0 if level is None else level.size)
+        if self.max_bytes and grown > self.max_bytes:
+            return QUOTA_EXCEEDED
+        if level is None:
+            if self.max_messages and len(self.topics) >= self.max_messages:
+                return QUOTA_EXCEEDED
+            level = self._add(topic)
+            self.topics[topic] = level
+        elif level.expires_at:
+            self.expiring -= 1
+        self.bytes = grown
+        self.stores += 1
+        level.message = message
+        level.size = size
+        level.expires_at = expires_at
+        level.stored = self.stores
+        if expires_at:
+            self.expiring += 1
+            heappush(self.deadlines, (expires_at, self.stores, level))
+        self._forget_stale()
+        return SUCCESS
+
+    def get(self, topic: str, now: int = 0) -> object | None:
+        """Return the message of `topic`, None when there is none or it expired by `now`."""
+        level = self.topics.get(topic)
+        return None if level is None or level.is_expired(now) else level.message
+
+    def delete(self, topic: str) -> bool:
+        """Forget the message of `topic` (an empty payload came); say whether there was one."""
+        level = self.topics.pop(topic, None)
+        if level is None:
+            return False
+        self._clear(level)
+        return True
+
+    def match(self, topic_filter: str, now: int = 0) -> RetainedCursor:
+        """Return a cursor over the messages whose topics match `topic_filter`.
+
+        Messages that expired by `now` are passed over.
+        """
+        return RetainedCursor(self, topic_filter, now)
+
+    def expire(self, now: int, limit: int = 10_000) -> int:
+        """Forget the messages that expired by `now`, at most `limit`; return how many.
+
+        A return value of `limit` says that more may be due: call again in the next turn.
+        """
+        expired = 0
+        while expired < limit and self.deadlines:
+            expires_at, stored, level = self.deadlines[0]
+            if expires_at > now:
+                break
+            heappop(self.deadlines)
+            if level.stored == stored:
+                del self.topics[level.topic()]
+                self._clear(level)
+                expired += 1
+        return expired
+
+    def _add(self, topic: str) -> RetainedLevel:
+        """Return the level of `topic`, made where it is missing."""
+        level = self.root
+        depth = 0
+        for word in topic.split("/"):
+            below = level.below(word)
+            if below is None:
+                word = intern(word)
+                below = level.add(word)
+                if depth == len(self.words):
+                    self.words.append({})
+                count = self.words[depth]
+                count[word] = count.get(word, 0) + 1
+            level = below
+            depth += 1
+        return level
+
+    def _clear(self, level: RetainedLevel) -> None:
+        """Take the message out of a level that is no longer in `topics`."""
+        self.bytes -= level.size
+        if level.expires_at:
+            self.expiring -= 1
+        level.message = None
+        level.size = 0
+        level.expires_at = 0
+        level.stored = 0
+        self.prune(level)
+        self._forget_stale()
+
+    def prune(self, level: RetainedLevel) -> None:
+        """Take out `level`, and those above it, while nothing needs them."""
+        depth = -1
+        while level.stored == 0 and level.first is None and level.cursors == 0:
+            above = level.parent
+            if above is None:
+                return
+            if depth < 0:
+                depth = level.depth()
+            above.drop(level)
+            depth -= 1
+            count = self.words[depth]
+            if count[level.word] == 1:
+                del count[level.word]
+                if not count and depth + 1 == len(self.words):
+                    self.words.pop()
+            else:
+                count[level.word] -= 1
+            level = above
+
+    def _forget_stale(self) -> None:
+        """Make the heap anew when most of its entries no longer stand."""
+        if len(self.deadlines) <= 2 * self.expiring + STALE:
+            return
+        self.deadlines = [entry for entry in self.deadlines if entry[2].stored == entry[1]]
+        heapify(self.deadlines)
+
+
+class RetainedCursor:
+    """A place among the retained messages that match one topic filter.
+
+    done: nothing is left. Close a cursor that is given up before, or the level it rests on stays.
+    """
+
+    __slots__ = ("depth", "done", "exact", "level", "now", "plain", "rest", "retainer", "words")
+
+    def __init__(self, retainer: Retainer, topic_filter: str, now: int) -> None:
+        self.retainer: Retainer = retainer
+        self.now: int = now
+        words = topic_filter.split("/")
+        #: Everything below the words matches: the filter ended in "#".
+        self.rest: bool = words[-1] == "#"
+        if self.rest:
+            words.pop()
+        self.words: list[str] = words
+        #: The filter, when it has no wildcards: a topic to look up.
+        self.exact: str | None = None
+        #: The level the cursor rests on, whose message was passed already, and its depth.
+        self.level: RetainedLevel | None = None
+        self.depth: int = 0
+        self.done: bool = False
+        if not self.rest and "+" not in words:
+            self.exact = topic_filter
+        elif self._may_match():
+            self._rest_on(retainer.root)
+        else:
+            self.done = True
+
+    def next(self, n: int, now: int = 0) -> list[object]:
+        """Return up to `n` more messages; `now` moves on the time by which messages expire.
+
+        Fewer than `n`, even none, does not mean the end: a call visits a bounded number of
+        levels. The end is `done`.
+        """
+        if now > self.now:
+            self.now = now
+        messages: list[object] = []
+        if self.done or n <= 0:
+            return messages
+        if self.exact is not None:
+            self.done = True
+            message = self.retainer.get(self.exact, self.now)
+            if message is not None:
+                messages.append(message)
+            return messages
+        start = self.level
+        assert start is not None
+        level: RetainedLevel | None = start
+        wanted = len(self.words)
+        steps = STEPS + 8 * n
+        while level is not None and steps > 0 and len(messages) < n:
+            steps -= 1
+            level = self._step(level)
+            if (
+                level is not None
+                and level.stored
+                and (self.depth == wanted or (self.rest and self.depth > wanted))
+                and not level.is_expired(self.now)
+            ):
+                message = level.message
+                messages.append(message)
+        if level is not start:
+            self._leave(start)
+            if level is None:
+                self.done = True
+            else:
+                self._rest_on(level)
+        return messages
+
+    def close(self) -> None:
+        """Give the cursor up; nothing happens to one that is done."""
+        self.done = True
+        level = self.level
+        if level is not None:
+            self._leave(level)
+
+    def _step(self, level: RetainedLevel) -> RetainedLevel | None:
+        """Return the level after `level` that fits the filter so far, None after the last."""
+        below = self._descend(level)
+        if below is not None:
+            self.depth += 1
+            return below
+        while self.depth > 0:
+            if self.depth > len(self.words) or self.words[self.depth - 1] == "+":
+                beside = level.next
+                if self.depth == 1:
+                    beside = after_dollar(beside)
+                if beside is not None:
+                    return beside
+            above = level.parent
+            if above is None:
+                return None
+            level = above
+            self.depth -= 1
+        return None
+
+    def _descend(self, level: RetainedLevel) -> RetainedLevel | None:
+        """Return the first level below that fits, None when there is none."""
+        if self.depth < len(self.words):
+            word = self.words[self.depth]
+            if word != "+":
+                return level.below(word)
+        elif not self.rest:
+            return None
+        return after_dollar(level.first) if self.depth == 0 else level.first
+
+    def _may_match(self) -> bool:
+        """Say whether each literal word of the filter occurs in some topic at its depth."""
+        depths = self.retainer.words
+        if len(self.words) > len(depths):
+            return False
+        for depth, word in enumerate(self.words):
+            if word != "+" and word not in depths[depth]:
+                return False
+        return True
+
+    def _rest_on(self, level: RetainedLevel) -> None:
+        self.level = level
+        level.cursors += 1
+
+    def _leave(self, level: RetainedLevel) -> None:
+        self.level = None
+        level.cursors -= 1
+        self.retainer.prune(level)
+
+
+class RetainedLevel:
+    """One word of one or more topics, with the retained message of the topic that ends here.
+
+    first, next, prev: the levels below, and those beside, the newest first.
+    children: the levels below by word, once there are two (a dict for one takes 0.2 KiB).
+    stored: the number of the store that put the message here, 0 while there is none.
+    cursors: how many cursors rest here.
+    """
+
+    __slots__ = (
+        "children",
+        "cursors",
+        "expires_at",
+        "first",
+        "message",
+        "next",
+        "parent",
+        "prev",
+        "size",
+        "stored",
+        "word",
+    )
+
+    def __init__(self, word: str, parent: RetainedLevel | None) -> None:
+        self.word: str = word
+        self.parent: RetainedLevel | None = parent
+        self.first: RetainedLevel | None = None
+        self.next: RetainedLevel | None = None
+        self.prev: RetainedLevel | None = None
+        self.children: dict[str, RetainedLevel] | None = None
+        self.message: object | None = None
+        self.size: int = 0
+        self.expires_at: int = 0
+        self.stored: int = 0
+        self.cursors: int = 0
+
+    def topic(self) -> str:
+        """Return the topic name that ends here."""
+        words: list[str] = []
+        level = self
+        parent = level.parent
+        while parent is not None:
+            words.append(level.word)
+            level = parent
+            parent = level.parent
+        words.reverse()
+        return "/".join(words)
+
+    def depth(self) -> int:
+        """Return how many levels are above."""
+        depth = 0
+        parent = self.parent
+        while parent is not None:
+            depth += 1
+            parent = parent.parent
+        return depth
+
+    def is_expired(self, now: int) -> bool:
+        """Say whether the message has expired by `now`."""
+        return self.expires_at != 0 and self.expires_at <= now
+
+    def below(self, word: str) -> RetainedLevel | None:
+        """Return the level below that holds `word`, None when there is none."""
+        children = self.children
+        if children is not None:
+            return children.get(word)
+        first = self.first
+        return first if first is not None and first.word == word else None
+
+    def add(self, word: str) -> RetainedLevel:
+        """Make and return the level below for `word`, which must be missing."""
+        level = RetainedLevel(word, self)
+        first = self.first
+        if first is not None:
+            first.prev = level
+            level.next = first
+            if self.children is None:
+                self.children = {first.word: first}
+            self.children[word] = level
+        self.first = level
+        return level
+
+    def drop(self, level: RetainedLevel) -> None:
+        """Take out `level`, which is directly below."""
+        before = level.prev
+        after = level.next
+        if before is None:
+            self.first = after
+        else:
+            before.next = after
+        if after is not None:
+            after.prev = before
+        level.next = None
+        level.prev = None
+        level.parent = None
+        children = self.children
+        if children is not None:
+            del children[level.word]
+            if len(children) < 2:
+                self.children = None
+
+
+def after_dollar(level: RetainedLevel | None) -> RetainedLevel | None:
+    """Return the first of `level` and those after it whose word does not begin with `$`.
+
+    A wildcard in the first level does not match a topic that begins with `$` [MQTT-4.7.2-1].
+    """
+    while level is not None and level.word.startswith("$"):
+        level = level.next
+    return level

@@ -1,0 +1,180 @@
+"""Shared subscriptions: each message of `$share/group/filter` goes to one member of the group.
+
+    $share/g/t/+  --  Group "g", filter t/+   member A   member B   member C
+                                                             ^
+                                              choose(publisher, topic)
+
+`$queue/filter` is the group "$queue". The strategy says which member:
+
+    round_robin     the members in turn, a turn of its own for each publisher
+    random          any
+    sticky          the same one as long as it is online
+    hash_clientid   by the publisher's client id
+    hash_topic      by the topic name
+
+Promise: a member that is online comes before one that is away; while all are away the chosen one
+queues the message. A choice costs one step while members are online, at worst one per member. The
+hashes are the same in every process and at every start.
+
+MQTT 5.0, 4.8.2.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+from zlib import crc32
+
+from mqttd.session.route import Target
+from mqttd.session.session import Session
+
+__all__ = ["STRATEGIES", "Group"]
+
+ROUND_ROBIN: Final = 0
+RANDOM: Final = 1
+STICKY: Final = 2
+HASH_CLIENTID: Final = 3
+HASH_TOPIC: Final = 4
+
+#: The strategies by the name that `mqtt.shared_strategy` gives them.
+STRATEGIES: Final[dict[str, int]] = {
+    "round_robin": ROUND_ROBIN,
+    "random": RANDOM,
+    "sticky": STICKY,
+    "hash_clientid": HASH_CLIENTID,
+    "hash_topic": HASH_TOPIC,
+}
+
+#: Publishers whose turn a group remembers; the one that was silent longest is forgotten.
+MAX_TURNS: Final = 1024
+
+
+class Group(Target):
+    """The members of one shared subscription.
+
+    name: the share name; topic_filter: the filter without `$share/name/`; strategy: a name in
+    `STRATEGIES`; random: the source of chance for the strategy "random".
+
+    Raises ValueError for an unknown strategy.
+    """
+
+    __slots__ = (
+        "members",
+        "name",
+        "order",
+        "publishers",
+        "random",
+        "strategy",
+        "stuck",
+        "topic_filter",
+        "turns",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        topic_filter: str,
+        strategy: str = "round_robin",
+        random: Random | None = None,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise ValueError(
+                f"unknown shared subscription strategy {strategy!r}, "
+                f"expected one of: {', '.join(STRATEGIES)}"
+            )
+        self.name: str = name
+        self.topic_filter: str = topic_filter
+        self.strategy: int = STRATEGIES[strategy]
+        #: Subscription options and Subscription Identifier (0: none) of each member.
+        self.members: dict[Session, tuple[int, int]] = {}
+        #: The members in the order they came.
+        self.order: list[Session] = []
+        self.random: Random | None = random
+        #: Publisher -> the place in `order` that is next.
+        self.turns: dict[str, int] = {}
+        #: Turns begun so far: each publisher begins one member further than the one before.
+        self.publishers: int = 0
+        #: The member that "sticky" holds on to.
+        self.stuck: Session | None = None
+
+    def __len__(self) -> int:
+        """Return how many members the group has."""
+        return len(self.order)
+
+    def add(self, member: Session, options: int, identifier: int = 0) -> bool:
+        """Let `member` in, or change the options of one that is; say whether it is new.
+
+        options: as packed by `mqttd.session.route.options_of`; identifier: its Subscription
+        Identifier, 0 for none.
+        """
+        new = member not in self.members
+        self.members[member] = (options, identifier)
+        if new:
+            self.order.append(member)
+        return new
+
+    def remove(self, member: Session) -> bool:
+        """Let `member` go; say whether it was one. Nothing else changes for those who stay."""
+        if self.members.pop(member, None) is None:
+            return False
+        self.order.remove(member)
+        if self.stuck is member:
+            self.stuck = None
+        return True
+
+    def options(self, session: Session) -> int:
+        """Return the subscription options of a member, 0 for one that left."""
+        member = self.members.get(session)
+        return 0 if member is None else member[0]
+
+    def identifiers(self, session: Session) -> list[int] | None:
+        """Return the Subscription Identifier of a member's subscription, None without one."""
+        member = self.members.get(session)
+        return None if member is None or member[1] == 0 else [member[1]]
+
+    def choose(self, source: str, topic: str) -> Session | None:
+        """Return the member for a message to `topic` by client `source`, None without members."""
+        count = len(self.order)
+        if count == 0:
+            return None
+        if self.strategy == STICKY:
+            stuck = self.stuck
+            if stuck is None or stuck.channel is None:
+                place = 0 if stuck is None else self.order.index(stuck)
+                self.stuck = stuck = self.order[self._online_from(place)]
+            return stuck
+        if self.strategy == ROUND_ROBIN:
+            place = self._turn_of(source, count)
+        elif self.strategy == HASH_CLIENTID:
+            place = self._online_from(crc32(source.encode()) % count)
+        elif self.strategy == HASH_TOPIC:
+            place = self._online_from(crc32(topic.encode()) % count)
+        else:
+            if self.random is None:
+                self.random = Random()
+            place = self._online_from(self.random.randrange(count))
+        return self.order[place]
+
+    def _turn_of(self, source: str, count: int) -> int:
+        """Return the place whose turn it is for messages of `source`, and move its turn on."""
+        turn = self.turns.pop(source, -1)
+        if turn < 0:
+            turn = self.publishers
+            self.publishers += 1
+            if len(self.turns) >= MAX_TURNS:
+                del self.turns[next(iter(self.turns))]
+        place = self._online_from(turn % count)
+        self.turns[source] = place + 1
+        return place
+
+    def _online_from(self, place: int) -> int:
+        """Return the first place from `place` on, in a ring, whose member is online.
+
+        Returns `place` itself when all are away.
+        """
+        count = len(self.order)
+        for step in range(count):
+            tried = (place + step) % count
+            if self.order[tried].channel is not None:
+                return tried
+        return place
