@@ -24,6 +24,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,7 @@ class _Token:
 
 _SPACE: Final = re.compile(r"(?:\s|%[^\n]*)+")
 _ATOM: Final = re.compile(r"[a-z][A-Za-z0-9_@]*")
+_ESCAPE: Final = re.compile(r"\\(?:x\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2})|([0-7]{1,3}))")
 _INTEGER: Final = re.compile(r"[0-9]+")
 _MARKS: Final = ("<<", ">>", "{", "}", "[", "]", ",", ".")
 _ESCAPES: Final = {
@@ -206,6 +208,7 @@ class _Parser:
     def __init__(self, text: str, source: str) -> None:
         self.text = text.removeprefix("\ufeff")
         self.source = source
+        self._lines = [0, *(end.end() for end in re.finditer("\n", self.text))]
         self.token = self._next(0)
 
     def rules(self) -> Iterator[Rule]:
@@ -257,9 +260,7 @@ class _Parser:
     def _escape(self, pos: int) -> tuple[str, int]:
         """The character that the escape at `pos` stands for, and the position after it."""
         text = self.text
-        found = re.compile(r"\\(?:x\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2})|([0-7]{1,3}))").match(
-            text, pos
-        )
+        found = _ESCAPE.match(text, pos)
         if found is not None:
             digits, base = found.group(1) or found.group(2), 16
             if digits is None:
@@ -448,18 +449,19 @@ class _Parser:
     # errors
 
     def _line(self, pos: int) -> int:
-        return self.text.count("\n", 0, pos) + 1
+        return bisect_right(self._lines, pos)
 
     def _unexpected(self, term: _Term, expected: str) -> AclSyntaxError:
         return self._error(term.start, self.text[term.start : term.end], expected)
 
     def _error(self, pos: int, found: str, expected: str) -> AclSyntaxError:
-        column = pos - (self.text.rfind("\n", 0, pos) + 1) + 1
+        line = self._line(pos)
+        column = pos - self._lines[line - 1] + 1
         found = " ".join(found.split())
         if len(found) > 40:
             found = f"{found[:37]}..."
         return AclSyntaxError(
-            f"{self.source}:{self._line(pos)}:{column}: found {found}, expected {expected}"
+            f"{self.source}:{line}:{column}: found {found}, expected {expected}"
         )
 
 

@@ -203,7 +203,10 @@ class AccessControl:
             from mqttd.access.username import Username
 
             module = Username(self.reactor)
-            filled = {"file": self.config.auth.username.file}
+            filled = {
+                "file": self.config.auth.username.file,
+                "required": "auth.username.file" in self.config.given,
+            }
         elif kind == "acl" and name == "acl":
             from mqttd.access.acl_rules import AclFile
 

@@ -60,9 +60,10 @@ class PasswordFileWarning(UserWarning):
 
 @implementer(IAuthenticator)
 class Username:
-    """Checks user name and password against a file; option ``file``: its path.
+    """Checks user name and password against a file.
 
-    A file that does not exist holds no users.  A client without a user name is ignored, an
+    Options: ``file``, its path; ``required`` (False): whether it must exist; one that need not
+    and does not holds no users.  A client without a user name is ignored, an
     unknown user and a wrong password are refused alike.
 
     Without a `reactor` hashes are verified in the caller's thread.  `pool` is a thread pool
@@ -76,12 +77,14 @@ class Username:
         self._trigger: Any = None
         self._waiting = 0
         self._path = Path()
+        self._required = False
         self._users: dict[str, str] = {}
         self._dummy = ""
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; `PasswordFileError` or OSError if that is not possible."""
         self._path = Path(str(opts["file"]))
+        self._required = bool(opts.get("required", False))
         self.reload()
 
     def reload(self) -> None:
@@ -89,6 +92,8 @@ class Username:
         try:
             users = read_users(self._path)
         except FileNotFoundError:
+            if self._required:
+                raise
             users = {}
         self._users = users
         self._dummy = _dummy_hash(next(iter(users.values()), None))

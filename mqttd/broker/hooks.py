@@ -21,6 +21,7 @@ reactor thread and must not block.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -231,4 +232,5 @@ class Hooks:
     def _failed(self, point: str, callback: HookCallable, error: Exception) -> None:
         self.errors[point] = self.errors.get(point, 0) + 1
         if self.on_error is not None:
-            self.on_error(point, callback, error)
+            with suppress(Exception):  # a fault in the report must not stop the broker either
+                self.on_error(point, callback, error)

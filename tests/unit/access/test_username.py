@@ -1,0 +1,251 @@
+"""User names and passwords: who is let in, what is refused, and the file they come from."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argon2 import PasswordHasher
+from twisted.internet.defer import Deferred
+
+from mqttd.access import username as module
+from mqttd.access.username import (
+    PasswordFileError,
+    PasswordFileWarning,
+    Username,
+    add_user,
+    delete_user,
+    hash_password,
+    read_users,
+)
+from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthVerdict, ClientInfo
+
+CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+SECRET = CHEAP.hash("secret")
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users.conf"
+    path.write_text(f"# who may come in\n\nalice:{SECRET}\nod:d:{SECRET}\n", "utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def client(username: str | None) -> ClientInfo:
+    return ClientInfo("c", username, "10.0.0.1", 1, "tcp:default", 4)
+
+
+def checker(path: Path, **arguments: Any) -> Username:
+    checker = Username(**arguments)
+    checker.init({"file": str(path)})
+    return checker
+
+
+class Pool:
+    """A thread pool whose work is done when the test says so, in the test's thread."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def callInThreadWithCallback(
+        self, result: Callable[[bool, Any], None], function: Callable[..., Any], *args: Any
+    ) -> None:
+        self.jobs.append(lambda: result(True, function(*args)))
+
+
+class Reactor:
+    def callFromThread(self, function: Callable[..., Any], *args: Any) -> None:
+        function(*args)
+
+
+# -- verdicts
+
+
+def test_the_right_password_lets_in(users: Path) -> None:
+    assert checker(users).check(client("alice"), b"secret") is AUTH_OK
+    assert checker(users).check(client("od:d"), b"secret") is AUTH_OK
+
+
+@pytest.mark.parametrize("password", [b"Secret", b"", b"secret\0", b"\xff\xfe", None])
+def test_any_other_password_does_not(users: Path, password: bytes | None) -> None:
+    assert isinstance(checker(users).check(client("alice"), password), AuthError)
+
+
+def test_unknown_user_and_wrong_password_look_the_same(users: Path) -> None:
+    unknown = checker(users).check(client("mallory"), b"secret")
+    assert isinstance(unknown, AuthError)
+    assert unknown == checker(users).check(client("alice"), b"wrong")
+    assert unknown.reason_code == 0x86
+
+
+def test_an_unknown_user_costs_a_verification_as_dear_as_a_known_one(
+    users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[str] = []
+    real = module.verify_secret
+
+    def spy(hashed: bytes, secret: bytes, kind: Any) -> bool:
+        verified.append("$".join(hashed.decode().split("$")[:4]))
+        return real(hashed, secret, kind)
+
+    monkeypatch.setattr(module, "verify_secret", spy)
+    names = checker(users)
+    names.check(client("alice"), b"x")
+    names.check(client("mallory"), b"x")
+    names.check(client("alice"), None)
+    assert len(verified) == 3
+    assert len(set(verified)) == 1
+
+
+def test_a_client_without_a_user_name_is_left_to_others(users: Path) -> None:
+    assert checker(users).check(client(None), b"secret") is AUTH_IGNORE
+
+
+def test_a_file_that_is_not_there_holds_no_users(tmp_path: Path) -> None:
+    names = checker(tmp_path / "users.conf")
+    assert isinstance(names.check(client("alice"), b""), AuthError)
+    assert names.description().startswith("username: 0 users")
+
+
+def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="users.conf"):
+        Username().init({"file": str(tmp_path / "users.conf"), "required": True})
+
+
+# -- threads
+
+
+def test_hashing_waits_in_the_pool_not_in_the_reactor(users: Path) -> None:
+    pool = Pool()
+    names = checker(users, reactor=Reactor(), pool=pool)
+    answers: list[AuthVerdict] = []
+    waiting = names.check(client("alice"), b"secret")
+    assert isinstance(waiting, Deferred)
+    waiting.addCallback(answers.append)
+    assert answers == []
+    pool.jobs.pop()()
+    assert answers == [AUTH_OK]
+
+
+def test_too_many_at_a_time_are_refused_as_busy_until_threads_are_done(users: Path) -> None:
+    pool = Pool()
+    names = checker(users, reactor=Reactor(), pool=pool)
+    for _ in range(100):
+        waiting = names.check(client("alice"), b"secret")
+        assert isinstance(waiting, Deferred)
+        waiting.addErrback(lambda failure: None)
+        waiting.cancel()  # a client that gave up still keeps its thread busy
+    refused = names.check(client("alice"), b"secret")
+    assert isinstance(refused, AuthError)
+    assert refused.reason_code == 0x89
+    pool.jobs.pop()()
+    assert isinstance(names.check(client("alice"), b"secret"), Deferred)
+
+
+# -- the file
+
+
+@pytest.mark.parametrize(
+    "line,fault",
+    [
+        ("bob", "expected USER:HASH"),
+        (f":{SECRET}", "expected USER:HASH"),
+        ("bob:secret", "user 'bob': expected an argon2id hash"),
+        ("bob:", "user 'bob': expected an argon2id hash"),
+        (f"bob:{SECRET.replace('argon2id', 'argon2i')}", "expected an argon2id hash"),
+        (f"bob:{SECRET.replace('m=8', 'm=x')}", "expected an argon2id hash"),
+        (f"alice:{SECRET}", "user 'alice' is in line 3 already"),
+    ],
+)
+def test_CVE_2018_12551_a_wrong_line_keeps_the_broker_from_starting(
+    users: Path, line: str, fault: str
+) -> None:
+    with users.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(PasswordFileError) as caught:
+        checker(users)
+    assert str(caught.value).startswith(f"{users}:5: ")
+    assert fault in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_not_text_is_refused(users: Path) -> None:
+    users.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(PasswordFileError, match="expected UTF-8 text"):
+        checker(users)
+
+
+def test_CVE_2017_9868_a_file_everybody_may_read_gets_a_warning(users: Path) -> None:
+    users.chmod(0o644)
+    with pytest.warns(PasswordFileWarning, match="mode 0644 .* expected 0600"):
+        read_users(users)
+
+
+def test_CVE_2017_7652_a_reload_that_fails_keeps_the_users_there_were(users: Path) -> None:
+    names = checker(users)
+    users.write_text("nonsense\n")
+    with pytest.raises(PasswordFileError):
+        names.reload()
+    assert names.check(client("alice"), b"secret") is AUTH_OK
+
+
+def test_a_reload_takes_new_users_and_drops_old_ones(users: Path) -> None:
+    names = checker(users)
+    users.write_text(f"bob:{SECRET}\n")
+    names.reload()
+    assert names.check(client("bob"), b"secret") is AUTH_OK
+    assert isinstance(names.check(client("alice"), b"secret"), AuthError)
+
+
+# -- keeping the file
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PasswordHasher", lambda: CHEAP)
+
+
+def test_hash_password_makes_what_the_file_needs(cheap: None, tmp_path: Path) -> None:
+    path = tmp_path / "users.conf"
+    path.write_text(f"bob:{hash_password('pässword')}\n", "utf-8")
+    path.chmod(0o600)
+    assert checker(path).check(client("bob"), "pässword".encode()) is AUTH_OK
+
+
+def test_add_user_makes_the_file_readable_by_its_owner_alone(cheap: None, tmp_path: Path) -> None:
+    path = tmp_path / "users.conf"
+    assert add_user(path, "bob", "pw") is True
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["users.conf"]
+    assert checker(path).check(client("bob"), b"pw") is AUTH_OK
+
+
+def test_add_and_delete_leave_all_other_lines_as_they_are(cheap: None, users: Path) -> None:
+    before = users.read_text("utf-8")
+    assert add_user(users, "bob", "pw") is True
+    assert users.read_text("utf-8").startswith(before)
+    assert add_user(users, "bob", "other") is False
+    assert checker(users).check(client("bob"), b"other") is AUTH_OK
+    assert delete_user(users, "bob") is True
+    assert delete_user(users, "bob") is False
+    assert users.read_text("utf-8") == before
+
+
+@pytest.mark.parametrize("name", ["", "#bob", " bob", "bob ", "a\nb", "a\rb"])
+def test_a_name_the_file_cannot_hold_is_refused(cheap: None, users: Path, name: str) -> None:
+    before = users.read_bytes()
+    with pytest.raises(ValueError, match="user name"):
+        add_user(users, name, "pw")
+    assert users.read_bytes() == before
+
+
+def test_a_wrong_file_is_not_written_over(cheap: None, users: Path) -> None:
+    users.write_text("nonsense\n")
+    with pytest.raises(PasswordFileError):
+        add_user(users, "bob", "pw")
+    assert users.read_text() == "nonsense\n"
