@@ -83,7 +83,8 @@ def makeService(options: Options) -> MqttdService:
     try:
         return MqttdService(options.configuration, reactor)
     except Exception as error:
-        raise usage.UsageError(str(error)) from None
+        # twistd would print a traceback; the operator needs the one line.
+        raise SystemExit(f"mqttd cannot start: {error}") from None
 
 
 def settings_of(config: Config) -> Settings:

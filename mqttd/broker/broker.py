@@ -16,6 +16,7 @@ MQTT 5.0: 3.1.4 (CONNECT actions), 4.1 (session state), 3.1.2.5 and 3.1.3.2.2 (w
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -592,6 +593,20 @@ class Broker(Node):
                 "detail": error.detail,
             },
         )
+
+    def crashed(self, channel: Channel, error: Exception) -> None:
+        """An exception that should not be: one line with its traceback, and the end of this one."""
+        self.metrics.crashes += 1
+        host, port = channel.edge.peer(channel)
+        self.log(
+            "internal error",
+            {
+                "peer": "%s:%d" % (host, port),
+                "client_id": channel.session.client_id if channel.session is not None else "",
+                "traceback": "".join(traceback.format_exception(error)),
+            },
+        )
+        channel.close(reasons.UNSPECIFIED_ERROR, "internal error")
 
     def denied(self, channel: Channel, packet: Publish) -> None:
         """The access layer has logged the rule; nothing to add."""

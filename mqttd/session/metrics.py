@@ -41,7 +41,7 @@ class Metrics:
         "connects_refused", "malformed_packets", "keepalive_timeouts", "connect_timeouts",
         "sessions_created", "sessions_resumed", "sessions_takenover", "sessions_expired",
         "sessions_discarded", "wills_published", "subscribes", "unsubscribes",
-        "subscribes_denied", "publishes_denied", "grants_built", "routes_built",
+        "subscribes_denied", "publishes_denied", "grants_built", "routes_built", "crashes",
     )
 
     def __init__(self) -> None:
@@ -86,6 +86,7 @@ class Metrics:
         self.publishes_denied: int = 0
         self.grants_built: int = 0
         self.routes_built: int = 0
+        self.crashes: int = 0
 
     def dropped(self) -> int:
         """Messages dropped for any reason."""

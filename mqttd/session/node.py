@@ -171,6 +171,10 @@ class Node:
         """The peer broke the rules: count and log it."""
         raise NotImplementedError
 
+    def crashed(self, channel: Channel, error: Exception) -> None:
+        """Our own code failed while it served this channel: log it, end the connection."""
+        raise NotImplementedError
+
     def denied(self, channel: Channel, packet: Publish) -> None:
         """A PUBLISH was not allowed."""
         raise NotImplementedError

@@ -103,7 +103,10 @@ class Engine(Edge):
                 if not data:
                     channel.end("closed by the client")
                     continue
-                channel.feed(data)
+                try:
+                    channel.feed(data)
+                except Exception as error:  # a fault of ours must end this connection only
+                    node.crashed(channel, error)
             elif event & _ERR_HUP:
                 channel.end("connection reset")
             if event & _OUT:

@@ -55,7 +55,10 @@ class MqttProtocol(Protocol):
         channel = self.channel
         if channel is not None:
             self.factory.broker.now = self.factory.milliseconds()
-            channel.feed(data)
+            try:
+                channel.feed(data)
+            except Exception as error:  # a fault of ours must end this connection only
+                self.factory.broker.crashed(channel, error)
             self.factory.perform_soon()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
