@@ -388,7 +388,9 @@ class _Parser:
         qos: frozenset[int] | None = None
         retain: bool | None = None
         for option in options:
-            key, value = option.items if len(option.items) == 2 else (option, option)
+            if len(option.items) != 2:
+                raise self._unexpected(option, "{qos, 0..2} or {retain, true|false|all}")
+            key, value = option.items
             if key.is_atom("qos"):
                 levels = value.items if value.kind == "list" else (value,)
                 if not levels or any(item.value not in (0, 1, 2) for item in levels):
@@ -399,7 +401,7 @@ class _Parser:
                     raise self._unexpected(value, "true, false or all")
                 retain = None if value.value == "all" else value.value == "true"
             else:
-                raise self._unexpected(option, "{qos, 0..2} or {retain, true|false|all}")
+                raise self._unexpected(key, "qos or retain")
         if retain is not None and name.value == "subscribe":
             raise self._unexpected(name, "publish: a subscription has no retain flag")
         return _KINDS[str(name.value)], qos, retain
