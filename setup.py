@@ -19,16 +19,30 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = [
+    "mqttd/codec/packet_types.py",
     "mqttd/codec/packets.py",
     "mqttd/codec/parser.py",
     "mqttd/codec/properties.py",
     "mqttd/codec/reasons.py",
     "mqttd/codec/serializer.py",
     "mqttd/codec/topic.py",
+    "mqttd/session/channel.py",
+    "mqttd/session/guid.py",
     "mqttd/session/message.py",
     "mqttd/session/mqueue.py",
+    "mqttd/session/node.py",
+    "mqttd/session/route.py",
     "mqttd/session/session.py",
+    "mqttd/session/settings.py",
     "mqttd/session/wheel.py",
+    "mqttd/broker/broker.py",
+    "mqttd/broker/pubsub.py",
+    "mqttd/broker/retainer.py",
+    "mqttd/broker/router.py",
+    "mqttd/broker/shared.py",
+    "mqttd/broker/trie.py",
+    "mqttd/transports/engine.py",
+    "mqttd/transports/stream.py",
 ]
 
 PURE = os.environ.get("MQTTD_PURE") == "1"
