@@ -80,7 +80,7 @@ class Trie:
             return False
         level.subscribers = None
         self.filters -= 1
-        while level.subscribers is None and level.is_bare():
+        while level.is_needless():
             above = level.parent
             if above is None:
                 break
@@ -206,8 +206,12 @@ class Level:
             if not self.children:
                 self.children = None
 
-    def is_bare(self) -> bool:
-        """Say whether no level is below."""
+    def is_needless(self) -> bool:
+        """Say whether no filter ends here and no level is below."""
         return (
-            self.child is None and self.children is None and self.plus is None and self.hash is None
+            self.subscribers is None
+            and self.child is None
+            and self.children is None
+            and self.plus is None
+            and self.hash is None
         )

@@ -18,7 +18,7 @@ def found(trie: Trie, topic: str) -> list[str]:
 
 
 def is_empty(trie: Trie) -> bool:
-    return len(trie) == 0 and trie.root.is_bare()
+    return len(trie) == 0 and trie.root.is_needless()
 
 
 @given(st.lists(filters, max_size=30), st.lists(topics, min_size=1, max_size=10))
