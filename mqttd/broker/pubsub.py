@@ -21,6 +21,8 @@ from mqttd.session.message import Delivery, Message
 from mqttd.session.node import Node
 from mqttd.session.route import (
     NO_LOCAL,
+    OWN,
+    OWN_SHIFT,
     QOS_MASK,
     RETAIN_AS_PUBLISHED,
     Route,
@@ -110,8 +112,10 @@ class PubSub:
         for i in range(len(sessions)):
             session = sessions[i]
             packed = options[i]
-            if packed & NO_LOCAL and session.client_id == message.client_id:
-                continue
+            if packed & (NO_LOCAL | OWN) and session.client_id == message.client_id:
+                if packed & NO_LOCAL:
+                    continue
+                packed >>= OWN_SHIFT
             named = identifiers.get(session) if identifiers is not None else None
             self._deliver(session, message, packed, named, shapes)
             receivers += 1
@@ -207,6 +211,7 @@ class PubSub:
         if session.replays is None:
             session.replays = []
         session.replays.append(RetainedReplay(cursor, qos, [identifier] if identifier else None))
+        session.waiting = True
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
         """Remove one subscription; False if there was none."""

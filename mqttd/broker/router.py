@@ -22,7 +22,7 @@ from typing import Final
 from mqttd.broker.shared import Group
 from mqttd.broker.trie import Trie
 from mqttd.session.metrics import Metrics
-from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED, Route, Target
+from mqttd.session.route import QOS_MASK, Route, Target, merge_options
 from mqttd.session.session import Session
 
 __all__ = ["MAX_ROUTES", "Router", "is_wildcard"]
@@ -297,14 +297,7 @@ class Router:
                     route.identifiers = {}
                 route.identifiers.setdefault(subscriber, []).append(identifier)
         known = found.get(subscriber, -1)
-        if known < 0:
-            found[subscriber] = options
-            return
-        # Overlapping subscriptions: one copy, highest QoS; No Local only if all say so,
-        # Retain As Published if any does (MQTT-3.3.4-2).
-        qos = max(known & QOS_MASK, options & QOS_MASK)
-        flags = (known & options & NO_LOCAL) | ((known | options) & RETAIN_AS_PUBLISHED)
-        found[subscriber] = qos | flags
+        found[subscriber] = options if known < 0 else merge_options(known, options)
 
     def _take_nodes(self, route: Route, topic: str) -> None:
         nodes: list[str] = []

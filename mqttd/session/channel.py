@@ -263,6 +263,8 @@ class Channel(Timer):
                     p += 1
                     length |= (b & 0x7F) << shift
                     if b < 0x80:
+                        if b == 0 and v5:
+                            raise MalformedPacket("remaining length with bytes to spare")
                         complete = True
                         break
                     shift += 7
@@ -821,13 +823,15 @@ class Channel(Timer):
         self.node.metrics.messages_acked += 1
         if self.node.tap_acked:
             self.node.acked(session, delivery)
-        if session.mqueue is not None or session.replays is not None:
+        if session.waiting:
             session.drain()
 
     def _pubrec(self, packet_id: int, code: int) -> None:
         session = self.session
         assert session is not None
         inflight = session.inflight
+        if packet_id == 0:
+            raise MalformedPacket("PUBREC with packet id 0")
         delivery = inflight.get(packet_id) if inflight is not None else None
         if delivery is None or inflight is None:
             if code < 0x80:
@@ -860,6 +864,8 @@ class Channel(Timer):
         session = self.session
         assert session is not None
         inflight = session.inflight
+        if packet_id == 0:
+            raise MalformedPacket("PUBCOMP with packet id 0")
         if inflight is None:
             return
         delivery = inflight.get(packet_id)
@@ -974,7 +980,7 @@ class Channel(Timer):
                     raise ProtocolViolation("session expiry raised from 0 at DISCONNECT")
                 maximum = self.node.settings.max_expiry_interval_seconds
                 session.expiry_interval = expiry if expiry < maximum else maximum
-        if packet.reason_code != reasons.DISCONNECT_WITH_WILL:
+        if packet.reason_code == reasons.SUCCESS:
             session.will = None
         self.end("client disconnected")
 

@@ -21,18 +21,45 @@ if TYPE_CHECKING:
     from mqttd.session.session import Session
 
 __all__ = [
-    "NO_LOCAL", "QOS_MASK", "RETAIN_AS_PUBLISHED", "Grant", "Route", "Target", "options_of",
+    "NO_LOCAL", "OWN", "OWN_SHIFT", "QOS_MASK", "RETAIN_AS_PUBLISHED", "Grant", "Route", "Target",
+    "merge_options", "options_of",
 ]
 
 #: Subscription options packed into one number: QoS in the low bits.
 QOS_MASK: Final = 3
 NO_LOCAL: Final = 4
 RETAIN_AS_PUBLISHED: Final = 8
+#: Overlapping subscriptions with and without No Local: the client's own messages have options of
+#: their own, `OWN_SHIFT` bits up.
+OWN: Final = 16
+OWN_SHIFT: Final = 8
 
 
 def options_of(qos: int, no_local: bool, retain_as_published: bool) -> int:
     """Pack the subscription options that matter for delivery."""
     return qos | (NO_LOCAL if no_local else 0) | (RETAIN_AS_PUBLISHED if retain_as_published else 0)
+
+
+def merge_options(known: int, options: int) -> int:
+    """The options of two overlapping subscriptions of one client: it gets one copy.
+
+    Highest QoS, Retain As Published if any says so; its own messages count only the
+    subscriptions without No Local (MQTT-3.3.4-2, 3.8.3-3).
+    """
+    merged = _highest(known & 11, options & 11)
+    if known & NO_LOCAL and options & NO_LOCAL:
+        return merged | NO_LOCAL
+    own = -1
+    if not known & NO_LOCAL:
+        own = known >> OWN_SHIFT if known & OWN else known & 11
+    if not options & NO_LOCAL:
+        own = options & 11 if own < 0 else _highest(own, options & 11)
+    return merged if own == merged else merged | OWN | own << OWN_SHIFT
+
+
+def _highest(a: int, b: int) -> int:
+    qos = a & QOS_MASK if a & QOS_MASK > b & QOS_MASK else b & QOS_MASK
+    return qos | ((a | b) & RETAIN_AS_PUBLISHED)
 
 
 class Target:

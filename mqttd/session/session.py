@@ -60,8 +60,8 @@ class Session(Timer):
     __slots__ = (
         "awaiting_rel", "away_since", "channel", "clean", "client", "client_id", "created_at", "expiry_interval",
         "identifiers", "inflight", "max_packet", "mqueue", "next_id", "node", "replays",
-        "retry_marks", "subscriptions", "username", "v5", "will", "will_delay",
-        "window",
+        "retry_marks", "subscriptions", "unsent", "username", "v5", "waiting", "will",
+        "will_delay", "window",
     )
 
     def __init__(self, node: Node, client_id: str, username: str | None) -> None:
@@ -89,6 +89,10 @@ class Session(Timer):
         self.awaiting_rel: dict[int, int] | None = None
         self.mqueue: MQueue | None = None
         self.replays: list[Replay] | None = None
+        #: Packet ids in flight that this connection has not been sent yet (small window).
+        self.unsent: list[int] | None = None
+        #: Something waits for room in the window: mqueue, replays or unsent.
+        self.waiting: bool = False
         self.retry_marks: list[int] | None = None
         self.next_id: int = 0
         self.window: int = node.settings.max_inflight
@@ -119,6 +123,7 @@ class Session(Timer):
             for replay in self.replays:
                 replay.close()
             self.replays = None
+        self.unsent = None
         self.retry_marks = None
 
     def resend(self) -> None:
@@ -128,24 +133,52 @@ class Session(Timer):
         if channel is None:
             return
         if inflight:
-            now = self.node.now
-            metrics = self.node.metrics
+            sent = 0
+            unsent: list[int] = []
             for packet_id in list(inflight):
-                delivery = inflight[packet_id]
-                if delivery is RELEASED:
+                if inflight[packet_id] is RELEASED:
                     channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
-                    continue
-                if delivery.expires_at or delivery.v5 != self.v5:
-                    delivery = delivery.fresh(self.v5, now)
-                    inflight[packet_id] = delivery
-                if len(delivery.wire) > self.max_packet:
-                    del inflight[packet_id]
-                    self._drop(delivery, "too_large")
-                    continue
-                metrics.messages_retransmitted += 1
-                metrics.messages_sent += 1
-                channel.send(delivery.packet(packet_id, True))
+                    sent += 1
+                elif sent >= self.window:
+                    unsent.append(packet_id)
+                elif self._resend_one(channel, inflight, packet_id):
+                    sent += 1
+            if unsent:
+                self.unsent = unsent
+                self.waiting = True
         self.drain()
+
+    def _resend_one(
+        self, channel: Channel, inflight: dict[int, Delivery], packet_id: int
+    ) -> bool:
+        """Send what is in flight under `packet_id` again, with DUP; False if it cannot go."""
+        delivery = inflight[packet_id]
+        if delivery.expires_at or delivery.v5 != self.v5:
+            delivery = delivery.fresh(self.v5, self.node.now)
+            inflight[packet_id] = delivery
+        if len(delivery.wire) > self.max_packet:
+            del inflight[packet_id]
+            self._drop(delivery, "too_large")
+            return False
+        metrics = self.node.metrics
+        metrics.messages_retransmitted += 1
+        metrics.messages_sent += 1
+        channel.send(delivery.packet(packet_id, True))
+        return True
+
+    def _resend_more(self, channel: Channel) -> bool:
+        """Go on with `unsent` as the window allows; True when all of it went."""
+        unsent = self.unsent
+        inflight = self.inflight
+        if unsent is None or inflight is None:
+            self.unsent = None
+            return True
+        while unsent:
+            if len(inflight) - len(unsent) >= self.window:
+                return False
+            self._resend_one(channel, inflight, unsent.pop(0))
+        self.unsent = None
+        return True
 
     def due(self, now: int) -> None:
         """The session's deadline: retry on a live 3.x connection, else will delay or expiry."""
@@ -298,6 +331,7 @@ class Session(Timer):
                 settings.mqueue_max_length, settings.mqueue_max_bytes, settings.mqueue_priorities
             )
             self.mqueue = mqueue
+        self.waiting = True
         dropped = mqueue.push(delivery)
         self.node.metrics.messages_queued += 1
         if dropped is not None:
@@ -308,7 +342,11 @@ class Session(Timer):
         """Move what waits into the window, as far as window and output allow."""
         mqueue = self.mqueue
         channel = self.channel
-        if mqueue is not None and channel is not None:
+        if channel is None:
+            return
+        if self.unsent is not None and not self._resend_more(channel):
+            return
+        if mqueue is not None:
             inflight = self.inflight
             if inflight is None:
                 inflight = {}
@@ -333,6 +371,7 @@ class Session(Timer):
                 self._send_queued(channel, inflight, delivery)
         if self.replays is not None:
             self.replay()
+        self.waiting = self.mqueue is not None or self.replays is not None
 
     def _send_queued(
         self, channel: Channel, inflight: dict[int, Delivery], delivery: Delivery
@@ -402,7 +441,7 @@ class Session(Timer):
         self.node.metrics.messages_acked += 1
         if self.node.tap_acked and delivery is not RELEASED:
             self.node.acked(self, delivery)
-        if self.mqueue is not None or self.replays is not None:
+        if self.waiting:
             self.drain()
         return True
 
