@@ -17,7 +17,7 @@ from mqttd.codec.packets import (
     Subscribe,
     Subscription,
 )
-from mqttd.codec.parser import MAX_PACKET_SIZE, Parser, parse_packet
+from mqttd.codec.parser import MAX_PACKET_SIZE, Parser, check_direction, parse_packet
 from mqttd.codec.reasons import (
     MalformedPacket,
     MqttError,
@@ -207,3 +207,9 @@ def test_any_stream_is_packets_or_an_error(chunks: list[bytes]) -> None:
 def test_subscriptions_keep_their_order() -> None:
     packet = Subscribe(1, [Subscription("b"), Subscription("a"), Subscription("b", 2)])
     assert parse_packet(0x82, serialize(packet, 4)[2:], 4) == packet
+
+
+def test_most_packets_have_no_direction_of_their_own() -> None:
+    for packet in (Puback(1), Pingreq(), Connect("c")):
+        check_direction(packet, True)
+        check_direction(packet, False)
