@@ -101,12 +101,10 @@ def page() -> str:
         files = sorted({e.file for s in rows for e in by_row[s.number]})
         parts.append(f"\n## {chapter}. {title}\n\n")
         if files:
-            parts.append(
-                "In " + ", ".join(f"`tests/conformance/{name}`" for name in files) + ".\n\n"
-            )
-        parts.append(
-            "| # | 3.1.1 | 5.0 | The broker … | Tests |\n| --- | --- | --- | --- | --- |\n"
-        )
+            names = ", ".join(f"`tests/conformance/{name}`" for name in files)
+            parts.append(f"In {names}.\n\n")
+        parts.append("| # | 3.1.1 | 5.0 | The broker … | Tests |\n")
+        parts.append("| --- | --- | --- | --- | --- |\n")
         for statement in rows:
             cells = (
                 str(statement.number),

@@ -180,7 +180,7 @@ def test_mqtt_3_1_3_9_takeover_within_the_delay(bench: Bench) -> None:
 
 
 @row(47)
-def test_mqtt_3_2_2_12_refuses_will_qos_it_does_not_offer(bench: Bench, modest: Broker) -> None:
+def test_mqtt_3_2_2_12_refuses_will_qos_not_on_offer(bench: Bench, modest: Broker) -> None:
     """Maximum QoS 1: announced, and a will of QoS 2 is refused with 0x9B."""
     bench = bench.at(modest)
     client = bench.connect(will=mq.Will(bench.topic(), qos=1))
@@ -192,9 +192,7 @@ def test_mqtt_3_2_2_12_refuses_will_qos_it_does_not_offer(bench: Bench, modest: 
 
 
 @row(47)
-def test_mqtt_3_2_2_13_refuses_retained_will_it_does_not_offer(
-    bench: Bench, modest: Broker
-) -> None:
+def test_mqtt_3_2_2_13_refuses_retained_will_not_on_offer(bench: Bench, modest: Broker) -> None:
     """Retain Available 0: announced, and a retained will is refused with 0x9A."""
     bench = bench.at(modest)
     client = bench.connect()

@@ -226,7 +226,7 @@ class RawClient:
     def subscribe(
         self, *filters: str | tuple[str, int], qos: int = 0, props: Props = ()
     ) -> list[int]:
-        """Subscribe and take the SUBACK; returns its codes. Filters are strings or (filter, options)."""
+        """Subscribe (to filters or (filter, options) pairs); returns the codes of the SUBACK."""
         packet_id = self.next_id()
         pairs = [f if isinstance(f, tuple) else (f, qos) for f in filters]
         self.send(mq.subscribe(pairs, packet_id, version=self.version, props=props))

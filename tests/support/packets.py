@@ -143,6 +143,7 @@ REASONS: Final[dict[int, set[int]]] = {
 }
 
 Props = Sequence[tuple[int, Any]]
+Block = Props | bytes  # properties, or the ready-made content of a property block
 
 
 class WireError(AssertionError):
@@ -194,7 +195,7 @@ def prop(identifier: int, value: Any) -> bytes:
     return head + utf8(value)
 
 
-def properties(props: Props | bytes = ()) -> bytes:
+def properties(props: Block = ()) -> bytes:
     """A property block with its length; ready-made bytes are taken as the block's content."""
     body = props if isinstance(props, bytes) else b"".join(prop(i, v) for i, v in props)
     return varint(len(body)) + body
@@ -214,7 +215,7 @@ class Will:
     payload: bytes = b"will"
     qos: int = 0
     retain: bool = False
-    props: Props | bytes = ()
+    props: Block = ()
 
 
 def connect(
@@ -226,7 +227,7 @@ def connect(
     will: Will | None = None,
     username: str | bytes | None = None,
     password: bytes | None = None,
-    props: Props | bytes = (),
+    props: Block = (),
     name: str | bytes | None = None,
     level: int | None = None,
     flags: int | None = None,
@@ -267,7 +268,7 @@ def publish(
     version: int = V311,
     retain: bool = False,
     dup: bool = False,
-    props: Props | bytes = (),
+    props: Block = (),
 ) -> bytes:
     """A PUBLISH; the packet id is written only for a QoS above 0."""
     return fixed(
@@ -279,37 +280,29 @@ def publish(
     )
 
 
-def _ack(first: int, packet_id: int, version: int, reason: int, props: Props | bytes) -> bytes:
+def _ack(first: int, packet_id: int, version: int, reason: int, props: Block) -> bytes:
     tail = b""
     if version == V5 and (reason or props):
         tail = bytes([reason]) + (properties(props) if props else b"")
     return fixed(first, packet_id.to_bytes(2, "big"), tail)
 
 
-def puback(
-    packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()
-) -> bytes:
+def puback(packet_id: int, version: int = V311, reason: int = 0, props: Block = ()) -> bytes:
     """A PUBACK, in its shortest form."""
     return _ack(0x40, packet_id, version, reason, props)
 
 
-def pubrec(
-    packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()
-) -> bytes:
+def pubrec(packet_id: int, version: int = V311, reason: int = 0, props: Block = ()) -> bytes:
     """A PUBREC, in its shortest form."""
     return _ack(0x50, packet_id, version, reason, props)
 
 
-def pubrel(
-    packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()
-) -> bytes:
+def pubrel(packet_id: int, version: int = V311, reason: int = 0, props: Block = ()) -> bytes:
     """A PUBREL, in its shortest form."""
     return _ack(0x62, packet_id, version, reason, props)
 
 
-def pubcomp(
-    packet_id: int, version: int = V311, reason: int = 0, props: Props | bytes = ()
-) -> bytes:
+def pubcomp(packet_id: int, version: int = V311, reason: int = 0, props: Block = ()) -> bytes:
     """A PUBCOMP, in its shortest form."""
     return _ack(0x70, packet_id, version, reason, props)
 
@@ -319,7 +312,7 @@ def subscribe(
     packet_id: int = 1,
     *,
     version: int = V311,
-    props: Props | bytes = (),
+    props: Block = (),
     first: int = 0x82,
 ) -> bytes:
     """A SUBSCRIBE of (filter, options byte) pairs; for 3.1.1 the options byte is the QoS."""
@@ -336,7 +329,7 @@ def unsubscribe(
     packet_id: int = 1,
     *,
     version: int = V311,
-    props: Props | bytes = (),
+    props: Block = (),
     first: int = 0xA2,
 ) -> bytes:
     """An UNSUBSCRIBE."""
@@ -353,14 +346,14 @@ def pingreq() -> bytes:
     return b"\xc0\x00"
 
 
-def disconnect(version: int = V311, reason: int = 0, props: Props | bytes = ()) -> bytes:
+def disconnect(version: int = V311, reason: int = 0, props: Block = ()) -> bytes:
     """A DISCONNECT; reason and properties are written for 5.0 only, and only when given."""
     if version != V5 or not (reason or props):
         return b"\xe0\x00"
     return fixed(0xE0, bytes([reason]), properties(props) if props else b"")
 
 
-def auth(reason: int = 0x18, props: Props | bytes = ()) -> bytes:
+def auth(reason: int = 0x18, props: Block = ()) -> bytes:
     """An AUTH (5.0 only)."""
     return fixed(0xF0, bytes([reason]), properties(props))
 
