@@ -89,7 +89,7 @@ class BuildAllOrNothing(build_ext):
                 built = Path(self.build_lib, *extension.name.split("."))
                 for path in built.parent.glob(built.name + ".*.so"):
                     path.unlink()
-            self.extensions = self.distribution.ext_modules = []
+            self.extensions = []
 
 
 def warn(error: BaseException) -> None:

@@ -1,0 +1,1 @@
+"""What is built, and what an ordinary install of it does."""
