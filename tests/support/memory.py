@@ -1,0 +1,249 @@
+"""A broker in memory: clients connected by bytes, a clock turned by hand, no socket and no reactor.
+
+    MemoryBroker -- broker (the real one)  <-- StreamEdge --> Wire (a transport that records)
+         |                                                      |
+         +-- clock, tasks, log                              MemoryClient (what its peer would be)
+
+The classes under test may be compiled, and a compiled class takes no interpreted subclass: so the
+edge is the real `StreamEdge`, and what is made up here is only the transport below it.
+
+    >>> node = MemoryBroker()
+    >>> alice = node.connect("alice")
+    >>> alice.send(Subscribe(1, [Subscription("a/#", 1)]))
+    >>> [packet.reason_codes for packet in alice.take()]
+    [[1]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqttd.broker.broker import Broker
+from mqttd.broker.hooks import Hooks
+from mqttd.codec.packets import Connack, Connect, Packet, Publish, Will
+from mqttd.codec.parser import Parser
+from mqttd.codec.properties import Properties
+from mqttd.codec.serializer import serialize
+from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.session import Session
+from mqttd.session.settings import Settings
+from mqttd.transports.stream import StreamEdge
+from mqttd.types import Action, AuthResult, ClientInfo
+
+__all__ = ["AllowAll", "MemoryBroker", "MemoryClient", "Wire"]
+
+START_MS = 1_000_000
+
+
+class AllowAll:
+    """Access control that lets everybody do everything, but what tests put into `denied`."""
+
+    depends_on_qos_retain = False
+
+    def __init__(self) -> None:
+        #: Topics (or filters) that nobody may use.
+        self.denied: set[str] = set()
+
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
+        return AuthResult(True)
+
+    def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        return topic not in self.denied
+
+
+class Wire:
+    """A transport that keeps what is written; a peer that reads only what it wants to.
+
+    `room` is how many bytes it takes before it asks to stop (None: no end); like Twisted's
+    transports it takes what is written all the same, and calls the edge back when it has room.
+    """
+
+    def __init__(self, room: int | None = None) -> None:
+        self.edge: StreamEdge | None = None
+        self.room = room
+        self.waiting = bytearray()
+        self.closed = False
+        self.reading = True
+        self.stopped = False
+        self.writes = 0
+        #: The most bytes that ever waited here.
+        self.peak = 0
+
+    # What a StreamEdge asks of a transport.
+
+    def write(self, data: bytes) -> None:
+        self.writes += 1
+        if self.closed:
+            return
+        self.waiting += data
+        self.peak = max(self.peak, len(self.waiting))
+        if self.room is not None and len(self.waiting) > self.room and not self.stopped:
+            self.stopped = True
+            assert self.edge is not None
+            self.edge.pauseProducing()
+
+    def loseConnection(self) -> None:
+        self.closed = True
+
+    def pauseProducing(self) -> None:
+        self.reading = False
+
+    def resumeProducing(self) -> None:
+        self.reading = True
+
+    # What the peer does.
+
+    def read(self, limit: int | None = None) -> bytes:
+        """Take what has come, at most `limit` bytes; the edge hears of the room."""
+        taken = bytes(self.waiting if limit is None else self.waiting[:limit])
+        del self.waiting[: len(taken)]
+        if self.stopped and not self.waiting:
+            self.stopped = False
+            if not self.closed and self.edge is not None:
+                self.edge.resumeProducing()
+        return taken
+
+
+class MemoryClient:
+    """One connection as its peer sees it: sends bytes or packets, takes packets."""
+
+    def __init__(self, node: MemoryBroker, version: int = 4, room: int | None = None) -> None:
+        self.node = node
+        self.version = version
+        self.wire = Wire(room)
+        edge = StreamEdge(node.broker, self.wire, "127.0.0.1", 40000)
+        self.wire.edge = edge
+        self.channel = Channel(node.broker, edge, -1, "memory")
+        edge.channel = self.channel
+        node.broker.metrics.connections_accepted += 1
+        self.parser = Parser(version, role="client")
+        self.connack: Connack | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the broker ended this connection."""
+        return self.channel.state == CLOSED
+
+    @property
+    def session(self) -> Session:
+        """The session behind this connection."""
+        session = self.channel.session
+        assert session is not None
+        return session
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of this peer arrive: one turn of the broker."""
+        self.channel.feed(data)
+        self.node.broker.perform()
+
+    def send(self, *packets: Packet) -> None:
+        """These packets arrive in one chunk."""
+        self.feed(b"".join([serialize(packet, self.version) for packet in packets]))
+
+    def read(self, limit: int | None = None) -> bytes:
+        """The bytes the broker wrote since the last time."""
+        return self.wire.read(limit)
+
+    def take(self, limit: int | None = None) -> list[Packet]:
+        """The packets the broker wrote since the last time."""
+        return self.parser.feed(self.wire.read(limit))
+
+    def published(self) -> list[Publish]:
+        """The PUBLISH packets among those."""
+        return [packet for packet in self.take() if isinstance(packet, Publish)]
+
+    def drop(self) -> None:
+        """The connection breaks, without a DISCONNECT."""
+        self.channel.end("connection lost")
+        self.node.broker.perform()
+
+
+class MemoryBroker:
+    """The broker with what it is normally given by the service.
+
+    `settings` default to the documented ones. `now` (ms) moves by `advance` only; what the broker
+    put off runs with `run_soon`. Log events are in `events`.
+    """
+
+    def __init__(self, settings: Settings | None = None, access: AllowAll | None = None) -> None:
+        self.settings = Settings() if settings is None else settings
+        self.access = AllowAll() if access is None else access
+        self.hooks = Hooks()
+        self.tasks: list[Callable[[], None]] = []
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.broker = Broker(
+            self.settings, self.access, self.hooks, self._microseconds, START_MS,
+            self._soon, self._log,
+        )
+        self.hooks.listeners_changed.append(self.broker.hooks_changed)
+
+    def _microseconds(self) -> int:
+        return 1_700_000_000_000_000 + self.now * 1000
+
+    def _soon(self, task: Callable[[], None]) -> None:
+        self.tasks.append(task)
+
+    def _log(self, event: str, fields: dict[str, object]) -> None:
+        self.events.append((event, fields))
+
+    @property
+    def now(self) -> int:
+        """The broker's time in milliseconds."""
+        return self.broker.now
+
+    def advance(self, milliseconds: int) -> None:
+        """Time passes, in ticks of a quarter second as the service gives them."""
+        end = self.broker.now + milliseconds
+        while self.broker.now < end:
+            self.broker.tick(min(self.broker.now + 256, end))
+            self.run_soon()
+
+    def jump(self, milliseconds: int) -> None:
+        """Time passes all at once: a suspended machine."""
+        self.broker.tick(self.broker.now + milliseconds)
+        self.run_soon()
+
+    def run_soon(self) -> None:
+        """Later turns happen, until nothing is put off any more."""
+        while self.tasks:
+            tasks = self.tasks
+            self.tasks = []
+            for task in tasks:
+                task()
+
+    def client(self, version: int = 4, room: int | None = None) -> MemoryClient:
+        """A connection that has sent nothing yet."""
+        return MemoryClient(self, version, room)
+
+    def connect(
+        self,
+        client_id: str,
+        version: int = 4,
+        clean: bool = True,
+        keep_alive: int = 0,
+        will: Will | None = None,
+        properties: Properties | None = None,
+        username: str | None = None,
+        room: int | None = None,
+    ) -> MemoryClient:
+        """A connection whose CONNECT was answered; `connack` holds the answer.
+
+        What came after CONNACK is left for `take`.
+        """
+        client = self.client(version, room)
+        client.send(
+            Connect(
+                client_id, version=version, protocol_name="MQIsdp" if version == 3 else "MQTT",
+                clean_start=clean, keep_alive=keep_alive, will=will, username=username,
+                properties=properties,
+            )
+        )
+        end = 2 + client.wire.waiting[1]  # a CONNACK of ours is shorter than 128 bytes
+        (connack,) = client.take(end)
+        assert isinstance(connack, Connack)
+        client.connack = connack
+        return client
+
+    def session(self, client_id: str) -> Session | None:
+        """The session of a client id, connected or not."""
+        return self.broker.sessions.get(client_id)
