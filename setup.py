@@ -79,6 +79,9 @@ class BuildAllOrNothing(build_ext):
     """
 
     def run(self) -> None:
+        if self.inplace or self.editable_mode:
+            for stale in Path("mqttd").rglob("*.so"):
+                stale.unlink()  # of a module that may have left the group since
         try:
             super().run()
         except Exception as error:

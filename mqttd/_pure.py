@@ -59,15 +59,14 @@ def compiled() -> bool:
 
 
 def edited(package: Path) -> bool:
-    """True if `package` is a checkout in which a source is newer than its compiled module.
+    """True if `package` is a checkout with a source newer than its compiled module, or gone.
 
     Installed packages are not asked: installers set file times as they like.
     """
     if not (package.parent / "setup.py").exists():
         return False
-    return any(
-        module.with_name(module.name.partition(".")[0] + ".py").stat().st_mtime
-        > module.stat().st_mtime
-        for suffix in EXTENSION_SUFFIXES[:1]
-        for module in package.rglob("*" + suffix)
-    )
+    for module in package.rglob("*" + EXTENSION_SUFFIXES[0]):
+        source = module.with_name(module.name.partition(".")[0] + ".py")
+        if not source.exists() or source.stat().st_mtime > module.stat().st_mtime:
+            return True
+    return False

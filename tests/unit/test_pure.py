@@ -33,6 +33,12 @@ def test_a_checkout_compiled_after_its_last_edit_runs_the_compiled_modules(tmp_p
     assert not edited(make_package(tmp_path, newer="module"))
 
 
+def test_a_checkout_that_lost_a_source_runs_its_sources(tmp_path: Path) -> None:
+    package = make_package(tmp_path, newer="module")
+    (package / "codec" / "parser.py").unlink()
+    assert edited(package)
+
+
 def test_the_file_times_of_an_installed_package_say_nothing(tmp_path: Path) -> None:
     assert not edited(make_package(tmp_path, newer="source", checkout=False))
 
