@@ -25,10 +25,13 @@ from twisted.python import usage
 
 from mqttd import __version__, compiled
 from mqttd.access.chain import AccessControl
+from mqttd.admin.api import Api
+from mqttd.admin.server import AdminService
 from mqttd.broker.broker import Broker
 from mqttd.broker.hooks import Hooks
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, TcpListener
+from mqttd.monitor.sys_topics import SysTopics
 from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
 from mqttd.transports.protocol import MqttFactory
@@ -149,7 +152,8 @@ class EventLog:
         if second != now:
             if count > self.PER_SECOND:
                 self._log.info(
-                    "{event}: {count} more in one second", event=event,
+                    "{event}: {count} more in one second",
+                    event=event,
                     count=count - self.PER_SECOND,
                 )
             count = 0
@@ -194,6 +198,14 @@ class MqttdService(MultiService):
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
         self.engine = Engine(self.broker)
+        self.factories: dict[str, MqttFactory] = {}
+        self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
+        api = Api(self.broker, self.listeners, self.who_may_connect())
+        self.addService(  # type: ignore[no-untyped-call]
+            AdminService(
+                api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
+            )
+        )
         self.sockets: list[tuple[str, TcpListener, socket.socket]] = []
         try:
             for name, listener in config.listener["tcp"].items():
@@ -216,9 +228,7 @@ class MqttdService(MultiService):
             os.makedirs(path, mode=0o700, exist_ok=True)
             lock = open(os.path.join(path, "mqttd.lock"), "a+")  # noqa: SIM115
         except OSError as error:
-            raise StartError(
-                f"node.data_dir = {path!r} cannot be used: {error.strerror}"
-            ) from None
+            raise StartError(f"node.data_dir = {path!r} cannot be used: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -229,7 +239,7 @@ class MqttdService(MultiService):
             ) from None
         return lock
 
-    # -- service -----------------------------------------------------------------------------------
+    # -- service -------------------------------------------------------------------------------
 
     def startService(self) -> None:
         """Listen, start the clock, say where and for whom."""
@@ -242,11 +252,13 @@ class MqttdService(MultiService):
                 self.engine.listen(name, bound, most)
             else:
                 factory = MqttFactory(self.broker, name, self.reactor, most)
+                self.factories[name] = factory
                 port = self.reactor.adoptStreamPort(bound.fileno(), bound.family, factory)
                 bound.close()
                 self.addService(_PortService(port))  # type: ignore[no-untyped-call]
         self._ticking.start(0.25, now=False)
         super().startService()  # type: ignore[no-untyped-call]
+        self.sys_topics.start()
         # What lives from here on to the end is no work for the garbage collector.
         gc.collect()
         gc.freeze()
@@ -255,13 +267,15 @@ class MqttdService(MultiService):
 
     def stopService(self) -> Any:
         """Tell the clients, close everything."""
+        self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()
         self.reactor.removeReader(self.engine)
         self.engine.close_all()
         self.access.close()
-        self.lock.close()
-        return super().stopService()  # type: ignore[no-untyped-call]
+        stopped = super().stopService()  # type: ignore[no-untyped-call]
+        # Last of all: who gets the directory may create the admin socket anew.
+        return stopped.addBoth(lambda result: self.lock.close())
 
     def ready_line(self) -> str:
         """Where we listen, who may connect and why, and how to try it."""
@@ -272,29 +286,57 @@ class MqttdService(MultiService):
             port = self.ports[name]
             places.append(f"tcp {listener_text(bound_host, port)}")
             host = bound_host or "127.0.0.1"
-        who = {
+        how = "hot path compiled" if compiled() else "hot path pure Python (slower)"
+        return (
+            f"mqttd ready: {', '.join(places)}; {self.who_may_connect()}; {how}; "
+            f"try: mosquitto_sub -h {host} -p {port} -t 'test/#' -v"
+        )
+
+    def who_may_connect(self) -> str:
+        """Who gets past authentication, in a sentence."""
+        return {
             "loopback": "clients on this machine need no password, others a user name and password",
             "always": "anybody may connect (auth.anonymous = always)",
             "never": "every client needs a user name and password",
         }[self.config.auth.anonymous if "anonymous" in self.config.auth.chain else "never"]
-        how = "hot path compiled" if compiled() else "hot path pure Python (slower)"
-        return (
-            f"mqttd ready: {', '.join(places)}; {who}; {how}; "
-            f"try: mosquitto_sub -h {host} -p {port} -t 'test/#' -v"
-        )
+
+    def listeners(self) -> list[dict[str, Any]]:
+        """Each listener with the port it is bound to and its connections, for the API."""
+        found = []
+        for name, listener, _ in self.sockets:
+            opened = self.engine.by_name.get(name) or self.factories.get(name)
+            found.append(
+                {
+                    "name": name,
+                    "kind": "tcp",
+                    "host": listener.address[0],
+                    "port": self.ports[name],
+                    "transport": listener.transport,
+                    "connections": opened.connections if opened is not None else 0,
+                    "max_connections": opened.max_connections if opened is not None else 0,
+                }
+            )
+        return found
 
     def _tick(self) -> None:
         now = _milliseconds()
         self.broker.tick(now)
         self.engine.tick(now)
 
-    # -- reports -------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------
 
     def _denied(self, client: ClientInfo, action: Action, topic: str, rule: str) -> None:
         self.events(
             "denied",
-            {"client_id": client.client_id, "username": client.username, "peer": client.peerhost,
-             "action": action.kind, "qos": action.qos, "topic": topic, "rule": rule},
+            {
+                "client_id": client.client_id,
+                "username": client.username,
+                "peer": client.peerhost,
+                "action": action.kind,
+                "qos": action.qos,
+                "topic": topic,
+                "rule": rule,
+            },
         )
 
     def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
@@ -302,7 +344,9 @@ class MqttdService(MultiService):
 
     def _hook_failed(self, point: str, callback: Any, error: Exception) -> None:
         self.log.error(
-            "hook {callback!r} at {point} failed: {error!r}", point=point, callback=callback,
+            "hook {callback!r} at {point} failed: {error!r}",
+            point=point,
+            callback=callback,
             error=error,
         )
 
@@ -341,7 +385,8 @@ def _bind(name: str, listener: TcpListener) -> socket.socket:
         where = listener_text(host, port)
         hint = (
             "; another broker runs there: stop it, or choose another bind"
-            if error.errno == errno.EADDRINUSE else ""
+            if error.errno == errno.EADDRINUSE
+            else ""
         )
         raise StartError(
             f"listener.tcp.{name}: cannot listen on {where}: {error.strerror}{hint}"

@@ -57,8 +57,7 @@ _PUBLISH: Final = "publish"
 class Broker(Node):
     """The broker of one node.
 
-    Arguments: settings; `access` (see `mqttd.access.AccessControl`), `hooks` (`broker.hooks.Hooks`);
-    `clock` gives µs since 1970 for message ids; `now` the monotonic milliseconds of the start;
+    Arguments: settings; `access` (see `mqttd.access`), `hooks` (see `broker.hooks`); `clock` gives µs since 1970 for message ids; `now` the monotonic milliseconds of the start;
     `soon(callable)` runs something in a later turn; `log(event, fields)` gets one structured event
     per refusal, fault and disconnect.
     """
@@ -159,12 +158,20 @@ class Broker(Node):
             return
         if not connect.client_id:
             self._assigned += 1
-            connect.client_id = "mqttd-%x-%x" % (self.guid.next(self.clock()), self._assigned)
+            connect.client_id = "mqttd-{:x}-{:x}".format(
+                self.guid.next(self.clock()), self._assigned
+            )
             channel.assigned = True
         host, port = channel.edge.peer(channel)
         client = ClientInfo(
-            connect.client_id, connect.username, host, port, channel.listener, connect.version,
-            connect.clean_start, connect.keep_alive,
+            connect.client_id,
+            connect.username,
+            host,
+            port,
+            channel.listener,
+            connect.version,
+            connect.clean_start,
+            connect.keep_alive,
         )
         result: object
         if self.hooks.listening("client.connect"):
@@ -186,7 +193,7 @@ class Broker(Node):
                 return reasons.ClientIdentifierNotValid("empty client id in MQTT 3.1")
         elif len(connect.client_id.encode()) > settings.max_client_id_length:
             return reasons.ClientIdentifierNotValid(
-                "client id longer than %d bytes" % settings.max_client_id_length
+                f"client id longer than {settings.max_client_id_length} bytes"
             )
         properties = connect.properties
         if properties is not None and prop.AUTHENTICATION_METHOD in properties:
@@ -195,7 +202,7 @@ class Broker(Node):
         if will is not None:
             if will.qos > settings.max_qos:
                 return reasons.ProtocolViolation(
-                    "will QoS %d is not offered" % will.qos, reasons.QOS_NOT_SUPPORTED
+                    f"will QoS {will.qos} is not offered", reasons.QOS_NOT_SUPPORTED
                 )
             if will.retain and not settings.retain_available:
                 return reasons.ProtocolViolation(
@@ -212,7 +219,7 @@ class Broker(Node):
         self.log(
             "connect refused",
             {
-                "peer": "%s:%d" % (host, port),
+                "peer": f"{host}:{port}",
                 "client_id": connect.client_id,
                 "username": connect.username,
                 "reason": reasons.name_of(code),
@@ -249,7 +256,9 @@ class Broker(Node):
         old = self.sessions.get(connect.client_id)
         if old is not None and old.username != client.username:
             self._refuse(
-                channel, connect, reasons.NOT_AUTHORIZED,
+                channel,
+                connect,
+                reasons.NOT_AUTHORIZED,
                 "the session of this client id belongs to another user",
             )
             return
@@ -312,8 +321,15 @@ class Broker(Node):
             expiry = value if isinstance(value, int) else 0
         # Its expiry counts from its publication: kept as seconds until then.
         session.will = Message(
-            0, will.topic, will.payload, will.qos, will.retain, properties or None,
-            client.client_id, client.username, expiry,
+            0,
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            properties or None,
+            client.client_id,
+            client.username,
+            expiry,
         )
 
     def _connack_properties(self, connect: Connect, assigned: bool) -> Properties | None:
@@ -366,7 +382,7 @@ class Broker(Node):
             self._publish_will(session)
         session.will = None
 
-    # -- end of connections and sessions ---------------------------------------------------------
+    # -- end of connections and sessions -------------------------------------------------------
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone: will, session end or wait."""
@@ -424,8 +440,15 @@ class Broker(Node):
         expires_at = self.now + will.expires_at * 1000 if will.expires_at else 0
         self.publish(
             Message(
-                self.next_message_id(), will.topic, will.payload, will.qos, will.retain,
-                will.properties, will.client_id, will.username, expires_at,
+                self.next_message_id(),
+                will.topic,
+                will.payload,
+                will.qos,
+                will.retain,
+                will.properties,
+                will.client_id,
+                will.username,
+                expires_at,
             )
         )
 
@@ -451,7 +474,7 @@ class Broker(Node):
         self.perform()
         return True
 
-    # -- publish ---------------------------------------------------------------------------------
+    # -- publish -------------------------------------------------------------------------------
 
     def grant(self, channel: Channel, topic: str, qos: int, retain: bool) -> Grant:
         """The channel's right to publish to `topic`, and its route."""
@@ -484,9 +507,7 @@ class Broker(Node):
             client = self.client_of(session) if session is not None else None
             self.hooks.run_hooks("message.dropped", (client, reason), message)
 
-    def publish_text(
-        self, topic: str, payload: bytes, qos: int = 0, retain: bool = False
-    ) -> int:
+    def publish_text(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> int:
         """Publish a message of the broker's own (`$SYS`, API) and flush it."""
         receivers = self.pubsub.publish(
             Message(self.next_message_id(), topic, payload, qos, retain)
@@ -494,7 +515,7 @@ class Broker(Node):
         self.perform()
         return receivers
 
-    # -- subscribe -------------------------------------------------------------------------------
+    # -- subscribe -----------------------------------------------------------------------------
 
     def subscribe(self, channel: Channel, packet: Subscribe) -> None:
         """Serve a SUBSCRIBE: one reason code per filter in the order asked (MQTT-3.8.4-6)."""
@@ -569,7 +590,7 @@ class Broker(Node):
         self.metrics.unsubscribes += 1
         channel.send(serialize(Unsuback(packet.packet_id, codes, None), channel.version))
 
-    # -- told by the session layer -----------------------------------------------------------------
+    # -- told by the session layer -------------------------------------------------------------
 
     def perform_later(self) -> None:
         """Finish the turn's effects in a later turn."""
@@ -586,7 +607,7 @@ class Broker(Node):
         self.log(
             "protocol fault",
             {
-                "peer": "%s:%d" % (host, port),
+                "peer": f"{host}:{port}",
                 "client_id": session.client_id if session is not None else "",
                 "packet_type": packet_type,
                 "reason": reasons.name_of(error.reason_code),
@@ -601,7 +622,7 @@ class Broker(Node):
         self.log(
             "internal error",
             {
-                "peer": "%s:%d" % (host, port),
+                "peer": f"{host}:{port}",
                 "client_id": channel.session.client_id if channel.session is not None else "",
                 "traceback": "".join(traceback.format_exception(error)),
             },
@@ -633,7 +654,7 @@ class Broker(Node):
             message = delivery.get_message(self.next_message_id())
             self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
 
-    # -- time and figures --------------------------------------------------------------------------
+    # -- time and figures ----------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
         """Called a few times a second: due timers, expired retained messages, then flush."""

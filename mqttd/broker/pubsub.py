@@ -155,9 +155,7 @@ class PubSub:
         if identifiers is None or not session.v5:
             shape = shapes.get(key)
         if shape is None:
-            shape = Delivery.of(
-                message, qos, retain, session.v5, identifiers, self.node.now
-            )
+            shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.node.now)
             if identifiers is None:
                 shapes[key] = shape
         if qos:
@@ -253,6 +251,4 @@ class PubSub:
                 continue
             member = group.choose(message.client_id, message.topic)
             if member is not None:
-                self._deliver(
-                    member, message, group.options(member), group.identifiers(member), {}
-                )
+                self._deliver(member, message, group.options(member), group.identifiers(member), {})

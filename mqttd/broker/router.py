@@ -154,7 +154,8 @@ class Router:
         elif held is not subscriber:
             assert isinstance(held, Session) and held.subscriptions is not None
             self.exact[topic_filter] = {
-                held: held.subscriptions[topic_filter], subscriber: options,
+                held: held.subscriptions[topic_filter],
+                subscriber: options,
             }
         self._invalidate(topic_filter)
 

@@ -102,9 +102,33 @@ class Channel(Timer):
     """
 
     __slots__ = (
-        "aliases", "assigned", "backlogged", "blocked", "close_reason", "connect", "dirty", "edge", "fd",
-        "grants", "io", "keepalive", "last", "limit", "listener", "need", "node", "out",
-        "out_bytes", "paused", "quiet", "rest", "session", "special", "state", "thirsty", "v5",
+        "aliases",
+        "assigned",
+        "backlogged",
+        "blocked",
+        "close_reason",
+        "connect",
+        "dirty",
+        "edge",
+        "fd",
+        "grants",
+        "io",
+        "keepalive",
+        "last",
+        "limit",
+        "listener",
+        "need",
+        "node",
+        "out",
+        "out_bytes",
+        "paused",
+        "quiet",
+        "rest",
+        "session",
+        "special",
+        "state",
+        "thirsty",
+        "v5",
         "version",
     )
 
@@ -150,7 +174,7 @@ class Channel(Timer):
         self.close_reason: str = ""
         node.wheel.schedule(self, node.now + node.settings.connect_timeout)
 
-    # -- output ----------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         """Append bytes to the output; they are written at the end of the turn."""
@@ -178,7 +202,7 @@ class Channel(Timer):
             self.resume()
             session.drain()
 
-    # -- input -----------------------------------------------------------------------------------
+    # -- input ---------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
         """Take a chunk of received bytes; handles every complete packet in it."""
@@ -276,7 +300,7 @@ class Channel(Timer):
                     break
             if p - pos + length > largest:
                 raise PacketTooLarge(
-                    "packet of %d bytes, at most %d are taken" % (p - pos + length, largest)
+                    f"packet of {p - pos + length} bytes, at most {largest} are taken"
                 )
             if not opened and b0 != 0x10:
                 raise ProtocolViolation("the first packet is not CONNECT")
@@ -426,8 +450,9 @@ class Channel(Timer):
                         self.send(b"\x50\x02" + data[topic_end : topic_end + 2])
                 else:
                     metrics.messages_no_subscriber += 1
-                    self._answer(0x40 if qos == 1 else 0x50, packet_id,
-                                 reasons.NO_MATCHING_SUBSCRIBERS)
+                    self._answer(
+                        0x40 if qos == 1 else 0x50, packet_id, reasons.NO_MATCHING_SUBSCRIBERS
+                    )
                 pos = end
                 continue
             if kind == 0x40 and length == 2 and b0 == 0x40:
@@ -483,7 +508,7 @@ class Channel(Timer):
         self.rest = bytearray(data[pos:])
         self.need = need
 
-    # -- PUBLISH ---------------------------------------------------------------------------------
+    # -- PUBLISH -------------------------------------------------------------------------------
 
     def _raise_publish(self, b0: int, body: bytes) -> None:
         """A PUBLISH with a bad header: the parser names the fault."""
@@ -550,7 +575,7 @@ class Channel(Timer):
         validate_topic_name(topic, settings.max_topic_levels)
         if len(raw) > settings.max_topic_length:
             raise TopicNameInvalid(
-                "topic of %d bytes, at most %d are taken" % (len(raw), settings.max_topic_length)
+                f"topic of {len(raw)} bytes, at most {settings.max_topic_length} are taken"
             )
         return topic
 
@@ -558,7 +583,7 @@ class Channel(Timer):
         """Resolve or set an incoming topic alias; returns the topic it stands for."""
         maximum = self.node.settings.max_topic_alias
         if alias == 0 or alias > maximum:
-            raise TopicAliasInvalid("topic alias %d, allowed are 1 to %d" % (alias, maximum))
+            raise TopicAliasInvalid(f"topic alias {alias}, allowed are 1 to {maximum}")
         aliases = self.aliases
         if aliases is None:
             aliases = Aliases(0)
@@ -571,7 +596,7 @@ class Channel(Timer):
             return raw
         known = aliases.incoming.get(alias)
         if known is None:
-            raise ProtocolViolation("topic alias %d was never set" % alias)
+            raise ProtocolViolation(f"topic alias {alias} was never set")
         return known
 
     def _check_response_topic(self, properties: Properties) -> None:
@@ -592,7 +617,7 @@ class Channel(Timer):
         settings = self.node.settings
         limit = settings.receive_maximum if self.v5 else settings.max_awaiting_rel
         if len(awaiting) >= limit:
-            raise ReceiveMaximumExceeded("more than %d QoS 2 messages await PUBREL" % limit)
+            raise ReceiveMaximumExceeded(f"more than {limit} QoS 2 messages await PUBREL")
         awaiting[packet_id] = self.node.now
         return True
 
@@ -663,9 +688,7 @@ class Channel(Timer):
                     wire = data[pos:end]
                     if data[pos] & 8:
                         wire = bytes((data[pos] & 0xF6,)) + wire[1:]
-                    shape = Delivery(
-                        wire, granted, session.v5, packet_id, topic_end - pos, source
-                    )
+                    shape = Delivery(wire, granted, session.v5, packet_id, topic_end - pos, source)
                 else:
                     shape = self._shape(
                         grant, data, topic_end, body, end, granted, session.v5, source
@@ -712,8 +735,14 @@ class Channel(Timer):
         session = self.session
         assert session is not None
         message = Message(
-            self.node.next_message_id(), grant.topic, data[body:end], qos, False,
-            grant.properties, session.client_id, session.username,
+            self.node.next_message_id(),
+            grant.topic,
+            data[body:end],
+            qos,
+            False,
+            grant.properties,
+            session.client_id,
+            session.username,
         )
         self.node.publish(message)
 
@@ -763,8 +792,15 @@ class Channel(Timer):
             self._answer(0x50, packet.packet_id, 0)
             return
         message = Message(
-            node.next_message_id(), topic, packet.payload, qos, packet.retain, properties,
-            session.client_id, session.username, expires_at,
+            node.next_message_id(),
+            topic,
+            packet.payload,
+            qos,
+            packet.retain,
+            properties,
+            session.client_id,
+            session.username,
+            expires_at,
         )
         code = 0
         receivers = node.publish(message)
@@ -783,11 +819,11 @@ class Channel(Timer):
     def _check_offered(self, packet: Publish) -> None:
         settings = self.node.settings
         if packet.qos > settings.max_qos:
-            raise ProtocolViolation("QoS %d is not offered" % packet.qos,
-                                    reasons.QOS_NOT_SUPPORTED)
+            raise ProtocolViolation(f"QoS {packet.qos} is not offered", reasons.QOS_NOT_SUPPORTED)
         if packet.retain and not settings.retain_available:
-            raise ProtocolViolation("retained messages are not offered",
-                                    reasons.RETAIN_NOT_SUPPORTED)
+            raise ProtocolViolation(
+                "retained messages are not offered", reasons.RETAIN_NOT_SUPPORTED
+            )
 
     def _deny(self, packet: Publish) -> None:
         node = self.node
@@ -804,7 +840,7 @@ class Channel(Timer):
                 self._record_qos2(packet.packet_id)
             self._answer(0x50, packet.packet_id, reasons.NOT_AUTHORIZED)
 
-    # -- acknowledgements --------------------------------------------------------------------------
+    # -- acknowledgements ----------------------------------------------------------------------
 
     def _puback(self, packet_id: int) -> None:
         session = self.session
@@ -875,7 +911,7 @@ class Channel(Timer):
             raise ProtocolViolation("PUBCOMP before PUBREL")
         session.acknowledge(packet_id)
 
-    # -- everything else ---------------------------------------------------------------------------
+    # -- everything else -----------------------------------------------------------------------
 
     def _packet(self, b0: int, body: bytes) -> None:
         """Any packet that the loop does not serve itself."""
@@ -889,7 +925,7 @@ class Channel(Timer):
         if kind == 1:
             raise ProtocolViolation("a second CONNECT")
         if kind in (2, 9, 11, 13) or kind == 0:
-            raise ProtocolViolation("packet type %d from a client" % kind)
+            raise ProtocolViolation(f"packet type {kind} from a client")
         packet = parse_packet(b0, body, self.version)
         if isinstance(packet, Subscribe):
             self.node.subscribe(self, packet)
@@ -908,7 +944,7 @@ class Channel(Timer):
         elif isinstance(packet, Auth):
             raise ProtocolViolation("AUTH without an authentication method")
         else:
-            raise ProtocolViolation("packet type %d out of place" % kind)
+            raise ProtocolViolation(f"packet type {kind} out of place")
 
     def _connect(self, connect: Connect) -> None:
         self.version = connect.version
@@ -921,7 +957,9 @@ class Channel(Timer):
         self.connect = connect
         self.node.open(self, connect)
 
-    def accept(self, session: Session, session_present: bool, properties: Properties | None) -> None:
+    def accept(
+        self, session: Session, session_present: bool, properties: Properties | None
+    ) -> None:
         """The node accepts the CONNECT: CONNACK, what is pending, then what was held back."""
         connect = self.connect
         assert connect is not None
@@ -1015,13 +1053,11 @@ class Channel(Timer):
             shift += 7
             if b < 0x80:
                 break
-        tail = (
-            varint(length + 3) + b"\x23" + alias.to_bytes(2, "big") + wire[end:]
-        )
+        tail = varint(length + 3) + b"\x23" + alias.to_bytes(2, "big") + wire[end:]
         middle = wire[topic_end:block]
         return wire[:1] + varint(len(head) + len(middle) + len(tail)) + head + middle + tail
 
-    # -- end -----------------------------------------------------------------------------------------
+    # -- end -----------------------------------------------------------------------------------
 
     def due(self, now: int) -> None:
         """Connect time-out or keep alive."""
@@ -1085,7 +1121,7 @@ class Channel(Timer):
         """What the control API shows of a connection."""
         host, port = self.edge.peer(self)
         return {
-            "peer": "%s:%d" % (host, port),
+            "peer": f"{host}:{port}",
             "listener": self.listener,
             "protocol": {3: "3.1", 4: "3.1.1", 5: "5.0"}.get(self.version, ""),
             "state": STATES[self.state][0],

@@ -32,8 +32,17 @@ class Message:
     Topic Alias, no Message Expiry Interval, no Subscription Identifier).
     """
 
-    __slots__ = ("client_id", "expires_at", "id", "payload", "properties", "qos", "retain",
-                 "topic", "username")
+    __slots__ = (
+        "client_id",
+        "expires_at",
+        "id",
+        "payload",
+        "properties",
+        "qos",
+        "retain",
+        "topic",
+        "username",
+    )
 
     def __init__(
         self,
@@ -122,8 +131,17 @@ class Delivery:
     id. `message` is None while only the bytes have been needed.
     """
 
-    __slots__ = ("expires_at", "id_at", "identifiers", "message", "packet_id", "qos", "source",
-                 "v5", "wire")
+    __slots__ = (
+        "expires_at",
+        "id_at",
+        "identifiers",
+        "message",
+        "packet_id",
+        "qos",
+        "source",
+        "v5",
+        "wire",
+    )
 
     def __init__(
         self, wire: bytes, qos: int, v5: bool, packet_id: int, id_at: int, source: str

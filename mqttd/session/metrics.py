@@ -121,9 +121,15 @@ class Metrics:
     def dropped(self) -> int:
         """Messages dropped for any reason."""
         return (
-            self.dropped_queue_full + self.dropped_expired + self.dropped_too_large
-            + self.dropped_slow_consumer + self.dropped_offline_qos0 + self.dropped_denied
-            + self.dropped_hook + self.dropped_session_ended + self.dropped_retained_full
+            self.dropped_queue_full
+            + self.dropped_expired
+            + self.dropped_too_large
+            + self.dropped_slow_consumer
+            + self.dropped_offline_qos0
+            + self.dropped_denied
+            + self.dropped_hook
+            + self.dropped_session_ended
+            + self.dropped_retained_full
         )
 
     def snapshot(self) -> dict[str, int]:

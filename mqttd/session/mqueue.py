@@ -53,8 +53,16 @@ class MQueue:
     `priorities` maps topic filters to numbers (default priority 0).
     """
 
-    __slots__ = ("_lane", "_lanes", "_priorities", "length", "max_bytes", "max_length", "qos0",
-                 "size")
+    __slots__ = (
+        "_lane",
+        "_lanes",
+        "_priorities",
+        "length",
+        "max_bytes",
+        "max_length",
+        "qos0",
+        "size",
+    )
 
     def __init__(
         self, max_length: int, max_bytes: int, priorities: dict[str, int] | None = None

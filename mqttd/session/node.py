@@ -124,7 +124,7 @@ class Node:
         """Call `perform` in a later turn."""
         raise NotImplementedError
 
-    # -- asked by channels -------------------------------------------------------------------
+    # -- asked by channels ---------------------------------------------------------------------
 
     def next_message_id(self) -> int:
         """A new 128-bit message id."""

@@ -21,8 +21,16 @@ if TYPE_CHECKING:
     from mqttd.session.session import Session
 
 __all__ = [
-    "NO_LOCAL", "OWN", "OWN_SHIFT", "QOS_MASK", "RETAIN_AS_PUBLISHED", "Grant", "Route", "Target",
-    "merge_options", "options_of",
+    "NO_LOCAL",
+    "OWN",
+    "OWN_SHIFT",
+    "QOS_MASK",
+    "RETAIN_AS_PUBLISHED",
+    "Grant",
+    "Route",
+    "Target",
+    "merge_options",
+    "options_of",
 ]
 
 #: Subscription options packed into one number: QoS in the low bits.
@@ -111,8 +119,17 @@ class Grant:
     protocol version; `head` and `block` serve those of the other one.
     """
 
-    __slots__ = ("allowed", "block", "epoch", "fast", "head", "properties", "rewrite", "route",
-                 "topic")
+    __slots__ = (
+        "allowed",
+        "block",
+        "epoch",
+        "fast",
+        "head",
+        "properties",
+        "rewrite",
+        "route",
+        "topic",
+    )
 
     def __init__(self, route: Route, topic: str, allowed: bool, epoch: int) -> None:
         self.route = route

@@ -58,10 +58,30 @@ class Session(Timer):
     """The state of one client id."""
 
     __slots__ = (
-        "awaiting_rel", "away_since", "channel", "clean", "client", "client_id", "created_at", "expiry_interval",
-        "identifiers", "inflight", "max_packet", "mqueue", "next_id", "node", "replays",
-        "retry_marks", "subscriptions", "unsent", "username", "v5", "waiting", "will",
-        "will_delay", "window",
+        "awaiting_rel",
+        "away_since",
+        "channel",
+        "clean",
+        "client",
+        "client_id",
+        "created_at",
+        "expiry_interval",
+        "identifiers",
+        "inflight",
+        "max_packet",
+        "mqueue",
+        "next_id",
+        "node",
+        "replays",
+        "retry_marks",
+        "subscriptions",
+        "unsent",
+        "username",
+        "v5",
+        "waiting",
+        "will",
+        "will_delay",
+        "window",
     )
 
     def __init__(self, node: Node, client_id: str, username: str | None) -> None:
@@ -148,9 +168,7 @@ class Session(Timer):
                 self.waiting = True
         self.drain()
 
-    def _resend_one(
-        self, channel: Channel, inflight: dict[int, Delivery], packet_id: int
-    ) -> bool:
+    def _resend_one(self, channel: Channel, inflight: dict[int, Delivery], packet_id: int) -> bool:
         """Send what is in flight under `packet_id` again, with DUP; False if it cannot go."""
         delivery = inflight[packet_id]
         if delivery.expires_at or delivery.v5 != self.v5:

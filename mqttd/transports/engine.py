@@ -64,7 +64,7 @@ class Engine(Edge):
         self.ports: dict[int, Port] = {}
         self.by_name: dict[str, Port] = {}
 
-    # -- Twisted's IReadDescriptor ---------------------------------------------------------------
+    # -- Twisted's IReadDescriptor -------------------------------------------------------------
 
     def fileno(self) -> int:
         """The epoll object's own descriptor."""
@@ -113,7 +113,7 @@ class Engine(Edge):
                 self.flush(channel)
         node.perform()
 
-    # -- listening -------------------------------------------------------------------------------
+    # -- listening -----------------------------------------------------------------------------
 
     def listen(self, name: str, listening: socket.socket, max_connections: int) -> None:
         """Accept connections of a bound, listening, non-blocking socket."""
@@ -163,7 +163,7 @@ class Engine(Edge):
                 port.paused_until = 0
                 self.epoll.register(port.fd, _IN)
 
-    # -- Edge --------------------------------------------------------------------------------------
+    # -- Edge ----------------------------------------------------------------------------------
 
     def flush(self, channel: Channel) -> None:
         """One write of what waits; EPOLLOUT brings the rest."""

@@ -64,7 +64,7 @@ class StreamEdge(Edge):
         """The peer's address."""
         return (self.host, self.port)
 
-    # -- IPushProducer: the transport's buffer is full, has room, is gone ------------------------
+    # -- IPushProducer: the transport's buffer is full, has room, is gone ----------------------
 
     def pauseProducing(self) -> None:
         """The peer takes no more for now."""
