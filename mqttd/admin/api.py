@@ -1,0 +1,399 @@
+"""The HTTP interface of the broker: what an operator may see and do, as JSON under `/api/v1`.
+
+    GET    /api/v1/status                       who and where we are, listeners, gauges
+    GET    /api/v1/metrics                      every counter and gauge
+    GET    /api/v1/clients[?limit=&cursor=]     a page of clients
+    GET    /api/v1/clients/{id}                 one client
+    DELETE /api/v1/clients/{id}                 end its connection (reason 0x98)
+    GET    /api/v1/subscriptions[?client_id=]   subscriptions, of one client or a page of all
+    GET    /api/v1/auth                         the modules that decide, with their counters
+    POST   /api/v1/acl/reload                   read the access rules again
+    GET    /api/v1/hooks                        hook points and who listens
+    POST   /api/v1/publish                      {topic, payload | payload_base64, qos, retain}
+
+A refusal is ``{"error": {"code": "not_found", "message": "..."}}`` with a fitting HTTP status.
+Whoever reaches this resource may do all of it: `mqttd.admin.server` lets only the broker's own
+user in. See docs/reference/ctl.md.
+
+Promise: a page costs one pass over the client ids and holds at most `MAX_LIMIT` entries (all the
+subscriptions of a client stay on one page); ids that come and go between pages repeat nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+import json
+import os
+import platform
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from klein import Klein
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import IRequest
+from twisted.web.resource import IResource
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import BaseConverter
+
+from mqttd import __version__, compiled
+from mqttd.broker.broker import Broker
+from mqttd.broker.hooks import POINTS
+from mqttd.codec.reasons import MqttError
+from mqttd.codec.topic import validate_topic_name
+from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.session import Session
+from mqttd.session.settings import NEVER
+
+__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "Api", "ApiError"]
+
+#: Entries of a page when the request does not say, and at most.
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1000
+
+Json = dict[str, Any]
+
+
+class ApiError(Exception):
+    """A request that cannot be served: HTTP `status`, a `code` for programs, a text for people."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+class _AnyText(BaseConverter):
+    """The rest of a path whatever it holds: a client id may begin with `/`."""
+
+    regex = ".+"
+    part_isolating = False
+
+
+class Api:
+    """The resource of the HTTP interface.
+
+    Arguments: the broker; `listeners()` gives one dictionary per listener; `who` says in a
+    sentence who may connect.
+    """
+
+    app = Klein()
+    app.url_map.merge_slashes = False
+    app.url_map.converters["any_text"] = _AnyText
+
+    def __init__(
+        self, broker: Broker, listeners: Callable[[], list[Json]] = list, who: str = ""
+    ) -> None:
+        self.broker = broker
+        self.listeners = listeners
+        self.who = who
+        self.log = Logger(namespace="mqttd")
+
+    def resource(self) -> IResource:
+        """What a `twisted.web.server.Site` serves."""
+        return cast(IResource, self.app.resource())
+
+    # -- what there is
+
+    @app.route("/api/v1/status", methods=["GET"])
+    def status(self, request: IRequest) -> bytes:
+        """Who and where this broker is, and its gauges."""
+        stats = self.broker.stats()
+        return _answer(
+            request,
+            {
+                "name": self.broker.name,
+                "version": __version__,
+                "compiled": compiled(),
+                "python": platform.python_version(),
+                "pid": os.getpid(),
+                "uptime": stats["uptime_seconds"],
+                "listeners": self.listeners(),
+                "who_may_connect": self.who,
+                "stats": stats,
+            },
+        )
+
+    @app.route("/api/v1/metrics", methods=["GET"])
+    def metrics(self, request: IRequest) -> bytes:
+        """Counters since the start, and gauges."""
+        counters = self.broker.metrics.snapshot()
+        counters["dropped"] = self.broker.metrics.dropped()
+        return _answer(request, {"counters": counters, "gauges": self.broker.stats()})
+
+    @app.route("/api/v1/auth", methods=["GET"])
+    def auth(self, request: IRequest) -> bytes:
+        """The modules that authenticate and authorize, in the order they are asked."""
+        return _answer(request, {"modules": self.broker.access.describe()})
+
+    @app.route("/api/v1/hooks", methods=["GET"])
+    def hooks(self, request: IRequest) -> bytes:
+        """Every hook point with its callbacks in the order they run."""
+        hooks = self.broker.hooks
+        points = [
+            {
+                "point": name,
+                "when": point.when,
+                "errors": hooks.errors.get(name, 0),
+                "callbacks": [
+                    {"callback": _name_of(entry.callback), "priority": entry.priority}
+                    for entry in hooks.lookup(name)
+                ],
+            }
+            for name, point in POINTS.items()
+        ]
+        return _answer(request, {"hooks": points})
+
+    # -- clients
+
+    @app.route("/api/v1/clients", methods=["GET"])
+    def clients(self, request: IRequest) -> bytes:
+        """A page of clients by client id; `cursor` of the answer asks for the next one."""
+        ids, cursor = _page(request, list(self.broker.sessions))
+        clients = [self._client(self.broker.sessions[client_id]) for client_id in ids]
+        return _answer(request, {"clients": clients, "cursor": cursor})
+
+    @app.route("/api/v1/clients/<any_text:client_id>", methods=["GET", "DELETE"])
+    def client(self, request: IRequest, client_id: str) -> bytes:
+        """Show one client, or end its connection."""
+        session = self._session(client_id)
+        if request.method == b"GET":
+            return _answer(request, self._client(session))
+        if not self.broker.kick(session.client_id):
+            raise ApiError(409, "not_connected", f"client {session.client_id!r} is not connected")
+        self.log.info("client {client!r} ended by administrator", client=session.client_id)
+        return _answer(request, {"kicked": session.client_id})
+
+    @app.route("/api/v1/subscriptions", methods=["GET"])
+    def subscriptions(self, request: IRequest) -> bytes:
+        """The subscriptions of one client, or a page of everybody's by client id."""
+        sessions = self.broker.sessions
+        given = _argument(request, b"client_id")
+        if given is not None:
+            return _answer(
+                request,
+                {"subscriptions": _subscriptions(self._session(given)), "cursor": None},
+            )
+        ids, cursor = _page(
+            request, [name for name, session in sessions.items() if session.subscriptions]
+        )
+        limit = _limit(request)
+        found: list[Json] = []
+        for i, client_id in enumerate(ids):
+            found += _subscriptions(sessions[client_id])
+            if len(found) >= limit and (cursor is not None or i + 1 < len(ids)):
+                cursor = client_id
+                break
+        return _answer(request, {"subscriptions": found, "cursor": cursor})
+
+    def _session(self, client_id: str) -> Session:
+        session = self.broker.sessions.get(client_id)
+        if session is None:
+            raise ApiError(404, "not_found", f"no client {client_id!r}")
+        return session
+
+    def _client(self, session: Session) -> Json:
+        """One client as JSON; durations in seconds."""
+        now = self.broker.now
+        info = self.broker.client_of(session)
+        channel = session.channel
+        queue = session.mqueue
+        expiry = session.expiry_interval
+        return {
+            "client_id": session.client_id,
+            "username": session.username,
+            "connected": channel is not None,
+            "peerhost": info.peerhost if channel is not None else "",
+            "peerport": info.peerport if channel is not None else 0,
+            "listener": info.listener if channel is not None else "",
+            "protocol_version": channel.version if channel is not None else None,
+            "superuser": info.superuser,
+            "session_age": (now - session.created_at) // 1000,
+            "away": (now - session.away_since) // 1000 if channel is None else 0,
+            "session_expiry_interval": "never" if expiry == NEVER else expiry,
+            "subscriptions": len(session.subscriptions or ()),
+            "inflight": len(session.inflight or ()),
+            "awaiting_rel": len(session.awaiting_rel or ()),
+            "mqueue": queue.length if queue is not None else 0,
+            "mqueue_bytes": queue.size if queue is not None else 0,
+            "unsent_bytes": channel.out_bytes if channel is not None else 0,
+            "idle": (now - channel.last) // 1000 if channel is not None else None,
+        }
+
+    # -- what can be done
+
+    @app.route("/api/v1/acl/reload", methods=["POST"])
+    def reload_acl(self, request: IRequest) -> bytes:
+        """Read the access rules again; with a mistake in them the old ones stay."""
+        try:
+            self.broker.access.reload_acl()
+        except Exception as error:
+            raise ApiError(422, "reload_failed", f"the old rules stay in force: {error}") from error
+        finally:
+            # Also after a failure: one of several modules may have new rules.
+            self.broker.access_changed()
+        self.log.info("access rules read again")
+        return _answer(request, {"reloaded": True})
+
+    @app.route("/api/v1/publish", methods=["POST"])
+    def publish(self, request: IRequest) -> bytes:
+        """Publish a message as the broker itself: no access rule is asked, no hook runs."""
+        topic, payload, qos, retain = _message(_body(request))
+        settings = self.broker.settings
+        try:
+            validate_topic_name(topic, settings.max_topic_levels)
+        except MqttError as error:
+            raise ApiError(400, "bad_topic", error.detail) from None
+        if len(payload) + len(topic.encode()) > settings.max_packet_size:
+            raise ApiError(
+                413,
+                "too_large",
+                f"topic and payload are larger than mqtt.max_packet_size, "
+                f"{settings.max_packet_size} bytes",
+            )
+        receivers = self.broker.publish_text(topic, payload, qos, retain)
+        if receivers < 0:
+            raise ApiError(507, "quota_exceeded", "the retained store is full")
+        return _answer(request, {"receivers": receivers})
+
+    # -- errors
+
+    @app.handle_errors(ApiError)
+    def refused(self, request: IRequest, failure: Failure) -> bytes:
+        """A request we refuse."""
+        error = cast(ApiError, failure.value)
+        return _error(request, error.status, error.code, error.message)
+
+    @app.handle_errors(HTTPException)
+    def no_route(self, request: IRequest, failure: Failure) -> bytes:
+        """No such path, or a method it has not."""
+        error = cast(HTTPException, failure.value)
+        path = request.path.decode("ascii", "replace")
+        if error.code == 405:
+            method = request.method.decode("ascii", "replace")
+            return _error(request, 405, "method_not_allowed", f"{path} has no method {method}")
+        return _error(request, error.code or 404, "not_found", f"no {path}")
+
+    @app.handle_errors(Exception)
+    def crashed(self, request: IRequest, failure: Failure) -> bytes:
+        """A fault of ours: logged, and told without its traceback."""
+        self.log.failure("API request {path!r} failed", failure, path=request.path)
+        return _error(request, 500, "internal_error", "internal error; see the broker's log")
+
+
+# -- requests
+
+
+def _argument(request: IRequest, name: bytes) -> str | None:
+    values = request.args.get(name)
+    if not values:
+        return None
+    try:
+        return cast(str, values[-1].decode())
+    except UnicodeDecodeError:
+        raise ApiError(400, "bad_request", f"{name.decode()}: expected UTF-8") from None
+
+
+def _limit(request: IRequest) -> int:
+    text = _argument(request, b"limit")
+    if text is None:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_LIMIT):
+        raise ApiError(
+            400, "bad_request", f"limit = {text!r}: expected a number from 1 to {MAX_LIMIT}"
+        )
+    return int(text)
+
+
+def _page(request: IRequest, names: list[str]) -> tuple[list[str], str | None]:
+    """The names of the page that was asked for, and the cursor of the next (None at the end)."""
+    limit = _limit(request)
+    after = _argument(request, b"cursor")
+    if after is not None:
+        names = [name for name in names if name > after]
+    page = heapq.nsmallest(limit, names)
+    return page, page[-1] if len(names) > limit else None
+
+
+def _body(request: IRequest) -> Json:
+    try:
+        body = json.loads(request.content.read())
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "bad_request", f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "bad_request", "the body: expected a JSON object")
+    return body
+
+
+def _message(body: Json) -> tuple[str, bytes, int, bool]:
+    """Topic, payload, QoS and retain flag of a request to publish."""
+    known = {"topic", "payload", "payload_base64", "qos", "retain"}
+    unknown = sorted(set(body) - known)
+    if unknown:
+        raise ApiError(
+            400,
+            "bad_request",
+            f"unknown key {unknown[0]!r}; there are: {', '.join(sorted(known))}",
+        )
+    topic, qos, retain = body.get("topic"), body.get("qos", 0), body.get("retain", False)
+    if not isinstance(topic, str):
+        raise ApiError(400, "bad_request", f"topic = {topic!r}: expected a text")
+    if type(qos) is not int or not 0 <= qos <= 2:
+        raise ApiError(400, "bad_request", f"qos = {qos!r}: expected 0, 1 or 2")
+    if not isinstance(retain, bool):
+        raise ApiError(400, "bad_request", f"retain = {retain!r}: expected true or false")
+    text, encoded = body.get("payload"), body.get("payload_base64")
+    if text is not None and encoded is not None:
+        raise ApiError(400, "bad_request", "expected payload or payload_base64, not both")
+    try:
+        topic.encode()
+        if encoded is not None:
+            return topic, base64.b64decode(encoded, validate=True), qos, retain
+        if text is not None and not isinstance(text, str):
+            raise ApiError(400, "bad_request", f"payload = {text!r}: expected a text")
+        return topic, (text or "").encode(), qos, retain
+    except (binascii.Error, TypeError):
+        raise ApiError(400, "bad_request", "payload_base64: expected base64 text") from None
+    except UnicodeEncodeError:
+        raise ApiError(400, "bad_request", "lone surrogates are no UTF-8 text") from None
+
+
+# -- answers
+
+
+def _answer(request: IRequest, value: object, status: int = 200) -> bytes:
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", b"application/json")
+    request.setHeader(b"cache-control", b"no-store")
+    return json.dumps(value, default=str).encode() + b"\n"
+
+
+def _error(request: IRequest, status: int, code: str, message: str) -> bytes:
+    return _answer(request, {"error": {"code": code, "message": message}}, status)
+
+
+def _subscriptions(session: Session) -> list[Json]:
+    identifiers = session.identifiers or {}
+    return [
+        {
+            "client_id": session.client_id,
+            "topic_filter": topic_filter,
+            "qos": options & QOS_MASK,
+            "no_local": bool(options & NO_LOCAL),
+            "retain_as_published": bool(options & RETAIN_AS_PUBLISHED),
+            "subscription_identifier": identifiers.get(topic_filter),
+        }
+        for topic_filter, options in (session.subscriptions or {}).items()
+    ]
+
+
+def _name_of(callback: Any) -> str:
+    """Where a callback is defined, `package.module.Class.method`."""
+    name = getattr(callback, "__qualname__", None)
+    if name is None:
+        callback = type(callback)
+        name = callback.__qualname__
+    return f"{getattr(callback, '__module__', '?')}.{name}"

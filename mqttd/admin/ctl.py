@@ -1,0 +1,510 @@
+"""`mqttd-ctl`: look into a running broker, and manage its users, from a shell.
+
+    mqttd-ctl  --HTTP over the Unix socket-->  the broker (mqttd.admin.api)
+        |
+        +-- users ...  --->  the password file itself, with or without a broker
+
+A program of its own: it runs no reactor, finds the socket by the configuration file, and needs
+the right to open it (the broker's user, or root).
+
+Promise: one request per page of a list; exit status 0 when done, 1 with one line on standard
+error when not, 2 for a wrong command line. Text that came from clients is printed with its
+control characters escaped. See docs/reference/ctl.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import getpass
+import http.client
+import json
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+if TYPE_CHECKING:
+    from mqttd.config.schema import Config
+
+__all__ = ["Client", "CtlError", "main"]
+
+DEFAULT_CONFIG: Final = "etc/mqttd.conf"
+#: Seconds to wait for an answer.
+TIMEOUT: Final = 30.0
+
+Json = dict[str, Any]
+
+
+class CtlError(Exception):
+    """What was asked cannot be done; the text is the one line the operator sees."""
+
+
+class Client:
+    """Speaks to the broker that listens on the Unix socket `path`."""
+
+    def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
+        self.path = path
+        self.timeout = timeout
+
+    def get(self, path: str, **query: object) -> Json:
+        """GET below /api/v1; a query item that is None is left out."""
+        given = {key: value for key, value in query.items() if value is not None}
+        return self.request("GET", f"{path}?{urlencode(given)}" if given else path)
+
+    def request(self, method: str, path: str, body: Json | None = None) -> Json:
+        """One request; raises CtlError with the broker's message if it is refused."""
+        connection = _UnixConnection(self.path, self.timeout)
+        try:
+            connection.request(
+                method,
+                "/api/v1" + path,
+                None if body is None else json.dumps(body).encode(),
+                {"Content-Type": "application/json", "Connection": "close"},
+            )
+            response = connection.getresponse()
+            status, data = response.status, response.read()
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise CtlError(f"no broker is running at {self.path}") from None
+        except PermissionError:
+            raise CtlError(
+                f"no right to open {self.path}: run this as the broker's user, or as root"
+            ) from None
+        except TimeoutError:
+            raise CtlError(
+                f"the broker at {self.path} did not answer within {self.timeout:g} s"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise CtlError(f"talking to the broker at {self.path} failed: {error!r}") from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise CtlError(f"what listens at {self.path} is no mqttd (HTTP status {status})")
+        if status >= 400:
+            raise CtlError(str(answer.get("error", {}).get("message", f"HTTP status {status}")))
+        return answer
+
+    def pages(self, path: str, key: str) -> list[Json]:
+        """The entries `key` of all pages of a list."""
+        found: list[Json] = []
+        cursor: str | None = None
+        while True:
+            answer = self.get(path, limit=1000, cursor=cursor)
+            found += answer[key]
+            cursor = answer["cursor"]
+            if cursor is None:
+                return found
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection over a Unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        run: Callable[[argparse.Namespace], int | None] = options.run
+        return run(options) or 0
+    except CtlError as error:
+        print(f"mqttd-ctl: {_printable(str(error))}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+# -- the command line
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mqttd-ctl", description="Look into a running mqttd, and manage its users."
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--socket", metavar="PATH", help="the broker's Unix socket")
+    where.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help=f"the broker's configuration, which names the socket (default: {DEFAULT_CONFIG})",
+    )
+    shared = argparse.ArgumentParser(add_help=False)
+    # Before or behind the command; the second must not set back what the first has set.
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    shared.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(to: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> Any:
+        command = to.add_parser(name, parents=[shared], help=text, description=text)
+        command.set_defaults(run=run)
+        return command
+
+    def group(name: str, text: str) -> Any:
+        made = commands.add_parser(name, help=text, description=text)
+        return made.add_subparsers(required=True, metavar="COMMAND")
+
+    add(commands, "status", _status, "Who and where the broker is, and what it holds.")
+    add(commands, "metrics", _metrics, "All counters and gauges.")
+
+    clients = group("clients", "Clients, connected or with a session that waits for them.")
+    add(clients, "list", _clients_list, "List all clients.")
+    for name, run, text in (
+        ("show", _clients_show, "Show one client."),
+        ("kick", _clients_kick, "End a client's connection."),
+    ):
+        add(clients, name, run, text).add_argument("client_id", metavar="ID")
+
+    listing = add(
+        group("subscriptions", "Who subscribes to what."),
+        "list",
+        _subscriptions_list,
+        "List subscriptions.",
+    )
+    listing.add_argument("--client", metavar="ID", help="of this client only")
+
+    add(group("auth", "Who may connect and do what."), "list", _auth_list,
+        "List the modules in the order they are asked, with their counters.")  # fmt: skip
+    add(group("acl", "Access rules."), "reload", _acl_reload,
+        "Read the access rules again; with a mistake in them the old ones stay.")  # fmt: skip
+    add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
+
+    publish = add(commands, "publish", _publish, "Publish a message as the broker itself.")
+    publish.add_argument("topic", metavar="TOPIC")
+    publish.add_argument("payload", metavar="PAYLOAD", help="text; - reads standard input")
+    publish.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
+    publish.add_argument("--retain", action="store_true")
+
+    users = group("users", "Users of the password file (auth.username.file).")
+    for name, run, text in (
+        ("add", _users_add, "Add a user; asks for the password, or reads a line from a pipe."),
+        ("passwd", _users_passwd, "Give a user a new password."),
+        ("del", _users_delete, "Delete a user."),
+    ):
+        command = add(users, name, run, text)
+        command.add_argument("user", metavar="USER")
+        command.add_argument("--file", metavar="PATH", help="the password file")
+    add(users, "list", _users_list, "List the users.").add_argument(
+        "--file", metavar="PATH", help="the password file"
+    )
+    return parser
+
+
+def _config(options: argparse.Namespace) -> Config:
+    """The broker's configuration, from where the command line says."""
+    from mqttd.config.load import ConfigError, load
+
+    path = options.config
+    if path is None and os.path.exists(DEFAULT_CONFIG):
+        path = DEFAULT_CONFIG
+    try:
+        return load(path, os.environ)
+    except ConfigError as error:
+        raise CtlError(f"the configuration has mistakes: {error.mistakes[0]}") from None
+    except OSError as error:
+        raise CtlError(f"{path}: {error.strerror}") from None
+
+
+def _client(options: argparse.Namespace) -> Client:
+    return Client(options.socket or _config(options).admin.socket)
+
+
+# -- commands
+
+
+def _status(options: argparse.Namespace) -> None:
+    answer = _client(options).get("/status")
+    if options.json:
+        return _print_json(answer)
+    how = "compiled" if answer["compiled"] else "pure Python"
+    _print_pairs(
+        [
+            ("name", answer["name"]),
+            ("version", f"{answer['version']} ({how}), Python {answer['python']}"),
+            ("pid", answer["pid"]),
+            ("uptime", _duration(answer["uptime"])),
+            ("who may connect", answer["who_may_connect"]),
+            *((name.replace("_", " "), value) for name, value in answer["stats"].items()
+              if name != "uptime_seconds"),
+        ]
+    )  # fmt: skip
+    print()
+    _print_table(
+        answer["listeners"],
+        ["name", "kind", "host", "port", "transport", "connections", "max_connections"],
+    )
+
+
+def _metrics(options: argparse.Namespace) -> None:
+    answer = _client(options).get("/metrics")
+    if options.json:
+        return _print_json(answer)
+    _print_pairs([*answer["gauges"].items(), *answer["counters"].items()])
+
+
+def _clients_list(options: argparse.Namespace) -> None:
+    clients = _client(options).pages("/clients", "clients")
+    if options.json:
+        return _print_json({"clients": clients})
+    for client in clients:
+        client["peer"] = _peer(client)
+    _print_table(
+        clients,
+        ["client_id", "username", "connected", "peer", "listener", "subscriptions", "inflight",
+         "mqueue"],
+    )  # fmt: skip
+
+
+def _clients_show(options: argparse.Namespace) -> None:
+    answer = _client(options).get("/clients/" + quote(options.client_id, safe=""))
+    if options.json:
+        return _print_json(answer)
+    _print_pairs([(name.replace("_", " "), value) for name, value in answer.items()])
+
+
+def _clients_kick(options: argparse.Namespace) -> None:
+    path = "/clients/" + quote(options.client_id, safe="")
+    answer = _client(options).request("DELETE", path)
+    _done(options, answer, f"ended the connection of {options.client_id}")
+
+
+def _subscriptions_list(options: argparse.Namespace) -> None:
+    client = _client(options)
+    if options.client is not None:
+        found = client.get("/subscriptions", client_id=options.client)["subscriptions"]
+    else:
+        found = client.pages("/subscriptions", "subscriptions")
+    if options.json:
+        return _print_json({"subscriptions": found})
+    _print_table(
+        found,
+        ["client_id", "topic_filter", "qos", "no_local", "retain_as_published",
+         "subscription_identifier"],
+    )  # fmt: skip
+
+
+def _auth_list(options: argparse.Namespace) -> None:
+    answer = _client(options).get("/auth")
+    if options.json:
+        return _print_json(answer)
+    _print_table(
+        answer["modules"],
+        ["kind", "seq", "name", "hit", "ok", "deny", "ignore", "error", "description"],
+    )
+
+
+def _acl_reload(options: argparse.Namespace) -> None:
+    _done(options, _client(options).request("POST", "/acl/reload"), "the new rules are in force")
+
+
+def _hooks_list(options: argparse.Namespace) -> None:
+    answer = _client(options).get("/hooks")
+    if options.json:
+        return _print_json(answer)
+    rows = [
+        {"point": point["point"], "errors": point["errors"], **callback}
+        for point in answer["hooks"]
+        for callback in point["callbacks"]
+    ]
+    _print_table(rows, ["point", "priority", "callback", "errors"])
+
+
+def _publish(options: argparse.Namespace) -> None:
+    if options.payload == "-":
+        payload = sys.stdin.buffer.read()
+    else:
+        payload = os.fsencode(options.payload)
+    answer = _client(options).request(
+        "POST",
+        "/publish",
+        {
+            "topic": options.topic,
+            "payload_base64": base64.b64encode(payload).decode(),
+            "qos": options.qos,
+            "retain": options.retain,
+        },
+    )
+    count = answer["receivers"]
+    _done(options, answer, f"published to {count} receiver{'' if count == 1 else 's'}")
+
+
+# -- users
+
+
+def _users_file(options: argparse.Namespace) -> str:
+    # The helpers warn of a file that everybody may read: one line, not Python's two.
+    warnings.showwarning = _warn
+    return str(options.file or _config(options).auth.username.file)
+
+
+def _users_add(options: argparse.Namespace) -> None:
+    path = _users_file(options)
+    if options.user in _users(path):
+        raise CtlError(f"{path}: user {options.user!r} is there already; use: users passwd")
+    _set_password(options, path)
+
+
+def _users_passwd(options: argparse.Namespace) -> None:
+    path = _users_file(options)
+    if options.user not in _users(path):
+        raise CtlError(f"{path}: no user {options.user!r}; use: users add")
+    _set_password(options, path)
+
+
+def _set_password(options: argparse.Namespace, path: str) -> None:
+    from mqttd.access.username import add_user
+
+    new = _file_access(add_user, path, options.user, _new_password(options.user))
+    text = f"{'added' if new else 'changed'} {options.user} in {path}; {_AT_NEXT_START}"
+    _done(options, {"user": options.user, "new": new}, text)
+
+
+def _users_delete(options: argparse.Namespace) -> None:
+    from mqttd.access.username import delete_user
+
+    path = _users_file(options)
+    if not _file_access(delete_user, path, options.user):
+        raise CtlError(f"{path}: no user {options.user!r}")
+    text = f"deleted {options.user} from {path}; {_AT_NEXT_START}"
+    _done(options, {"deleted": options.user}, text)
+
+
+_AT_NEXT_START: Final = "a running broker reads it when it starts next"
+
+
+def _users_list(options: argparse.Namespace) -> None:
+    users = sorted(_users(_users_file(options)))
+    if options.json:
+        return _print_json({"users": users})
+    for user in users:
+        print(_printable(user))
+
+
+def _users(path: str) -> dict[str, str]:
+    from mqttd.access.username import read_users
+
+    if not os.path.exists(path):
+        return {}
+    found: dict[str, str] = _file_access(read_users, path)
+    return found
+
+
+def _file_access(call: Callable[..., Any], path: str, *args: object) -> Any:
+    try:
+        return call(path, *args)
+    except OSError as error:
+        raise CtlError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise CtlError(str(error)) from None
+
+
+def _new_password(user: str) -> str:
+    """Asked for twice on a terminal, else the first line of standard input."""
+    if sys.stdin.isatty():
+        password = getpass.getpass(f"Password for {user}: ")
+        if getpass.getpass("Again: ") != password:
+            raise CtlError("the two passwords differ")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise CtlError("an empty password is no password")
+    return password
+
+
+def _warn(message: Warning | str, *args: object, **more: object) -> None:
+    print(f"mqttd-ctl: {message}", file=sys.stderr)
+
+
+# -- output
+
+
+def _done(options: argparse.Namespace, answer: Json, text: str) -> None:
+    if options.json:
+        _print_json(answer)
+    else:
+        print(_printable(text))
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    rows = [(name, _text(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def _print_table(rows: Sequence[Json], columns: Sequence[str]) -> None:
+    """Columns as wide as what is in them; numbers to the right."""
+    cells = [[_text(row.get(column)) for column in columns] for row in rows]
+    heads = [column.replace("_", " ") for column in columns]
+    widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(columns))]
+    numeric = [
+        bool(rows) and all(type(row.get(column)) in (int, float) for row in rows)
+        for column in columns
+    ]
+    for line in [heads, *cells]:
+        parts = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print("  ".join(parts).rstrip())
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    """`text` with what a terminal would obey (escapes, line ends) made visible."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
+
+
+def _peer(client: Json) -> str:
+    host = client["peerhost"]
+    if not host:
+        return ""
+    return f"[{host}]:{client['peerport']}" if ":" in host else f"{host}:{client['peerport']}"
+
+
+def _duration(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
+    shown = [f"{number} {unit}" for number, unit in parts if number]
+    return " ".join(shown[:2]) or "0 s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

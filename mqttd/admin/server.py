@@ -1,0 +1,167 @@
+"""Serves the HTTP interface on a Unix socket, which the file system protects.
+
+    mqttd-ctl, curl --unix-socket  -->  data/mqttd.sock (0600)  -->  Api
+
+Who may open the socket may do everything: it belongs to the broker's user, mode 0600, and is
+never reachable over a network.
+
+Promise: a socket somebody listens on is never taken over, a file that is no socket never removed;
+the socket cannot be connected to before its mode is set; a request's body is refused, not
+buffered, beyond `max_body` bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from typing import Any, Final
+
+from twisted.application.service import Service
+from twisted.web.resource import IResource
+from twisted.web.server import Request, Site
+
+__all__ = ["AdminService", "AdminSocketError", "claim"]
+
+SOCKET_MODE: Final = 0o600
+#: Seconds after which a connection that says nothing is closed.
+IDLE_TIMEOUT: Final = 60
+
+_TOO_LARGE: Final = b'{"error":{"code":"too_large","message":"the request body is too large"}}\n'
+
+
+class AdminSocketError(Exception):
+    """The Unix socket cannot be had; the text names it and says what to do."""
+
+
+class AdminService(Service):
+    """Listens on `path` while it runs.
+
+    Arguments: the resource to serve, the path of the socket, the reactor, bytes a request's body
+    may have. Raises `AdminSocketError` at once if the path is taken or cannot be used.
+    """
+
+    def __init__(self, resource: IResource, path: str, reactor: Any, max_body: int) -> None:
+        claim(path)
+        self.path = path
+        self.reactor = reactor
+        self.site: Any = _Site(  # type: ignore[no-untyped-call]
+            resource, requestFactory=_request_class(max_body), timeout=IDLE_TIMEOUT
+        )
+        self.site.displayTracebacks = False
+        self.site.noisy = False
+        self.port: Any = None
+
+    def startService(self) -> None:
+        """Create the socket and listen."""
+        # Twisted binds, sets the mode, then listens: nobody can connect before.
+        self.port = self.reactor.listenUNIX(self.path, self.site, mode=SOCKET_MODE)
+        super().startService()  # type: ignore[no-untyped-call]
+
+    def stopService(self) -> Any:
+        """Stop listening, which removes the socket."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        port, self.port = self.port, None
+        return port.stopListening() if port is not None else None
+
+
+def claim(path: str) -> None:
+    """Make sure that a socket can be created at `path`; removes one that nobody listens on.
+
+    Raises `AdminSocketError`.
+    """
+    directory = os.path.dirname(path) or "."
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        if not os.path.isdir(directory):
+            raise AdminSocketError(
+                f"admin.socket = {path!r}: there is no directory {directory!r}; create it, or"
+                " choose another path"
+            ) from None
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise AdminSocketError(
+                f"admin.socket = {path!r}: no right to create files in {directory!r}"
+            ) from None
+        return
+    except OSError as error:
+        raise AdminSocketError(f"admin.socket = {path!r}: {error.strerror}") from None
+    if not stat.S_ISSOCK(mode):
+        raise AdminSocketError(
+            f"admin.socket = {path!r} is there and is no socket; expected a path for a new one"
+        )
+    try:
+        if _alive(path):
+            raise AdminSocketError(
+                f"admin.socket = {path!r} is in use by another process; stop it, or choose"
+                " another path"
+            )
+        os.unlink(path)
+    except OSError as error:
+        raise AdminSocketError(f"admin.socket = {path!r}: {error.strerror}") from None
+
+
+def _alive(path: str) -> bool:
+    """True if somebody listens on the socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True  # its backlog is full
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
+                return False
+            raise
+    return True
+
+
+class _Site(Site):
+    """A site without an access log: what changes something is logged by the API itself."""
+
+    def log(self, request: Any) -> None:
+        pass
+
+
+class _BoundedRequest(Request):
+    """A request whose body may have `max_body` bytes; a larger one ends the connection."""
+
+    max_body = 0
+    refused = False
+    taken = 0
+
+    def gotLength(self, length: int | None) -> None:
+        if length is not None and length > self.max_body:
+            self._refuse()
+        else:
+            super().gotLength(length)  # type: ignore[no-untyped-call]
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self.taken += len(data)
+        if self.refused:
+            return
+        if self.taken > self.max_body:
+            self._refuse()
+        else:
+            super().handleContentChunk(data)  # type: ignore[no-untyped-call]
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        if not self.refused:
+            super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
+
+    def _refuse(self) -> None:
+        self.refused = True
+        transport: Any = self.channel.transport
+        transport.write(
+            b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(_TOO_LARGE) + _TOO_LARGE
+        )
+        self.channel.loseConnection()
+
+
+def _request_class(limit: int) -> type[Request]:
+    class BoundedRequest(_BoundedRequest):
+        max_body = limit
+
+    return BoundedRequest

@@ -1,0 +1,1 @@
+"""What the broker says about itself: `$SYS` topics."""
