@@ -46,7 +46,15 @@ from mqttd.session.node import Node
 from mqttd.session.route import Grant
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER, Settings
-from mqttd.types import Action, AuthResult, ClientInfo
+from mqttd.types import (
+    AUTH_IGNORE,
+    Action,
+    AuthError,
+    AuthOk,
+    AuthResult,
+    ClientInfo,
+    Verdict,
+)
 
 __all__ = ["Broker"]
 
@@ -57,9 +65,10 @@ _PUBLISH: Final = "publish"
 class Broker(Node):
     """The broker of one node.
 
-    Arguments: settings; `access` (see `mqttd.access`), `hooks` (see `broker.hooks`); `clock` gives µs since 1970 for message ids; `now` the monotonic milliseconds of the start;
-    `soon(callable)` runs something in a later turn; `log(event, fields)` gets one structured event
-    per refusal, fault and disconnect.
+    Arguments: settings; `access` (see `mqttd.access`), `hooks` (see `broker.hooks`); `clock` gives
+    µs since 1970 for message ids; `now` the monotonic milliseconds of the start; `soon(callable)`
+    runs something in a later turn; `log(event, fields)` gets one structured event per refusal,
+    fault and disconnect.
     """
 
     def __init__(
@@ -93,7 +102,6 @@ class Broker(Node):
             settings.retained_max_payload,
         )
         self.pubsub = PubSub(self, self.router, self.retainer)
-        self._assigned: int = 0
         self.hooks_changed("", False)
 
     # -- hooks ---------------------------------------------------------------------------------
@@ -101,6 +109,7 @@ class Broker(Node):
     def hooks_changed(self, point: str, listening: bool) -> None:
         """A hook point gained or lost its listeners: precompute what the hot path asks."""
         hooks = self.hooks
+        self.epoch += 1
         self.tap_publish = bool(hooks.listening("message.publish"))
         self.tap_delivered = bool(hooks.listening("message.delivered")) or bool(
             hooks.listening("delivery.completed")
@@ -157,10 +166,7 @@ class Broker(Node):
             self._refuse(channel, connect, fault.reason_code, fault.detail)
             return
         if not connect.client_id:
-            self._assigned += 1
-            connect.client_id = "mqttd-{:x}-{:x}".format(
-                self.guid.next(self.clock()), self._assigned
-            )
+            connect.client_id = f"mqttd-{self.next_message_id():x}"
             channel.assigned = True
         host, port = channel.edge.peer(channel)
         client = ClientInfo(
@@ -173,16 +179,30 @@ class Broker(Node):
             connect.clean_start,
             connect.keep_alive,
         )
-        result: object
         if self.hooks.listening("client.connect"):
             self.hooks.run_hooks("client.connect", (client,), connect.properties)
-        result = self.access.authenticate(client, connect.password)
+        result = self._authenticate(client, connect.password)
         connect.password = None
         if isinstance(result, AuthResult):
             self._authenticated(channel, connect, client, result)
             return
         waiting: Any = result
         waiting.addCallback(_Later(self, channel, connect, client))
+
+    def _authenticate(self, client: ClientInfo, password: bytes | None) -> object:
+        """Hook client.authenticate first, then the chain; an AuthResult or a Deferred of one."""
+        if self.hooks.listening("client.authenticate"):
+            _, verdict = self.hooks.run_hooks(
+                "client.authenticate", (client, password), AUTH_IGNORE
+            )
+            if isinstance(verdict, AuthOk):
+                client.superuser = verdict.superuser
+                client.attributes = verdict.attributes
+                return AuthResult(True, 0, "", verdict.superuser, verdict.attributes)
+            if isinstance(verdict, AuthError):
+                return AuthResult(False, verdict.reason_code, verdict.reason)
+        result: object = self.access.authenticate(client, password)
+        return result
 
     def _connect_fault(self, connect: Connect) -> MqttError | None:
         settings = self.settings
@@ -246,8 +266,8 @@ class Broker(Node):
             self._refuse(channel, connect, result.reason_code, result.reason)
             return
         will = connect.will
-        if will is not None and not self.access.authorize(
-            client, Action("publish", will.qos, will.retain), will.topic
+        if will is not None and not self._authorize(
+            client, Action(_PUBLISH, will.qos, will.retain), will.topic
         ):
             self._refuse(
                 channel, connect, reasons.NOT_AUTHORIZED, "no right to the will topic " + will.topic
@@ -485,6 +505,15 @@ class Broker(Node):
         return Grant(self.router.route(topic), topic, allowed, self.epoch)
 
     def _authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        """Hook client.authorize first, then the chain."""
+        if self.hooks.listening("client.authorize"):
+            _, verdict = self.hooks.run_hooks(
+                "client.authorize", (client, action, topic), Verdict.IGNORE
+            )
+            if verdict is Verdict.ALLOW:
+                return True
+            if verdict is Verdict.DENY:
+                return False
         return bool(self.access.authorize(client, action, topic))
 
     def publish(self, message: Message) -> int:

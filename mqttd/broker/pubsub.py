@@ -99,7 +99,7 @@ class PubSub:
             latest = self.node.now + settings.retained_expiry
             if not expires_at or expires_at > latest:
                 expires_at = latest
-        size = len(message.payload) + len(message.topic)
+        size = len(message.payload)
         return self.retainer.store(message.topic, message, size, expires_at) == reasons.SUCCESS
 
     def dispatch(self, message: Message, route: Route) -> int:

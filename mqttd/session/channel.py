@@ -40,7 +40,7 @@ from mqttd.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from mqttd.codec.parser import parse_packet
+from mqttd.codec.parser import check_direction, parse_packet
 from mqttd.codec.properties import Properties, decode_properties, encode_properties
 from mqttd.codec.reasons import (
     MalformedPacket,
@@ -927,6 +927,7 @@ class Channel(Timer):
         if kind in (2, 9, 11, 13) or kind == 0:
             raise ProtocolViolation(f"packet type {kind} from a client")
         packet = parse_packet(b0, body, self.version)
+        check_direction(packet, True)
         if isinstance(packet, Subscribe):
             self.node.subscribe(self, packet)
         elif isinstance(packet, Unsubscribe):

@@ -44,10 +44,13 @@ class Wheel:
     >>> wheel = Wheel(0)
     """
 
-    __slots__ = ("_slots", "_tick", "count")
+    __slots__ = ("_dead", "_slots", "_tick", "count")
 
     def __init__(self, now: int) -> None:
         self._slots: list[list[Timer] | None] = [None] * _SLOTS
+        # Cancelled entries by slot: a slot that is half dead is swept, so that a storm of short
+        # connections does not keep their channels alive until the slot comes.
+        self._dead: list[int] = [0] * _SLOTS
         self._tick: int = now >> _SHIFT
         #: Entries in the wheel, cancelled ones included until their slot comes.
         self.count: int = 0
@@ -66,8 +69,28 @@ class Wheel:
         self._put(timer, tick)
 
     def cancel(self, timer: Timer) -> None:
-        """Forget the timer's deadline; its entry goes when its slot comes."""
+        """Forget the timer's deadline; its entry goes when its slot comes or is swept."""
         timer.due_at = 0
+        if timer.slotted:
+            at = timer.slotted & _MASK
+            dead = self._dead[at] + 1
+            self._dead[at] = dead
+            slot = self._slots[at]
+            if slot is not None and dead > 32 and dead * 2 > len(slot):
+                self._sweep(at, slot)
+
+    def _sweep(self, at: int, slot: list[Timer]) -> None:
+        kept: list[Timer] = []
+        for timer in slot:
+            if timer.slotted & _MASK != at or timer.slotted == 0:
+                continue
+            if timer.due_at:
+                kept.append(timer)
+            else:
+                timer.slotted = 0
+        self.count -= len(slot) - len(kept)
+        self._slots[at] = kept
+        self._dead[at] = 0
 
     def _put(self, timer: Timer, tick: int) -> None:
         timer.slotted = tick
@@ -92,6 +115,7 @@ class Wheel:
             if slot is None:
                 continue
             self._slots[tick & _MASK] = None
+            self._dead[tick & _MASK] = 0
             self.count -= len(slot)
             for timer in slot:
                 if timer.slotted > tick or timer.slotted == 0:
