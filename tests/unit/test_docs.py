@@ -1,0 +1,181 @@
+"""The documentation holds together: links lead somewhere, examples are files, nothing is stale."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import re
+import runpy
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mqttd.access.acl_conf import read_acl
+from mqttd.broker.hooks import POINTS, Hooks
+from mqttd.config.load import load
+from mqttd.session.channel import STATES
+from mqttd.session.message import Message
+from mqttd.types import OK, STOP
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = sorted(
+    path for path in (DOCS / "examples").rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts
+)
+PAGES = sorted(DOCS.rglob("*.md"))
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INCLUDE = re.compile(r"^<!-- include: (\S+) -->\n```", re.MULTILINE)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def load_script(path: Path) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("generate_docs", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+GENERATE: Any = load_script(ROOT / "scripts/generate-docs")
+
+
+def links(page: Path) -> list[str]:
+    text = FENCE.sub("", page.read_text("utf-8"))
+    return [target for target in LINK.findall(text) if "://" not in target]
+
+
+def anchors(page: Path) -> set[str]:
+    text = FENCE.sub("", page.read_text("utf-8"))
+    return {GENERATE.anchor(heading.strip()) for heading in re.findall(r"(?m)^#+ (.*)$", text)}
+
+
+# -- links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        file, _, fragment = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{name(page)} links to {link}, which is not there"
+        assert target.is_relative_to(ROOT), f"{name(page)} links out of the project: {link}"
+        if fragment:
+            assert fragment in anchors(target), f"{name(page)}: {link} has no such heading"
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    """Reference pages may come in by the folder; all others are linked from page to page."""
+    reached = {DOCS / "index.md"}
+    todo = [DOCS / "index.md"]
+    while todo:
+        page = todo.pop()
+        for link in links(page):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            if target.suffix == ".md" and target not in reached:
+                reached.add(target)
+                todo.append(target)
+    lost = [name(page) for page in PAGES
+            if page not in reached and page.parent != DOCS / "reference"]  # fmt: skip
+    assert not lost, f"link these from docs/index.md: {lost}"
+
+
+# -- examples
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_programs_and_files_shown_are_files_that_exist(page: Path) -> None:
+    """Programs and files are never written in a page: they are included, and so tested.
+
+    Reference pages may show fragments besides, in the language they are about.
+    """
+    text = page.read_text("utf-8")
+    for file in INCLUDE.findall(text):
+        assert ROOT / file in EXAMPLES, f"{name(page)} includes {file}, which is not an example"
+    rest = GENERATE.BLOCK.sub("", text)
+    written = [language for language, _ in FENCE.findall(rest) if language not in {"text", "sh"}]
+    if page.parent == DOCS / "reference":
+        written = [language for language in written if language == "python"]
+    assert not written, f"{name(page)}: put these blocks in docs/examples/: {written}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_every_example_is_shown_on_a_page(example: Path) -> None:
+    assert any(name(example) in INCLUDE.findall(page.read_text("utf-8")) for page in PAGES)
+
+
+def test_the_example_configurations_load(tmp_path: Path) -> None:
+    for example in EXAMPLES:
+        if example.name.endswith(".conf") and example.name != "acl.conf":
+            load(str(example), {})
+
+
+def test_the_example_rules_can_be_read() -> None:
+    for example in EXAMPLES:
+        if example.name == "acl.conf":
+            assert read_acl(example)
+
+
+def test_the_example_hooks_do_what_they_say() -> None:
+    errors: list[object] = []
+    hooks = Hooks(on_error=lambda *error: errors.append(error))
+    runpy.run_path(str(DOCS / "examples/hook_publish.py"))["hook_all"](hooks)
+    result, message = hooks.run_hooks("message.publish", (), Message(7, "a/b", b"short"))
+    assert (result, message.id, message.topic) == (OK, 7, "site-1/a/b")
+    assert hooks.run_hooks("message.publish", (), Message(8, "a/b", bytes(1001))) == (STOP, None)
+    assert not errors
+
+
+# -- generated parts
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_generated_parts_are_fresh(page: Path) -> None:
+    """Run ``scripts/generate-docs`` after a change of a hook point, a state or an example."""
+    assert page.read_text("utf-8") == GENERATE.pages()[page]
+
+
+def test_the_reference_has_each_hook_point_once() -> None:
+    text = (DOCS / "reference/hooks.md").read_text("utf-8")
+    assert re.findall(r"(?m)^### (.*)$", text) == list(POINTS)
+
+
+def test_the_session_page_shows_the_states_of_a_channel() -> None:
+    text = (DOCS / "design/session.md").read_text("utf-8")
+    assert f"<!-- states -->\n```text\n{GENERATE.picture(STATES)}```\n" in text
+
+
+def test_a_picture_shows_every_arrow() -> None:
+    states = {1: ("a", (2, 3)), 2: ("bc", (3,)), 3: ("d", ())}
+    assert GENERATE.picture(states) == (
+        "+---+     +----+     +---+\n"
+        "| a |---->| bc |---->| d |\n"
+        "+---+     +----+     +---+\n"
+        "  |                    ^\n"
+        "  '--------------------'\n"
+    )
+    assert "| a |     | b |\n" in GENERATE.picture({1: ("a", ()), 2: ("b", ())})
+
+
+def test_the_check_tells_a_stale_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "docs/reference/hooks.md"
+    monkeypatch.setattr(GENERATE, "HOOKS", page)
+    monkeypatch.setattr(GENERATE, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(GENERATE, "hooks_page", lambda: "new\n")
+    monkeypatch.setattr(GENERATE, "ROOT", tmp_path)
+    page.parent.mkdir(parents=True)
+    page.write_text("old\n", "utf-8")
+    assert GENERATE.main(["--check"]) == 1
+    assert "docs/reference/hooks.md is out of date" in capsys.readouterr().out
+    assert GENERATE.main([]) == 0
+    assert GENERATE.main(["--check"]) == 0
