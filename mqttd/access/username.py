@@ -74,6 +74,7 @@ class Username:
         self._reactor = reactor
         self._pool = pool
         self._own_pool: ThreadPool | None = None
+        self._stopped = False
         self._trigger: Any = None
         self._waiting = 0
         self._path = Path()
@@ -115,7 +116,9 @@ class Username:
         self._waiting += 1
         # A Deferred of its own: one that is cancelled leaves its thread at work, still counted.
         answer: Deferred[AuthVerdict] = Deferred()
-        work = deferToThreadPool(self._reactor, self._threads(), _verify, hashed, secret)
+        work = deferToThreadPool(
+            self._reactor, self._threads(), self._verify_unless_stopped, hashed, secret
+        )
         work.addBoth(self._waited).addCallback(_judge, usable)
         work.addCallbacks(answer.callback, answer.errback)
         return answer
@@ -134,6 +137,10 @@ class Username:
         self._waiting -= 1
         return result
 
+    def _verify_unless_stopped(self, hashed: str, password: bytes) -> bool:
+        """In a thread: what still waits when the broker stops is not worth a hash each."""
+        return not self._stopped and _verify(hashed, password)
+
     def _threads(self) -> Any:
         if self._pool is None:
             # Not the reactor's own pool: slow look-ups of plugins must not hold up log-ins.
@@ -145,6 +152,7 @@ class Username:
 
     def _stop(self) -> None:
         self._trigger = None
+        self._stopped = True
         if self._own_pool is not None:
             pool, self._own_pool, self._pool = self._own_pool, None, None
             pool.stop()
