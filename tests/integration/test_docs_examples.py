@@ -19,13 +19,17 @@ from pathlib import Path
 
 import pytest
 
+from mqttd import __version__
 from tests.support.broker import Broker, start_broker
 from tests.support.needs import needs_program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
 TUTORIAL = ROOT / "docs/tutorial/01-first-messages.md"
+RULES = ROOT / "docs/howto/write-acl-rules.md"
 DAEMON = ROOT / "docs/howto/run-as-a-daemon.md"
+BIN = Path(sys.executable).parent
+CTL = str(BIN / "mqttd-ctl")
 DEADLINE = 15.0  # seconds
 STEP = 0.1
 
@@ -54,7 +58,7 @@ def mosquitto(section: int) -> list[str]:
     """The mosquitto commands of one numbered section of the tutorial."""
     needs_program("mosquitto_sub", "mosquitto-clients")
     text = TUTORIAL.read_text("utf-8")
-    (part,) = re.findall(rf"(?ms)^## {section}\. .*?(?=^## )", text)
+    (part,) = re.findall(rf"(?ms)^## {section}\. .*?(?=^## |\Z)", text)
     return re.findall(r"(?m)^mosquitto_\w+ .*$", part)
 
 
@@ -70,7 +74,9 @@ def subscriber(command: str, broker: Broker) -> Iterator[subprocess.Popen[str]]:
     debug = ["-d", "-C", "1", "-W", str(int(DEADLINE))]
     process = subprocess.Popen(
         ["stdbuf", "-oL", *words(command, broker), *debug],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -106,12 +112,11 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("opened")
     users = folder / "etc/users.conf"
     users.parent.mkdir()
-    asked = [line for line in commands(TUTORIAL) if "add_user.py" in line]
+    asked = [line for line in commands(TUTORIAL) if "mqttd-ctl users" in line]
     for line in asked:
-        _, script, file, user = shlex.split(line)
-        assert file == "etc/users.conf"
-        done = run([sys.executable, script, str(users), user], input=PASSWORDS[user] + "\n")
-        assert (done.stdout, done.returncode) == (f"{user}: added\n", 0), done.stderr
+        arguments = shlex.split(line)[1:]
+        done = run([CTL, *arguments, "--file", str(users)], input=PASSWORDS[arguments[-1]] + "\n")
+        assert done.returncode == 0, done.stderr
     assert len(asked) == len(PASSWORDS)
     assert users.stat().st_mode & 0o777 == 0o600
     broker = start_broker(
@@ -126,7 +131,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def test_the_ready_line_is_the_one_the_tutorial_shows(shipped: Broker) -> None:
     (shown,) = [text for text in outputs(TUTORIAL) if text.startswith("mqttd ready")]
     (ready,) = [line for line in shipped.lines if "mqttd ready" in line]
-    ready = ready[ready.index("mqttd ready"):].replace(str(shipped.port), "1883")
+    ready = ready[ready.index("mqttd ready") :].replace(str(shipped.port), "1883")
     assert ready.replace("pure Python (slower)", "compiled") == shown
 
 
@@ -146,8 +151,42 @@ def test_the_python_program_prints_its_message(shipped: Broker) -> None:
     assert done.stdout.strip() in outputs(TUTORIAL)
 
 
+def test_the_broker_tells_about_itself(shipped: Broker) -> None:
+    assert shipped.directory is not None
+    config = str(shipped.directory / "etc/mqttd.conf")
+    asked = [shlex.split(line)[1:] for line in commands(TUTORIAL)
+             if "mqttd-ctl" in line and "users" not in line]  # fmt: skip
+    assert asked
+    for arguments in asked:
+        done = run([CTL, "--config", config, *arguments])
+        assert done.returncode == 0, done.stderr
+    (command,) = mosquitto(4)
+    with subscriber(command, shipped) as process:
+        assert received(process) == [f"$SYS/broker/version mqttd {__version__}"]
+    assert any(text.startswith("$SYS/broker/version mqttd ") for text in outputs(TUTORIAL))
+
+
+def test_new_rules_count_after_the_reload_the_page_tells(tmp_path: Path) -> None:
+    (command,) = [line for line in commands(RULES) if "reload" in line]
+    broker = start_broker(tmp_path, acl="{deny, all}.\n")
+    try:
+        arguments = [
+            str(tmp_path / word) if word.startswith("etc/") else word
+            for word in shlex.split(command)[1:]
+        ]
+        program = str(EXAMPLES / "first_messages.py")
+        (tmp_path / "etc/acl.conf").write_text("{allow, all}")
+        assert run([CTL, *arguments]).returncode != 0  # no full stop: the old rules stay
+        (tmp_path / "etc/acl.conf").write_text("{allow, all}.\n")
+        assert run([CTL, *arguments]).returncode == 0
+        done = run([sys.executable, program, str(broker.port)])
+        assert done.stdout == "greetings/python hello\n"
+    finally:
+        broker.stop()
+
+
 def test_opened_up_the_rules_say_who_may_publish(opened: Broker) -> None:
-    subscribe, alice, bob, nobody = mosquitto(4)
+    subscribe, alice, bob, nobody = mosquitto(5)
     with subscriber(subscribe, opened) as process:
         assert run(words(bob, opened)).returncode == 0  # dropped; 3.1.1 has no way to say so
         assert run(words(alice, opened)).returncode == 0
@@ -181,7 +220,7 @@ def test_a_daemon_starts_logs_and_stops_as_the_page_says(tmp_path: Path) -> None
     places = {"/var/lib/mqttd": str(tmp_path / "lib"), "/etc/mqttd": str(config.parent)}
     for shown, ours in places.items():
         rest = [word.replace(shown, ours) for word in rest]
-    done = run([str(Path(sys.executable).parent / "twistd"), *rest])
+    done = run([str(BIN / "twistd"), *rest])
     assert done.returncode == 0, done.stderr
     log, pidfile = tmp_path / "lib/mqttd.log", tmp_path / "lib/mqttd.pid"
     wait_until(lambda: log.exists() and "mqttd ready:" in log.read_text(), "the ready line")
@@ -193,9 +232,8 @@ def test_a_daemon_starts_logs_and_stops_as_the_page_says(tmp_path: Path) -> None
 def test_a_daemon_that_cannot_start_says_so_in_the_foreground(tmp_path: Path) -> None:
     config = tmp_path / "mqttd.conf"
     config.write_text('[mqtt]\nmax_qos = "many"\n')
-    twistd = str(Path(sys.executable).parent / "twistd")
-    done = run([twistd, f"--pidfile={tmp_path}/m.pid", f"--logfile={tmp_path}/m.log", "mqttd",
-                "--config", str(config)])  # fmt: skip
+    files = [f"--pidfile={tmp_path}/m.pid", f"--logfile={tmp_path}/m.log"]
+    done = run([str(BIN / "twistd"), *files, "mqttd", "--config", str(config)])
     assert done.returncode != 0
     assert "mqtt.max_qos" in done.stdout + done.stderr
     assert not (tmp_path / "m.pid").exists()

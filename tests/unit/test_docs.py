@@ -22,7 +22,8 @@ from mqttd.types import OK, STOP
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = sorted(
-    path for path in (DOCS / "examples").rglob("*")
+    path
+    for path in (DOCS / "examples").rglob("*")
     if path.is_file() and "__pycache__" not in path.parts
 )
 PAGES = sorted(DOCS.rglob("*.md"))
