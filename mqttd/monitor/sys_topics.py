@@ -44,8 +44,6 @@ COUNTER_TOPICS: Final[dict[str, str]] = {
     "connections/malformed": "malformed_packets",
     "connections/timeout": "keepalive_timeouts",
     "messages/received": "packets_received",
-    "messages/sent": "packets_sent",
-    "publish/messages/received": "messages_received",
     "publish/messages/sent": "messages_sent",
     "publish/messages/denied": "publishes_denied",
     "publish/messages/wills": "wills_published",
@@ -116,6 +114,9 @@ class SysTopics:
             "uptime": f"{stats['uptime_seconds']} seconds",
             "clients/disconnected": stats["sessions"] - connected,
             "clients/maximum": self.clients_maximum,
+            "publish/messages/received": sum(
+                counters[f"messages_received_qos{qos}"] for qos in range(3)
+            ),
             "publish/messages/dropped": self.broker.metrics.dropped(),
         }
         for topic, gauge in GAUGE_TOPICS.items():

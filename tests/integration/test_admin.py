@@ -1,0 +1,96 @@
+"""The operator's door of a real broker: mqttd-ctl, `$SYS`, and the socket itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+
+Ctl = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = start_broker(tmp_path)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def ctl(tmp_path: Path) -> Ctl:
+    def run(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [Path(sys.executable).parent / "mqttd-ctl",
+             "--config", tmp_path / "etc/mqttd.conf", *argv],
+            input=stdin, capture_output=True, text=True, timeout=20, env=os.environ,
+        )  # fmt: skip
+
+    return run
+
+
+def test_an_operator_looks_in_and_acts(broker: Broker, ctl: Ctl, tmp_path: Path) -> None:
+    assert stat.S_IMODE((tmp_path / "data/mqttd.sock").stat().st_mode) == 0o600
+    status = json.loads(ctl("status", "--json").stdout)
+    assert [listener["port"] for listener in status["listeners"]] == [broker.port]
+    assert broker.process is not None and status["pid"] == broker.process.pid
+
+    client = RawClient(broker.port, mq.V5)
+    try:
+        client.connect("one/two")
+        client.subscribe(("$SYS/broker/version", 0))
+        version = client.message()
+        assert version.payload == f"mqttd {status['version']}".encode()
+        client.subscribe(("news", 1))
+        assert "published to 1 receiver" in ctl("publish", "news", "-", stdin="hello").stdout
+        assert client.message(topic="news").payload == b"hello"
+
+        assert "one/two" in ctl("clients", "list").stdout
+        assert "news" in ctl("subscriptions", "list", "--client", "one/two").stdout
+        shown = json.loads(ctl("clients", "show", "one/two", "--json").stdout)
+        assert (shown["subscriptions"], shown["protocol_version"]) == (2, 5)
+        assert ctl("clients", "kick", "one/two").returncode == 0
+        client.expect_close(0x98)
+    finally:
+        client.close()
+
+
+def test_a_mistake_in_the_rules_is_told(broker: Broker, ctl: Ctl, tmp_path: Path) -> None:
+    assert ctl("acl", "reload").returncode == 0
+    (tmp_path / "etc/acl.conf").write_text("{allow, al}.\n")
+    refused = ctl("acl", "reload")
+    assert refused.returncode == 1
+    assert "acl.conf:1" in refused.stderr and refused.stderr.count("\n") == 1
+
+
+def test_the_socket_goes_with_the_broker_and_one_left_behind_is_no_hindrance(
+    broker: Broker, ctl: Ctl, tmp_path: Path
+) -> None:
+    path = tmp_path / "data/mqttd.sock"
+    broker.stop(hard=True)
+    assert path.exists()
+    gone = ctl("status")
+    assert (gone.returncode, gone.stderr) == (1, f"mqttd-ctl: no broker is running at {path}\n")
+    again = start_broker(tmp_path)
+    try:
+        assert ctl("status").returncode == 0
+    finally:
+        again.stop()
+    assert not path.exists()
+
+
+def test_a_socket_another_broker_listens_on_stops_the_start(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"admin\.socket = .* is in use"):
+        start_broker(tmp_path / "second", admin={"socket": str(tmp_path / "data/mqttd.sock")})
+    assert (tmp_path / "data/mqttd.sock").exists()

@@ -1,0 +1,278 @@
+"""The HTTP interface, asked without sockets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from treq.testing import StubTreq
+from twisted.internet.defer import Deferred
+
+from mqttd.admin.api import Api
+from mqttd.broker.broker import Broker
+from mqttd.codec.packets import Disconnect, Publish
+from mqttd.session.metrics import COUNTERS
+from mqttd.types import OK
+from tests.unit.admin.node import MemoryClient, make_broker
+
+BASE = "http://localhost/api/v1"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return make_broker(tmp_path)
+
+
+class Door:
+    """Asks the API of a broker; answers are (status, JSON)."""
+
+    def __init__(self, broker: Broker) -> None:
+        listeners: list[dict[str, Any]] = [{"name": "default", "port": 1883}]
+        self.stub = StubTreq(Api(broker, lambda: listeners, "anybody").resource())
+
+    def __call__(
+        self, method: str, path: str, body: object = None, data: bytes = b"", **params: str
+    ) -> tuple[int, Any]:
+        if body is not None:
+            data = json.dumps(body).encode()
+        waiting = self.stub.request(method, BASE + path, params=params, data=data)
+        self.stub.flush()
+        response = result(waiting)
+        return response.code, json.loads(result(response.content()))
+
+
+def result(waiting: Deferred[Any]) -> Any:
+    found: list[Any] = []
+    waiting.addCallbacks(found.append, lambda failure: failure.raiseException())
+    assert found, "no answer yet"
+    return found[0]
+
+
+@pytest.fixture
+def ask(broker: Broker) -> Door:
+    return Door(broker)
+
+
+def test_status_says_who_and_where_the_broker_is(ask: Door) -> None:
+    status, answer = ask("GET", "/status")
+    assert status == 200
+    assert answer["name"] == "test"
+    assert answer["listeners"] == [{"name": "default", "port": 1883}]
+    assert answer["who_may_connect"] == "anybody"
+    assert answer["stats"]["clients_connected"] == 0
+    assert {"version", "compiled", "python", "pid", "uptime"} <= answer.keys()
+
+
+def test_metrics_have_every_counter_and_gauge(ask: Door, broker: Broker) -> None:
+    MemoryClient(broker, "a")
+    _, answer = ask("GET", "/metrics")
+    assert set(answer["counters"]) == {*COUNTERS, "dropped"}
+    assert answer["gauges"] == broker.stats()
+    assert answer["gauges"]["clients_connected"] == 1
+
+
+def test_clients_come_in_pages_that_miss_and_repeat_nobody(ask: Door, broker: Broker) -> None:
+    clients = {name: MemoryClient(broker, name) for name in ("d", "b", "e", "a", "c")}
+    _, first = ask("GET", "/clients", limit="2")
+    assert [client["client_id"] for client in first["clients"]] == ["a", "b"]
+    clients["c"].send(Disconnect(0, {0x11: 0}))  # one goes while we turn the page
+    _, second = ask("GET", "/clients", limit="2", cursor=first["cursor"])
+    assert [client["client_id"] for client in second["clients"]] == ["d", "e"]
+    assert second["cursor"] is None
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "many", "²", "1" * 5000])
+def test_a_limit_out_of_range_is_refused(ask: Door, limit: str) -> None:
+    status, answer = ask("GET", "/clients", limit=limit)
+    assert (status, answer["error"]["code"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize("client_id", ["plain", "/lead", "a//b", "a b%2F?#", "käse", "..", "a/"])
+def test_a_client_is_found_by_any_client_id(ask: Door, broker: Broker, client_id: str) -> None:
+    MemoryClient(broker, client_id).subscribe("a/#")
+    status, answer = ask("GET", "/clients/" + quote(client_id, safe=""))
+    assert (status, answer.get("client_id")) == (200, client_id)
+    assert answer["connected"] is True
+    assert answer["peerhost"] == "127.0.0.1"
+    assert answer["protocol_version"] == 5
+    assert answer["subscriptions"] == 1
+    assert answer["session_expiry_interval"] == 60
+
+
+def test_a_kicked_client_is_told_why_and_its_session_stays(ask: Door, broker: Broker) -> None:
+    client = MemoryClient(broker, "a")
+    client.received()
+    assert ask("DELETE", "/clients/a") == (200, {"kicked": "a"})
+    (goodbye,) = client.received()
+    assert isinstance(goodbye, Disconnect) and goodbye.reason_code == 0x98
+    assert client.edge.closed
+    _, answer = ask("GET", "/clients/a")
+    assert answer["connected"] is False
+    status, answer = ask("DELETE", "/clients/a")
+    assert (status, answer["error"]["code"]) == (409, "not_connected")
+
+
+def test_an_unknown_client_is_not_found(ask: Door) -> None:
+    for method in ("GET", "DELETE"):
+        status, answer = ask(method, "/clients/nobody")
+        assert status == 404
+        assert answer == {"error": {"code": "not_found", "message": "no client 'nobody'"}}
+
+
+def test_subscriptions_show_their_options(ask: Door, broker: Broker) -> None:
+    MemoryClient(broker, "a").subscribe("x/#", 2, no_local=True)
+    MemoryClient(broker, "b").subscribe("$share/g/y", 1)
+    _, answer = ask("GET", "/subscriptions", client_id="a")
+    assert answer["subscriptions"] == [
+        {"client_id": "a", "topic_filter": "x/#", "qos": 2, "no_local": True,
+         "retain_as_published": False, "subscription_identifier": None}
+    ]  # fmt: skip
+    status, _ = ask("GET", "/subscriptions", client_id="c")
+    assert status == 404
+
+
+def test_all_subscriptions_come_in_pages_of_whole_clients(ask: Door, broker: Broker) -> None:
+    for name in ("a", "b", "c"):
+        client = MemoryClient(broker, name)
+        client.subscribe("x")
+        client.subscribe("y")
+    MemoryClient(broker, "silent")
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    for _ in range(5):
+        _, answer = ask("GET", "/subscriptions", limit="3", **cursor)
+        seen += [found["client_id"] for found in answer["subscriptions"]]
+        if answer["cursor"] is None:
+            break
+        cursor = {"cursor": answer["cursor"]}
+    assert seen == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_auth_names_the_modules_in_order(ask: Door) -> None:
+    _, answer = ask("GET", "/auth")
+    assert [module["name"] for module in answer["modules"]] == ["username", "anonymous", "acl"]
+
+
+def test_reloaded_rules_hold_for_connected_clients(
+    ask: Door, broker: Broker, tmp_path: Path
+) -> None:
+    client = MemoryClient(broker, "a")
+    client.send(Publish("t", b"1", 1, packet_id=1))
+    (tmp_path / "acl.conf").write_text("{deny, all}.\n")
+    assert ask("POST", "/acl/reload") == (200, {"reloaded": True})
+    client.received()
+    client.send(Publish("t", b"2", 1, packet_id=2))
+    (answer,) = client.received()
+    assert getattr(answer, "reason_code", None) == 0x87
+
+
+def test_rules_with_a_mistake_are_refused_and_the_old_ones_stay(
+    ask: Door, broker: Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "acl.conf").write_text("{deny, all\n")
+    status, answer = ask("POST", "/acl/reload")
+    assert (status, answer["error"]["code"]) == (422, "reload_failed")
+    assert "acl.conf:" in answer["error"]["message"]
+    client = MemoryClient(broker, "a")
+    client.received()
+    client.send(Publish("t", b"1", 1, packet_id=1))
+    (answer,) = client.received()
+    assert getattr(answer, "reason_code", None) in (0, 0x10)
+
+
+def test_hooks_list_who_listens(ask: Door, broker: Broker) -> None:
+    def on_connected(client: object, acc: object) -> Any:
+        return OK
+
+    broker.hooks.hook("client.connected", on_connected, priority=7)
+    _, answer = ask("GET", "/hooks")
+    (point,) = [point for point in answer["hooks"] if point["callbacks"]]
+    assert point["point"] == "client.connected"
+    (callback,) = point["callbacks"]
+    assert callback["priority"] == 7
+    assert callback["callback"].endswith("on_connected")
+
+
+@pytest.mark.parametrize(
+    ("body", "payload"),
+    [
+        ({"payload": "grün"}, "grün".encode()),
+        ({"payload_base64": "AP8="}, b"\x00\xff"),
+        ({}, b""),
+    ],
+)
+def test_a_published_message_reaches_subscribers(
+    ask: Door, broker: Broker, body: dict[str, str], payload: bytes
+) -> None:
+    client = MemoryClient(broker, "a")
+    client.subscribe("t/#", 1)
+    client.received()
+    assert ask("POST", "/publish", {"topic": "t/x", "qos": 1, **body}) == (200, {"receivers": 1})
+    (message,) = client.received()
+    assert isinstance(message, Publish)
+    assert (message.topic, message.payload, message.qos) == ("t/x", payload, 1)
+
+
+def test_a_retained_message_is_there_for_later_subscribers(ask: Door, broker: Broker) -> None:
+    ask("POST", "/publish", {"topic": "t", "payload": "x", "retain": True})
+    client = MemoryClient(broker, "a")
+    client.received()
+    client.subscribe("t")
+    assert [p.payload for p in client.received() if isinstance(p, Publish)] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"topic": "a/#"}, "bad_topic"),
+        ({"topic": ""}, "bad_topic"),
+        ({"topic": "a\0"}, "bad_topic"),
+        ({"topic": "/".join("a" * 200)}, "bad_topic"),
+        ({"topic": "a" * 70000}, "bad_topic"),
+        ({"topic": "\ud800"}, "bad_request"),
+        ({"topic": "a", "payload": "\ud800"}, "bad_request"),
+        ({"topic": 1}, "bad_request"),
+        ({}, "bad_request"),
+        ([], "bad_request"),
+        ({"topic": "a", "qos": 3}, "bad_request"),
+        ({"topic": "a", "qos": True}, "bad_request"),
+        ({"topic": "a", "retain": 1}, "bad_request"),
+        ({"topic": "a", "payload": 1}, "bad_request"),
+        ({"topic": "a", "payload_base64": "?"}, "bad_request"),
+        ({"topic": "a", "payload_base64": 7}, "bad_request"),
+        ({"topic": "a", "payload_base64": "ä"}, "bad_request"),
+        ({"topic": "a", "payload": "x", "payload_base64": "eA=="}, "bad_request"),
+        ({"topic": "a", "retian": True}, "bad_request"),
+        ({"topic": "a", "payload": "x" * 1_048_576}, "too_large"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(ask: Door, body: object, code: str) -> None:
+    status, answer = ask("POST", "/publish", body)
+    assert (400 <= status < 500, answer["error"]["code"]) == (True, code)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 200_000])
+def test_a_body_that_is_no_json_is_refused(ask: Door, data: bytes) -> None:
+    status, answer = ask("POST", "/publish", data=data)
+    assert (status, answer["error"]["code"]) == (400, "bad_request")
+
+
+def test_unknown_paths_and_methods_are_errors_in_json(ask: Door) -> None:
+    status, answer = ask("GET", "/nothing")
+    assert (status, answer["error"]["code"]) == (404, "not_found")
+    status, answer = ask("POST", "/status")
+    assert (status, answer["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_a_fault_of_ours_shows_no_traceback(broker: Broker) -> None:
+    def fail() -> list[dict[str, Any]]:
+        raise RuntimeError("secret")
+
+    ask = Door(broker)
+    ask.stub = StubTreq(Api(broker, fail).resource())
+    status, answer = ask("GET", "/status")
+    assert (status, answer["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in answer["error"]["message"]

@@ -1,0 +1,115 @@
+"""`mqttd-ctl` without a broker: its command line, the password file, what it prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from mqttd.admin import ctl
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "etc" / "mqttd.conf"
+    path.parent.mkdir()
+    path.write_text("")
+    return path
+
+
+def test_one_line_says_that_no_broker_is_running(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main(["--config", str(config), "status"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"mqttd-ctl: no broker is running at {config.parent.parent}/data/mqttd.sock\n"
+
+
+def test_a_mistake_in_the_configuration_is_named(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text("[mqtt]\nmax_qoz = 1\n")
+    assert ctl.main(["--config", str(config), "status"]) == 1
+    err = capsys.readouterr().err
+    assert "max_qoz" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [[], ["clients"], ["clients", "show"], ["publish", "a"],
+                                  ["publish", "a", "b", "--qos", "3"], ["nonsense"],
+                                  ["--socket", "s", "--config", "c", "status"]])  # fmt: skip
+def test_a_wrong_command_line_has_exit_status_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        ctl.main(argv)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("argv", [["--json", "auth", "list"], ["auth", "list", "--json"]])
+def test_json_may_stand_before_or_behind_the_command(argv: list[str]) -> None:
+    assert ctl._parser().parse_args(argv).json is True
+    assert ctl._parser().parse_args(["auth", "list"]).json is False
+
+
+def run_users(
+    monkeypatch: pytest.MonkeyPatch, config: Path, *argv: str, password: str = ""
+) -> int:
+    monkeypatch.setattr("sys.stdin", io.StringIO(password))
+    return ctl.main(["--config", str(config), "users", *argv])
+
+
+def test_users_are_added_changed_listed_and_deleted(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = config.parent / "users.conf"
+    assert run_users(monkeypatch, config, "add", "bob", password="one\n") == 0
+    first = file.read_text()
+    assert first.startswith("bob:$argon2id$")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run_users(monkeypatch, config, "passwd", "bob", password="two\n") == 0
+    assert file.read_text() != first
+    capsys.readouterr()
+    assert run_users(monkeypatch, config, "list") == 0
+    assert capsys.readouterr().out == "bob\n"
+    assert run_users(monkeypatch, config, "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"users": ["bob"]}
+    assert run_users(monkeypatch, config, "del", "bob") == 0
+    assert file.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "password", "says"),
+    [
+        (["add", "bob"], "x\n", "is there already"),
+        (["add", "new"], "", "an empty password"),
+        (["add", "#new"], "x\n", "user name '#new'"),
+        (["passwd", "new"], "x\n", "no user 'new'"),
+        (["del", "new"], "", "no user 'new'"),
+    ],
+)
+def test_what_cannot_be_done_to_a_user_is_said_and_changes_nothing(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    argv: list[str], password: str, says: str,
+) -> None:  # fmt: skip
+    run_users(monkeypatch, config, "add", "bob", password="one\n")
+    before = (config.parent / "users.conf").read_text()
+    capsys.readouterr()
+    assert run_users(monkeypatch, config, *argv, password=password) == 1
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
+    assert (config.parent / "users.conf").read_text() == before
+
+
+def test_tables_hide_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    ctl._print_table([{"client_id": "a\x1b[2J\n", "qos": 1}], ["client_id", "qos"])
+    assert capsys.readouterr().out == "client id   qos\na\\x1b[2J\\n    1\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59, "59 s"), (61, "1 m 1 s"), (86400 + 7200 + 61, "1 d 2 h")],
+)
+def test_durations_have_two_units(seconds: int, text: str) -> None:
+    assert ctl._duration(seconds) == text
