@@ -42,12 +42,14 @@ Where the standard leaves a choice, ours is:
 
 - a PUBLISH that 3.1.1 gives us no way to refuse (the access rules deny it) is acknowledged and
   dropped; 5.0 says 0x87;
-- client ids may have up to 256 characters, of any kind;
+- client ids may have up to 256 bytes of UTF-8;
 - a packet may have up to 1 MiB, which CONNACK announces to 5.0 clients; topics up to 65,535 bytes
   and 128 levels;
 - overlapping subscriptions of one client get one copy of a message, with the highest QoS granted
   and all their Subscription Identifiers;
-- messages for a shared subscription go to members that are connected, as long as there is one;
+- messages for a shared subscription go to members that are connected, as long as there is
+  one; what a member has not acknowledged when its session ends goes to another, QoS 2 messages
+  that were sent to it excepted;
 - sessions of 3.1.1 clients with clean session 0 are kept for `session.expiry_interval`;
 - an absent client's queue holds `mqueue.max_length` messages.
 """

@@ -780,12 +780,14 @@ def test_mqtt_3_3_2_7_aliases_end_with_the_connection(bench: Bench) -> None:
     client = bench.durable("p")
     client.send(aliased(bench.topic("a"), b"1", 1), aliased("", b"2", 1))
     client.send(aliased(bench.topic("b"), b"3", 1), aliased("", b"4", 1))
-    for topic, payload in (("a", b"1"), ("a", b"2"), ("b", b"3"), ("b", b"4")):
-        reader.message(topic=bench.topic(topic), payload=payload)
+    client.send(aliased(bench.topic("a"), b"5", 1), aliased("", b"6", 1), aliased("", b"7", 1))
+    for topic, payloads in (("a", b"12"), ("b", b"34"), ("a", b"567")):
+        for payload in payloads:
+            reader.message(topic=bench.topic(topic), payload=bytes([payload]))
     client.drop()
     client = bench.durable("p")
     assert client.resumed
-    client.send(aliased("", b"5", 1))
+    client.send(aliased("", b"8", 1))
     client.expect_close(0x82)
     reader.expect_nothing()
 

@@ -609,6 +609,46 @@ def test_mqtt_4_8_2_5_qos_2_stays_with_its_member(bench: Bench) -> None:
 
 
 @row(95)
+def test_mqtt_4_8_2_5_qos_2_ends_with_its_session(bench: Bench) -> None:
+    """If that member's session ends before the message does, nobody else gets the message."""
+    group = members(bench, 2)
+    publisher = bench.connect()
+    publisher.publish(bench.topic(), b"x", 2)
+    taken = [waiting(client) for client in group]
+    owner, other = group if taken[0] else reversed(group)
+    owner.drop()
+    other.expect_nothing()
+
+
+@row(95)
+def test_mqtt_4_8_2_5_qos_1_goes_to_another(bench: Bench, ours: None) -> None:
+    """Ours: QoS 1 messages a member left behind with its session go to another member."""
+    group = members(bench, 2)
+    publisher = bench.connect()
+    for number in range(6):
+        publisher.publish(bench.topic(), b"%d" % number, 1)
+    leaver, stayer = group
+    left = waiting(leaver)
+    own = waiting(stayer)
+    assert len(left) + len(own) == 6
+    leaver.drop()
+    got = {stayer.message(qos=1).payload for _ in left}
+    assert got == {p.payload for p in left}
+    stayer.expect_nothing()
+
+
+@row(95)
+def test_mqtt_4_8_2_3_beside_an_ordinary_subscription(bench: Bench) -> None:
+    """Shared and ordinary subscriptions are apart: a client with both gets a copy for each."""
+    share = f"$share/g{bench.tag}/{bench.topic()}"
+    client = bench.subscriber(share, bench.topic("#"), bench.topic("+"), qos=1)
+    publisher = bench.connect()
+    publisher.publish(bench.topic(), b"x", 1)
+    assert client.payloads(2) == [b"x", b"x"]
+    client.expect_nothing()
+
+
+@row(95)
 @pytest.mark.parametrize("qos", [1, 2])
 def test_mqtt_4_8_2_6_dropped_when_the_member_refuses(bench: Bench, qos: int) -> None:
     """A message one member answers with an error code goes to nobody else."""
