@@ -29,6 +29,7 @@ HOT = [
     "mqttd/session/channel.py",
     "mqttd/session/guid.py",
     "mqttd/session/message.py",
+    "mqttd/session/metrics.py",
     "mqttd/session/mqueue.py",
     "mqttd/session/node.py",
     "mqttd/session/route.py",
