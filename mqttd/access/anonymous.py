@@ -8,6 +8,7 @@ cannot be read is not on this machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 from zope.interface import implementer
@@ -57,6 +58,7 @@ def is_unix_peer(peerhost: str) -> bool:
     return peerhost == "unix" or peerhost.startswith(("unix:", "/"))
 
 
+@lru_cache(maxsize=4096)
 def is_loopback(peerhost: str) -> bool:
     """True for a peer on this machine."""
     if is_unix_peer(peerhost):

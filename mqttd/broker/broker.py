@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqttd.broker.hooks import POINTS
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retainer import Retainer
 from mqttd.broker.router import Router
@@ -102,27 +103,29 @@ class Broker(Node):
             settings.retained_max_payload,
         )
         self.pubsub = PubSub(self, self.router, self.retainer)
+        #: The hook points somebody listens to: an unused point costs one look-up here.
+        self.points: set[str] = {point for point in POINTS if hooks.listening(point)}
         self.hooks_changed("", False)
 
     # -- hooks ---------------------------------------------------------------------------------
 
     def hooks_changed(self, point: str, listening: bool) -> None:
         """A hook point gained or lost its listeners: precompute what the hot path asks."""
-        hooks = self.hooks
         self.epoch += 1
-        self.tap_publish = bool(hooks.listening("message.publish"))
-        self.tap_delivered = bool(hooks.listening("message.delivered")) or bool(
-            hooks.listening("delivery.completed")
+        if listening:
+            self.points.add(point)
+        else:
+            self.points.discard(point)
+        self.tap_publish = "message.publish" in self.points
+        self.tap_delivered = (
+            "message.delivered" in self.points or "delivery.completed" in self.points
         )
-        self.tap_acked = bool(hooks.listening("message.acked")) or bool(
-            hooks.listening("delivery.completed")
-        )
-        self.tap_dropped = bool(hooks.listening("delivery.dropped")) or bool(
-            hooks.listening("message.dropped")
-        )
+        self.tap_acked = "message.acked" in self.points or "delivery.completed" in self.points
+        self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
         self.fast = (
             self.settings.fast_path
             and self.settings.max_qos == 2
+            and not self.settings.upgrade_qos
             and not (self.tap_publish or self.tap_delivered or self.tap_dropped)
         )
 
@@ -133,7 +136,7 @@ class Broker(Node):
 
     def _run(self, point: str, session: Session, *args: object) -> None:
         """Tell a hook point about a client, when somebody listens."""
-        if self.hooks.listening(point):
+        if point in self.points:
             self.hooks.run_hooks(point, (self.client_of(session), *args))
 
     def client_of(self, session: Session) -> ClientInfo:
@@ -179,7 +182,7 @@ class Broker(Node):
             connect.clean_start,
             connect.keep_alive,
         )
-        if self.hooks.listening("client.connect"):
+        if "client.connect" in self.points:
             self.hooks.run_hooks("client.connect", (client,), connect.properties)
         result = self._authenticate(client, connect.password)
         connect.password = None
@@ -191,7 +194,7 @@ class Broker(Node):
 
     def _authenticate(self, client: ClientInfo, password: bytes | None) -> object:
         """Hook client.authenticate first, then the chain; an AuthResult or a Deferred of one."""
-        if self.hooks.listening("client.authenticate"):
+        if "client.authenticate" in self.points:
             _, verdict = self.hooks.run_hooks(
                 "client.authenticate", (client, password), AUTH_IGNORE
             )
@@ -506,7 +509,7 @@ class Broker(Node):
 
     def _authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         """Hook client.authorize first, then the chain."""
-        if self.hooks.listening("client.authorize"):
+        if "client.authorize" in self.points:
             _, verdict = self.hooks.run_hooks(
                 "client.authorize", (client, action, topic), Verdict.IGNORE
             )
@@ -531,7 +534,7 @@ class Broker(Node):
         return receivers
 
     def _message_dropped(self, message: Message, reason: str) -> None:
-        if self.hooks.listening("message.dropped"):
+        if "message.dropped" in self.points:
             session = self.sessions.get(message.client_id)
             client = self.client_of(session) if session is not None else None
             self.hooks.run_hooks("message.dropped", (client, reason), message)
@@ -558,7 +561,7 @@ class Broker(Node):
                 identifier = named[0]
         subscriptions: list[Subscription] = packet.subscriptions
         client = self.client_of(session)
-        if self.hooks.listening("client.subscribe"):
+        if "client.subscribe" in self.points:
             _, changed = self.hooks.run_hooks(
                 "client.subscribe", (client, packet.properties), subscriptions
             )
@@ -579,7 +582,7 @@ class Broker(Node):
             return
         for subscription in granted:
             self._run("session.subscribed", session, subscription)
-        if granted and self.hooks.listening("client.subscribe.after"):
+        if granted and "client.subscribe.after" in self.points:
             self.hooks.run_hooks("client.subscribe.after", (client,), granted)
         if session.replays is not None:
             session.replay()
@@ -603,7 +606,7 @@ class Broker(Node):
         session = channel.session
         assert session is not None
         filters: list[str] = packet.topic_filters
-        if self.hooks.listening("client.unsubscribe"):
+        if "client.unsubscribe" in self.points:
             _, changed = self.hooks.run_hooks(
                 "client.unsubscribe", (self.client_of(session), packet.properties), filters
             )
@@ -664,22 +667,22 @@ class Broker(Node):
     def delivered(self, session: Session, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0)."""
         message = delivery.get_message(self.next_message_id())
-        if self.hooks.listening("message.delivered"):
+        if "message.delivered" in self.points:
             self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
-        if delivery.qos == 0 and self.hooks.listening("delivery.completed"):
+        if delivery.qos == 0 and "delivery.completed" in self.points:
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
     def acked(self, session: Session, delivery: Delivery) -> None:
         """Hooks message.acked and delivery.completed."""
         message = delivery.get_message(self.next_message_id())
-        if self.hooks.listening("message.acked"):
+        if "message.acked" in self.points:
             self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
-        if self.hooks.listening("delivery.completed"):
+        if "delivery.completed" in self.points:
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
     def dropped(self, session: Session, delivery: Delivery, reason: str) -> None:
         """Hook delivery.dropped."""
-        if self.tap_dropped and self.hooks.listening("delivery.dropped"):
+        if self.tap_dropped and "delivery.dropped" in self.points:
             message = delivery.get_message(self.next_message_id())
             self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
 
