@@ -669,12 +669,8 @@ class Channel(Timer):
         node = self.node
         sessions = grant.route.sessions
         options = grant.route.options
-        upgrade = node.settings.upgrade_qos
         qos = (data[pos] >> 1) & 3
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
-        if upgrade:
-            self._spread_message(grant, data, body, end, qos, packet_id)
-            return
         shapes: list[Delivery | None] = [None, None, None, None, None, None]
         for i in range(len(sessions)):
             session = sessions[i]
@@ -725,26 +721,18 @@ class Channel(Timer):
         if qos:
             tail = data[topic_end : topic_end + 2] + tail
         length = varint(len(head) + len(tail) + end - body)
-        wire = bytes((0x30 | qos << 1,)) + length + head + tail + data[body:end]
-        return Delivery(wire, qos, v5, packet_id, 1 + len(length) + len(head), source)
-
-    def _spread_message(
-        self, grant: Grant, data: bytes, body: int, end: int, qos: int, packet_id: int
-    ) -> None:
-        """The general path for one message whose right and route are known."""
-        session = self.session
-        assert session is not None
-        message = Message(
-            self.node.next_message_id(),
-            grant.topic,
-            data[body:end],
-            qos,
-            False,
-            grant.properties,
-            session.client_id,
-            session.username,
-        )
-        self.node.publish(message)
+        payload = data[body:end]
+        wire = bytes((0x30 | qos << 1,)) + length + head + tail + payload
+        made = Delivery(wire, qos, v5, packet_id, 1 + len(length) + len(head), source)
+        if grant.properties is not None and not v5:
+            # The bytes lost them; the session may come back with MQTT 5.0.
+            session = self.session
+            username = session.username if session is not None else None
+            made.message = Message(
+                self.node.next_message_id(), grant.topic, payload, qos, False, grant.properties,
+                source, username,
+            )
+        return made
 
     def publish(self, b0: int, body: bytes, grant: Grant | None) -> None:
         """One PUBLISH by the general path: parse, check, make a `Message`, route, acknowledge."""
