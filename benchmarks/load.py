@@ -1,0 +1,152 @@
+"""Runs mqttload, the load generator that checks what it measures, and reads its figures.
+
+mqttload leaves with 0 only if every delivery was right: anything else is a `Failure` here, with
+what it found, and never becomes a figure unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Failure", "Measurement", "Mqttload", "NotFound", "read"]
+
+#: Where mqttload lies beside the project's checkout.
+BESIDE = Path(__file__).resolve().parents[2] / "shared/tools/mqttload/mqttload"
+
+#: mqttload's counters of what went wrong.
+FAULTS = (
+    "lost", "duplicates", "duplicates_unflagged", "out_of_order", "misrouted", "corrupt",
+    "unacked", "rejected", "sub_failures", "disconnects", "protocol_errors", "retain_flag_wrong",
+    "sessions_missing", "connections_failed", "user_props_wrong", "user_props_missing",
+)  # fmt: skip
+
+#: Faults that only say that messages were still queued when the run ended.
+QUEUED = {"lost", "unacked"}
+
+
+class NotFound(Exception):
+    """There is no mqttload; the message says how to get one."""
+
+
+class Failure(Exception):
+    """mqttload gave no figures at all; the message is what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one run of mqttload showed.
+
+    `rate` in messages (connections) per second, `cpu` in broker CPU-microseconds per message
+    (connection), `cores` and `loader_cores` in cores used, times in microseconds, memory in bytes.
+    """
+
+    ok: bool
+    rate: float
+    cpu: float
+    cores: float
+    loader_cores: float
+    p50: float
+    p99: float
+    p999: float
+    rss_per_connection: int
+    rss_peak: int
+    faults: Mapping[str, int]
+    errors: Sequence[str]
+
+    def deviation(self) -> str:
+        """What was wrong, in a few words; empty if nothing was."""
+        if self.ok and not self.faults:
+            return ""
+        words = [f"{name} {count:,}" for name, count in self.faults.items()]
+        return ", ".join([*words, *self.errors]) or "a check failed"
+
+    @property
+    def only_queued(self) -> bool:
+        """Whether the messages that did not arrive are all that was wrong."""
+        return bool(self.faults) and set(self.faults) <= QUEUED
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def read(text: str, status: int) -> Measurement:
+    """Read mqttload's JSON object and exit status; raises Failure if there is none."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+        return _measurement(found, status)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failure(f"mqttload left with {status} and no figures ({error})") from None
+
+
+def _measurement(found: dict[str, Any], status: int) -> Measurement:
+    broker, latency = found["broker"], found["latency_us"]
+    cores, cpu = broker["cpu_cores"], broker["cpu_s_per_m_out"]
+    if found["scenario"] == "retained" and found["drain_s"]:
+        # The measured time is that of storing; what is compared is the delivery after it.
+        cores = broker["drain_cpu_s"] / found["drain_s"]
+    return Measurement(
+        ok=bool(found["ok"]) and status == 0,
+        rate=float(found["out_per_s"]),
+        cpu=float(cpu),
+        cores=float(cores),
+        loader_cores=float(found["loader"]["cpu_cores"]) / max(1, int(found["threads"])),
+        p50=float(latency["p50"]),
+        p99=float(latency["p99"]),
+        p999=float(latency["p999"]),
+        rss_per_connection=int(broker.get("rss_bytes_per_conn", 0)),
+        rss_peak=int(broker["rss_kb_peak"]) * 1024,
+        faults={name: int(found[name]) for name in FAULTS if found.get(name)},
+        errors=tuple(str(error) for error in found.get("errors", ())),
+    )
+
+
+class Mqttload:
+    """The program, pinned to a core of its own."""
+
+    def __init__(self, path: Path, core: int) -> None:
+        self.path = path
+        self.core = core
+
+    @classmethod
+    def find(cls, option: str | None, core: int, environ: Mapping[str, str]) -> Mqttload:
+        """Take the option, else $MQTTLOAD, else the one beside the checkout, else of $PATH."""
+        named = option or environ.get("MQTTLOAD")
+        if named:
+            candidates = [Path(named)]
+        else:
+            candidates = [BESIDE, Path(shutil.which("mqttload", path=environ.get("PATH")) or "-")]
+        for path in candidates:
+            if path.is_file() and os.access(path, os.X_OK):
+                return cls(path.resolve(), core)
+        where = " or ".join(str(path) for path in candidates if str(path) != "-")
+        raise NotFound(
+            f"no mqttload at {where}: build it (make, in its directory), and name it with"
+            " --mqttload or $MQTTLOAD"
+        )
+
+    def version(self) -> str:
+        """What `--version` says, `mqttload 1.1`."""
+        said = subprocess.run([self.path, "--version"], capture_output=True, text=True, timeout=10)
+        return said.stdout.split(",")[0].strip()
+
+    def run(self, port: int, pid: int, arguments: Sequence[str], limit: float) -> Measurement:
+        """Load the broker `pid` on 127.0.0.1:`port`; raises Failure, also after `limit` seconds."""
+        command = [
+            "taskset", "-c", str(self.core), str(self.path),
+            "--host", "127.0.0.1", "--port", str(port), "--pid", str(pid), "--json", *arguments,
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"mqttload did not end within {limit:g} s") from None
+        if not done.stdout.strip():
+            raise Failure(f"mqttload left with {done.returncode}: {done.stderr.strip()}")
+        return read(done.stdout, done.returncode)
