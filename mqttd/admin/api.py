@@ -120,11 +120,6 @@ class Api:
     def metrics(self, request: IRequest) -> bytes:
         """Counters since the start, and gauges."""
         counters = self.broker.metrics.snapshot()
-        # The hot path counts by QoS only.
-        counters["messages_received"] = sum(
-            counters[f"messages_received_qos{qos}"] for qos in range(3)
-        )
-        counters["dropped"] = self.broker.metrics.dropped()
         return _answer(request, {"counters": counters, "gauges": self.broker.stats()})
 
     @app.route("/api/v1/auth", methods=["GET"])

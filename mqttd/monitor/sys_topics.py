@@ -114,10 +114,8 @@ class SysTopics:
             "uptime": f"{stats['uptime_seconds']} seconds",
             "clients/disconnected": stats["sessions"] - connected,
             "clients/maximum": self.clients_maximum,
-            "publish/messages/received": sum(
-                counters[f"messages_received_qos{qos}"] for qos in range(3)
-            ),
-            "publish/messages/dropped": self.broker.metrics.dropped(),
+            "publish/messages/received": counters["messages_received"],
+            "publish/messages/dropped": counters["dropped"],
         }
         for topic, gauge in GAUGE_TOPICS.items():
             values[topic] = stats[gauge]

@@ -33,8 +33,6 @@ class Metrics:
         "bytes_received",
         "bytes_sent",
         "packets_received",
-        "packets_sent",
-        "messages_received",
         "messages_received_qos0",
         "messages_received_qos1",
         "messages_received_qos2",
@@ -78,8 +76,6 @@ class Metrics:
         self.bytes_received: int = 0
         self.bytes_sent: int = 0
         self.packets_received: int = 0
-        self.packets_sent: int = 0
-        self.messages_received: int = 0
         self.messages_received_qos0: int = 0
         self.messages_received_qos1: int = 0
         self.messages_received_qos2: int = 0
@@ -133,8 +129,13 @@ class Metrics:
         )
 
     def snapshot(self) -> dict[str, int]:
-        """All counters by name, for `$SYS`, the API and the metrics page."""
-        return {name: int(getattr(self, name)) for name in COUNTERS}
+        """All counters by name, with their sums, for `$SYS`, the API and the metrics page."""
+        counters = {name: int(getattr(self, name)) for name in COUNTERS}
+        counters["messages_received"] = (
+            self.messages_received_qos0 + self.messages_received_qos1 + self.messages_received_qos2
+        )
+        counters["dropped"] = self.dropped()
+        return counters
 
 
 #: The names of all counters, in the order in which they are shown.
@@ -142,8 +143,6 @@ COUNTERS: Final[tuple[str, ...]] = (
     "bytes_received",
     "bytes_sent",
     "packets_received",
-    "packets_sent",
-    "messages_received",
     "messages_received_qos0",
     "messages_received_qos1",
     "messages_received_qos2",

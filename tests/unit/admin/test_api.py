@@ -69,7 +69,7 @@ def test_status_says_who_and_where_the_broker_is(ask: Door) -> None:
 def test_metrics_have_every_counter_and_gauge(ask: Door, broker: Broker) -> None:
     MemoryClient(broker, "a")
     _, answer = ask("GET", "/metrics")
-    assert set(answer["counters"]) == {*COUNTERS, "dropped"}
+    assert set(answer["counters"]) == {*COUNTERS, "messages_received", "dropped"}
     assert answer["gauges"] == broker.stats()
     assert answer["gauges"]["clients_connected"] == 1
 
