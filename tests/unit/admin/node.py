@@ -14,34 +14,28 @@ from mqttd.codec.parser import Parser
 from mqttd.codec.serializer import serialize
 from mqttd.config.load import load
 from mqttd.session.channel import Channel
-from mqttd.session.node import Edge
 from mqttd.session.settings import Settings
+from mqttd.transports.stream import StreamEdge
 
 
-class MemoryEdge(Edge):
+class Transport:
     """Keeps what is written, and whether the connection was closed."""
 
     def __init__(self) -> None:
         self.written = bytearray()
         self.closed = False
 
-    def flush(self, channel: Channel) -> None:
-        for data in channel.out or ():
-            self.written += data
-        channel.out = None
-        channel.out_bytes = 0
+    def write(self, data: bytes) -> None:
+        self.written += data
 
-    def shut(self, channel: Channel) -> None:
+    def loseConnection(self) -> None:
         self.closed = True
 
-    def pause(self, channel: Channel) -> None:
+    def pauseProducing(self) -> None:
         pass
 
-    def resume(self, channel: Channel) -> None:
+    def resumeProducing(self) -> None:
         pass
-
-    def peer(self, channel: Channel) -> tuple[str, int]:
-        return "127.0.0.1", 54321
 
 
 class MemoryClient:
@@ -49,8 +43,10 @@ class MemoryClient:
 
     def __init__(self, broker: Broker, client_id: str, username: str | None = None) -> None:
         self.broker = broker
-        self.edge = MemoryEdge()
-        self.channel = Channel(broker, self.edge, -1, "default")
+        self.edge = Transport()
+        stream = StreamEdge(broker, self.edge, "127.0.0.1", 54321)
+        self.channel = Channel(broker, stream, -1, "default")
+        stream.channel = self.channel
         self.parser = Parser(5, role="client")
         self.send(Connect(client_id, 5, username=username, properties={0x11: 60}))
 
