@@ -91,9 +91,12 @@ def subscriber(command: str, broker: Broker) -> Iterator[subprocess.Popen[str]]:
 
 def received(process: subprocess.Popen[str]) -> list[str]:
     """The lines that are no debug output of mosquitto_sub."""
-    out, _ = process.communicate(timeout=DEADLINE)
+    # Read from the same buffer as `subscriber`: a line may have come along with the SUBACK.
+    assert process.stdout is not None
+    lines = [line.rstrip("\n") for line in process.stdout]
+    process.wait(DEADLINE)
     noise = ("Client ", "Subscribed ", "Unsubscribed ")
-    return [line for line in out.splitlines() if not line.startswith(noise)]
+    return [line for line in lines if not line.startswith(noise)]
 
 
 @pytest.fixture(scope="module")
