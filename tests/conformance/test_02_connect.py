@@ -484,6 +484,24 @@ def test_mqtt_3_1_2_25_keeps_to_it_for_queued_and_retained(bench: Bench) -> None
 
 
 @row(31)
+def test_mqtt_3_1_2_25_keeps_to_it_for_what_is_in_flight(bench: Bench) -> None:
+    """And for messages that an earlier connection, with other limits, had in flight."""
+    client = bench.durable("s")
+    client.subscribe(bench.topic(), qos=2)
+    publisher = bench.connect()
+    for qos in (1, 2):
+        publisher.publish(bench.topic(), b"x" * 500, qos)
+        publisher.publish(bench.topic(), b"small", qos)
+    for _ in range(4):
+        client.message(ack=False)
+    client.drop()
+    client = bench.durable("s", props=[(mq.MAXIMUM_PACKET_SIZE, 100), (mq.RECEIVE_MAXIMUM, 1)])
+    client.message(payload=b"small", qos=1, dup=True)
+    client.message(payload=b"small", qos=2, dup=True)
+    client.expect_nothing()
+
+
+@row(31)
 def test_mqtt_3_1_2_24_packet_size_0_is_a_protocol_error(bench: Bench) -> None:
     """A Maximum Packet Size of 0 is refused."""
     refused(bench, mq.connect(bench.client_id("a"), 5, props=[(mq.MAXIMUM_PACKET_SIZE, 0)]))

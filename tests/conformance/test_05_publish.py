@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -477,6 +478,22 @@ def finish(publisher: RawClient, qos: int, ids: list[int]) -> None:
         assert [publisher.expect(mq.PUBREC).packet_id for _ in ids] == ids
         publisher.send(*(mq.pubrel(packet_id, publisher.version) for packet_id in ids))
         assert [publisher.expect(mq.PUBCOMP).packet_id for _ in ids] == ids
+
+
+@row(68)
+@pytest.mark.parametrize("qos", [1, 2])
+def test_mqtt_4_6_0_5_order_for_a_slow_reader(bench: Bench, qos: int) -> None:
+    """Small messages do not overtake the large ones a slow reader has not taken yet."""
+    reader = bench.connect()
+    reader.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    reader.subscribe(bench.topic(), qos=qos)
+    publisher = bench.connect()
+    for number in range(80):
+        size = 3 if number % 2 else 150_000
+        publisher.publish(bench.topic(), b"%02d" % number + bytes(size), qos)
+    got = reader.collect(80)
+    assert [int(p.payload[:2]) for p in got] == list(range(80))
+    reader.expect_nothing()
 
 
 @row(68)

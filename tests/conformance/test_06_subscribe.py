@@ -638,6 +638,24 @@ def test_mqtt_4_8_2_5_qos_1_goes_to_another(bench: Bench, ours: None) -> None:
 
 
 @row(95)
+def test_mqtt_4_8_2_5_only_shared_messages_go_to_another(bench: Bench, ours: None) -> None:
+    """What a leaving member had by an ordinary subscription is not the group's."""
+    share = f"$share/g{bench.tag}/{bench.topic()}"
+    leaver = bench.subscriber(share, bench.topic(), qos=1)
+    stayer = bench.subscriber(share, qos=1)
+    publisher = bench.connect()
+    for number in range(6):
+        publisher.publish(bench.topic(), b"%d" % number, 1)
+    own = waiting(stayer)
+    assert len(waiting(leaver)) == 12 - len(own)
+    leaver.drop()
+    stayer.send(*(mq.puback(p.packet_id, 5) for p in own))
+    for _ in range(6 - len(own)):
+        stayer.message(qos=1)
+    stayer.expect_nothing()
+
+
+@row(95)
 def test_mqtt_4_8_2_3_beside_an_ordinary_subscription(bench: Bench) -> None:
     """Shared and ordinary subscriptions are apart: a client with both gets a copy for each."""
     share = f"$share/g{bench.tag}/{bench.topic()}"
