@@ -176,8 +176,9 @@ file = "acl.conf"
 """
     READY_LINE = re.compile(r"mqttd ready: tcp 127\.0\.0\.1:(\d+).*hot path (compiled|pure)")
 
-    def __init__(self, pure: bool = False) -> None:
+    def __init__(self, pure: bool = False, twistd: Sequence[str] = TWISTD) -> None:
         self.pure = pure
+        self.twistd = twistd
         if pure:
             self.name = "mqttd (pure)"  # type: ignore[misc]
 
@@ -186,7 +187,7 @@ file = "acl.conf"
 
     def command(self, directory: Path, port: int) -> list[str]:
         return [
-            sys.executable, *self.TWISTD, "--nodaemon", "--pidfile=", "mqttd",
+            sys.executable, *self.twistd, "--nodaemon", "--pidfile=", "mqttd",
             "--config", str(directory / "mqttd.conf"),
         ]  # fmt: skip
 

@@ -1,0 +1,106 @@
+"""What mqttload said is read as it was meant, and its failed checks are never overlooked.
+
+`recorded/` holds what mqttload 1.1 wrote: five runs that passed, and `dropped.json` from a
+forwarder that loses every hundredth message.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.load import Failure, Mqttload, NotFound, read
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.json").read_text("utf-8")
+
+
+def raw(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(recorded(name))
+    return found
+
+
+def test_rates_and_cpu_are_taken_as_given() -> None:
+    run, given = read(recorded("p2p"), 0), raw("p2p")
+    assert run.ok and not run.deviation()
+    assert run.rate == given["out_per_s"]
+    assert run.cpu == given["broker"]["cpu_s_per_m_out"]
+    assert run.cores == given["broker"]["cpu_cores"]
+    assert run.loader_cores == given["loader"]["cpu_cores"]
+
+
+def test_connections_are_counted_per_second_and_by_cpu() -> None:
+    run, given = read(recorded("connstorm"), 0), raw("connstorm")
+    assert run.rate == given["out_per_s"] > 0
+    assert run.cpu == pytest.approx(given["broker"]["cpu_s"] / 300 * 1e6, rel=0.02)
+
+
+def test_memory_of_a_connection_is_in_bytes() -> None:
+    run, given = read(recorded("idle"), 0), raw("idle")
+    assert run.rss_per_connection == given["broker"]["rss_bytes_per_conn"]
+    assert run.rss_peak == given["broker"]["rss_kb_peak"] * 1024
+
+
+def test_latency_is_in_microseconds() -> None:
+    run = read(recorded("latency"), 0)
+    assert (run.p50, run.p99, run.p999) == tuple(
+        raw("latency")["latency_us"][key] for key in ("p50", "p99", "p999")
+    )
+
+
+def test_retained_is_about_the_delivery_and_not_about_storing() -> None:
+    run, given = read(recorded("retained"), 0), raw("retained")
+    assert run.cores == pytest.approx(given["broker"]["drain_cpu_s"] / given["drain_s"])
+    assert run.cores != given["broker"]["cpu_cores"]
+
+
+def test_lost_messages_are_told_and_refuse_the_run() -> None:
+    run = read(recorded("dropped"), 1)
+    assert not run.ok
+    assert run.deviation() == "lost 4,423"
+    assert run.only_queued
+
+
+def test_a_failed_exit_status_counts_though_the_figures_look_well() -> None:
+    run = read(recorded("p2p"), 1)
+    assert not run.ok
+    assert run.deviation() == "a check failed"
+
+
+def test_loss_at_qos_0_is_a_deviation_though_mqttload_lets_it_pass() -> None:
+    """mqttload leaves with 0 after a loss at QoS 0; a rate of a lossy run is no figure."""
+    run = read(json.dumps({**raw("p2p"), "qos": 0, "lost": 3}), 0)
+    assert run.deviation() == "lost 3"
+
+
+def test_out_of_order_is_more_than_queued() -> None:
+    run = read(json.dumps({**raw("dropped"), "out_of_order": 1}), 1)
+    assert not run.only_queued
+
+
+@pytest.mark.parametrize("text", ["", "usage: mqttload", "[]", "{}", '{"ok": true}'])
+def test_what_is_not_a_result_is_a_failure(text: str) -> None:
+    with pytest.raises(Failure, match="left with 2 and no figures"):
+        read(text, 2)
+
+
+def test_the_option_goes_before_the_environment(tmp_path: Path) -> None:
+    paths = []
+    for name in ("one", "two"):
+        paths.append(tmp_path / name)
+        paths[-1].write_text("")
+        paths[-1].chmod(0o755)
+    environ = {"MQTTLOAD": str(paths[1])}
+    assert Mqttload.find(str(paths[0]), 1, environ).path == paths[0]
+    assert Mqttload.find(None, 1, environ).path == paths[1]
+
+
+def test_without_mqttload_the_message_says_where_it_was_sought(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"no mqttload at .*missing: build it .*--mqttload"):
+        Mqttload.find(str(tmp_path / "missing"), 1, {})
