@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.brokers import BROKERS, Broker, Mqttd, StartError, raise_file_limit
 from benchmarks.compare import Comparison, compare
 from benchmarks.load import Failure, Measurement, Mqttload, NotFound
-from benchmarks.report import as_json, machine, table
+from benchmarks.report import as_json, machine, page, table
 from benchmarks.workloads import WORKLOADS, Workload, selected
 
 __all__ = ["main"]
@@ -139,7 +139,7 @@ def about(bench: Bench) -> dict[str, object]:
         "cores": {"broker": BROKER_CORE, "mqttload": LOAD_CORE},
         "duration": given.duration,
         "warmup": given.warmup,
-        "rounds": given.rounds or "3, latency 5",
+        "rounds": str(given.rounds or "3, latency 5"),
     }
 
 
@@ -185,9 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(rows))
     out = given.json or Path(f"build/benchmarks/{given.broker}-against-{given.against}.json")
     out.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_json(rows, runs, about(bench)), indent=1, default=str)
-    out.write_text(text + "\n", "utf-8")
-    print(f"\nwritten to {out}")
+    result = as_json(rows, runs, about(bench))
+    out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    out.with_suffix(".md").write_text(page(result, rows), "utf-8")
+    print(f"\nwritten to {out} and, as a page, {out.with_suffix('.md').name}")
     done = len(rows) >= len(given.workloads)
     return 0 if done and all(row.passed is not False for row in rows) else 1
 

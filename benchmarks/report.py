@@ -18,7 +18,7 @@ from benchmarks.compare import Comparison
 from benchmarks.load import Measurement
 from benchmarks.workloads import LATENCY, MEMORY, RATE
 
-__all__ = ["as_json", "machine", "table"]
+__all__ = ["as_json", "machine", "page", "table"]
 
 HEAD = ("workload", "", "ours", "theirs", "ratio", "spread", "bound", "")
 
@@ -53,8 +53,30 @@ def table(rows: Sequence[Comparison]) -> str:
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
     lines = [_line(row, widths) for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    notes = [f"{row.workload.name}: {note}" for row in rows for note in row.notes]
+    notes = [f"- {row.workload.name}: {note}" for row in rows for note in row.notes]
     return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def page(result: Mapping[str, Any], rows: Sequence[Comparison]) -> str:
+    """A Markdown page of a result: what, where, the table, both configurations."""
+    shape = result["machine"]
+    head = [
+        f"# {result['broker']} against {result['against']}, {result['date'][:10]}",
+        "",
+        f"{shape['cores']} x {shape['cpu']}, {shape['memory']} of memory, {shape['kernel']},"
+        f" {shape['python']}, {shape['open_files']} open files. Broker on core"
+        f" {result['cores']['broker']}, load on core {result['cores']['mqttload']};"
+        f" {result['duration']:g} s measured after {result['warmup']:g} s of warm-up, rounds:"
+        f" {result['rounds']}.",
+        "",
+        *[f"- {version}" for version in result["versions"].values()],
+        "",
+        table(rows),
+    ]
+    for broker, files in result["configurations"].items():
+        for name, text in files.items():
+            head += ["", f"{broker}, `{name}`:", "", "```text", text.rstrip(), "```"]
+    return "\n".join(head) + "\n"
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
