@@ -26,6 +26,7 @@ HOT = [
     "mqttd/codec/reasons.py",
     "mqttd/codec/serializer.py",
     "mqttd/codec/topic.py",
+    "mqttd/session/aliases.py",
     "mqttd/session/channel.py",
     "mqttd/session/guid.py",
     "mqttd/session/message.py",

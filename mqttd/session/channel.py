@@ -48,11 +48,11 @@ from mqttd.codec.reasons import (
     PacketTooLarge,
     ProtocolViolation,
     ReceiveMaximumExceeded,
-    TopicAliasInvalid,
     TopicNameInvalid,
 )
 from mqttd.codec.serializer import serialize, varint
 from mqttd.codec.topic import validate_topic_name
+from mqttd.session.aliases import Aliases
 from mqttd.session.message import RELEASED, Delivery, Message
 from mqttd.session.node import Edge, Node
 from mqttd.session.route import QOS_MASK, Grant
@@ -81,17 +81,6 @@ _PUBACK: Final = 4
 _PUBREC: Final = 5
 _PUBREL: Final = 6
 _PUBCOMP: Final = 7
-
-
-class Aliases:
-    """Topic aliases of one connection, both directions (MQTT 5.0, 3.3.2.3.4)."""
-
-    __slots__ = ("incoming", "outgoing", "outgoing_maximum")
-
-    def __init__(self, outgoing_maximum: int) -> None:
-        self.incoming: dict[int, bytes] = {}
-        self.outgoing: dict[bytes, int] = {}
-        self.outgoing_maximum = outgoing_maximum
 
 
 class Channel(Timer):
@@ -581,23 +570,13 @@ class Channel(Timer):
 
     def _alias(self, alias: int, raw: bytes) -> bytes:
         """Resolve or set an incoming topic alias; returns the topic it stands for."""
-        maximum = self.node.settings.max_topic_alias
-        if alias == 0 or alias > maximum:
-            raise TopicAliasInvalid(f"topic alias {alias}, allowed are 1 to {maximum}")
         aliases = self.aliases
         if aliases is None:
             aliases = Aliases(0)
             self.aliases = aliases
-        if raw:
-            known = aliases.incoming.get(alias)
-            if known is not None and known != raw and self.grants is not None:
-                self.grants = None  # grants found through the old meaning
-            aliases.incoming[alias] = raw
-            return raw
-        known = aliases.incoming.get(alias)
-        if known is None:
-            raise ProtocolViolation(f"topic alias {alias} was never set")
-        return known
+        if aliases.changes(alias, raw):
+            self.grants = None  # they were found through the old meaning
+        return aliases.resolve(alias, raw, self.node.settings.max_topic_alias)
 
     def _check_response_topic(self, properties: Properties) -> None:
         topic = properties.get(prop.RESPONSE_TOPIC)
@@ -729,8 +708,14 @@ class Channel(Timer):
             session = self.session
             username = session.username if session is not None else None
             made.message = Message(
-                self.node.next_message_id(), grant.topic, payload, qos, False, grant.properties,
-                source, username,
+                self.node.next_message_id(),
+                grant.topic,
+                payload,
+                qos,
+                False,
+                grant.properties,
+                source,
+                username,
             )
         return made
 
@@ -1011,40 +996,10 @@ class Channel(Timer):
             session.will = None
         self.end("client disconnected")
 
-    def shorten(self, wire: bytes) -> bytes:
-        """Use a topic alias towards a client that allows them (first use sends both)."""
+    def shorten(self, wire: bytes, largest: int) -> bytes:
+        """A PUBLISH for a client that allows topic aliases, with one where that is possible."""
         aliases = self.aliases
-        if aliases is None or aliases.outgoing_maximum == 0:
-            return wire
-        at = 1
-        while wire[at] & 0x80:
-            at += 1
-        at += 1
-        topic_end = at + 2 + (wire[at] << 8 | wire[at + 1])
-        topic = wire[at + 2 : topic_end]
-        alias = aliases.outgoing.get(topic)
-        head = wire[at:topic_end]
-        if alias is not None:
-            head = b"\x00\x00"
-        elif len(aliases.outgoing) < aliases.outgoing_maximum:
-            alias = len(aliases.outgoing) + 1
-            aliases.outgoing[topic] = alias
-        else:
-            return wire
-        block = topic_end + 2 if wire[0] & 6 else topic_end
-        length = 0
-        shift = 0
-        end = block
-        while True:
-            b = wire[end]
-            end += 1
-            length |= (b & 0x7F) << shift
-            shift += 7
-            if b < 0x80:
-                break
-        tail = varint(length + 3) + b"\x23" + alias.to_bytes(2, "big") + wire[end:]
-        middle = wire[topic_end:block]
-        return wire[:1] + varint(len(head) + len(middle) + len(tail)) + head + middle + tail
+        return wire if aliases is None else aliases.shorten(wire, largest)
 
     # -- end -----------------------------------------------------------------------------------
 

@@ -278,11 +278,11 @@ class Session(Timer):
             return
         delivery = delivery.fresh(self.v5, node.now)
         wire = delivery.wire
-        if channel.special:
-            wire = channel.shorten(wire)
         if len(wire) > self.max_packet:
             self._drop(delivery, "too_large")
             return
+        if channel.special:
+            wire = channel.shorten(wire, self.max_packet)
         inflight = self.inflight
         assert inflight is not None
         if packet_id == 0 or packet_id in inflight:
@@ -317,14 +317,14 @@ class Session(Timer):
                 return
             delivery = delivery.fresh(self.v5, node.now)
         wire = delivery.wire
-        if channel.special:
-            wire = channel.shorten(wire)
         if len(wire) > self.max_packet:
             self._drop(delivery, "too_large")
             return
         if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
             self._drop(delivery, "slow_consumer")
             return
+        if channel.special:
+            wire = channel.shorten(wire, self.max_packet)
         channel.send(wire)
         node.metrics.messages_sent += 1
         if node.tap_delivered:

@@ -1,0 +1,89 @@
+"""Topic aliases of one connection, both directions (MQTT 5.0, 3.3.2.3.4).
+
+Incoming aliases are the client's: set with a topic, then used instead of it. Outgoing ones are
+ours, for a client that allows some: a topic gets the next free number with its first PUBLISH and
+goes as that number alone from then on. Both are forgotten with the connection.
+
+Promise: at most as many entries as each side allowed; an alias is only taken for a packet that is
+going to be sent, so the two sides never disagree.
+"""
+
+from __future__ import annotations
+
+from mqttd.codec.properties import TOPIC_ALIAS
+from mqttd.codec.reasons import ProtocolViolation, TopicAliasInvalid
+from mqttd.codec.serializer import varint
+
+__all__ = ["Aliases"]
+
+
+class Aliases:
+    """The aliases of one connection; `outgoing_maximum` is the client's Topic Alias Maximum."""
+
+    __slots__ = ("incoming", "outgoing", "outgoing_maximum")
+
+    def __init__(self, outgoing_maximum: int) -> None:
+        self.incoming: dict[int, bytes] = {}
+        self.outgoing: dict[bytes, int] = {}
+        self.outgoing_maximum = outgoing_maximum
+
+    def changes(self, alias: int, topic: bytes) -> bool:
+        """Whether `topic` gives `alias` another meaning than it had."""
+        known = self.incoming.get(alias)
+        return bool(topic) and known is not None and known != topic
+
+    def resolve(self, alias: int, topic: bytes, maximum: int) -> bytes:
+        """Set (with a topic) or look up (with an empty one) an incoming alias; gives the topic.
+
+        Raises TopicAliasInvalid out of 1 to `maximum`, ProtocolViolation for one never set.
+        """
+        if alias == 0 or alias > maximum:
+            raise TopicAliasInvalid(f"topic alias {alias}, allowed are 1 to {maximum}")
+        if topic:
+            self.incoming[alias] = topic
+            return topic
+        known = self.incoming.get(alias)
+        if known is None:
+            raise ProtocolViolation(f"topic alias {alias} was never set")
+        return known
+
+    def shorten(self, wire: bytes, largest: int) -> bytes:
+        """An outgoing 5.0 PUBLISH with an alias where there is one or a free one.
+
+        Unchanged where setting one would make it larger than `largest` bytes.
+        """
+        at = 1
+        while wire[at] & 0x80:
+            at += 1
+        at += 1
+        topic_end = at + 2 + (wire[at] << 8 | wire[at + 1])
+        topic = wire[at + 2 : topic_end]
+        known = self.outgoing.get(topic)
+        if known is not None:
+            return _with_alias(wire, topic_end, b"\x00\x00", known)
+        number = len(self.outgoing) + 1
+        if number > self.outgoing_maximum:
+            return wire
+        changed = _with_alias(wire, topic_end, wire[at:topic_end], number)
+        if len(changed) > largest:
+            return wire
+        self.outgoing[topic] = number
+        return changed
+
+
+def _with_alias(wire: bytes, topic_end: int, head: bytes, alias: int) -> bytes:
+    """`wire` with another topic field and a Topic Alias as its first property."""
+    block = topic_end + 2 if wire[0] & 6 else topic_end
+    length = 0
+    shift = 0
+    end = block
+    while True:
+        b = wire[end]
+        end += 1
+        length |= (b & 0x7F) << shift
+        shift += 7
+        if b < 0x80:
+            break
+    tail = varint(length + 3) + bytes((TOPIC_ALIAS,)) + alias.to_bytes(2, "big") + wire[end:]
+    middle = wire[topic_end:block]
+    return wire[:1] + varint(len(head) + len(middle) + len(tail)) + head + middle + tail
