@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ BROKER_CORE, LOAD_CORE = 0, 1
 
 #: Seconds a run may take beyond its duration: 100,000 filters, 19,000 connections, the drain.
 LIMIT = 180.0
+
+#: Load average up to which the machine counts as having nothing else to do.
+QUIET = 0.5
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -72,6 +76,7 @@ class Bench:
     def __init__(self, given: argparse.Namespace, load: Mqttload) -> None:
         self.given = given
         self.load = load
+        self.machine = machine()  # before the brokers load it themselves
         ours, theirs = BROKERS[given.broker](), BROKERS[given.against]()
         self.brokers: list[Broker] = [ours, theirs]
         if given.pure:
@@ -132,6 +137,7 @@ def about(bench: Bench) -> dict[str, object]:
     """What was run, for the reader of a result."""
     given = bench.given
     return {
+        "machine": bench.machine,
         "broker": given.broker,
         "against": given.against,
         "versions": {**bench.versions, "mqttload": bench.load.version()},
@@ -145,11 +151,13 @@ def about(bench: Bench) -> dict[str, object]:
 
 def announce(bench: Bench) -> None:
     """Print versions, machine and configurations."""
-    shape = machine()
+    shape = bench.machine
     print(f"{shape['cores']} x {shape['cpu']}, {shape['kernel']}, {shape['python']}")
     for name, version in bench.versions.items():
         print(f"{name}: {version}")
     print(f"load: {bench.load.version()}; broker on core {BROKER_CORE}, load on {LOAD_CORE}")
+    if shape["load_average"] > QUIET:
+        print(f"load average {shape['load_average']:g}: others use this machine, expect noise")
     for broker in bench.brokers:
         for file, text in broker.configuration("PORT").items():
             print(f"\n--- {broker.name}: {file}\n{text}", end="")
@@ -163,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for workload in WORKLOADS:
             print(f"{workload.name:20} {workload.title:38} {' '.join(workload.args)}")
         return 0
+    # Ended from outside, still end the broker.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if len(os.sched_getaffinity(0)) < 2 or shutil.which("taskset") is None:
             raise StartError("two cores and taskset are needed: one for a broker, one for the load")

@@ -24,7 +24,7 @@ HEAD = ("workload", "", "ours", "theirs", "ratio", "spread", "bound", "")
 
 
 def machine() -> dict[str, Any]:
-    """The shape of this machine."""
+    """The shape of this machine, and how busy it was in the last minute."""
     return {
         "cores": os.cpu_count(),
         "cpu": _first("/proc/cpuinfo", "model name") or platform.machine(),
@@ -32,6 +32,7 @@ def machine() -> dict[str, Any]:
         "kernel": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "open_files": raise_file_limit(),
+        "load_average": round(os.getloadavg()[0], 2),
     }
 
 
@@ -126,7 +127,6 @@ def as_json(
     """One object: what was measured where, each row, and every run behind it."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
-        "machine": machine(),
         **about,
         "results": [_result(row) for row in rows],
         "runs": {

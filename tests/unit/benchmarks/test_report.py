@@ -17,6 +17,7 @@ from benchmarks.workloads import WORKLOADS
 
 RUN = Measurement(True, 1000, 2.0, 1.0, 0.5, 100, 0, 0, 0, 0, {}, ())
 ABOUT = {
+    "machine": machine(),
     "broker": "mqttd",
     "against": "mosquitto",
     "versions": {"mqttd": "mqttd 0.1 (compiled)", "mosquitto": "mosquitto 2.0.11"},
@@ -51,7 +52,9 @@ def test_the_json_is_whole_and_has_the_runs_behind_each_row() -> None:
 
 
 def test_a_result_tells_the_shape_of_the_machine_and_not_its_name() -> None:
-    assert set(machine()) == {"cores", "cpu", "memory", "kernel", "python", "open_files"}
+    assert set(machine()) == {
+        "cores", "cpu", "memory", "kernel", "python", "open_files", "load_average",
+    }  # fmt: skip
 
 
 def test_the_page_shows_both_configurations() -> None:
