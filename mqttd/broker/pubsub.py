@@ -16,7 +16,7 @@ from mqttd.broker.router import Router, is_wildcard
 from mqttd.broker.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
-from mqttd.codec.topic import match, split_shared
+from mqttd.codec.topic import split_shared
 from mqttd.session.message import Delivery, Message
 from mqttd.session.node import Node
 from mqttd.session.route import (
@@ -26,6 +26,7 @@ from mqttd.session.route import (
     QOS_MASK,
     RETAIN_AS_PUBLISHED,
     Route,
+    Target,
     options_of,
 )
 from mqttd.session.session import Replay, Session
@@ -117,14 +118,14 @@ class PubSub:
                     continue
                 packed >>= OWN_SHIFT
             named = identifiers.get(session) if identifiers is not None else None
-            self._deliver(session, message, packed, named, shapes)
+            self._deliver(session, message, packed, named, shapes, None)
             receivers += 1
         if route.groups is not None:
             for group in route.groups:
                 member = group.choose(message.client_id, message.topic)
                 if member is not None:
                     self._deliver(
-                        member, message, group.options(member), group.identifiers(member), shapes
+                        member, message, group.options(member), group.identifiers(member), {}, group
                     )
                     receivers += 1
         if route.nodes is not None:
@@ -142,6 +143,7 @@ class PubSub:
         packed: int,
         identifiers: list[int] | None,
         shapes: dict[int, Delivery],
+        group: Target | None,
     ) -> None:
         granted = packed & QOS_MASK
         qos = message.qos
@@ -156,6 +158,7 @@ class PubSub:
             shape = shapes.get(key)
         if shape is None:
             shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.node.now)
+            shape.group = group
             if identifiers is None:
                 shapes[key] = shape
         if qos:
@@ -227,28 +230,19 @@ class PubSub:
         held = session.subscriptions
         if held is None:
             return
-        groups: list[Group] = []
         for full_filter in list(held):
-            name, _ = split_shared(full_filter)
-            if name is None:
-                self.router.unsubscribe(session, full_filter)
-                continue
-            group = self.router.groups.get(full_filter)
-            self.router.unsubscribe_shared(session, full_filter)
-            if group is not None and len(group):
-                groups.append(group)
-        if groups:
-            for delivery in session.pending():
-                if delivery.qos:
-                    self._redispatch(groups, delivery)
+            self.unsubscribe(session, full_filter)
+        for delivery in session.shared():
+            self._redispatch(delivery)
 
-    def _redispatch(self, groups: list[Group], delivery: Delivery) -> None:
+    def _redispatch(self, delivery: Delivery) -> None:
+        group = delivery.group
+        assert isinstance(group, Group)
         message = delivery.get_message(self.node.next_message_id())
         if message.expires_at and message.expires_at <= self.node.now:
             return
-        for group in groups:
-            if not match(message.topic, group.topic_filter):
-                continue
-            member = group.choose(message.client_id, message.topic)
-            if member is not None:
-                self._deliver(member, message, group.options(member), group.identifiers(member), {})
+        member = group.choose(message.client_id, message.topic)
+        if member is not None:
+            self._deliver(
+                member, message, group.options(member), group.identifiers(member), {}, group
+            )

@@ -148,7 +148,8 @@ class Channel(Timer):
         self.paused: bool = False
         #: Something waits for the output to empty: call `drained`.
         self.thirsty: bool = False
-        #: Deliveries need `shorten` (the client allows topic aliases).
+        #: Deliveries go one by one: the client allows topic aliases (`shorten`), or queued QoS 0
+        #: messages go first.
         self.special: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
@@ -196,7 +197,6 @@ class Channel(Timer):
     def feed(self, data: bytes) -> None:
         """Take a chunk of received bytes; handles every complete packet in it."""
         node = self.node
-        self.last = node.now
         node.metrics.bytes_received += len(data)
         if self.state == WAITING:
             self._hold(data)
@@ -472,7 +472,10 @@ class Channel(Timer):
             pos = end
             if self.state != OPEN:
                 break
-        metrics.packets_received += count
+        if count:
+            # Only complete packets keep a client alive (MQTT-3.1.2-22).
+            metrics.packets_received += count
+            self.last = node.now
         if pos < n and self.state != CLOSED:
             self._keep(data, pos, n)
 
@@ -945,6 +948,7 @@ class Channel(Timer):
         if settings.server_keepalive_seconds:
             keep_alive = settings.server_keepalive_seconds
         self.keepalive = int(keep_alive * 1000 * settings.keepalive_multiplier)
+        self.last = self.node.now
         if self.keepalive:
             self.node.wheel.schedule(self, self.last + self.keepalive)
         else:
@@ -995,6 +999,10 @@ class Channel(Timer):
         if packet.reason_code == reasons.SUCCESS:
             session.will = None
         self.end("client disconnected")
+
+    def aliased(self) -> bool:
+        """Whether the client allows topic aliases."""
+        return self.aliases is not None and self.aliases.outgoing_maximum > 0
 
     def shorten(self, wire: bytes, largest: int) -> bytes:
         """A PUBLISH for a client that allows topic aliases, with one where that is possible."""

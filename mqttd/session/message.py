@@ -133,6 +133,7 @@ class Delivery:
 
     __slots__ = (
         "expires_at",
+        "group",
         "id_at",
         "identifiers",
         "message",
@@ -155,6 +156,8 @@ class Delivery:
         self.message: Message | None = None
         self.identifiers: list[int] | None = None
         self.expires_at: int = 0
+        #: The shared group that chose the receiver, None for a subscription of its own.
+        self.group: object | None = None
 
     @staticmethod
     def of(
@@ -232,6 +235,7 @@ class Delivery:
         retain = self.wire[0] & 1 == 1
         made = Delivery.of(message, self.qos, retain, v5, self.identifiers, now)
         made.source = self.source
+        made.group = self.group
         return made
 
 

@@ -167,6 +167,8 @@ class Session(Timer):
                 self.unsent = unsent
                 self.waiting = True
         self.drain()
+        if self.mqueue is not None and self.mqueue.qos0:
+            channel.special = True  # new QoS 0 messages go behind those that wait
 
     def _resend_one(self, channel: Channel, inflight: dict[int, Delivery], packet_id: int) -> bool:
         """Send what is in flight under `packet_id` again, with DUP; False if it cannot go."""
@@ -304,13 +306,18 @@ class Session(Timer):
     def deliver_qos0(self, delivery: Delivery) -> None:
         """Send a QoS 0 delivery, keep it for later, or drop it."""
         channel = self.channel
-        node = self.node
         if channel is None:
-            if node.settings.mqueue_store_qos0 and not self.clean:
+            if self.node.settings.mqueue_store_qos0 and not self.clean:
                 self.enqueue(delivery)
             else:
                 self._drop(delivery, "offline_qos0")
-            return
+        elif self.mqueue is not None and self.mqueue.qos0:
+            self.enqueue(delivery)
+        else:
+            self._send_qos0(channel, delivery)
+
+    def _send_qos0(self, channel: Channel, delivery: Delivery) -> None:
+        node = self.node
         if delivery.expires_at or delivery.v5 != self.v5:
             if delivery.expires_at and delivery.expires_at <= node.now:
                 self._drop(delivery, "expired")
@@ -374,6 +381,7 @@ class Session(Timer):
                 delivery = mqueue.peek()
                 if delivery is None:
                     self.mqueue = None
+                    channel.special = channel.aliased()
                     break
                 if delivery.expires_at and delivery.expires_at <= now:
                     mqueue.pop()
@@ -395,7 +403,7 @@ class Session(Timer):
         self, channel: Channel, inflight: dict[int, Delivery], delivery: Delivery
     ) -> None:
         if delivery.qos == 0:
-            self.deliver_qos0(delivery)
+            self._send_qos0(channel, delivery)
             return
         if (
             channel.special
@@ -480,6 +488,22 @@ class Session(Timer):
         else:
             metrics.dropped_session_ended += 1
         self.node.dropped(self, delivery, reason)
+
+    def shared(self) -> list[Delivery]:
+        """What came through shared groups and may go to another member, oldest first.
+
+        Not a QoS 2 message that was sent: its first receiver has to finish it (MQTT-4.8.2-5).
+        """
+        result: list[Delivery] = []
+        if self.inflight is not None:
+            for delivery in self.inflight.values():
+                if delivery.group is not None and delivery.qos == 1:
+                    result.append(delivery)
+        if self.mqueue is not None:
+            for delivery in self.mqueue.items():
+                if delivery.group is not None and delivery.qos:
+                    result.append(delivery)
+        return result
 
     def pending(self) -> list[Delivery]:
         """What was in flight (not yet released) and queued, oldest first."""
