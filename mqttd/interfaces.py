@@ -64,9 +64,7 @@ class IAuthenticator(Interface):
             not start.
         """
 
-    def check(
-        client: ClientInfo, password: bytes | None
-    ) -> AuthVerdict | Deferred[AuthVerdict]:
+    def check(client: ClientInfo, password: bytes | None) -> AuthVerdict | Deferred[AuthVerdict]:
         """Give a verdict on `client`.
 
         :param client: `mqttd.types.ClientInfo`; its ``username`` is None if it gave none.
@@ -244,9 +242,7 @@ class IQueueStore(Interface):
     def open() -> Deferred[None] | None:
         """Make ready; as `ISessionStore.open`."""
 
-    def append(
-        client_ids: Sequence[str], message_id: int, message: bytes
-    ) -> Deferred[None] | None:
+    def append(client_ids: Sequence[str], message_id: int, message: bytes) -> Deferred[None] | None:
         """Queue one message for several sessions.
 
         :param client_ids: sequence of client identifiers.

@@ -165,7 +165,14 @@ _ESCAPE: Final = re.compile(r"\\(?:x\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2})|([0
 _INTEGER: Final = re.compile(r"[0-9]+")
 _MARKS: Final = ("<<", ">>", "{", "}", "[", "]", ",", ".")
 _ESCAPES: Final = {
-    "b": "\b", "d": "\x7f", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "s": " ", "t": "\t",
+    "b": "\b",
+    "d": "\x7f",
+    "e": "\x1b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "s": " ",
+    "t": "\t",
     "v": "\v",
 }
 
@@ -462,9 +469,7 @@ class _Parser:
         found = " ".join(found.split())
         if len(found) > 40:
             found = f"{found[:37]}..."
-        return AclSyntaxError(
-            f"{self.source}:{line}:{column}: found {found}, expected {expected}"
-        )
+        return AclSyntaxError(f"{self.source}:{line}:{column}: found {found}, expected {expected}")
 
 
 def _unmapped(network: Network) -> Network:

@@ -72,52 +72,109 @@ _CLIENT: Final = ("client: ClientInfo",)
 POINTS: Final[dict[str, Point]] = {
     point.name: point
     for point in (
-        Point(CLIENT_CONNECT, "a valid CONNECT has arrived, before authentication", _CLIENT,
-              "properties of CONNECT: dict | None"),
-        Point(CLIENT_CONNACK, "before CONNACK is sent", (*_CLIENT, "reason_code: int"),
-              "properties of CONNACK: dict | None"),
+        Point(
+            CLIENT_CONNECT,
+            "a valid CONNECT has arrived, before authentication",
+            _CLIENT,
+            "properties of CONNECT: dict | None",
+        ),
+        Point(
+            CLIENT_CONNACK,
+            "before CONNACK is sent",
+            (*_CLIENT, "reason_code: int"),
+            "properties of CONNACK: dict | None",
+        ),
         Point(CLIENT_CONNECTED, "after CONNACK with success", _CLIENT, "None"),
-        Point(CLIENT_DISCONNECTED, "a connected client has gone",
-              (*_CLIENT, "reason: str"), "None"),
-        Point(CLIENT_AUTHENTICATE, "before the authentication chain",
-              (*_CLIENT, "password: bytes | None"),
-              "AuthVerdict; AUTH_IGNORE asks the chain", "the accumulator is the verdict"),
-        Point(CLIENT_AUTHORIZE, "before the access-control chain",
-              (*_CLIENT, "action: Action", "topic: str"),
-              "Verdict; IGNORE asks the chain", "the accumulator is the verdict"),
-        Point(CLIENT_SUBSCRIBE, "a SUBSCRIBE has arrived, before the access check",
-              (*_CLIENT, "properties: dict | None"), "list[Subscription]",
-              "the accumulator is subscribed as it is"),
-        Point(CLIENT_SUBSCRIBE_AFTER, "after SUBACK is decided", _CLIENT,
-              "list[Subscription] that were granted"),
-        Point(CLIENT_UNSUBSCRIBE, "an UNSUBSCRIBE has arrived",
-              (*_CLIENT, "properties: dict | None"), "topic filters: list[str]",
-              "the accumulator is unsubscribed as it is"),
-        Point(CLIENT_HANDLE_INFO, "send_info(info) was called for a client",
-              (*_CLIENT, "info: object"), "list[Message] to deliver",
-              "the accumulator is delivered as it is"),
+        Point(
+            CLIENT_DISCONNECTED, "a connected client has gone", (*_CLIENT, "reason: str"), "None"
+        ),
+        Point(
+            CLIENT_AUTHENTICATE,
+            "before the authentication chain",
+            (*_CLIENT, "password: bytes | None"),
+            "AuthVerdict; AUTH_IGNORE asks the chain",
+            "the accumulator is the verdict",
+        ),
+        Point(
+            CLIENT_AUTHORIZE,
+            "before the access-control chain",
+            (*_CLIENT, "action: Action", "topic: str"),
+            "Verdict; IGNORE asks the chain",
+            "the accumulator is the verdict",
+        ),
+        Point(
+            CLIENT_SUBSCRIBE,
+            "a SUBSCRIBE has arrived, before the access check",
+            (*_CLIENT, "properties: dict | None"),
+            "list[Subscription]",
+            "the accumulator is subscribed as it is",
+        ),
+        Point(
+            CLIENT_SUBSCRIBE_AFTER,
+            "after SUBACK is decided",
+            _CLIENT,
+            "list[Subscription] that were granted",
+        ),
+        Point(
+            CLIENT_UNSUBSCRIBE,
+            "an UNSUBSCRIBE has arrived",
+            (*_CLIENT, "properties: dict | None"),
+            "topic filters: list[str]",
+            "the accumulator is unsubscribed as it is",
+        ),
+        Point(
+            CLIENT_HANDLE_INFO,
+            "send_info(info) was called for a client",
+            (*_CLIENT, "info: object"),
+            "list[Message] to deliver",
+            "the accumulator is delivered as it is",
+        ),
         Point(SESSION_CREATED, "a new session exists", _CLIENT, "None"),
-        Point(SESSION_SUBSCRIBED, "a subscription was added or replaced",
-              (*_CLIENT, "subscription: Subscription"), "None"),
-        Point(SESSION_UNSUBSCRIBED, "a subscription was removed",
-              (*_CLIENT, "topic_filter: str"), "None"),
+        Point(
+            SESSION_SUBSCRIBED,
+            "a subscription was added or replaced",
+            (*_CLIENT, "subscription: Subscription"),
+            "None",
+        ),
+        Point(
+            SESSION_UNSUBSCRIBED,
+            "a subscription was removed",
+            (*_CLIENT, "topic_filter: str"),
+            "None",
+        ),
         Point(SESSION_RESUMED, "a client came back to its session", _CLIENT, "None"),
         Point(SESSION_DISCONNECTED, "the session stays, its client has gone", _CLIENT, "None"),
         Point(SESSION_DISCARDED, "a clean start threw the old session away", _CLIENT, "None"),
         Point(SESSION_TAKENOVER, "another connection took the session over", _CLIENT, "None"),
-        Point(SESSION_TERMINATED, "the session has ended",
-              (*_CLIENT, "reason: str"), "None"),
-        Point(MESSAGE_PUBLISH, "a message enters the broker, before retain and routing", (),
-              "Message; None drops it", "the accumulator is routed as it is"),
+        Point(SESSION_TERMINATED, "the session has ended", (*_CLIENT, "reason: str"), "None"),
+        Point(
+            MESSAGE_PUBLISH,
+            "a message enters the broker, before retain and routing",
+            (),
+            "Message; None drops it",
+            "the accumulator is routed as it is",
+        ),
         Point(MESSAGE_DELIVERED, "a message is written to a subscriber", _CLIENT, "Message"),
         Point(MESSAGE_ACKED, "a subscriber acknowledged (PUBACK, PUBCOMP)", _CLIENT, "Message"),
-        Point(MESSAGE_NACK, "a subscriber answered with a reason code >= 0x80",
-              (*_CLIENT, "reason_code: int"), "Message"),
-        Point(MESSAGE_DROPPED, "a message reached nobody",
-              ("client: ClientInfo | None", "reason: str"), "Message"),
+        Point(
+            MESSAGE_NACK,
+            "a subscriber answered with a reason code >= 0x80",
+            (*_CLIENT, "reason_code: int"),
+            "Message",
+        ),
+        Point(
+            MESSAGE_DROPPED,
+            "a message reached nobody",
+            ("client: ClientInfo | None", "reason: str"),
+            "Message",
+        ),
         Point(DELIVERY_COMPLETED, "all steps of one delivery are done", _CLIENT, "Message"),
-        Point(DELIVERY_DROPPED, "a message was not delivered to one subscriber",
-              (*_CLIENT, "reason: str"), "Message"),
+        Point(
+            DELIVERY_DROPPED,
+            "a message was not delivered to one subscriber",
+            (*_CLIENT, "reason: str"),
+            "Message",
+        ),
     )
 }
 
@@ -192,9 +249,7 @@ class Hooks:
         """True if anything is hooked at `point`."""
         return bool(self.lookup(point))
 
-    def run_hooks(
-        self, point: str, args: Sequence[Any], acc: Any = None
-    ) -> tuple[HookResult, Any]:
+    def run_hooks(self, point: str, args: Sequence[Any], acc: Any = None) -> tuple[HookResult, Any]:
         """Run the chain of `point`: ``(OK, acc)`` when it came to its end, else ``(STOP, acc)``.
 
         The first item is the very object `OK` or `STOP`.  Raises nothing but `HookError` for

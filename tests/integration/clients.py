@@ -151,9 +151,7 @@ class Paho(Client):
         )
         self.client.on_connect = lambda c, u, flags, reason, p: done.put((flags, reason))
         self.client.on_subscribe = lambda c, u, mid, reasons, p: done.put(reasons)
-        self.client.on_message = lambda c, u, m: self.inbox.put(
-            Received(m.topic, m.payload, m.qos)
-        )
+        self.client.on_message = lambda c, u, m: self.inbox.put(Received(m.topic, m.payload, m.qos))
         self.done = done
         options: dict[str, Any] = {}
         if self.version == V5:

@@ -50,9 +50,7 @@ def test_a_wildcard_subscriber_gets_each_message_once(client: Connect, tag: str,
         assert subscriber.inbox.empty()
 
 
-def test_the_members_of_a_shared_subscription_share_the_messages(
-    client: Connect, tag: str
-) -> None:
+def test_the_members_of_a_shared_subscription_share_the_messages(client: Connect, tag: str) -> None:
     inbox: queue.Queue[Received] = queue.Queue()
     first, second = client(f"{tag}one"), client(f"{tag}two")
     first.inbox = second.inbox = inbox

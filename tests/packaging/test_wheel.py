@@ -129,7 +129,6 @@ def test_uninstalling_leaves_twisted_whole(installed: Installed) -> None:
     assert "mqttd" not in installed.run("twistd", "--help")
 
 
-
 def one_message(installed: Installed, port: int) -> str:
     return installed.run("python", "-c", ONE_MESSAGE, str(port)).strip()
 

@@ -172,8 +172,13 @@ class MemoryBroker:
         self.tasks: list[Callable[[], None]] = []
         self.events: list[tuple[str, dict[str, object]]] = []
         self.broker = Broker(
-            self.settings, self.access, self.hooks, self._microseconds, START_MS,
-            self._soon, self._log,
+            self.settings,
+            self.access,
+            self.hooks,
+            self._microseconds,
+            START_MS,
+            self._soon,
+            self._log,
         )
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
 
@@ -233,8 +238,13 @@ class MemoryBroker:
         client = self.client(version, room)
         client.send(
             Connect(
-                client_id, version=version, protocol_name="MQIsdp" if version == 3 else "MQTT",
-                clean_start=clean, keep_alive=keep_alive, will=will, username=username,
+                client_id,
+                version=version,
+                protocol_name="MQIsdp" if version == 3 else "MQTT",
+                clean_start=clean,
+                keep_alive=keep_alive,
+                will=will,
+                username=username,
                 properties=properties,
             )
         )

@@ -26,8 +26,16 @@ def test_every_interface_is_public() -> None:
     names = {interface.__name__ for interface in ALL}
     assert names | {"API_VERSION"} == set(interfaces.__all__)
     assert names >= {
-        "IAuthenticator", "IAccessControl", "IHookPlugin", "IHooks", "IMqttdPlugin",
-        "ISessionStore", "IQueueStore", "IRetainedStore", "IRegistry", "IFabric",
+        "IAuthenticator",
+        "IAccessControl",
+        "IHookPlugin",
+        "IHooks",
+        "IMqttdPlugin",
+        "ISessionStore",
+        "IQueueStore",
+        "IRetainedStore",
+        "IRegistry",
+        "IFabric",
         "IListenerFactory",
     }
 

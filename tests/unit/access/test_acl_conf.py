@@ -68,11 +68,9 @@ def test_the_rules_of_the_design_documents() -> None:
         ('{clientid, "c"}', Client("c")),
         ('{ipaddr, "10.1.2.3/8"}', IpAddr((ip_network("10.0.0.0/8"),))),
         ('{ipaddr, "::ffff:10.0.0.0/104"}', IpAddr((ip_network("10.0.0.0/8"),))),
-        ('{ipaddrs, ["::1", "10.0.0.1"]}',
-         IpAddr((ip_network("::1"), ip_network("10.0.0.1")))),
+        ('{ipaddrs, ["::1", "10.0.0.1"]}', IpAddr((ip_network("::1"), ip_network("10.0.0.1")))),
         ("""{'and', [{user, "u"}, {client, "c"}]}""", And((User("u"), Client("c")))),
-        ("""{'or', [{user, "u"}, {'and', [all, all]}]}""",
-         Or((User("u"), And((All(), All()))))),
+        ("""{'or', [{user, "u"}, {'and', [all, all]}]}""", Or((User("u"), And((All(), All()))))),
     ],
 )
 def test_who_a_rule_is_about(text: str, who: Who) -> None:

@@ -28,9 +28,7 @@ def client(
     return ClientInfo(client_id, username, peerhost, 1, "tcp:default", 4)
 
 
-def verdict(
-    rules: str, action: Action, topic: str, who: ClientInfo | None = None
-) -> Verdict:
+def verdict(rules: str, action: Action, topic: str, who: ClientInfo | None = None) -> Verdict:
     return AclRules.from_text(rules).decide(who or client(), action, topic).verdict
 
 
@@ -158,8 +156,19 @@ def test_a_filter_is_allowed_only_if_a_rule_covers_all_of_it() -> None:
 
 def test_a_filter_is_denied_if_a_rule_touches_any_of_it() -> None:
     rules = '{deny, all, subscribe, ["plant/secret/#", "a/+/c"]}. {allow, all}.'
-    for topic in ("plant/secret", "plant/#", "plant/+", "#", "+/+", "+/secret/x", "a/b/c",
-                  "a/#", "a/+/+", "+/b/c", "plant/secret/x/y"):
+    for topic in (
+        "plant/secret",
+        "plant/#",
+        "plant/+",
+        "#",
+        "+/+",
+        "+/secret/x",
+        "a/b/c",
+        "a/#",
+        "a/+/+",
+        "+/b/c",
+        "plant/secret/x/y",
+    ):
         assert verdict(rules, SUBSCRIBE, topic) is DENY, topic
     for topic in ("plant", "plant/open/#", "+", "a/b/d", "a/+/d", "b/#", "a/+/c/d"):
         assert verdict(rules, SUBSCRIBE, topic) is ALLOW, topic
@@ -287,13 +296,25 @@ def test_CVE_2017_7652_a_reload_that_fails_keeps_the_rules_there_were(tmp_path: 
 # -- the same as one rule after the other
 
 NAMES = ["alice", "bob", "c1", "$SYS", "+", "a/b"]
-WHO = ["all", '"alice"', '{user, "bob"}', '{client, "c1"}', '{ipaddr, "10.0.0.0/8"}',
-       '{ipaddr, "10.0.0.1"}', '{ipaddrs, ["10.0.0.0/24", "fe80::/10"]}',
-       """{'and', [{user, "alice"}, {ipaddr, "10.0.0.0/8"}]}""",
-       """{'or', [{user, "bob"}, {client, "c1"}]}""",
-       """{'and', [{'or', [{user, "bob"}, {user, "alice"}]}, {client, "c1"}]}"""]
-ACCESS = ["subscribe", "publish", "pubsub", "{publish, [{qos, 1}, {retain, true}]}",
-          "{all, [{qos, [0, 2]}]}"]
+WHO = [
+    "all",
+    '"alice"',
+    '{user, "bob"}',
+    '{client, "c1"}',
+    '{ipaddr, "10.0.0.0/8"}',
+    '{ipaddr, "10.0.0.1"}',
+    '{ipaddrs, ["10.0.0.0/24", "fe80::/10"]}',
+    """{'and', [{user, "alice"}, {ipaddr, "10.0.0.0/8"}]}""",
+    """{'or', [{user, "bob"}, {client, "c1"}]}""",
+    """{'and', [{'or', [{user, "bob"}, {user, "alice"}]}, {client, "c1"}]}""",
+]
+ACCESS = [
+    "subscribe",
+    "publish",
+    "pubsub",
+    "{publish, [{qos, 1}, {retain, true}]}",
+    "{all, [{qos, [0, 2]}]}",
+]
 WORDS = st.sampled_from(["a", "b", "", "$SYS", "alice", "c1"])
 LEVELS = st.one_of(WORDS, st.just("+"))
 OWN = st.sampled_from(["%u", "%c", "a%u", "%c%u", "$%u"])

@@ -8,8 +8,18 @@ from mqttd.access.anonymous import Anonymous, is_loopback
 from mqttd.types import AUTH_IGNORE, AUTH_OK, ClientInfo
 
 LOCAL = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "unix", "unix:/run/x", "/run/x"]
-REMOTE = ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "", "localhost", "127.0.0.1.evil.org",
-          "unixoid", "::ffff:128.0.0.1", "0.0.0.0", "::"]
+REMOTE = [
+    "10.0.0.1",
+    "::ffff:10.0.0.1",
+    "fe80::1%eth0",
+    "",
+    "localhost",
+    "127.0.0.1.evil.org",
+    "unixoid",
+    "::ffff:128.0.0.1",
+    "0.0.0.0",
+    "::",
+]
 
 
 def client(peerhost: str, username: str | None = None) -> ClientInfo:

@@ -154,8 +154,9 @@ def test_a_module_that_fails_or_answers_nonsense_refuses_and_is_counted(
 
 def test_a_verdict_may_come_later(folder: Path) -> None:
     waiting: Deferred[object] = Deferred()
-    control = access(folder, Says(waiting), Says(succeed(AUTH_IGNORE)), Says(AUTH_OK),
-                     reactor=Clock())
+    control = access(
+        folder, Says(waiting), Says(succeed(AUTH_IGNORE)), Says(AUTH_OK), reactor=Clock()
+    )
     results = results_of(control.authenticate(client(), b"pw"))
     assert results == []
     waiting.callback(AUTH_IGNORE)

@@ -53,9 +53,7 @@ def test_json_may_stand_before_or_behind_the_command(argv: list[str]) -> None:
     assert ctl._parser().parse_args(["auth", "list"]).json is False
 
 
-def run_users(
-    monkeypatch: pytest.MonkeyPatch, config: Path, *argv: str, password: str = ""
-) -> int:
+def run_users(monkeypatch: pytest.MonkeyPatch, config: Path, *argv: str, password: str = "") -> int:
     monkeypatch.setattr("sys.stdin", io.StringIO(password))
     return ctl.main(["--config", str(config), "users", *argv])
 

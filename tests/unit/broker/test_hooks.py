@@ -168,9 +168,7 @@ def test_a_chain_may_change_while_it_runs() -> None:
 
 def test_every_point_has_a_constant_and_a_description() -> None:
     constants = {
-        value
-        for name, value in vars(points).items()
-        if name.isupper() and isinstance(value, str)
+        value for name, value in vars(points).items() if name.isupper() and isinstance(value, str)
     }
     assert constants == set(POINTS)
     assert len(POINTS) == 25

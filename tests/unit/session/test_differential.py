@@ -245,9 +245,7 @@ class Stage:
         if version and version != arguments["version"]:
             arguments["version"] = version
             arguments["clean"] = False
-            arguments["properties"] = (
-                {prop.SESSION_EXPIRY_INTERVAL: 1000} if version == 5 else None
-            )
+            arguments["properties"] = {prop.SESSION_EXPIRY_INTERVAL: 1000} if version == 5 else None
         self.unanswered[i] = []
         return self.node.connect(f"client-{i}", **arguments)
 
@@ -296,8 +294,13 @@ class Stage:
             kind = Puback if packet.qos == 1 else Pubrec
             self.unanswered[i].append(kind(packet.packet_id))
             shown = Publish(
-                packet.topic, packet.payload, packet.qos, packet.retain, packet.dup,
-                numbers[packet.packet_id], packet.properties,
+                packet.topic,
+                packet.payload,
+                packet.qos,
+                packet.retain,
+                packet.dup,
+                numbers[packet.packet_id],
+                packet.properties,
             )
         elif isinstance(packet, Pubrel):
             self.unanswered[i].append(Pubcomp(packet.packet_id))
@@ -325,8 +328,9 @@ class Stage:
 def wire_of(packet: Packet, version: int) -> bytes:
     """The bytes, valid or not in this version (3.x knows no aliases: the topic is empty then)."""
     if version < 5 and isinstance(packet, Publish) and not packet.topic:
-        packet = Publish("a", packet.payload, packet.qos, packet.retain, packet.dup,
-                         packet.packet_id)
+        packet = Publish(
+            "a", packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id
+        )
     return serialize(packet, version)
 
 
@@ -346,9 +350,7 @@ VARIANTS: list[tuple[dict[str, bool], Callable[[Stage], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("switches", "view"), VARIANTS, ids=["runs", "grants", "fast", "all"]
-)
+@pytest.mark.parametrize(("switches", "view"), VARIANTS, ids=["runs", "grants", "fast", "all"])
 @settings(max_examples=100, deadline=None)
 @given(story=stories())
 def test_every_path_gives_the_same_bytes(
