@@ -40,10 +40,14 @@ __all__ = [
     "IHooks",
     "IListenerFactory",
     "IMqttdPlugin",
+    "IPlugin",
+    "IPluginHandle",
     "IQueueStore",
     "IRegistry",
+    "IRepeating",
     "IRetainedStore",
     "ISessionStore",
+    "ISubscription",
 ]
 
 #: Version of the interfaces in this module.
@@ -160,22 +164,220 @@ class IHooks(Interface):
         """
 
 
-class IHookPlugin(Interface):
-    """The running part of a plugin that uses hooks: what a plugin's factory makes."""
+class ISubscription(Interface):
+    """A subscription made with `IPluginHandle.subscribe`."""
 
-    def load(hooks: IHooks, config: Any) -> Deferred[None] | None:
-        """Hook what is wanted; called when the plugin is loaded.
+    topic_filter = Attribute("str: what it subscribes to")
 
-        :param hooks: `IHooks`; what is hooked through it ends with `unload`.
-        :param config: the plugin's own configuration, checked against its schema.
-        :return: None or a Deferred that fires when the plugin is ready.
+    def unsubscribe() -> None:
+        """End it; what is under way may still arrive in this turn.  Twice is no error."""
+
+
+class IRepeating(Interface):
+    """A function called again and again: what `IPluginHandle.call_every` gives."""
+
+    def stop() -> None:
+        """Call it no more; twice is no error."""
+
+
+class IPluginHandle(IHooks):
+    """All that a plugin may do with the broker, while it is loaded.
+
+    ::
+
+        plugin --- handle ---> hooks, modules, timers, threads, subscriptions,
+                                 routes, commands, metrics, topics, services, listeners
+                     '-- unload: every one of them is taken back, whatever the plugin does
+
+    Each plugin has a handle of its own, made for one load and dead after it: once the plugin is
+    unloaded each method raises `RuntimeError`.  The exceptions are those that end something
+    (``unhook``, ``unregister_mod``, ``clear_alarm``), which then do nothing.
+
+    What the broker calls through it (callbacks, functions, routes) is charged to the plugin: one
+    that raises is logged with the plugin's name and counted, the time it takes is measured, and
+    a plugin that fails too often is put into quarantine, where its callbacks are not called.
+
+    All methods are called in the reactor thread; ``in_thread`` is the way out of it.
+    """
+
+    name = Attribute("str: name of the plugin")
+    log = Attribute("twisted.logger.Logger: with namespace ``mqttd.plugin.NAME``")
+    clock = Attribute("IReactorTime: the reactor, or a test's clock; for reading the time")
+    data_dir = Attribute(
+        "str: absolute path of a directory of the plugin's own, mode 0700, which stays after unload"
+    )
+
+    def register_mod(kind: str, name: str, module: Any, seq: int | None = None) -> None:
+        """Put an authentication or access-control module into its chain.
+
+        :param kind: ``"auth"`` (`IAuthenticator`) or ``"acl"`` (`IAccessControl`).
+        :param name: the name operators see; unique in the chain.
+        :param module: its ``init`` was called by the plugin; it is verified here.
+        :param seq: its place, lower is asked first; None is last.
+        :raises ValueError: unknown kind, or a name in use.
+        :raises zope.interface.Invalid: it does not fulfil its interface; names the method.
+        """
+
+    def unregister_mod(kind: str, name: str) -> None:
+        """Undo `register_mod`; ValueError if this plugin has no such module."""
+
+    def call_later(seconds: float, f: Callable[..., object], *args: Any) -> Any:
+        """Call ``f(*args)`` once, after `seconds`.
+
+        :return: `twisted.internet.interfaces.IDelayedCall`.
+        """
+
+    def call_every(seconds: float, f: Callable[..., object], *args: Any) -> Any:
+        """Call ``f(*args)`` every `seconds`, first after `seconds`, until stopped.
+
+        A Deferred that it returns is waited for, calls that fall due meanwhile are left out; one
+        that raises is counted and called again.
+
+        :return: `IRepeating`.
+        """
+
+    def in_thread(f: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        """Call ``f(*args)`` in a thread of the plugin's own bounded pool.
+
+        `f` must not touch the handle or the broker.
+
+        :return: a Deferred of its result, which fires in the reactor thread; it fails with what
+            `f` raised, with `QueueFull` of `mqttd.types` at once when 1,000 calls wait already.
+            After unload it does not fire any more.
+        """
+
+    def publish(
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Mapping[int, Any] | None = None,
+    ) -> int:
+        """Publish a message as the broker itself: no access rule is asked, hooks run.
+
+        Called in a ``message.publish`` callback of this plugin for its own message it would go
+        round for ever: the plugin's own callbacks at ``message.publish`` are not run for it.
+
+        :param properties: of PUBLISH, by identifier (`mqttd.codec.properties`).
+        :return: int, how many sessions it was handed to.
+        :raises ValueError: no valid topic name, or larger than ``mqtt.max_packet_size``.
+        """
+
+    def subscribe(topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
+        """Have ``callback(message)`` called for each message that fits, as for a subscriber.
+
+        There is no session behind it: what comes is handed over at once, in the publisher's
+        turn, once however many filters fit, retained messages first.
+
+        :param callback: takes a `mqttd.session.message.Message`; a Deferred it returns is
+            watched as a hook's is.
+        :param qos: the highest QoS to get.
+        :return: `ISubscription`.
+        :raises ValueError: no valid topic filter.
+        """
+
+    def client(client_id: str) -> ClientInfo | None:
+        """Who a connected client is; None if it is not connected."""
+
+    def clients() -> list[ClientInfo]:
+        """All connected clients, in no particular order."""
+
+    def subscribe_client(client_id: str, subscription: Any) -> int:
+        """Subscribe a client's session, as if it had asked; access rules are asked.
+
+        :param subscription: `mqttd.codec.packets.Subscription`.
+        :return: int, a reason code of SUBACK: the granted QoS, or 0x80 and above if it was not
+            granted.
+        :raises KeyError: no session has this client id.
+        """
+
+    def disconnect(client_id: str, reason_code: int = 0x98) -> bool:
+        """End a client's connection with this reason code.
+
+        :return: False if it is not connected.
+        """
+
+    def send_info(client_id: str, info: Any) -> bool:
+        """Run ``client.handle_info`` for a client: hooks make messages for it out of `info`.
+
+        :return: False if it has no session.
+        """
+
+    def add_route(path: str, resource: Any) -> None:
+        """Serve ``/api/v1/plugins/NAME/path``.
+
+        :param path: one segment of letters, digits, ``_ . -``.
+        :param resource: `twisted.web.resource.IResource`; who may reach the HTTP interface may
+            reach it.
+        :raises ValueError: no such segment, or in use.
+        """
+
+    def add_command(name: str, function: Callable[[list[str]], Any], help: str = "") -> None:
+        """Let operators run ``mqttd-ctl NAME name ARGUMENTS``.
+
+        :param function: takes a list of str, gives the text to print (str) or a Deferred of it;
+            what it raises is shown to the operator, its text as the one line.
+        :raises ValueError: not ``[a-z][a-z0-9_-]*``, or in use.
+        """
+
+    def add_metric(name: str, help: str, read: Callable[[], float]) -> None:
+        """Show ``read()`` among the broker's metrics as ``plugin_NAME_name``.
+
+        :param name: ``[a-z][a-z0-9_]*``; one that ends in ``_total`` is a counter, others gauges.
+        :raises ValueError: not that, or in use.
+        """
+
+    def add_sys_topic(suffix: str, read: Callable[[], Any]) -> None:
+        """Publish ``str(read())`` on ``$SYS/broker/plugins/NAME/suffix`` with the others.
+
+        The retained message is removed at unload.
+
+        :raises ValueError: no valid topic name, or in use.
+        """
+
+    def add_service(service: Any) -> None:
+        """Start a `twisted.application.service.IService` now, stop it at unload."""
+
+    def add_listener(endpoint: str, name: str) -> Deferred[Any]:
+        """Accept MQTT clients at a Twisted endpoint (``"tcp:1884:interface=127.0.0.1"``).
+
+        :param name: the listener's name, shown as ``NAME.name``.
+        :return: a Deferred of the address (`IAddress`) when it listens; fails with the error of
+            the endpoint.
+        """
+
+    def alarm(name: str, text: str) -> None:
+        """Raise an alarm for operators, or change its text; one of a plugin ends with unload."""
+
+    def clear_alarm(name: str) -> None:
+        """End an alarm; one that was not raised is no error."""
+
+
+class IPlugin(Interface):
+    """The running part of a plugin: what a plugin's factory makes, once for each load."""
+
+    def load(handle: IPluginHandle, config: Any) -> Deferred[None] | None:
+        """Register what is wanted; called when the plugin is loaded.
+
+        :param handle: `IPluginHandle`; what is registered through it ends with `unload`.
+        :param config: an instance of the plugin's msgspec Struct, or a dict without one, read
+            from ``etc/plugins/NAME.conf``.
+        :return: None, or a Deferred that fires when the plugin is ready, within 10 seconds.
+        :raises Exception: it cannot run; the text says why.  All that was registered is taken
+            back, and `unload` is called.
         """
 
     def unload() -> Deferred[None] | None:
-        """Let go of everything; called once after `load`, also after one that failed.
+        """Let go of what does not end with the handle; called once after each `load`.
 
-        :return: None or a Deferred.
+        Also after one that failed.  The handle still works while it runs.
+
+        :return: None, or a Deferred that fires when it is done, within 10 seconds.
         """
+
+
+#: What `IPlugin` was called first.
+IHookPlugin = IPlugin
 
 
 class IMqttdPlugin(Interface):
@@ -190,11 +392,19 @@ class IMqttdPlugin(Interface):
     api_version = Attribute("int: the `API_VERSION` it was written for")
     description = Attribute("str: one line for operators")
     config_schema = Attribute(
-        "str | None: dotted name of the msgspec Struct that its configuration file must fit"
+        "str | None: ``package.module:Struct``, the msgspec Struct that its configuration file, "
+        "``etc/plugins/NAME.conf`` (TOML), must fit"
     )
     factory = Attribute(
-        "str: dotted name (``package.module:callable``) called without arguments on load; what "
-        "it returns provides one or more interfaces of this module"
+        "str: ``package.module:callable``, called without arguments on each load; what it returns "
+        "provides `IPlugin`"
+    )
+    isolation = Attribute(
+        'str: ``"none"``, it runs in the broker; ``"process"``, in a process of its own'
+    )
+    policy = Attribute(
+        'str: what its callbacks answer in quarantine: ``"ignore"`` passes them over, ``"deny"`` '
+        "refuses at client.authenticate, client.authorize and message.publish"
     )
 
 

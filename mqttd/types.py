@@ -36,6 +36,7 @@ __all__ = [
     "ClientInfo",
     "Decision",
     "HookResult",
+    "QueueFull",
     "Verdict",
 ]
 
@@ -151,6 +152,10 @@ class AuthResult:
     attributes: Mapping[str, object] | None = None
     expires_at: float | None = None
     module: str = ""
+
+
+class QueueFull(Exception):
+    """Too much waits already: this was not taken, try again later."""
 
 
 class _Unchanged:

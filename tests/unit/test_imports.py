@@ -117,7 +117,7 @@ def test_pyspark_is_imported_in_one_place() -> None:
 
 
 def test_plugins_know_only_what_a_plugin_author_is_promised() -> None:
-    promised = SHARED | {"mqttd.codec", "mqttd.testing"}
+    promised = SHARED | {"mqttd.codec", "mqttd.testing", "mqttd.plugins.declare"}
     wrong = [
         str(found)
         for found in tree("mqttd_plugins")

@@ -23,7 +23,7 @@ ALL = [
 
 
 def test_every_interface_is_public() -> None:
-    names = {interface.__name__ for interface in ALL}
+    names = {name for name, value in vars(interfaces).items() if value in ALL}
     assert names | {"API_VERSION"} == set(interfaces.__all__)
     assert names >= {
         "IAuthenticator",
@@ -31,6 +31,8 @@ def test_every_interface_is_public() -> None:
         "IHookPlugin",
         "IHooks",
         "IMqttdPlugin",
+        "IPlugin",
+        "IPluginHandle",
         "ISessionStore",
         "IQueueStore",
         "IRetainedStore",
