@@ -38,6 +38,7 @@ HOT = [
     "mqttd/session/settings.py",
     "mqttd/session/wheel.py",
     "mqttd/broker/broker.py",
+    "mqttd/broker/local.py",
     "mqttd/broker/pubsub.py",
     "mqttd/broker/retainer.py",
     "mqttd/broker/router.py",

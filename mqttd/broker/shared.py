@@ -139,7 +139,7 @@ class Group(Target):
             return None
         if self.strategy == STICKY:
             stuck = self.stuck
-            if stuck is None or stuck.channel is None:
+            if stuck is None or not stuck.online():
                 place = 0 if stuck is None else self.order.index(stuck)
                 self.stuck = stuck = self.order[self._online_from(place)]
             return stuck
@@ -175,6 +175,6 @@ class Group(Target):
         count = len(self.order)
         for step in range(count):
             tried = (place + step) % count
-            if self.order[tried].channel is not None:
+            if self.order[tried].online():
                 return tried
         return place

@@ -146,6 +146,10 @@ class Session(Timer):
         self.unsent = None
         self.retry_marks = None
 
+    def online(self) -> bool:
+        """Whether a delivery goes out at once, as far as limits allow."""
+        return self.channel is not None
+
     def resend(self) -> None:
         """After a reconnection: everything unacknowledged again, in the old order (4.4)."""
         channel = self.channel
