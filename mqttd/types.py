@@ -28,6 +28,7 @@ __all__ = [
     "OK",
     "STOP",
     "Action",
+    "AuthContinue",
     "AuthError",
     "AuthIgnore",
     "AuthOk",
@@ -53,6 +54,11 @@ class ClientInfo:
 
     ``peerhost`` is an IP address in text form, or ``"unix"`` (or a path) for a Unix socket.
     ``keep_alive`` is in seconds.  ``protocol_version`` is 3, 4 or 5.
+
+    The certificate that the client proved to hold, verified by the listener: its subject's
+    common name, the whole subject (``"CN=a,O=b"``, RFC 4514) and the subject alternative names
+    (``"DNS:a.example"``, ``"URI:..."``, ``"email:..."``, ``"IP:..."``).  ``cert_subject`` is None
+    without a certificate.
     """
 
     client_id: str
@@ -67,6 +73,8 @@ class ClientInfo:
     cert_common_name: str | None = None
     attributes: Mapping[str, object] | None = None
     acl: object | None = None
+    cert_subject: str | None = None
+    cert_sans: tuple[str, ...] = ()
 
 
 class Verdict(Enum):
@@ -105,13 +113,17 @@ class AuthOk:
 
     ``superuser`` passes every access check.  ``acl`` holds rules for this client alone, in
     the grammar of acl.conf, looked at before all other rules.  ``expires_at`` is a time in
-    seconds since the epoch.  ``attributes`` are kept in `ClientInfo.attributes`.
+    seconds since the epoch; the connection ends then.  ``attributes`` are kept in
+    `ClientInfo.attributes`.  ``username`` is who the client has proved to be, in place of what it
+    said.  ``data`` is the last Authentication Data of an enhanced authentication.
     """
 
     superuser: bool = False
     acl: str | None = None
     expires_at: float | None = None
     attributes: Mapping[str, object] | None = None
+    username: str | None = None
+    data: bytes | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -131,6 +143,13 @@ class AuthError:
     reason_code: int = 0x86
 
 
+@dataclass(slots=True, frozen=True)
+class AuthContinue:
+    """An enhanced authentication goes on: ``data`` goes to the client in an AUTH packet."""
+
+    data: bytes
+
+
 AuthVerdict: TypeAlias = AuthOk | AuthIgnore | AuthError
 
 AUTH_OK: Final = AuthOk()
@@ -142,7 +161,7 @@ class AuthResult:
     """What the whole authentication chain decided.
 
     ``reason_code`` is 0 when ``ok``, else the code for CONNACK.  ``module`` is the name of
-    the module that decided.
+    the module that decided.  ``data`` is the Authentication Data for the client, if any.
     """
 
     ok: bool
@@ -152,6 +171,7 @@ class AuthResult:
     attributes: Mapping[str, object] | None = None
     expires_at: float | None = None
     module: str = ""
+    data: bytes | None = None
 
 
 class QueueFull(Exception):
