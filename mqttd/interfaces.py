@@ -25,7 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zope.interface import Attribute, Interface
 
-from mqttd.types import Action, AuthVerdict, ClientInfo, Decision, HookResult, Verdict
+from mqttd.types import (
+    Action,
+    AuthContinue,
+    AuthError,
+    AuthOk,
+    AuthVerdict,
+    ClientInfo,
+    Decision,
+    HookResult,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -34,7 +44,9 @@ __all__ = [
     "API_VERSION",
     "IAccessControl",
     "IAccessExplainer",
+    "IAuthExchange",
     "IAuthenticator",
+    "IEnhancedAuthenticator",
     "IFabric",
     "IHookPlugin",
     "IHooks",
@@ -58,7 +70,13 @@ API_VERSION: Final = 1
 
 
 class IAuthenticator(Interface):
-    """A module of the authentication chain: is this client who it says?"""
+    """A module of the authentication chain: is this client who it says?
+
+    What a module that answers with a Deferred may cost others is bounded by ``[auth.backend]``
+    of the configuration: deadline, concurrency, circuit breaker, cache of its answers.  A module
+    may narrow or widen that for itself by an attribute ``limits``, a mapping of keys of that
+    table to values (seconds, numbers).
+    """
 
     def init(opts: Mapping[str, object]) -> None:
         """Take the options and get ready; called once, before the first `check`.
@@ -80,6 +98,39 @@ class IAuthenticator(Interface):
 
     def description() -> str:
         """One line of text for operators: what this module does, with what."""
+
+
+class IEnhancedAuthenticator(Interface):
+    """A module of the authentication chain for one MQTT 5.0 Authentication Method.
+
+    It is asked for the clients that name its method in CONNECT, and for nobody else; a module may
+    provide `IAuthenticator` as well.
+    """
+
+    method = Attribute("str: the Authentication Method it serves, such as SCRAM-SHA-256")
+
+    def init(opts: Mapping[str, object]) -> None:
+        """Take the options and get ready; as `IAuthenticator.init`."""
+
+    def begin(client: ClientInfo) -> IAuthExchange:
+        """Start the authentication of `client`, at CONNECT or again later."""
+
+    def description() -> str:
+        """One line of text for operators: what this module does, with what."""
+
+
+class IAuthExchange(Interface):
+    """One enhanced authentication under way; `step` until it answers yes or no."""
+
+    def step(
+        data: bytes,
+    ) -> AuthContinue | AuthOk | AuthError | Deferred[AuthContinue | AuthOk | AuthError]:
+        """Take the client's Authentication Data (b"" if it sent none) and answer.
+
+        :return: `AuthContinue` with data for the client, who answers; `AuthOk`, perhaps with
+            ``username`` and ``data``; `AuthError`; or a Deferred of one.  Anything else, an
+            exception and a Deferred that is late refuse the client.
+        """
 
 
 class IAccessControl(Interface):
