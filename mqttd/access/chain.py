@@ -15,7 +15,7 @@ raises, answers nonsense or does not answer within the deadline refuses, and is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
@@ -24,7 +24,8 @@ from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.python.failure import Failure
 from zope.interface import verify
 
-from mqttd.interfaces import IAccessControl, IAccessExplainer, IAuthenticator
+from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
+from mqttd.interfaces import IAuthenticator
 from mqttd.types import (
     Action,
     AuthError,
@@ -34,7 +35,6 @@ from mqttd.types import (
     AuthVerdict,
     ClientInfo,
     Decision,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["AccessControl", "AclReloadError", "DEADLINE", "UnknownModule"]
 
 Kind: TypeAlias = Literal["auth", "acl"]
-OnDeny: TypeAlias = Callable[[ClientInfo, Action, str, str], None]
 OnError: TypeAlias = Callable[[str, str, Exception], None]
 
 #: Seconds a module may take to answer with a Deferred.
@@ -52,17 +51,9 @@ DEADLINE: Final = 5.0
 _NOT_AUTHORIZED: Final = 0x87
 _SERVER_UNAVAILABLE: Final = 0x88
 
-_ALLOW: Final = Verdict.ALLOW
-_DENY: Final = Verdict.DENY
-_IGNORE: Final = Verdict.IGNORE
-
 
 class UnknownModule(ValueError):
     """No module of that kind has that name."""
-
-
-class AclReloadError(Exception):
-    """One or more modules could not read their rules again, and keep the ones they had."""
 
 
 @dataclass(slots=True)
@@ -73,7 +64,6 @@ class _Entry:
     module: Any
     seq: int
     number: int
-    explains: bool = False
     hit: int = 0
     ok: int = 0
     deny: int = 0
@@ -92,19 +82,6 @@ class _Entry:
             "ignore": self.ignore,
             "error": self.error,
         }
-
-
-@dataclass(slots=True)
-class _Chains:
-    auth: list[_Entry] = field(default_factory=list)
-    acl: list[_Entry] = field(default_factory=list)
-
-    def of(self, kind: Kind) -> list[_Entry]:
-        if kind == "auth":
-            return self.auth
-        if kind == "acl":
-            return self.acl
-        raise ValueError(f'kind: expected "auth" or "acl", got {kind!r}')
 
 
 class AccessControl:
@@ -136,15 +113,9 @@ class AccessControl:
         self.deadline = deadline
         #: grows with every change that may change an answer of `authorize`
         self.epoch: int = 1
-        #: actions denied since the start
-        self.denied: int = 0
-        self._chains = _Chains()
+        self.authorization = Authorization(config.acl, on_deny, self._acl_failed)
+        self._auth: list[_Entry] = []
         self._number = 0
-        self._nomatch = _ALLOW if config.acl.nomatch == "allow" else _DENY
-        self._nomatch_decision = Decision(
-            self._nomatch, f'no rule matched: acl.nomatch = "{config.acl.nomatch}"'
-        )
-        self._client_rules_depend = False
         for name in config.auth.chain:
             self.register_mod("auth", name, {})
         self.register_mod("acl", "acl", {})
@@ -165,32 +136,42 @@ class AccessControl:
         `name`.  `seq` places it: lower first; None is last.  Raises `UnknownModule`,
         ValueError for a name in use, `zope.interface.Invalid` naming the missing method.
         """
-        chain = self._chains.of(kind)
-        if any(entry.name == name for entry in chain):
+        if name in self._names(kind):
             raise ValueError(f"{kind} module {name!r} is registered already")
         if module_or_opts is None or isinstance(module_or_opts, Mapping):
             module = self._built_in(kind, name, module_or_opts or {})
         else:
             module = module_or_opts
-        verify.verifyObject(IAuthenticator if kind == "auth" else IAccessControl, module)
-        if seq is None:
-            seq = max((entry.seq for entry in chain), default=0) + 1
-        self._number += 1
-        explains = IAccessExplainer.providedBy(module)
-        chain.append(_Entry(name, module, seq, self._number, explains))
-        chain.sort(key=lambda entry: (entry.seq, entry.number))
+        if kind == "acl":
+            self.authorization.register(name, module, seq)
+        else:
+            verify.verifyObject(IAuthenticator, module)
+            if seq is None:
+                seq = max((entry.seq for entry in self._auth), default=0) + 1
+            self._number += 1
+            self._auth.append(_Entry(name, module, seq, self._number))
+            self._auth.sort(key=lambda entry: (entry.seq, entry.number))
         self.epoch += 1
+
+    def _names(self, kind: Kind) -> list[str]:
+        if kind == "auth":
+            return [entry.name for entry in self._auth]
+        if kind == "acl":
+            return self.authorization.names()
+        raise ValueError(f'kind: expected "auth" or "acl", got {kind!r}')
 
     def unregister_mod(self, kind: Kind, name: str) -> None:
         """Take a module out of its chain; `UnknownModule` if it is not there."""
-        chain = self._chains.of(kind)
-        for entry in chain:
+        if name not in self._names(kind):
+            raise UnknownModule(f"no {kind} module {name!r} is registered")
+        self.epoch += 1
+        if kind == "acl":
+            self.authorization.unregister(name)
+            return
+        for entry in list(self._auth):
             if entry.name == name:
-                chain.remove(entry)
-                self.epoch += 1
+                self._auth.remove(entry)
                 _close(entry.module)
-                return
-        raise UnknownModule(f"no {kind} module {name!r} is registered")
 
     def _built_in(self, kind: Kind, name: str, opts: Mapping[str, object]) -> object:
         module: Any
@@ -228,7 +209,7 @@ class AccessControl:
         Answers at once unless a module has to wait.  The Deferred never fails.  On success
         the client's ``superuser``, ``attributes`` and ``acl`` are set.
         """
-        return self._ask_auth(client, password, tuple(self._chains.auth), 0)
+        return self._ask_auth(client, password, tuple(self._auth), 0)
 
     def _ask_auth(
         self, client: ClientInfo, password: bytes | None, chain: tuple[_Entry, ...], start: int
@@ -295,8 +276,8 @@ class AccessControl:
             except ValueError as error:
                 return self._auth_failed(entry, error)
             client.acl = rules
-            if rules.depends_on_qos_retain and not self._client_rules_depend:
-                self._client_rules_depend = True
+            if rules.depends_on_qos_retain and not self.authorization.client_rules_depend:
+                self.authorization.client_rules_depend = True
                 self.epoch += 1
         entry.ok += 1
         client.superuser = verdict.superuser
@@ -319,89 +300,45 @@ class AccessControl:
             False, _SERVER_UNAVAILABLE, f"module {entry.name} failed: {text}", module=entry.name
         )
 
-    # -- authorization
+    # -- authorization, see `mqttd.access.authorization`
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
-        """True if `client` may do `action` on `topic`.
-
-        `topic` is a topic name to publish to, or a topic filter to subscribe to (for a shared
-        subscription, its real filter).
-        """
-        decision = self.decide(client, action, topic)
-        if decision.verdict is _ALLOW:
-            return True
-        self.denied += 1
-        if self.on_deny is not None:
-            self.on_deny(client, action, topic, decision.rule)
-        return False
+        """True if `client` may do `action` on `topic` (a topic name, or the filter subscribed)."""
+        return self.authorization.authorize(client, action, topic)
 
     def decide(self, client: ClientInfo, action: Action, topic: str) -> Decision:
         """The decision of `authorize` and the rule behind it; never IGNORE, never raises."""
-        if client.superuser:
-            return _SUPERUSER
-        if client.acl is not None:
-            own = cast(Any, client.acl).decide(client, action, topic)
-            if own.verdict is not _IGNORE:
-                return cast(Decision, own)
-        for entry in self._chains.acl:
-            entry.hit += 1
-            try:
-                decision = _ask_acl(entry, client, action, topic)
-            except Exception as error:
-                self._count_error("acl", entry, error)
-                return Decision(
-                    _DENY, f"module {entry.name} failed: {type(error).__name__}", entry.name
-                )
-            if decision.verdict is _ALLOW:
-                entry.ok += 1
-                return decision
-            if decision.verdict is _DENY:
-                entry.deny += 1
-                return decision
-            entry.ignore += 1
-        return self._nomatch_decision
+        return self.authorization.decide(client, action, topic)
+
+    @property
+    def denied(self) -> int:
+        """Actions denied since the start."""
+        return self.authorization.denied
 
     @property
     def depends_on_qos_retain(self) -> bool:
-        """True if any rule looks at QoS or retain, so that a cache must be keyed by them too.
-
-        A module that does not say (attribute ``depends_on_qos_retain``) may.
-        """
-        return self._client_rules_depend or any(
-            getattr(entry.module, "depends_on_qos_retain", True) for entry in self._chains.acl
-        )
+        """True if any rule looks at QoS or retain, so that a cache must be keyed by them too."""
+        return self.authorization.depends_on_qos_retain
 
     def reload_acl(self) -> None:
-        """Make every access-control module read its rules again.
-
-        A module whose rules are wrong keeps the old ones; `AclReloadError` then names all
-        faults.
-        """
-        errors: list[str] = []
-        for entry in self._chains.acl:
-            try:
-                entry.module.reload_acl()
-            except Exception as error:
-                self._count_error("acl", entry, error)
-                errors.append(f"{entry.name}: {error}")
-        self.epoch += 1
-        if errors:
-            raise AclReloadError("; ".join(errors))
+        """Make every access-control module read its rules again; raises `AclReloadError`."""
+        try:
+            self.authorization.reload_acl()
+        finally:
+            self.epoch += 1
 
     # -- control
 
     def describe(self) -> list[dict[str, object]]:
         """Each module in the order it is asked: kind, name, seq, description and counters."""
-        return [entry.describe("auth") for entry in self._chains.auth] + [
-            entry.describe("acl") for entry in self._chains.acl
-        ]
+        return [entry.describe("auth") for entry in self._auth] + self.authorization.describe()
 
     def close(self) -> None:
         """Let go of what the modules hold (threads); the chains refuse everything afterwards."""
-        for entry in (*self._chains.auth, *self._chains.acl):
+        for entry in self._auth:
             _close(entry.module)
-        self._chains = _Chains()
-        self._nomatch_decision = Decision(_DENY, "access control is closed")
+        self._auth = []
+        self.authorization.close()
         self.epoch += 1
 
     def _count_error(self, kind: Kind, entry: _Entry, error: Exception) -> None:
@@ -409,21 +346,9 @@ class AccessControl:
         if self.on_error is not None:
             self.on_error(kind, entry.name, error)
 
-
-_SUPERUSER: Final = Decision(_ALLOW, "superuser")
-
-
-def _ask_acl(entry: _Entry, client: ClientInfo, action: Action, topic: str) -> Decision:
-    module = entry.module
-    if entry.explains:
-        decision = module.decide(client, action, topic)
-        if not isinstance(decision, Decision):
-            raise TypeError(f"not a Decision: {decision!r}")
-        return decision
-    verdict = module.check_acl(client, action, topic)
-    if not isinstance(verdict, Verdict):
-        raise TypeError(f"not a Verdict: {verdict!r}")
-    return Decision(verdict, f"module {entry.name}", entry.name)
+    def _acl_failed(self, name: str, error: Exception) -> None:
+        if self.on_error is not None:
+            self.on_error("acl", name, error)
 
 
 def _close(module: Any) -> None:
