@@ -81,6 +81,9 @@ _PUBACK: Final = 4
 _PUBREC: Final = 5
 _PUBREL: Final = 6
 _PUBCOMP: Final = 7
+#: CONNACK of 3.1 and 3.1.1: accepted, without and with a session present.
+_CONNACK_NEW: Final = b"\x20\x02\x00\x00"
+_CONNACK_PRESENT: Final = b"\x20\x02\x01\x00"
 
 
 class Channel(Timer):
@@ -962,7 +965,10 @@ class Channel(Timer):
             if alias_maximum:
                 self.aliases = Aliases(alias_maximum)
                 self.special = True
-        self.send(serialize(Connack(session_present, 0, properties), self.version))
+        if self.v5:
+            self.send(serialize(Connack(session_present, 0, properties), 5))
+        else:
+            self.send(_CONNACK_PRESENT if session_present else _CONNACK_NEW)
         session.attach(self, receive_maximum, max_packet)
         session.resend()
 

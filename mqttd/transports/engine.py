@@ -61,6 +61,9 @@ class Engine(Edge):
         self.node = node
         self.epoll = select.epoll()
         self.channels: dict[int, Channel] = {}
+        #: Addresses of connections that have not been asked for theirs, as `accept` told them:
+        #: CONNECT needs one soon, and asking the kernel again costs 2 us.
+        self.fresh: dict[int, tuple[str, int]] = {}
         self.ports: dict[int, Port] = {}
         self.by_name: dict[str, Port] = {}
 
@@ -135,7 +138,7 @@ class Engine(Edge):
         node = self.node
         for _ in range(_ACCEPTS):
             try:
-                fd, _address = port.socket._accept()  # type: ignore[attr-defined]
+                fd, address = port.socket._accept()  # type: ignore[attr-defined]
             except BlockingIOError:
                 return
             except OSError as error:
@@ -154,6 +157,8 @@ class Engine(Edge):
             port.connections += 1
             node.metrics.connections_accepted += 1
             self.channels[fd] = Channel(node, self, fd, port.name)
+            if isinstance(address, tuple):
+                self.fresh[fd] = (address[0], address[1])
             self.epoll.register(fd, _IN)
 
     def tick(self, now: int) -> None:
@@ -237,6 +242,7 @@ class Engine(Edge):
         channel.fd = -1
         if self.channels.pop(fd, None) is not None:
             os.close(fd)
+            self.fresh.pop(fd, None)
             port = self.by_name.get(channel.listener)
             if port is not None:
                 port.connections -= 1
@@ -254,9 +260,12 @@ class Engine(Edge):
             self._watch(channel)
 
     def peer(self, channel: Channel) -> tuple[str, int]:
-        """The peer's address, asked of the kernel: nothing is stored per connection."""
+        """The peer's address, asked of the kernel: nothing is stored of an open connection."""
         if channel.fd < 0:
             return ("", 0)
+        fresh = self.fresh.pop(channel.fd, None)
+        if fresh is not None:
+            return fresh
         port = self.by_name.get(channel.listener)
         family = port.family if port is not None else int(socket.AF_INET)
         peer = socket.socket(family, socket.SOCK_STREAM, 0, channel.fd)
