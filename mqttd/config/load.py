@@ -12,6 +12,7 @@ come from, count from the directory of the file.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import os
 import re
@@ -23,7 +24,14 @@ from typing import Any, Final
 import msgspec
 
 from mqttd.config.options import OPTIONS, TABLES, format_size
-from mqttd.config.schema import LISTENER_KINDS, Config, TcpListener
+from mqttd.config.schema import (
+    LISTENER_KINDS,
+    Config,
+    Listener,
+    SocketListener,
+    SslListener,
+    UnixListener,
+)
 
 __all__ = ["ConfigError", "load"]
 
@@ -196,17 +204,37 @@ def _agree(config: Config, reading: _Reading) -> None:
     if output.high_watermark > output.backlog:
         bound = f"at most output.backlog, which is {format_size(output.backlog)}"
         reading.conflict(high, "output.backlog", format_size(output.high_watermark), bound)
-    for (path, one), (other, two) in combinations(_listeners(config), 2):
+    on_ports = [entry for entry in _listeners(config) if isinstance(entry[1], SocketListener)]
+    for (path, one), (other, two) in combinations(on_ports, 2):
         (host, port), (taken, taken_port) = one.address, two.address
         if port and port == taken_port and (host == taken or not host or not taken):
             reading.conflict(f"{other}.bind", f"{path}.bind", two.bind,
                              f"another address than {path}.bind, which is {one.bind}")  # fmt: skip
+    for path, listener in _listeners(config):
+        _agree_listener(path, listener, reading)
     if len(os.fsencode(config.admin.socket)) > MAX_SOCKET_PATH:
         bound = f"a path of at most {MAX_SOCKET_PATH} bytes, the limit of Unix sockets"
         reading.conflict("admin.socket", "node.data_dir", config.admin.socket, bound)
 
 
-def _listeners(config: Config) -> Iterator[tuple[str, TcpListener]]:
+def _agree_listener(path: str, listener: Listener, reading: _Reading) -> None:
+    """Check the keys of one listener."""
+    if isinstance(listener, SocketListener):
+        for network in listener.proxy_protocol:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError:
+                expected = 'networks such as "10.0.0.0/8" or "::1/128"'
+                reading.fault(f"{path}.proxy_protocol", network, expected)
+    if isinstance(listener, SslListener) and listener.verify != "none" and not listener.ca_file:
+        bound = f'"none", or a {path}.ca_file'
+        reading.conflict(f"{path}.verify", f"{path}.ca_file", listener.verify, bound)
+    if isinstance(listener, UnixListener) and len(os.fsencode(listener.path)) > MAX_SOCKET_PATH:
+        bound = f"a path of at most {MAX_SOCKET_PATH} bytes, the limit of Unix sockets"
+        reading.fault(f"{path}.path", listener.path, bound)
+
+
+def _listeners(config: Config) -> Iterator[tuple[str, Any]]:
     """Every listener and its path."""
     for kind, names in config.listener.items():
         for name, listener in names.items():

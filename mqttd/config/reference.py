@@ -64,8 +64,10 @@ def conf_text() -> str:
     """The text of the shipped configuration file."""
     parts = [_CONF_HEAD]
     for table, struct in TABLES.items():
-        header = table.replace("NAME", "default")
-        parts.append(f"\n# {_summary(struct)}\n[{header}]\n")
+        header = f"[{table.replace('NAME', 'default')}]"
+        if table.startswith("listener.") and table != "listener.tcp.NAME":
+            header = f"#{header}"  # the table alone would already open a port
+        parts.append(f"\n# {_summary(struct)}\n{header}\n")
         for option in _keys(table):
             lines = textwrap.wrap(f"{option.description}{_range_note(option)}", 97)
             parts.append("\n" + "".join(f"# {line}\n" for line in lines))

@@ -48,9 +48,14 @@ __all__ = [
     "Retained",
     "ScramAuth",
     "Session",
+    "SocketListener",
+    "SslListener",
     "Sys",
     "TcpListener",
+    "UnixListener",
     "UsernameAuth",
+    "WsListener",
+    "WssListener",
 ]
 
 KIB: Final = 1024
@@ -99,34 +104,21 @@ def _path(text: str, reload: bool = False, **more: Any) -> Meta:
     return _about(text, "path", "broker", reload, **{"pattern": r"^[^\0]+$", **more})
 
 
-class TcpListener(Struct, frozen=True, kw_only=True):
-    """MQTT over plain TCP; any number of listeners, each in a table with a name of its own."""
+Bind = Annotated[
+    str,
+    _about(
+        "Address and port to listen on: `host:port`, `[ipv6]:port`, or `:port` for all"
+        " addresses; port 0 takes a free port, which the ready line names.",
+        "bind",
+        "listener",
+        False,
+    ),
+]
 
-    bind: Annotated[
-        str,
-        _about(
-            "Address and port to listen on: `host:port`, `[ipv6]:port`, or `:port` for all"
-            " addresses; port 0 takes a free port, which the ready line names.",
-            "bind",
-            "listener",
-            False,
-        ),
-    ] = "127.0.0.1:1883"
-    backlog: Annotated[
-        int,
-        _count(
-            "Connections the kernel keeps waiting until the broker accepts them; the kernel's own"
-            " limit (net.core.somaxconn) caps it.",
-            "listener",
-            1,
-            65535,
-            reload=False,
-        ),
-    ] = 4096
-    nodelay: Annotated[
-        bool,
-        _plain("Send small packets at once (TCP_NODELAY) instead of gathering them.", "listener"),
-    ] = True
+
+class Listener(Struct, frozen=True, kw_only=True):
+    """What every listener has, whatever carries its bytes."""
+
     max_connections: Annotated[
         int,
         _count(
@@ -146,6 +138,74 @@ class TcpListener(Struct, frozen=True, kw_only=True):
             reload=False,
         ),
     ] = "engine"
+    protocol_versions: Annotated[
+        tuple[Literal["3.1", "3.1.1", "5.0"], ...],
+        _plain(
+            "MQTT versions a client may speak here; others are refused with reason 0x84.",
+            "listener",
+            expects='a list of "3.1", "3.1.1" and "5.0"',
+        ),
+    ] = ("3.1", "3.1.1", "5.0")
+    auth_chain: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        _plain("Authentication modules of this listener; empty takes `auth.chain`.", "listener"),
+    ] = ()
+    acl_file: Annotated[
+        str,
+        _path(
+            "File with the access rules of this listener; empty takes `acl.file`.",
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+
+
+class SocketListener(Listener, frozen=True, kw_only=True):
+    """What the listeners on a TCP port have."""
+
+    bind: Bind = "127.0.0.1:1883"
+    backlog: Annotated[
+        int,
+        _count(
+            "Connections the kernel keeps waiting until the broker accepts them; the kernel's own"
+            " limit (net.core.somaxconn) caps it.",
+            "listener",
+            1,
+            65535,
+            reload=False,
+        ),
+    ] = 4096
+    nodelay: Annotated[
+        bool,
+        _plain("Send small packets at once (TCP_NODELAY) instead of gathering them.", "listener"),
+    ] = True
+    proxy_protocol: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        _plain(
+            "Networks of the proxies that send a PROXY protocol header (version 1 or 2) before"
+            ' anything else, such as `["10.0.0.0/8"]`; connections from elsewhere are then refused;'
+            " an empty list expects no header.",
+            "listener",
+            reload=False,
+            expects='a list of networks such as ["10.0.0.0/8", "::1/128"]',
+        ),
+    ] = ()
+    cert_as_username: Annotated[
+        Literal["none", "cn", "dn", "san"],
+        _plain(
+            "Part of the client's certificate that becomes its user name: common name, whole"
+            " subject, or first subject alternative name; a PROXY header can give `cn`.",
+            "listener",
+            reload=False,
+        ),
+    ] = "none"
+    cert_as_client_id: Annotated[
+        Literal["none", "cn", "dn", "san"],
+        _plain(
+            "Part of the client's certificate that becomes its client id, as above.",
+            "listener",
+            reload=False,
+        ),
+    ] = "none"
 
     @property
     def address(self) -> tuple[str, int]:
@@ -154,7 +214,209 @@ class TcpListener(Struct, frozen=True, kw_only=True):
         return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-LISTENER_KINDS: Final[Mapping[str, type[Struct]]] = {"tcp": TcpListener}
+class TcpListener(SocketListener, frozen=True, kw_only=True):
+    """MQTT over plain TCP; any number of listeners, each in a table with a name of its own."""
+
+
+WebPath = Annotated[
+    str,
+    _plain(
+        "Path of the WebSocket.",
+        "listener",
+        reload=False,
+        pattern=r"^/[!-~]*\Z",
+        expects='a path such as "/mqtt"',
+    ),
+]
+Origins = Annotated[
+    tuple[Annotated[str, Meta(min_length=1)], ...],
+    _plain(
+        'Pages that may connect, such as `["https://app.example.com"]`; `["*"]` is any, an empty list'
+        " only the built-in page, opened by an IP address or as localhost; clients"
+        " that are no browsers name no page and may always connect.",
+        "listener",
+        reload=False,
+    ),
+]
+Page = Annotated[
+    bool,
+    _plain(
+        "Serve the built-in page, an MQTT client in the browser, at `/`.", "listener", reload=False
+    ),
+]
+
+
+class SslListener(SocketListener, frozen=True, kw_only=True):
+    """MQTT over TLS."""
+
+    bind: Bind = "127.0.0.1:8883"
+    certificate: Annotated[
+        str,
+        _path("PEM file with the certificate, then those that lead to its issuer.", reload=True),
+    ] = "certs/server.crt"
+    private_key: Annotated[
+        str, _path("PEM file with the certificate's private key.", reload=True)
+    ] = "certs/server.key"
+    sni_directory: Annotated[
+        str,
+        _path(
+            "Directory of further certificates, `NAME.crt` beside `NAME.key`, each served to"
+            " clients that ask for a host name in it; empty: none.",
+            reload=True,
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+    tls_version: Annotated[
+        Literal["1.2", "1.3"],
+        _plain("Lowest TLS version a client may speak.", "listener", reload=False),
+    ] = "1.2"
+    ciphers: Annotated[
+        str,
+        _plain(
+            "Cipher suites of TLS 1.2 in OpenSSL's words; empty takes those with forward secrecy"
+            " and authenticated encryption; TLS 1.3 has its own.",
+            "listener",
+            reload=False,
+        ),
+    ] = ""
+    session_resumption: Annotated[
+        bool,
+        _plain(
+            "Give tickets, so that a client that comes back saves most of the handshake.",
+            "listener",
+            reload=False,
+        ),
+    ] = True
+    verify: Annotated[
+        Literal["none", "optional", "required"],
+        _plain(
+            "Whether a client's certificate is asked for: not at all, checked where there is one,"
+            " or connections without a good one are refused.",
+            "listener",
+            reload=False,
+        ),
+    ] = "none"
+    ca_file: Annotated[
+        str,
+        _path(
+            "PEM file with the authorities that may have issued a client's certificate.",
+            reload=True,
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+    crl_file: Annotated[
+        str,
+        _path(
+            "PEM file with the revocation list of each authority in `ca_file`; empty: no check.",
+            reload=True,
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+    watch_interval: Annotated[
+        float,
+        _time(
+            "Time between two looks at these files; a change is taken over at once, connected"
+            " clients stay.",
+            "listener",
+            0.1,
+            DAY,
+            reload=False,
+        ),
+    ] = 10.0
+    handshake_timeout: Annotated[
+        float,
+        _time("Time for the whole TLS handshake.", "connection", 0.1, HOUR, reload=False),
+    ] = 5.0
+    max_handshakes: Annotated[
+        int,
+        _count(
+            "Handshakes under way at the same time; further connections wait in the kernel.",
+            "listener",
+            1,
+            1_000_000,
+            reload=False,
+        ),
+    ] = 512
+
+
+class WsListener(SocketListener, frozen=True, kw_only=True):
+    """MQTT over WebSocket."""
+
+    bind: Bind = "127.0.0.1:8083"
+    path: WebPath = "/mqtt"
+    origins: Origins = ()
+    page: Page = True
+
+
+class WssListener(SslListener, frozen=True, kw_only=True):
+    """MQTT over WebSocket over TLS."""
+
+    bind: Bind = "127.0.0.1:8084"
+    path: WebPath = "/mqtt"
+    origins: Origins = ()
+    page: Page = True
+
+
+class UnixListener(Listener, frozen=True, kw_only=True):
+    """MQTT over a Unix socket."""
+
+    path: Annotated[str, _path("Path of the socket; one that nobody listens on is replaced.")] = (
+        "../data/mqtt.sock"
+    )
+    mode: Annotated[
+        str,
+        _plain(
+            "Who may open it, in octal.",
+            "listener",
+            reload=False,
+            pattern=r"^0?[0-7]{3}\Z",
+            expects='an octal mode such as "0660"',
+        ),
+    ] = "0660"
+    owner: Annotated[
+        str,
+        _plain(
+            "User the socket belongs to, by name or number; empty leaves the broker's own.",
+            "listener",
+            reload=False,
+        ),
+    ] = ""
+    group: Annotated[
+        str,
+        _plain(
+            "Group the socket belongs to, by name or number; empty leaves the broker's own.",
+            "listener",
+            reload=False,
+        ),
+    ] = ""
+    backlog: Annotated[
+        int,
+        _count("Connections the kernel keeps waiting.", "listener", 1, 65535, reload=False),
+    ] = 4096
+
+
+class EndpointListener(Listener, frozen=True, kw_only=True):
+    """MQTT over any Twisted server endpoint; Twisted's transports carry it."""
+
+    endpoint: Annotated[
+        str,
+        _plain(
+            "Server endpoint in Twisted's words, such as `systemd:domain=INET:index=0`; plugins of"
+            " Twisted bring more kinds.",
+            "listener",
+            reload=False,
+        ),
+    ] = "tcp:1884:interface=127.0.0.1"
+
+
+LISTENER_KINDS: Final[Mapping[str, type[Listener]]] = {
+    "tcp": TcpListener,
+    "ssl": SslListener,
+    "ws": WsListener,
+    "wss": WssListener,
+    "unix": UnixListener,
+    "endpoint": EndpointListener,
+}
 """KIND in ``[listener.KIND.NAME]`` and the struct that describes it."""
 
 
@@ -774,7 +1036,7 @@ class Config(Struct, frozen=True, kw_only=True):
     mqueue: Mqueue = field(default_factory=Mqueue)
     retained: Retained = Retained()
     output: Output = Output()
-    listener: dict[str, dict[str, TcpListener]] = field(
+    listener: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {"tcp": {"default": TcpListener()}}
     )
     """Listener kind -> name -> listener; never empty."""

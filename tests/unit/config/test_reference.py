@@ -12,7 +12,7 @@ import pytest
 from mqttd.config import reference
 from mqttd.config.load import load
 from mqttd.config.options import OPTIONS, TABLES
-from mqttd.config.schema import Config
+from mqttd.config.schema import LISTENER_KINDS, Config
 
 ROOT = Path(__file__).parents[3]
 CONF = ROOT / reference.CONF
@@ -41,18 +41,24 @@ def test_the_shipped_file_uncommented_loads_to_the_defaults(tmp_path: Path) -> N
     """Taking every ``#`` away in front of a key changes nothing: each shows its true default."""
     commented, uncommented = tmp_path / "mqttd.conf", tmp_path / "uncommented.conf"
     commented.write_bytes(CONF.read_bytes())
-    text = re.sub(r"(?m)^#(?=[a-z0-9_]+ = )", "", CONF.read_text(encoding="utf-8"))
+    text = re.sub(r"(?m)^#(?=[a-z0-9_]+ = |\[)", "", CONF.read_text(encoding="utf-8"))
     uncommented.write_text(text, encoding="utf-8")
     config = load(str(uncommented), {})
     assert config.given == {path.replace("NAME", "default") for path in OPTIONS}
+    assert set(config.listener) == set(LISTENER_KINDS)
     plain = load(str(commented), {})
-    assert msgspec.structs.replace(config, path=plain.path, given=plain.given) == plain
+    listener = {"tcp": config.listener["tcp"]}
+    assert (
+        msgspec.structs.replace(config, path=plain.path, given=plain.given, listener=listener)
+        == plain
+    )
 
 
 @pytest.mark.parametrize("path", OPTIONS)
 def test_every_key_stands_once_in_the_shipped_file(path: str) -> None:
     table, _, name = path.replace("NAME", "default").rpartition(".")
-    section = CONF.read_text(encoding="utf-8").split(f"\n[{table}]\n")[1].split("\n[")[0]
+    text = CONF.read_text(encoding="utf-8").replace("\n#[", "\n[")
+    section = text.split(f"\n[{table}]\n")[1].split("\n[")[0]
     assert len(re.findall(rf"(?m)^#{name} = ", section)) == 1
 
 
@@ -69,9 +75,14 @@ def test_the_shipped_file_holds_no_other_table() -> None:
                 found |= {above + key} | tables(value, f"{above}{key}.")
         return found
 
-    shipped = tables(tomllib.loads(CONF.read_text(encoding="utf-8")))
+    text = CONF.read_text(encoding="utf-8").replace("\n#[", "\n[")
     known = {table.replace("NAME", "default") for table in TABLES}
-    assert shipped == known | {"listener", "listener.tcp"}
+    kinds = {f"listener.{kind}" for kind in LISTENER_KINDS}
+    assert tables(tomllib.loads(text)) == known | {"listener"} | kinds
+
+
+def test_the_shipped_file_opens_one_plain_port() -> None:
+    assert list(load(str(CONF), {}).listener) == ["tcp"]
 
 
 def test_every_section_of_the_configuration_is_in_the_file() -> None:
