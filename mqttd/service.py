@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import os
 import platform
 import resource
@@ -31,6 +30,7 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.hooks import Hooks
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, TcpListener
+from mqttd.monitor.garbage import Garbage
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
@@ -218,6 +218,7 @@ class MqttdService(MultiService):
         self.ports: dict[str, int] = {
             name: bound.getsockname()[1] for name, _, bound in self.sockets
         }
+        self.garbage = Garbage(on_pause=self._paused)
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
 
@@ -259,10 +260,7 @@ class MqttdService(MultiService):
         self._ticking.start(0.25, now=False)
         super().startService()  # type: ignore[no-untyped-call]
         self.sys_topics.start()
-        # What lives from here on to the end is no work for the garbage collector.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        self.garbage.start()
         self.log.info("{line}", line=self.ready_line())
 
     def stopService(self) -> Any:
@@ -270,6 +268,7 @@ class MqttdService(MultiService):
         self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()
+        self.garbage.stop()
         self.reactor.removeReader(self.engine)
         self.engine.close_all()
         self.access.close()
@@ -322,6 +321,7 @@ class MqttdService(MultiService):
         now = _milliseconds()
         self.broker.tick(now)
         self.engine.tick(now)
+        self.garbage.tick()
 
     # -- reports -------------------------------------------------------------------------------
 
@@ -338,6 +338,9 @@ class MqttdService(MultiService):
                 "rule": rule,
             },
         )
+
+    def _paused(self, seconds: float) -> None:
+        self.events("garbage collector paused", {"seconds": round(seconds, 3)})
 
     def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
         self.log.error("{kind} module {name} failed: {error!r}", kind=kind, name=name, error=error)
