@@ -1,0 +1,1 @@
+"""The data pipeline: an event log in the broker, and what reads it (docs/design/pipeline.md)."""
