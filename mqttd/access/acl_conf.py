@@ -9,11 +9,13 @@
 The grammar is that of EMQ's design documents, and what EMQX 5 added where it is easy::
 
     rule   ::= {allow | deny, all}. | {allow | deny, who [, access [, topics]]}.
-    who    ::= all | "user name" | {user | username, NAME} | {client | clientid, NAME}
+    who    ::= all | "user name" | {user | username, name} | {client | clientid, name}
              | {ipaddr, "CIDR"} | {ipaddrs, ["CIDR", ...]} | {'and' | 'or', [who, ...]}
+    name   ::= "text" | {re, "expression"}
     access ::= subscribe | publish | pubsub | all | {access, [{qos, N | [N]}, {retain, BOOL}]}
     topics ::= all | [topic, ...]
-    topic  ::= "filter" | {eq, "text"}          %c ${clientid}, %u ${username} in filters
+    topic  ::= "filter" | {eq, "text"}          %c ${clientid}, %u ${username}, ${cn} and
+                                                ${client_attrs.NAME} in filters
 
 Promise: what this module does not understand is refused with file, line and column, and never
 passed over: a rule that was lost could be the one that denies.  No side effects but reading.
@@ -30,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from mqttd.access.linear_re import LinearRe, RegexError
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE
@@ -40,6 +43,7 @@ __all__ = [
     "And",
     "Client",
     "IpAddr",
+    "Match",
     "Network",
     "Or",
     "Rule",
@@ -77,6 +81,14 @@ class Client:
 
 
 @dataclass(slots=True, frozen=True)
+class Match:
+    """Clients whose user name (or, with `client`, client identifier) the expression matches."""
+
+    regex: LinearRe
+    client: bool = False
+
+
+@dataclass(slots=True, frozen=True)
 class IpAddr:
     """Clients whose address is in one of these networks."""
 
@@ -97,14 +109,15 @@ class Or:
     parts: tuple[Who, ...]
 
 
-Who: TypeAlias = All | User | Client | IpAddr | And | Or
+Who: TypeAlias = All | User | Client | Match | IpAddr | And | Or
 
 
 @dataclass(slots=True, frozen=True)
 class Topic:
     """A topic filter of a rule, or with ``eq`` a text to be compared as it is.
 
-    In ``text`` the placeholders read ``%u`` and ``%c``, however they were written.
+    In ``text`` the placeholders read ``%u``, ``%c``, ``${cn}`` and ``${client_attrs.NAME}``,
+    however they were written.
     """
 
     text: str
@@ -206,7 +219,12 @@ _KINDS: Final = {
     "all": frozenset({ACTION_PUBLISH, ACTION_SUBSCRIBE}),
 }
 _MAX_DEPTH: Final = 16
-_PLACEHOLDERS: Final = {"${clientid}": "%c", "${username}": "%u"}
+_PLACEHOLDERS: Final = {
+    "${clientid}": "%c",
+    "${username}": "%u",
+    "${cert_common_name}": "${cn}",
+}
+_KNOWN: Final = re.compile(r"\$\{(?:cn|client_attrs\.[A-Za-z0-9_-]+)\}")
 
 
 class _Parser:
@@ -355,9 +373,9 @@ class _Parser:
             raise self._unexpected(term, _WHO)
         key, value = term.items
         if key.is_atom("user", "username"):
-            return User(self._name(value, "user name"))
+            return self._named(value, False)
         if key.is_atom("client", "clientid"):
-            return Client(self._name(value, "client identifier"))
+            return self._named(value, True)
         if key.is_atom("ipaddr"):
             return IpAddr((self._network(value),))
         if key.is_atom("ipaddrs"):
@@ -367,12 +385,23 @@ class _Parser:
             return And(parts) if key.value == "and" else Or(parts)
         raise self._unexpected(key, "user, client, ipaddr, ipaddrs, 'and' or 'or'")
 
-    def _name(self, term: _Term, what: str) -> str:
-        self._refuse_re(term)
+    def _named(self, term: _Term, client: bool) -> Who:
+        what = "client identifier" if client else "user name"
+        if term.kind == "tuple" and len(term.items) == 2 and term.items[0].is_atom("re"):
+            pattern = term.items[1]
+            if pattern.kind != "string":
+                raise self._unexpected(pattern, 'an expression as text, as in {re, "^dev-"}')
+            try:
+                regex = LinearRe(str(pattern.value))
+            except RegexError as error:
+                raise self._unexpected(pattern, str(error)) from None
+            if regex.literal is None:
+                return Match(regex, client)
+            return Client(regex.literal) if client else User(regex.literal)
         if term.kind != "string":
             # {user, all} is everybody in EMQ, those with a name in its reader's mind.
             raise self._unexpected(term, f'a {what} as text ("..."); everybody is: all')
-        return str(term.value)
+        return Client(str(term.value)) if client else User(str(term.value))
 
     def _network(self, term: _Term) -> Network:
         if term.kind == "string":
@@ -423,7 +452,6 @@ class _Parser:
         return tuple(self._topic(item) for item in term.items)
 
     def _topic(self, term: _Term) -> Topic:
-        self._refuse_re(term)
         if term.kind == "tuple" and len(term.items) == 2 and term.items[0].is_atom("eq"):
             text = term.items[1]
             if text.kind != "string" or not text.value:
@@ -434,8 +462,10 @@ class _Parser:
         text_value = str(term.value)
         for long, short in _PLACEHOLDERS.items():
             text_value = text_value.replace(long, short)
-        if "${" in text_value:
-            raise self._unexpected(term, "no placeholder but ${username} and ${clientid}")
+        if "${" in _KNOWN.sub("", text_value):
+            raise self._unexpected(
+                term, "no placeholder but ${username}, ${clientid}, ${cn}, ${client_attrs.NAME}"
+            )
         try:
             validate_topic_filter(text_value)
         except MqttError as error:
@@ -448,12 +478,6 @@ class _Parser:
         if term.kind != "list" or not term.items:
             raise self._unexpected(term, "a list that is not empty, like [...]")
         return term.items
-
-    def _refuse_re(self, term: _Term) -> None:
-        if term.kind == "tuple" and term.items and term.items[0].is_atom("re"):
-            raise self._unexpected(
-                term, "no regular expression: one that backtracks lets a client stop the broker"
-            )
 
     # errors
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from mqttd.access.acl_conf import (
     And,
     Client,
     IpAddr,
+    Match,
     Or,
     Rule,
     Topic,
@@ -23,6 +26,7 @@ from mqttd.access.acl_conf import (
     parse_acl,
     read_acl,
 )
+from mqttd.access.linear_re import LinearRe
 
 BOTH = frozenset({"publish", "subscribe"})
 PUBLISH = frozenset({"publish"})
@@ -104,6 +108,97 @@ def test_what_a_rule_is_about(
 def test_placeholders_have_two_spellings() -> None:
     rule = one('{allow, all, publish, ["u/${username}/${clientid}", "u/%u/%c"]}.')
     assert rule.topics == (Topic("u/%u/%c"), Topic("u/%u/%c"))
+    rule = one('{allow, all, publish, ["${cert_common_name}/${cn}/${client_attrs.site}"]}.')
+    assert rule.topics == (Topic("${cn}/${cn}/${client_attrs.site}"),)
+
+
+#: The rules that EMQX 5 ships, and each form its documentation names, written out from there.
+EMQX_5 = """
+%%-------------- Default ACL rules ----------------------------------------
+
+{allow, {username, {re, "^dashboard$"}}, subscribe, ["$SYS/#"]}.
+
+{allow, {ipaddr, "127.0.0.1"}, all, ["$SYS/#", "#"]}.
+
+{deny, all, subscribe, ["$SYS/#", {eq, "#"}, {eq, "+/#"}]}.
+
+{allow, all}.
+%% NOTE! when deploy in production:
+%% - Change the last rule to `{deny, all}.`
+"""
+EMQX_5_FORMS = """
+{allow, {username, "Jan"}, publish, ["jan/#"]}.
+{allow, {user, {re, "^sys"}}, subscribe, ["a"]}.
+{allow, {clientid, {re, "^(dev|test)-[0-9]{4}$"}}, all, ["t/${clientid}"]}.
+{allow, {client, "c"}, all, ["t"]}.
+{deny, {ipaddrs, ["10.0.0.0/8", "192.168.0.1"]}, publish, ["t"]}.
+{allow, {'and', [{ipaddr, "127.0.0.1"}, {clientid, "001"}]}, {publish, [{qos, 0}]}, ["t"]}.
+{allow, {'or', [{username, "u1"}, {clientid, {re, "^c"}}]}, {subscribe, [{qos, [1, 2]}]}, ["t"]}.
+{allow, all, {all, [{qos, 0}, {retain, all}]}, ["${username}/#"]}.
+{allow, all, {publish, [{retain, false}]}, [{eq, "t/#"}]}.
+{allow, all, publish, ["${cn}/up", "${client_attrs.group}/#"]}.
+{deny, all}.
+"""
+
+
+def test_the_file_that_emqx_5_ships_works_unchanged() -> None:
+    rules = parse_acl(EMQX_5)
+    assert [(r.allow, r.who, r.kinds, r.topics, r.line) for r in rules] == [
+        (True, User("dashboard"), SUBSCRIBE, (Topic("$SYS/#"),), 4),
+        (True, IpAddr((ip_network("127.0.0.1"),)), BOTH, (Topic("$SYS/#"), Topic("#")), 6),
+        (
+            False,
+            All(),
+            SUBSCRIBE,
+            (Topic("$SYS/#"), Topic("#", eq=True), Topic("+/#", eq=True)),
+            8,
+        ),
+        (True, All(), BOTH, None, 10),
+    ]
+
+
+def test_every_form_that_emqx_5_documents_is_read() -> None:
+    rules = parse_acl(EMQX_5_FORMS)
+    assert len(rules) == 11
+    assert rules[1].who == Match(LinearRe("^sys"))
+    assert rules[2].who == Match(LinearRe("^(dev|test)-[0-9]{4}$"), client=True)
+    assert (rules[6].kinds, rules[6].qos) == (SUBSCRIBE, {1, 2})
+
+
+@pytest.mark.parametrize(
+    "pattern,text",
+    [("^dashboard$", "dashboard"), (r"^a\.b\-c$", "a.b-c"), ("^$", ""), ("^a b/c$", "a b/c")],
+)
+def test_an_expression_for_one_text_is_that_text_and_needs_no_engine(
+    pattern: str, text: str
+) -> None:
+    assert LinearRe(pattern).literal == text
+    assert LinearRe(pattern).search(text)
+    assert not LinearRe(pattern).search(text + "x")
+    assert not LinearRe(pattern).search(text + "\n")
+
+
+def test_other_expressions_run_on_re2() -> None:
+    regex = LinearRe("^dev-[0-9]+")
+    assert regex.literal is None
+    assert regex.search("dev-12x") and not regex.search("xdev-12")
+    assert LinearRe("b").search("abc")
+
+
+def test_without_re2_they_are_refused_and_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(AclSyntaxError, match=r"^acl.conf:1:21: .*pip install 'mqttd\[re2\]'"):
+        parse_acl('{allow, {user, {re, "^dev-"}}}.')
+    assert len(parse_acl(EMQX_5)) == 4
+
+
+def test_GHSA_2hjf_7455_w946_an_expression_cannot_be_made_to_run_for_long() -> None:
+    regex = LinearRe("^(a+)+$")
+    started = time.perf_counter()
+    assert not regex.search("a" * 60_000 + "!")
+    assert time.perf_counter() - started < 2  # a backtracking engine takes for ever at 40
 
 
 def test_eq_keeps_its_text_as_it_is() -> None:
@@ -152,8 +247,15 @@ def test_CVE_2018_12550_a_text_without_rules_allows_nothing(text: str) -> None:
         ('{allow, {usr, "x"}}.', "1:10", "found usr, expected user, client, ipaddr"),
         ("{allow, {user, bob}}.", "1:16", "found bob, expected a user name as text"),
         ("{allow, {user, all}}.", "1:16", "everybody is: all"),
-        ('{allow, {user, {re, "^x"}}}.', "1:16", "expected no regular expression"),
-        ('{allow, all, publish, [{re, "^x"}]}.', "1:24", "expected no regular expression"),
+        ('{allow, {user, {re, "a("}}}.', "1:21", "expected a regular expression that RE2 knows"),
+        (r'{allow, {user, {re, "(a)\\1"}}}.', "1:21", "expected a regular expression that RE2"),
+        (
+            "{allow, {user, {re, x}}}.",
+            "1:21",
+            'expected an expression as text, as in {re, "^dev-"}',
+        ),
+        ('{allow, all, publish, [{re, "^x"}]}.', "1:24", "expected a topic filter as text"),
+        ('{allow, all, publish, ["${client_attrs.a b}"]}.', "1:24", "expected no placeholder but"),
         ('{allow, {ipaddr, "10.0.0.300"}}.', "1:18", 'found "10.0.0.300", expected an address'),
         ('{allow, {ipaddr, "10.0.0.0/33"}}.', "1:18", "expected an address or network"),
         ('{allow, {ipaddrs, "10.0.0.1"}}.', "1:19", "expected a list that is not empty"),
