@@ -27,7 +27,9 @@ from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
 from mqttd.admin.server import AdminService
 from mqttd.broker.broker import Broker
-from mqttd.broker.hooks import Hooks
+from mqttd.broker.budget import Budget
+from mqttd.broker.hooks import Callback, Hooks, where
+from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, TcpListener
 from mqttd.monitor.garbage import Garbage
@@ -180,7 +182,8 @@ class MqttdService(MultiService):
         self.log = Logger(namespace="mqttd")
         self.lock = self._lock_data_dir(config.node.data_dir)
         self.events = EventLog(time.monotonic)
-        self.hooks = Hooks(on_error=self._hook_failed)
+        self.hooks = Hooks(self._hook_failed, reactor)
+        self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck)
         self.access = AccessControl(
             config, reactor, on_deny=self._denied, on_error=self._module_failed
         )
@@ -258,6 +261,7 @@ class MqttdService(MultiService):
                 bound.close()
                 self.addService(_PortService(port))  # type: ignore[no-untyped-call]
         self._ticking.start(0.25, now=False)
+        self.watchdog.start()
         super().startService()  # type: ignore[no-untyped-call]
         self.sys_topics.start()
         self.garbage.start()
@@ -268,6 +272,7 @@ class MqttdService(MultiService):
         self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()
+        self.watchdog.stop()
         self.garbage.stop()
         self.reactor.removeReader(self.engine)
         self.engine.close_all()
@@ -321,6 +326,7 @@ class MqttdService(MultiService):
         now = _milliseconds()
         self.broker.tick(now)
         self.engine.tick(now)
+        self.hooks.tick()
         self.garbage.tick()
 
     # -- reports -------------------------------------------------------------------------------
@@ -345,12 +351,27 @@ class MqttdService(MultiService):
     def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
         self.log.error("{kind} module {name} failed: {error!r}", kind=kind, name=name, error=error)
 
-    def _hook_failed(self, point: str, callback: Any, error: Exception) -> None:
-        self.log.error(
-            "hook {callback!r} at {point} failed: {error!r}",
-            point=point,
-            callback=callback,
-            error=error,
+    def _hook_failed(self, point: str, callback: Any, error: BaseException, owner: Budget) -> None:
+        self.events(
+            "callback failed",
+            {
+                "plugin": owner.name,
+                "point": point,
+                "callback": callback,
+                "error": error,
+                "where": where(error).strip(" ()"),
+                "errors": f"{owner.errors + 1} of {owner.error_limit}",
+            },
+        )
+
+    def _hook_stuck(self, entry: Callback, seconds: float, stack: str) -> None:
+        self.log.critical(
+            "{plugin}: {callback!r} has kept the reactor for {seconds:.1f} s and cannot be broken"
+            ' off (stuck in C code?); run such a plugin with isolation = "process"\n{stack}',
+            plugin=entry.budget.name,
+            callback=entry.callback,
+            seconds=seconds,
+            stack=stack,
         )
 
 

@@ -14,20 +14,31 @@ first what happened, then the accumulator, last what was given at registration.
 Promise: order is priority (higher first), then registration.  A chain is an immutable tuple,
 replaced on each change: a callback may hook and unhook while the chain runs, which the
 running call does not see.  A point that nobody uses costs one dict look-up, or nothing to
-a caller that keeps a flag up to date through `Hooks.listeners_changed`.  Callbacks run in the
-reactor thread and must not block.
+a caller that keeps a flag up to date through `Hooks.listeners_changed`.
+
+Callbacks run in the reactor thread and must not block.  Each belongs to a `Budget`: what it takes
+is charged, what goes wrong counted, and the `Watchdog` breaks off one that overstays.  This module
+is not compiled, because the watchdog finds a callback by its Python frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from time import monotonic
+from types import FunctionType, MethodType
+from typing import Any, Final, cast
 
-from mqttd.types import OK, STOP, HookResult
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
-__all__ = ["POINTS", "Callback", "HookError", "Hooks", "Point"]
+from mqttd.broker import watchdog
+from mqttd.broker.budget import Budget
+from mqttd.broker.watchdog import GUARDS, STEPS, PluginTimeout, Watch
+from mqttd.types import OK, STOP, AuthError, HookResult, Verdict
+
+__all__ = ["POINTS", "Budget", "Callback", "HookError", "Hooks", "PluginTimeout", "Point"]
 
 CLIENT_CONNECT: Final = "client.connect"
 CLIENT_CONNACK: Final = "client.connack"
@@ -183,9 +194,14 @@ class HookError(ValueError):
     """An unknown point, a callback hooked twice, or one that was never hooked."""
 
 
-HookCallable = Callable[..., "HookResult | None"]
-OnError = Callable[[str, HookCallable, Exception], None]
+HookCallable = Callable[..., "HookResult | Deferred[HookResult | None] | None"]
+OnError = Callable[[str, HookCallable, BaseException, Budget], None]
 ListenersChanged = Callable[[str, bool], None]
+
+#: What stands for the answer of a call that went wrong.
+FAILED: Final = object()
+
+_SERVER_UNAVAILABLE: Final = 0x88
 
 
 @dataclass(slots=True, frozen=True)
@@ -196,21 +212,42 @@ class Callback:
     init_args: tuple[Any, ...]
     priority: int
     number: int
+    budget: Budget = field(default_factory=lambda: Budget("?"))
+    #: What is called: `callback`, or a Python function around one written in C.
+    call: HookCallable = field(default=lambda *args: None, repr=False)
 
 
 class Hooks:
     """The callbacks of every point.
 
-    ``on_error(point, callback, exception)`` is told of each callback that raised or answered
-    with something that is no hook result; the chain goes on with the accumulator as it was.
+    ``on_error(point, callback, exception, budget)`` is told of each callback that raised, was
+    broken off, did not answer in time or answered with something that is no hook result; the chain
+    goes on with the accumulator as it was, or ends with a refusal (`Budget.policy`).  ``clock`` is
+    the `IReactorTime` for the deadlines of Deferreds; without one no callback may wait.
     """
 
-    __slots__ = ("_chains", "_number", "errors", "listeners_changed", "on_error")
+    __slots__ = (
+        "_budgets",
+        "_chains",
+        "_number",
+        "alarms",
+        "clock",
+        "errors",
+        "listeners_changed",
+        "on_error",
+        "watch",
+    )
 
-    def __init__(self, on_error: OnError | None = None) -> None:
+    def __init__(self, on_error: OnError | None = None, clock: Any = None) -> None:
         self._chains: dict[str, tuple[Callback, ...]] = {}
+        self._budgets: dict[Budget, int] = {}
         self._number = 0
         self.on_error = on_error
+        self.clock = clock
+        #: Where quarantines are told (`mqttd.broker.alarms.Alarms`), once there is a broker.
+        self.alarms: Any = None
+        #: What is being called now, for the watchdog.
+        self.watch = Watch()
         #: errors by point
         self.errors: dict[str, int] = {}
         #: called with (point, listening) after each change of a chain
@@ -222,13 +259,22 @@ class Hooks:
         callback: HookCallable,
         init_args: Sequence[Any] = (),
         priority: int = 0,
+        owner: Budget | None = None,
     ) -> None:
-        """Call `callback` at `point`; `HookError` if it is hooked there already."""
+        """Call `callback` at `point`; `HookError` if it is hooked there already.
+
+        Its time and errors are charged to `owner`; without one it has a budget to itself, of its
+        own name and the default limits.
+        """
         chain = self.lookup(point)
         if any(entry.callback == callback for entry in chain):
             raise HookError(f"{callback!r} is hooked at {point} already")
         self._number += 1
-        entry = Callback(callback, tuple(init_args), priority, self._number)
+        budget = Budget(_name_of(callback)) if owner is None else owner
+        self.adopt(budget)
+        entry = Callback(
+            callback, tuple(init_args), priority, self._number, budget, _framed(callback)
+        )
         self._replace(point, (*chain, entry))
 
     def unhook(self, point: str, callback: HookCallable) -> None:
@@ -238,6 +284,9 @@ class Hooks:
         if len(rest) == len(chain):
             raise HookError(f"{callback!r} is not hooked at {point}")
         self._replace(point, rest)
+        for entry in chain:
+            if entry.callback == callback:
+                self.disown(entry.budget)
 
     def lookup(self, point: str) -> tuple[Callback, ...]:
         """The callbacks of `point` in the order they run; `HookError` if there is no such point."""
@@ -249,30 +298,303 @@ class Hooks:
         """True if anything is hooked at `point`."""
         return bool(self.lookup(point))
 
+    # -- running ---------------------------------------------------------------------------------
+
     def run_hooks(self, point: str, args: Sequence[Any], acc: Any = None) -> tuple[HookResult, Any]:
         """Run the chain of `point`: ``(OK, acc)`` when it came to its end, else ``(STOP, acc)``.
 
         The first item is the very object `OK` or `STOP`.  Raises nothing but `HookError` for
-        an unknown point.
+        an unknown point.  A callback that answers with a Deferred has failed here: see `ask_hooks`.
         """
         chain = self._chains.get(point)
         if chain is None:
             if point not in POINTS:
                 self.lookup(point)
             return OK, acc
+        # The watch is set and read without a call: this loop is the cost of every hooked message.
+        watch = self.watch
+        outer, outer_since = watch.entry, watch.since
+        start = now = monotonic()
+        status = OK
         for entry in chain:
-            try:
-                result = entry.callback(*args, acc, *entry.init_args)
-                if result is not None and not isinstance(result, HookResult):
-                    raise TypeError(f"expected OK, STOP or None, got {result!r}")
-            except Exception as error:  # a plugin's fault must never stop the broker
-                self._failed(point, entry.callback, error)
+            budget = entry.budget
+            if budget.shut and not budget.admits(now):
+                if budget.policy == "deny" and point in DENIED:
+                    budget.denied += 1
+                    status, acc = STOP, DENIED[point](budget)
+                    break
                 continue
-            if result is not None:
-                acc = result.accumulate(acc)
-                if result.stop:
-                    return STOP, acc
+            watch.since = now
+            watch.entry = entry
+            if watch.asleep:
+                watch.wake()
+            error: BaseException | None = None
+            try:
+                result = entry.call(*args, acc, *entry.init_args)
+            except BaseException as raised:  # a plugin's fault must never stop the broker
+                watch.entry = outer
+                if isinstance(raised, KeyboardInterrupt):
+                    raise
+                error = raised
+                result = None
+            since = watch.since
+            now = monotonic()
+            budget.calls += 1
+            budget.time += now - since
+            if error is None:
+                if result is None:
+                    pass
+                elif isinstance(result, HookResult):
+                    acc = result.accumulate(acc)
+                    if result.stop:
+                        status = STOP
+                else:
+                    error = _no_result(result)
+            if error is not None or now - since > budget.per_call or budget.shut:
+                watch.entry = outer
+                if not self._returned(point, entry, error, since, now) and error is not None:
+                    if budget.policy == "deny" and point in DENIED:
+                        budget.denied += 1
+                        status, acc = STOP, DENIED[point](budget)
+                        break
+            if status is STOP:
+                break
+        watch.entry = outer
+        watch.since = outer_since + (now - start)
+        return status, acc
+
+    def ask_hooks(
+        self, point: str, args: Sequence[Any], acc: Any = None
+    ) -> tuple[HookResult, Any] | Deferred[tuple[HookResult, Any]]:
+        """As `run_hooks`, for the points that wait (`Point.waits`).
+
+        Returns a Deferred of the same pair if a callback answered with a Deferred or a coroutine;
+        it always fires, and never fails: a callback that has not answered within the `deadline` of
+        its budget has failed.
+        """
+        return self._ask(point, self.lookup(point), 0, tuple(args), acc)
+
+    def _ask(
+        self, point: str, chain: tuple[Callback, ...], start: int, args: tuple[Any, ...], acc: Any
+    ) -> tuple[HookResult, Any] | Deferred[tuple[HookResult, Any]]:
+        for i in range(start, len(chain)):
+            entry = chain[i]
+            budget = entry.budget
+            if budget.admits(monotonic()):
+                answer = self._call(point, entry, (*args, acc, *entry.init_args), True)
+                if isinstance(answer, Deferred):
+                    return self._wait(point, chain, i, args, acc, answer)
+            else:
+                answer = FAILED
+            ended = self._answered(point, entry, answer, acc)
+            if ended[0] is STOP:
+                return ended
+            acc = ended[1]
         return OK, acc
+
+    def _wait(
+        self,
+        point: str,
+        chain: tuple[Callback, ...],
+        i: int,
+        args: tuple[Any, ...],
+        acc: Any,
+        waiting: Deferred[Any],
+    ) -> tuple[HookResult, Any] | Deferred[tuple[HookResult, Any]]:
+        entry = chain[i]
+        budget = entry.budget
+        if self.clock is None or budget.waiting >= budget.queue:
+            why = "needs a reactor" if self.clock is None else "is one too many that wait"
+            waiting.addErrback(lambda failure: None)
+            waiting.cancel()
+            self._returned(point, entry, RuntimeError(f"its Deferred {why}"), 0.0, 0.0)
+            ended = self._answered(point, entry, FAILED, acc)
+            return ended if ended[0] is STOP else self._ask(point, chain, i + 1, args, ended[1])
+        budget.waiting += 1
+        done: Deferred[tuple[HookResult, Any]] = Deferred()
+        late = self.clock.callLater(budget.deadline, waiting.cancel)
+
+        def fired(answer: Any) -> None:
+            budget.waiting -= 1
+            error: BaseException | None = None
+            if isinstance(answer, Failure):
+                error = answer.value
+                if not late.active():
+                    error = TimeoutError(f"no answer within {budget.deadline:g} s")
+            elif answer is not None and not isinstance(answer, HookResult):
+                error = _no_result(answer)
+            if late.active():
+                late.cancel()
+            if error is not None:
+                self._returned(point, entry, error, 0.0, 0.0)
+                answer = FAILED
+            else:
+                budget.succeeded()
+            ended = self._answered(point, entry, answer, acc)
+            if ended[0] is not STOP:
+                rest = self._ask(point, chain, i + 1, args, ended[1])
+                if isinstance(rest, Deferred):
+                    rest.addCallback(done.callback)
+                    return
+                ended = rest
+            done.callback(ended)
+
+        waiting.addBoth(fired)
+        return done
+
+    def _answered(
+        self, point: str, entry: Callback, answer: Any, acc: Any
+    ) -> tuple[HookResult, Any]:
+        """What an answer makes of the accumulator; FAILED is answered by the owner's policy."""
+        if answer is FAILED:
+            if entry.budget.policy == "deny" and point in DENIED:
+                entry.budget.denied += 1
+                return STOP, DENIED[point](entry.budget)
+            return OK, acc
+        if answer is None:
+            return OK, acc
+        return (STOP if answer.stop else OK), answer.accumulate(acc)
+
+    def call(
+        self, owner: Budget, what: str, function: Callable[..., Any], args: Sequence[Any] = ()
+    ) -> Any:
+        """Call anything of a plugin under its budget: a timer, a route, a command.
+
+        `what` names it in the log.  Returns its result; None if it raised, was broken off, or
+        was not called because its owner is quarantined.  Never raises.
+        """
+        if not owner.admits(monotonic()):
+            return None
+        entry = Callback(function, (), 0, 0, owner, _framed(function))
+        result = self._call(what, entry, tuple(args), False)
+        return None if result is FAILED else result
+
+    def _call(self, point: str, entry: Callback, args: tuple[Any, ...], judged: bool) -> Any:
+        """One call under the watch: its result, or FAILED; `judged` wants a hook's answer."""
+        watch = self.watch
+        outer, outer_since = watch.entry, watch.since
+        watch.since = start = monotonic()
+        watch.entry = entry
+        if watch.asleep:
+            watch.wake()
+        error: BaseException | None = None
+        result: Any = None
+        try:
+            result = entry.call(*args)
+        except BaseException as raised:
+            watch.entry = outer
+            if isinstance(raised, KeyboardInterrupt):
+                raise
+            error = raised
+        watch.entry = outer
+        since, now = watch.since, monotonic()
+        watch.since = outer_since + (now - start)
+        entry.budget.calls += 1
+        entry.budget.time += now - since
+        if error is None and judged:
+            if isinstance(result, Coroutine):
+                result = Deferred.fromCoroutine(result)
+            elif result is not None and not isinstance(result, (HookResult, Deferred)):
+                error = _no_result(result)
+        waiting = judged and isinstance(result, Deferred) and error is None
+        self._returned(point, entry, error, since, now, waiting)
+        return result if error is None else FAILED
+
+    # -- the account -----------------------------------------------------------------------------
+
+    def adopt(self, owner: Budget) -> None:
+        """Have `tick` keep the account of `owner`; once more for each call of it."""
+        if owner not in self._budgets:
+            self._budgets[owner] = 0
+            owner.changed.append(self._changed)
+        self._budgets[owner] += 1
+
+    def disown(self, owner: Budget) -> None:
+        """Undo one `adopt`."""
+        left = self._budgets.get(owner, 0) - 1
+        if left > 0:
+            self._budgets[owner] = left
+        elif self._budgets.pop(owner, None) is not None:
+            owner.changed.remove(self._changed)
+            if self.alarms is not None:
+                self.alarms.clear(_alarm_of(owner))
+
+    def budgets(self) -> list[Budget]:
+        """Every owner of a callback, in the order they came."""
+        return list(self._budgets)
+
+    def tick(self) -> None:
+        """A few times a second: who has used more than its share of the second?"""
+        now = monotonic()
+        for budget in tuple(self._budgets):
+            share = budget.tick(now)
+            if share:
+                text = (
+                    f"{budget.name} used {share:.0%} of the reactor's time,"
+                    f" at most {budget.per_second:.0%} is its share"
+                )
+                self._failed("", budget.tick, TimeoutError(text), budget, "share", now)
+
+    def _returned(
+        self,
+        point: str,
+        entry: Callback,
+        error: BaseException | None,
+        since: float,
+        now: float,
+        waiting: bool = False,
+    ) -> bool:
+        """Account for a call that was not a plain success; True if it was one after all."""
+        budget = entry.budget
+        taken = now - since
+        if taken > budget.per_call:
+            budget.longest = max(budget.longest, taken)
+            # Counted only if the watchdog saw it, or nobody could overlook it: a process that did
+            # not get the processor for a moment is not the callback's fault.
+            if isinstance(error, PluginTimeout) or error is None:
+                if self.watch.stuck == since or taken > 5 * budget.per_call:
+                    if error is None:
+                        error = TimeoutError(f"took {taken * 1000:.0f} ms")
+                    self._failed(point, entry.callback, error, budget, "blocked", now)
+                    return False
+        if error is not None:
+            kind = "late" if isinstance(error, TimeoutError) else "raised"
+            self._failed(point, entry.callback, error, budget, kind, now or monotonic())
+            return False
+        if budget.shut and not waiting:
+            budget.succeeded()
+        return True
+
+    def _failed(
+        self,
+        point: str,
+        callback: HookCallable | Callable[..., Any],
+        error: BaseException,
+        budget: Budget,
+        kind: str,
+        now: float,
+    ) -> None:
+        if point:
+            self.errors[point] = self.errors.get(point, 0) + 1
+        text = f"{point or 'all calls'}: {type(error).__name__}: {error}{where(error)}"[:500]
+        if self.on_error is not None:
+            with suppress(Exception):  # a fault in the report must not stop the broker either
+                self.on_error(point, callback, error, budget)
+        budget.failed(kind, text, now)
+
+    def _changed(self, budget: Budget) -> None:
+        """A quarantine begins or ends."""
+        if self.alarms is None:
+            return
+        if not budget.shut:
+            self.alarms.clear(_alarm_of(budget))
+        elif budget.state == "quarantined":
+            wait = max(budget.retry_at - monotonic(), 0)
+            self.alarms.activate(
+                _alarm_of(budget),
+                f"{budget.name} is quarantined ({budget.policy}) after {budget.errors} errors,"
+                f" the last: {budget.last_error}; one call is tried in {wait:.0f} s",
+            )
 
     def _replace(self, point: str, chain: tuple[Callback, ...]) -> None:
         if chain:
@@ -284,8 +606,66 @@ class Hooks:
         for changed in tuple(self.listeners_changed):
             changed(point, bool(chain))
 
-    def _failed(self, point: str, callback: HookCallable, error: Exception) -> None:
-        self.errors[point] = self.errors.get(point, 0) + 1
-        if self.on_error is not None:
-            with suppress(Exception):  # a fault in the report must not stop the broker either
-                self.on_error(point, callback, error)
+
+#: What a point that gives a verdict answers for an owner whose policy is ``deny``.
+DENIED: Final[dict[str, Callable[[Budget], Any]]] = {
+    CLIENT_CONNECT: lambda owner: _unavailable(owner),
+    CLIENT_AUTHENTICATE: lambda owner: _unavailable(owner),
+    CLIENT_AUTHORIZE: lambda owner: Verdict.DENY,
+    MESSAGE_PUBLISH: lambda owner: None,
+}
+
+_WATCHDOG: Final = vars(watchdog)
+
+GUARDS.update((Hooks.run_hooks.__code__, Hooks._call.__code__))
+
+
+def where(error: BaseException) -> str:
+    """`` (file:line)`` of the plugin's code that `error` came from, or nothing."""
+    place = ""
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if code not in GUARDS and code not in STEPS and at.tb_frame.f_globals is not _WATCHDOG:
+            place = f" ({code.co_filename}:{at.tb_lineno})"
+        at = at.tb_next
+    return place
+
+
+def _unavailable(owner: Budget) -> AuthError:
+    return AuthError(f"plugin {owner.name} is {owner.state} or has failed", _SERVER_UNAVAILABLE)
+
+
+def _alarm_of(owner: Budget) -> str:
+    return f"quarantine.{owner.name}"
+
+
+def _name_of(callback: HookCallable) -> str:
+    module = getattr(callback, "__module__", None) or type(callback).__module__
+    name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
+    return f"{module}.{name}"
+
+
+def _framed(callback: HookCallable) -> HookCallable:
+    """`callback`, as something with a Python frame for the watchdog to find."""
+    function = callback.__func__ if isinstance(callback, MethodType) else callback
+    if isinstance(function, FunctionType):
+        return callback
+
+    def call(*args: Any) -> Any:
+        return callback(*args)
+
+    STEPS.add(call.__code__)
+    return cast(HookCallable, call)
+
+
+def _no_result(result: object) -> BaseException:
+    """The error of an answer that cannot be used; it is let go of without a trace in the log."""
+    if isinstance(result, Deferred):
+        result.addErrback(lambda failure: None)
+        result.cancel()
+        return TypeError("this point does not wait: expected OK, STOP or None, got a Deferred")
+    if isinstance(result, Coroutine):
+        result.close()
+        return TypeError("this point does not wait: expected OK, STOP or None, got a coroutine")
+    return TypeError(f"expected OK, STOP or None, got {result!r}")
