@@ -1,38 +1,30 @@
-"""User names and passwords from a file of argon2id hashes.
+"""User names and passwords from a file of hashes.
 
 ::
 
     # etc/users.conf, mode 0600
     alice:$argon2id$v=19$m=65536,t=3,p=4$...
 
-The promise: hashing never runs in the reactor thread (two threads of its own; argon2 lets go
-of the interpreter lock), at most 100 clients wait for it and the next is refused as busy; an
-unknown user takes as long as a known one; a wrong line keeps the broker from starting, and a
-reload that fails keeps the users there were.
+The promise: hashing never runs in the reactor thread and an unknown user takes as long as a known
+one (see `mqttd.access.passwords`); a wrong line keeps the broker from starting, and a reload that
+fails keeps the users there were.  A changed file is read within seconds, and who has connected as a
+user that is gone or has a new password is disconnected.
 """
 
 from __future__ import annotations
 
-import base64
 import os
-import stat
-import tempfile
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from argon2 import PasswordHasher, Type, extract_parameters
-from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
-from argon2.low_level import verify_secret
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
-from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
+from mqttd.access import secret_file
+from mqttd.access.passwords import Hasher, hash_password, is_hash
+from mqttd.access.secret_file import PasswordFileError, PasswordFileWarning, SecretFile
 from mqttd.interfaces import IAuthenticator
-from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthVerdict, ClientInfo
+from mqttd.types import AUTH_IGNORE, AuthVerdict, ClientInfo
 
 __all__ = [
     "PasswordFileError",
@@ -41,21 +33,9 @@ __all__ = [
     "add_user",
     "delete_user",
     "hash_password",
+    "import_users",
     "read_users",
 ]
-
-_THREADS: Final = 2
-_MAX_WAITING: Final = 100
-_SERVER_BUSY: Final = 0x89
-_REFUSED: Final = AuthError("bad user name or password")
-
-
-class PasswordFileError(ValueError):
-    """A line of the password file is wrong; the text starts with file and line."""
-
-
-class PasswordFileWarning(UserWarning):
-    """The password file can be read by everybody."""
 
 
 @implementer(IAuthenticator)
@@ -70,34 +50,40 @@ class Username:
     to use instead of one of its own.
     """
 
-    def __init__(self, reactor: Any = None, pool: Any = None) -> None:
+    #: Its answers depend on a file alone: nothing to keep, and nothing that comes back by waiting.
+    limits: Final = {"cache_ok": 0, "cache_denied": 0, "breaker_failures": 0, "concurrency": 1000}
+
+    def __init__(
+        self,
+        reactor: Any = None,
+        pool: Any = None,
+        on_revoked: Callable[[str, frozenset[str]], None] | None = None,
+        on_event: Callable[[str, dict[str, object]], None] | None = None,
+    ) -> None:
         self._reactor = reactor
-        self._pool = pool
-        self._own_pool: ThreadPool | None = None
-        self._stopped = False
-        self._trigger: Any = None
-        self._waiting = 0
-        self._path = Path()
-        self._required = False
-        self._users: dict[str, str] = {}
-        self._dummy = ""
+        self._hasher = Hasher(reactor, pool)
+        self._on_revoked = on_revoked
+        self._on_event = on_event
+        self._file = SecretFile("", _expects, False)
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; `PasswordFileError` or OSError if that is not possible."""
-        self._path = Path(str(opts["file"]))
-        self._required = bool(opts.get("required", False))
-        self.reload()
+        self._file = SecretFile(
+            str(opts["file"]),
+            _expects,
+            bool(opts.get("required", False)),
+            on_change=self._changed,
+            on_fault=self._fault,
+        )
+        self._file.reload()
+
+    def watch(self) -> None:
+        """Read the file again whenever it changes."""
+        self._file.watch(self._reactor)
 
     def reload(self) -> None:
         """Read the file again; on any error the users there were stay."""
-        try:
-            users = read_users(self._path)
-        except FileNotFoundError:
-            if self._required:
-                raise
-            users = {}
-        self._users = users
-        self._dummy = _dummy_hash(next(iter(users.values()), None))
+        self._file.reload()
 
     def check(
         self, client: ClientInfo, password: bytes | None
@@ -105,95 +91,30 @@ class Username:
         """IGNORE without a user name, else OK or ERROR, later if there is a reactor."""
         if client.username is None:
             return AUTH_IGNORE
-        known = self._users.get(client.username)
-        hashed = self._dummy if known is None else known
-        secret = b"" if password is None else password
-        usable = known is not None and password is not None
-        if self._reactor is None:
-            return _judge(_verify(hashed, secret), usable)
-        if self._waiting >= _MAX_WAITING:
-            return AuthError("too many clients wait for password checks", _SERVER_BUSY)
-        self._waiting += 1
-        # A Deferred of its own: one that is cancelled leaves its thread at work, still counted.
-        answer: Deferred[AuthVerdict] = Deferred()
-        work = deferToThreadPool(
-            self._reactor, self._threads(), self._verify_unless_stopped, hashed, secret
-        )
-        work.addBoth(self._waited).addCallback(_judge, usable)
-        work.addCallbacks(answer.callback, answer.errback)
-        return answer
+        return self._hasher.check(self._file.names, client.username, password)
 
     def description(self) -> str:
         """The file and how many users it holds."""
-        return f"username: {len(self._users)} users in {self._path}"
+        return f"username: {len(self._file.names)} users in {self._file.path}"
 
     def close(self) -> None:
         """Stop the threads; waits for those that are hashing."""
-        if self._trigger is not None:
-            self._reactor.removeSystemEventTrigger(self._trigger)
-        self._stop()
+        self._file.close()
+        self._hasher.close()
 
-    def _waited(self, result: Any) -> Any:
-        self._waiting -= 1
-        return result
+    def _changed(self, gone: frozenset[str]) -> None:
+        if self._on_revoked is not None:
+            self._on_revoked("username", gone)
 
-    def _verify_unless_stopped(self, hashed: str, password: bytes) -> bool:
-        """In a thread: what still waits when the broker stops is not worth a hash each."""
-        return not self._stopped and _verify(hashed, password)
-
-    def _threads(self) -> Any:
-        if self._pool is None:
-            # Not the reactor's own pool: slow look-ups of plugins must not hold up log-ins.
-            pool = ThreadPool(0, _THREADS, "mqttd-passwords")
-            pool.start()
-            self._own_pool = self._pool = pool
-            self._trigger = self._reactor.addSystemEventTrigger("during", "shutdown", self._stop)
-        return self._pool
-
-    def _stop(self) -> None:
-        self._trigger = None
-        self._stopped = True
-        if self._own_pool is not None:
-            pool, self._own_pool, self._pool = self._own_pool, None, None
-            pool.stop()
+    def _fault(self, error: Exception) -> None:
+        if self._on_event is not None:
+            self._on_event("user file not taken", {"module": "username", "error": str(error)})
 
 
-def _verify(hashed: str, password: bytes) -> bool:
-    """True if `password` has this hash.  Runs in a thread."""
-    try:
-        return bool(verify_secret(hashed.encode("ascii"), password, Type.ID))
-    except VerifyMismatchError:
-        return False
-    except VerificationError:
-        return False
-
-
-def _judge(matches: bool, usable: bool) -> AuthVerdict:
-    return AUTH_OK if matches and usable else _REFUSED
-
-
-def _dummy_hash(like: str | None) -> str:
-    """A hash that no password has, as dear to verify as `like`."""
-    parameters = "v=19$m=65536,t=3,p=4"
-    if like is not None:
-        parameters = "$".join(like.split("$")[2:4])
-    return f"$argon2id${parameters}${_base64(os.urandom(16))}${_base64(os.urandom(32))}"
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii").rstrip("=")
-
-
-# -- the file
-
-
-@dataclass(slots=True, frozen=True)
-class _Line:
-    """One line as it stands in the file; ``user`` is None for comments and empty lines."""
-
-    text: str
-    user: str | None = None
-    hashed: str = ""
+def _expects(proof: str) -> str | None:
+    if is_hash(proof):
+        return None
+    return "an argon2id hash ($argon2id$...), or $6$... or $7$... of mosquitto_passwd"
 
 
 def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -202,19 +123,7 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
     Warns with `PasswordFileWarning` if everybody may read it.  Raises OSError, or
     `PasswordFileError` with file and line.
     """
-    mode = stat.S_IMODE(os.stat(path).st_mode)
-    if mode & stat.S_IROTH:
-        warnings.warn(
-            f"{path}: mode {mode:04o} lets everybody read the password hashes; expected 0600",
-            PasswordFileWarning,
-            stacklevel=2,
-        )
-    return {line.user: line.hashed for line in _read_lines(path) if line.user is not None}
-
-
-def hash_password(password: str | bytes) -> str:
-    """The argon2id hash of a password, for a line of the file.  Takes some 50 ms."""
-    return PasswordHasher().hash(password)
+    return secret_file.read(path, _expects)
 
 
 def add_user(path: str | os.PathLike[str], user: str, password: str | bytes) -> bool:
@@ -223,92 +132,42 @@ def add_user(path: str | os.PathLike[str], user: str, password: str | bytes) -> 
     The file is replaced as a whole, with mode 0600; comments and other lines stay.
     Raises ValueError for a user name the file cannot hold, else as `read_users`.
     """
-    _check_user(user)
-    line = f"{user}:{hash_password(password)}"
-    lines = _read_lines(path) if os.path.exists(path) else []
-    texts = [line if old.user == user else old.text for old in lines]
-    new = all(old.user != user for old in lines)
-    if new:
-        texts.append(line)
-    _write(path, texts)
-    return new
+    secret_file.check_name(user)
+    hashed = hash_password(password)
+    lines = secret_file.read_lines(path, _expects) if os.path.exists(path) else []
+    secret_file.write(path, secret_file.replace(lines, {user: hashed}))
+    return all(line.name != user for line in lines)
 
 
 def delete_user(path: str | os.PathLike[str], user: str) -> bool:
     """Take `user` out of the file; False if it was not there.  Raises as `read_users`."""
-    lines = _read_lines(path)
-    rest = [line.text for line in lines if line.user != user]
+    lines = secret_file.read_lines(path, _expects)
+    rest = [line.text for line in lines if line.name != user]
     if len(rest) == len(lines):
         return False
-    _write(path, rest)
+    secret_file.write(path, rest)
     return True
 
 
-def _read_lines(path: str | os.PathLike[str]) -> list[_Line]:
-    try:
-        content = Path(path).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise PasswordFileError(f"{path}: expected UTF-8 text: {error}") from None
-    lines: list[_Line] = []
-    seen: dict[str, int] = {}
-    for number, text in enumerate(content.split("\n"), 1):
-        text = text.rstrip("\r")
-        stripped = text.strip()
-        if not stripped or stripped.startswith("#"):
-            lines.append(_Line(text))
-            continue
-        user, colon, hashed = stripped.rpartition(":")
-        where = f"{path}:{number}"
-        if not colon or not user:
-            raise PasswordFileError(f"{where}: expected USER:HASH")
-        _check_hash(where, user, hashed)
-        if user in seen:
-            raise PasswordFileError(
-                f"{where}: user {user!r} is in line {seen[user]} already; expected one line each"
-            )
-        seen[user] = number
-        lines.append(_Line(text, user, hashed))
-    if lines and not lines[-1].text:
-        lines.pop()  # what follows the last line end
-    return lines
+def import_users(
+    path: str | os.PathLike[str], source: str | os.PathLike[str], overwrite: bool = False
+) -> tuple[list[str], list[str]]:
+    """Take the users of another password file over, hashes as they are.
 
-
-def _check_hash(where: str, user: str, hashed: str) -> None:
-    # The hash itself is not shown: error texts end up in logs.
-    try:
-        kind = extract_parameters(hashed).type
-    except (InvalidHashError, ValueError, KeyError):
-        kind = None
-    if kind is not Type.ID or hashed.count("$") != 5 or not hashed.isascii():
-        raise PasswordFileError(
-            f"{where}: user {user!r}: expected an argon2id hash ($argon2id$...)"
-        )
-
-
-def _check_user(user: str) -> None:
-    if not user or user != user.strip() or user.startswith("#") or "\n" in user or "\r" in user:
-        raise ValueError(
-            f"user name {user!r}: expected text of one line, not empty, not starting with '#',"
-            " without space at either end"
-        )
-
-
-def _write(path: str | os.PathLike[str], lines: list[str]) -> None:
-    """Replace the file: the old one or the new one is there at any time, never half of one."""
-    path = Path(os.path.realpath(path))
-    # mkstemp makes the file with mode 0600
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    `source` may be mosquitto_passwd's.  Users that are there already stay as they are unless
+    `overwrite`.  Returns the names taken and the names left.  Raises as `read_users`.
+    """
+    found = {
+        line.name: line.proof
+        for line in secret_file.read_lines(source, _expects)
+        if line.name is not None
+    }
+    lines = secret_file.read_lines(path, _expects) if os.path.exists(path) else []
+    had = {line.name for line in lines}
+    left = [] if overwrite else [name for name in found if name in had]
+    taken = {name: proof for name, proof in found.items() if name not in left}
+    for name in taken:
+        secret_file.check_name(name)
+    if taken:
+        secret_file.write(path, secret_file.replace(lines, taken))
+    return list(taken), left

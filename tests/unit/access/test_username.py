@@ -12,7 +12,7 @@ import pytest
 from argon2 import PasswordHasher
 from twisted.internet.defer import Deferred
 
-from mqttd.access import username as module
+from mqttd.access import passwords as module
 from mqttd.access.username import (
     PasswordFileError,
     PasswordFileWarning,

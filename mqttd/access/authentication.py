@@ -1,0 +1,426 @@
+"""The authentication chain: modules asked in their order whether a client is who it says.
+
+::
+
+    CONNECT with password    username -> ... -> anonymous -> refused    IGNORE asks the next,
+                                                                        OK and ERROR end it
+    CONNECT with a method    the module that serves it <-> AUTH <-> client
+
+Promise: modules are asked in the order of their sequence numbers, then of registration.  All
+fails closed: a chain that comes to its end refuses, a module that raises, answers nonsense or does
+not answer within the deadline refuses (unless ``auth.backend.on_error`` says otherwise), and is
+counted; so does a module that ``auth.chain`` names and no plugin has registered.  What a module
+costs others is bounded by its `Guard`.  All methods are called in the reactor thread.
+
+MQTT 5.0: 3.1.4-2 (authentication at CONNECT), 4.12 (enhanced authentication).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from twisted.internet.defer import Deferred
+from zope.interface import implementer, verify
+
+from mqttd.access.guard import Answer, Guard, OnEvent, limits_of
+from mqttd.interfaces import IAuthenticator, IEnhancedAuthenticator
+from mqttd.types import (
+    AuthContinue,
+    AuthError,
+    AuthIgnore,
+    AuthOk,
+    AuthResult,
+    AuthVerdict,
+    ClientInfo,
+)
+
+if TYPE_CHECKING:
+    from mqttd.config.schema import AuthBackend, Config
+
+__all__ = [
+    "BUILT_IN",
+    "Absent",
+    "AuthenticationChain",
+    "Exchange",
+    "OnRevoked",
+    "UnknownModule",
+    "built_in",
+]
+
+OnRevoked: TypeAlias = Callable[[str, frozenset[str]], None]
+
+_NOT_AUTHORIZED: Final = 0x87
+
+#: Names of the built-in modules.
+BUILT_IN: Final = ("username", "clientid", "certificate", "jwt", "scram", "anonymous")
+
+
+class UnknownModule(ValueError):
+    """No module of that kind has that name."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A registered module with its guard and its place."""
+
+    name: str
+    module: Any
+    seq: int
+    number: int
+    guard: Guard
+    #: it judges clients by what CONNECT shows
+    checks: bool
+    #: the Authentication Method it serves, "" for none
+    method: str
+    #: the result of its plain yes, which needs no object per client
+    plain: AuthResult
+
+    def describe(self) -> dict[str, object]:
+        try:
+            text = str(self.module.description())
+        except Exception as error:
+            text = f"description failed: {type(error).__name__}"
+        return {
+            "kind": "auth",
+            "name": self.name,
+            "seq": self.seq,
+            "description": text,
+            **self.guard.describe(),
+        }
+
+
+class AuthenticationChain:
+    """The modules that authenticate.
+
+    `reactor` (a clock with ``callLater``) gives Deferred verdicts their deadline; without one they
+    are failures.  ``on_error(name, exception)`` is told of each failure,
+    ``on_event(event, fields)`` of what an operator should know.
+    """
+
+    def __init__(
+        self,
+        limits: AuthBackend,
+        reactor: Any,
+        on_error: Callable[[str, Exception], None],
+        on_event: OnEvent,
+    ) -> None:
+        self.limits = limits
+        self.reactor = reactor
+        self.on_error = on_error
+        self.on_event = on_event
+        self._entries: tuple[_Entry, ...] = ()
+        self._number = 0
+        #: names of ``auth.chain`` that belong to plugins, and their places
+        self._reserved: dict[str, int] = {}
+        #: a module gave some client rules that look at QoS or RETAIN
+        self.rules_depend = False
+        #: called when `rules_depend` becomes true
+        self.rules_changed: Callable[[], None] = _nothing
+
+    # -- modules
+
+    def add(self, name: str, module: object, seq: int | None = None) -> None:
+        """Put a module that is ready into the chain; `seq` lower first, None is last.
+
+        One whose name is reserved takes the reserved place, unless `seq` names another.
+        Raises ValueError for a name in use, `zope.interface.Invalid` naming a missing method.
+        """
+        had = self._find(name)
+        if had is not None and not isinstance(had.module, Absent):
+            raise ValueError(f"auth module {name!r} is registered already")
+        enhanced = IEnhancedAuthenticator.providedBy(module)
+        checks = IAuthenticator.providedBy(module) or not enhanced
+        method = ""
+        if checks:
+            verify.verifyObject(IAuthenticator, module)
+        if enhanced:
+            verify.verifyObject(IEnhancedAuthenticator, module)
+            method = str(cast(Any, module).method)
+            taken = self._serving(method)
+            if taken is not None:
+                raise ValueError(
+                    f"auth module {name!r}: {taken.name!r} serves the method {method!r} already"
+                )
+        limits = limits_of(name, module, self.limits)
+        guard = Guard(name, limits, self.reactor, self.on_error, self.on_event)
+        if seq is None:
+            seq = self._reserved.get(name)
+        if seq is None:
+            seq = max((entry.seq for entry in self._entries), default=0) + 1
+        if had is not None:
+            self._drop(had)
+        self._number += 1
+        plain = AuthResult(True, module=name)
+        entry = _Entry(name, module, seq, self._number, guard, checks, method, plain)
+        self._entries = tuple(
+            sorted((*self._entries, entry), key=lambda entry: (entry.seq, entry.number))
+        )
+
+    def reserve(self, name: str) -> None:
+        """Keep the next place for a plugin's module; until it comes, it refuses everybody."""
+        seq = max((entry.seq for entry in self._entries), default=0) + 1
+        self._reserved[name] = seq
+        self.add(name, Absent(name), seq)
+
+    def remove(self, name: str) -> None:
+        """Take a module out; a reserved place refuses from then on.  Raises `UnknownModule`."""
+        entry = self._find(name)
+        if entry is None or isinstance(entry.module, Absent):
+            raise UnknownModule(f"no auth module {name!r} is registered")
+        self._drop(entry)
+        if name in self._reserved:
+            self.add(name, Absent(name), self._reserved[name])
+        _close(entry)
+
+    def _drop(self, entry: _Entry) -> None:
+        self._entries = tuple(other for other in self._entries if other is not entry)
+        entry.guard.close()
+
+    def _find(self, name: str) -> _Entry | None:
+        return next((entry for entry in self._entries if entry.name == name), None)
+
+    def _serving(self, method: str) -> _Entry | None:
+        return next((entry for entry in self._entries if entry.method == method), None)
+
+    # -- authentication
+
+    def authenticate(
+        self, client: ClientInfo, password: bytes | None
+    ) -> AuthResult | Deferred[AuthResult]:
+        """Find out whether `client` is who it says; at once unless a module has to wait.
+
+        The Deferred never fails.  On success the client's ``superuser``, ``attributes``, ``acl``
+        and, where a module has proved another one, ``username`` are set.
+        """
+        return self._ask(client, password, self._entries, 0)
+
+    def _ask(
+        self, client: ClientInfo, password: bytes | None, chain: tuple[_Entry, ...], start: int
+    ) -> AuthResult | Deferred[AuthResult]:
+        for i in range(start, len(chain)):
+            entry = chain[i]
+            if not entry.checks:
+                continue
+            module = entry.module
+            answer = entry.guard.ask(_Check(module, client, password), client, password)
+            if isinstance(answer, Deferred):
+                return cast(
+                    "Deferred[AuthResult]",
+                    answer.addCallback(self._came, client, password, chain, i),
+                )
+            result = self._judge(client, entry, answer)
+            if result is not None:
+                return result
+        return AuthResult(False, _NOT_AUTHORIZED, "no authentication module knows this client")
+
+    def _came(
+        self,
+        answer: Answer,
+        client: ClientInfo,
+        password: bytes | None,
+        chain: tuple[_Entry, ...],
+        i: int,
+    ) -> AuthResult | Deferred[AuthResult]:
+        result = self._judge(client, chain[i], answer)
+        return self._ask(client, password, chain, i + 1) if result is None else result
+
+    def _judge(self, client: ClientInfo, entry: _Entry, answer: Answer) -> AuthResult | None:
+        """The result of an answer; None asks the next module."""
+        verdict = answer.verdict
+        if isinstance(verdict, AuthIgnore):
+            return None
+        if isinstance(verdict, AuthError):
+            code = verdict.reason_code if verdict.reason_code >= 0x80 else _NOT_AUTHORIZED
+            return AuthResult(False, code, verdict.reason, module=entry.name)
+        assert isinstance(verdict, AuthOk)
+        return self._accept(client, entry, verdict, answer.rules)
+
+    def _accept(self, client: ClientInfo, entry: _Entry, ok: AuthOk, rules: Any) -> AuthResult:
+        client.superuser = ok.superuser
+        client.attributes = ok.attributes
+        client.acl = rules
+        if ok.username is not None:
+            client.username = ok.username
+        if rules is not None and rules.depends_on_qos_retain and not self.rules_depend:
+            self.rules_depend = True
+            self.rules_changed()
+        if ok.attributes is None and ok.expires_at is None and ok.data is None:
+            if not ok.superuser:
+                return entry.plain
+        return AuthResult(
+            True, 0, "", ok.superuser, ok.attributes, ok.expires_at, entry.name, ok.data
+        )
+
+    # -- enhanced authentication
+
+    def begin(self, client: ClientInfo, method: str) -> Exchange | None:
+        """Start an authentication by `method`; None if no module serves it."""
+        entry = self._serving(method) if method else None
+        return None if entry is None else Exchange(self, entry, client)
+
+    # -- control
+
+    def describe(self) -> list[dict[str, object]]:
+        """Each module in the order it is asked."""
+        return [entry.describe() for entry in self._entries]
+
+    def reload(self) -> list[str]:
+        """Have the modules read their files again (those with a method ``reload``).
+
+        All cached answers go.  A module whose file is wrong keeps what it had: the list says, one
+        line each, what is wrong.
+        """
+        faults: list[str] = []
+        for entry in self._entries:
+            entry.guard.cache.clear()
+            reload: Callable[[], None] | None = getattr(entry.module, "reload", None)
+            if reload is None:
+                continue
+            try:
+                reload()
+            except Exception as error:
+                self.on_error(entry.name, error)
+                faults.append(f"{entry.name}: {error}")
+        return faults
+
+    def forget(self, name: str) -> None:
+        """The users of a module have changed: none of its kept answers holds."""
+        entry = self._find(name)
+        if entry is not None:
+            entry.guard.cache.clear()
+
+    def close(self) -> None:
+        """Let go of what the modules hold; the chain refuses everybody afterwards."""
+        entries, self._entries = self._entries, ()
+        for entry in entries:
+            entry.guard.close()
+            _close(entry)
+
+
+class Exchange:
+    """One enhanced authentication of one client, at CONNECT or again.
+
+    `step` as often as the answer is `AuthContinue`.  On success the client is filled in as by
+    `AuthenticationChain.authenticate`.
+    """
+
+    def __init__(self, chain: AuthenticationChain, entry: _Entry, client: ClientInfo) -> None:
+        self.method = entry.method
+        self.client = client
+        self._chain = chain
+        self._entry = entry
+        self._exchange: Any = None
+
+    def step(self, data: bytes) -> AuthContinue | AuthResult | Deferred[AuthContinue | AuthResult]:
+        """The client's Authentication Data: goes on, or decides.  The Deferred never fails."""
+        answer = self._entry.guard.step(_Step(self, data))
+        if isinstance(answer, Deferred):
+            return cast("Deferred[AuthContinue | AuthResult]", answer.addCallback(self._judge))
+        return self._judge(answer)
+
+    def take(self, data: bytes) -> object:
+        """Ask the module."""
+        if self._exchange is None:
+            self._exchange = self._entry.module.begin(self.client)
+        return self._exchange.step(data)
+
+    def _judge(self, answer: Answer) -> AuthContinue | AuthResult:
+        if isinstance(answer.verdict, AuthContinue):
+            return answer.verdict
+        result = self._chain._judge(self.client, self._entry, answer)
+        if result is None:
+            # Its failure is to be ignored, and there is no next module for a method.
+            return AuthResult(False, _NOT_AUTHORIZED, f"module {self._entry.name} failed")
+        return result
+
+
+@implementer(IAuthenticator)
+class Absent:
+    """Stands at the place of a plugin's module that is not there, and fails."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def init(self, opts: Mapping[str, object]) -> None:
+        """There are no options."""
+
+    def check(self, client: ClientInfo, password: bytes | None) -> AuthVerdict:
+        """Fails."""
+        raise LookupError(f"auth.chain names {self.name!r}, and no plugin has registered it")
+
+    def description(self) -> str:
+        """Says that it is missing."""
+        return f"{self.name}: missing, no plugin has registered it"
+
+
+class _Check:
+    """``module.check(client, password)``, later."""
+
+    __slots__ = ("client", "module", "password")
+
+    def __init__(self, module: Any, client: ClientInfo, password: bytes | None) -> None:
+        self.module = module
+        self.client = client
+        self.password = password
+
+    def __call__(self) -> object:
+        return self.module.check(self.client, self.password)
+
+
+class _Step:
+    """``exchange.take(data)``, later."""
+
+    __slots__ = ("data", "exchange")
+
+    def __init__(self, exchange: Exchange, data: bytes) -> None:
+        self.exchange = exchange
+        self.data = data
+
+    def __call__(self) -> object:
+        return self.exchange.take(self.data)
+
+
+def built_in(
+    name: str,
+    config: Config,
+    opts: Mapping[str, object],
+    reactor: Any,
+    on_revoked: OnRevoked,
+    on_event: OnEvent,
+) -> object:
+    """The built-in module `name`, ready; raises `UnknownModule`, or what its ``init`` raises."""
+    module: Any
+    filled: dict[str, object]
+    auth = config.auth
+    if name == "anonymous":
+        from mqttd.access.anonymous import Anonymous
+
+        module, filled = Anonymous(), {"allow": auth.anonymous}
+    elif name == "username":
+        from mqttd.access.username import Username
+
+        module = Username(reactor, on_revoked=on_revoked, on_event=on_event)
+        required = "auth.username.file" in config.given
+        filled = {"file": auth.username.file, "required": required}
+    else:
+        raise UnknownModule(
+            f"no built-in auth module {name!r}; expected one of: {', '.join(BUILT_IN)}"
+        )
+    filled.update(opts)
+    module.init(filled)
+    watch: Callable[[], None] | None = getattr(module, "watch", None)
+    if watch is not None and reactor is not None:
+        watch()
+    return cast(object, module)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _close(entry: _Entry) -> None:
+    close: Callable[[], None] | None = getattr(entry.module, "close", None)
+    if close is not None:
+        close()
