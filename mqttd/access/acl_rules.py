@@ -65,7 +65,7 @@ from mqttd.types import (
     Verdict,
 )
 
-__all__ = ["AclFile", "AclRules", "Address", "parse_address"]
+__all__ = ["AclFile", "AclRules", "Address", "fill", "is_about", "own_value", "parse_address"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -367,6 +367,24 @@ def own_value(client: ClientInfo, placeholder: str) -> str | None:
         return client.cert_common_name
     value = (client.attributes or {}).get(placeholder[len("${client_attrs.") : -1])
     return value if isinstance(value, str) else None
+
+
+def fill(text: str, client: ClientInfo) -> str | None:
+    """A rule's topic with the client's values put in.
+
+    None if the client has no such value, "" if one must not stand in a topic.
+    """
+    asked = _Asked((), client, Action(ACTION_PUBLISH), "")
+    words: list[str] = []
+    for word in text.split("/"):
+        template = tuple(part for part in _TEMPLATE.split(word) if part)
+        if any(_is_placeholder(part) for part in template):
+            own = asked.own(template, not words)
+            if own is None or own == _UNSAFE:
+                return None if own is None else ""
+            word = own
+        words.append(word)
+    return "/".join(words)
 
 
 def _is_placeholder(part: str) -> bool:

@@ -5,6 +5,8 @@
     superuser? ──► the client's own rules ──► acl ──► other modules ──► acl.nomatch
                    the first that says ALLOW or DENY decides, IGNORE asks the next
 
+A candidate for the rules (`mqttd.access.shadow`) may run beside them.
+
 Promise: modules are asked in the order of their sequence numbers, then of registration.  One that
 raises or answers nonsense denies, and is counted.  Every decision names its rule.  `decide` and
 `explain` are one walk: explaining only notes down what was said.  All methods are called in the
@@ -13,19 +15,25 @@ reactor thread and answer at once, so that the broker can cache the answers.
 
 from __future__ import annotations
 
+import os
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from zope.interface import verify
 
+from mqttd.access.acl_rules import AclFile, AclRules
+from mqttd.access.explain import Explanation, Step, steps
+from mqttd.access.shadow import OnDifference, Shadow, read
 from mqttd.interfaces import IAccessControl, IAccessExplainer
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
 if TYPE_CHECKING:
     from mqttd.config.schema import Acl
 
-__all__ = ["AclReloadError", "Authorization", "OnDeny"]
+__all__ = ["AclReloadError", "Authorization", "OnDeny", "PromoteError"]
 
 OnDeny: TypeAlias = Callable[[ClientInfo, Action, str, str], None]
 
@@ -38,6 +46,10 @@ _SUPERUSER: Final = Decision(_ALLOW, "superuser")
 
 class AclReloadError(Exception):
     """One or more modules could not read their rules again, and keep the ones they had."""
+
+
+class PromoteError(Exception):
+    """The candidate cannot take the place of the rules; the text says why."""
 
 
 @dataclass(slots=True)
@@ -75,6 +87,13 @@ class Authorization:
         self.denied: int = 0
         #: some client's own rules look at QoS or retain
         self.client_rules_depend: bool = False
+        #: the candidate beside the rules, None without one
+        self.shadow: Shadow | None = None
+        #: told of what the candidate would have decided otherwise, sampled
+        self.on_difference: OnDifference | None = None
+        self.config = config
+        if config.shadow.file:
+            self.shadow = Shadow(config.shadow.file, time.monotonic, self._differs)
         self._modules: list[_Module] = []
         self._number = 0
         self._nomatch = Decision(
@@ -131,28 +150,81 @@ class Authorization:
 
     def decide(self, client: ClientInfo, action: Action, topic: str) -> Decision:
         """The decision of `authorize` and the rule behind it; never IGNORE, never raises."""
+        decision = self._walk(client, action, topic, None, None)
+        shadow = self.shadow
+        if shadow is not None:
+            other = self._walk(client, action, topic, shadow.rules, None)
+            shadow.compare(client, action, topic, decision, other)
+        return decision
+
+    def look(
+        self, client: ClientInfo, action: Action, topic: str, rules: AclRules | None = None
+    ) -> Decision:
+        """As `decide`, counting nothing; with `rules` in the place of the rules file."""
+        return self._walk(client, action, topic, self.rules() if rules is None else rules, None)
+
+    def explain(self, client: ClientInfo, action: Action, topic: str) -> Explanation:
+        """The decision, and everything that was asked before it with why it did not match."""
+        trail: list[Step] = []
+        decision = self._walk(client, action, topic, self.rules(), trail)
+        if not (trail and trail[-1].matched):
+            trail.append(Step("", decision.rule, True))
+        return Explanation(client, action, topic, decision, tuple(trail))
+
+    def rules(self) -> AclRules:
+        """The rules of the rules file as they are in force (none if its module was taken out)."""
+        for entry in self._modules:
+            if isinstance(entry.module, AclFile):
+                return entry.module.rules
+        return AclRules(())
+
+    def _walk(
+        self,
+        client: ClientInfo,
+        action: Action,
+        topic: str,
+        rules: AclRules | None,
+        trail: list[Step] | None,
+    ) -> Decision:
+        """Ask along the chain.
+
+        With `rules`, these stand in for those of the rules file and nothing is counted; `trail`
+        gets what was asked.
+        """
         if client.superuser:
             return _SUPERUSER
         if client.acl is not None:
             own = cast(Any, client.acl).decide(client, action, topic)
+            if trail is not None and isinstance(client.acl, AclRules):
+                trail += steps(client.acl, client, action, topic, "client")
             if own.verdict is not _IGNORE:
                 return cast(Decision, own)
         for entry in self._modules:
-            entry.hit += 1
+            counted = 1 if rules is None else 0
+            entry.hit += counted
             try:
-                decision = _ask(entry, client, action, topic)
+                if rules is not None and isinstance(entry.module, AclFile):
+                    decision = rules.look(client, action, topic)
+                    if trail is not None:
+                        trail += steps(rules, client, action, topic, entry.name)
+                else:
+                    decision = _ask(entry, client, action, topic)
+                    if trail is not None:
+                        passed = decision.verdict is _IGNORE
+                        why = "has nothing to say" if passed else ""
+                        trail.append(Step(entry.name, decision.rule, not passed, why))
             except Exception as error:
                 self._count_error(entry, error)
                 return Decision(
                     _DENY, f"module {entry.name} failed: {type(error).__name__}", entry.name
                 )
             if decision.verdict is _ALLOW:
-                entry.ok += 1
+                entry.ok += counted
                 return decision
             if decision.verdict is _DENY:
-                entry.deny += 1
+                entry.deny += counted
                 return decision
-            entry.ignore += 1
+            entry.ignore += counted
         return self._nomatch
 
     @property
@@ -161,6 +233,8 @@ class Authorization:
 
         A module that does not say (attribute ``depends_on_qos_retain``) may.
         """
+        if self.shadow is not None and self.shadow.rules.depends_on_qos_retain:
+            return True
         return self.client_rules_depend or any(
             getattr(entry.module, "depends_on_qos_retain", True) for entry in self._modules
         )
@@ -180,8 +254,37 @@ class Authorization:
             except Exception as error:
                 self._count_error(entry, error)
                 errors.append(f"{entry.name}: {error}")
+        if self.shadow is not None:
+            try:
+                self.shadow.reload()
+            except (OSError, ValueError) as error:
+                errors.append(f"shadow: {error}")
         if errors:
             raise AclReloadError("; ".join(errors))
+
+    def promote(self) -> str:
+        """Make the candidate the rules: write it over the rules file and read that.
+
+        The rules there were are kept beside it, as ``FILE.bak``; their path is returned.  Raises
+        `PromoteError`, and then nothing has changed.
+        """
+        shadow = self.shadow
+        if shadow is None:
+            raise PromoteError("there is no candidate: acl.shadow.file is not set")
+        path = self.config.file
+        try:
+            if read(shadow.path) != shadow.text:
+                raise PromoteError(
+                    f"{shadow.path} has changed since it was read; reload, and look at its"
+                    " differences again"
+                )
+            backup = f"{path}.bak"
+            _replace(backup, read(path), path)
+            _replace(path, shadow.text, path)
+        except (OSError, ValueError) as error:
+            raise PromoteError(f"the old rules stay in force: {error}") from None
+        self.reload_acl()
+        return backup
 
     def describe(self) -> list[dict[str, object]]:
         """Each module in the order it is asked: kind, name, seq, description and counters."""
@@ -207,10 +310,31 @@ class Authorization:
         self._modules = []
         self._nomatch = Decision(_DENY, "access control is closed")
 
+    def _differs(self, fields: dict[str, object]) -> None:
+        if self.on_difference is not None:
+            self.on_difference(fields)
+
     def _count_error(self, entry: _Module, error: Exception) -> None:
         entry.error += 1
         if self.on_error is not None:
             self.on_error(entry.name, error)
+
+
+def _replace(path: str, text: str, like: str) -> None:
+    """Write a file whole or not at all, with the mode of `like`."""
+    mode = os.stat(like).st_mode & 0o777
+    directory = os.path.dirname(path) or "."
+    number, temporary = tempfile.mkstemp(prefix=".acl", dir=directory)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _ask(entry: _Module, client: ClientInfo, action: Action, topic: str) -> Decision:

@@ -32,6 +32,7 @@ __all__ = [
     "MINUTE",
     "NEVER",
     "Acl",
+    "AclShadow",
     "Admin",
     "Auth",
     "AuthBackend",
@@ -960,6 +961,19 @@ class Auth(Struct, frozen=True, kw_only=True):
     backend: AuthBackend = AuthBackend()
 
 
+class AclShadow(Struct, frozen=True, kw_only=True):
+    """A candidate for the access rules that runs beside them and is never enforced."""
+
+    file: Annotated[
+        str,
+        _path(
+            "File with the candidate; what it would decide otherwise is counted and sampled in the"
+            " log, see `mqttd-ctl acl shadow` and `acl promote`. Empty is none.",
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+
+
 class Acl(Struct, frozen=True, kw_only=True):
     """What a connected client may publish and subscribe to."""
 
@@ -975,10 +989,18 @@ class Acl(Struct, frozen=True, kw_only=True):
             " `disconnect` ends the connection.",
         ),
     ] = "ignore"
+    on_revoke: Annotated[
+        Literal["unsubscribe", "disconnect"],
+        _plain(
+            "What ends when new rules no longer allow a subscription: the subscription alone, or"
+            " the connection too (5.0 clients see reason 0x87).",
+        ),
+    ] = "unsubscribe"
     cache: Annotated[
         bool,
         _plain("Remember each connection's answers per topic until the rules change."),
     ] = True
+    shadow: AclShadow = AclShadow()
 
 
 class Plugins(Struct, frozen=True, kw_only=True):
