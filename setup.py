@@ -25,6 +25,7 @@ HOT = [
     "mqttd/codec/properties.py",
     "mqttd/codec/reasons.py",
     "mqttd/codec/serializer.py",
+    "mqttd/codec/sniff.py",
     "mqttd/codec/topic.py",
     "mqttd/session/aliases.py",
     "mqttd/session/channel.py",
@@ -38,6 +39,7 @@ HOT = [
     "mqttd/session/settings.py",
     "mqttd/session/wheel.py",
     "mqttd/broker/broker.py",
+    "mqttd/broker/login.py",
     "mqttd/broker/local.py",
     "mqttd/broker/pubsub.py",
     "mqttd/broker/retainer.py",
@@ -45,6 +47,9 @@ HOT = [
     "mqttd/broker/shared.py",
     "mqttd/broker/trie.py",
     "mqttd/transports/engine.py",
+    "mqttd/transports/frames.py",
+    "mqttd/transports/layers.py",
+    "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
 ]
 

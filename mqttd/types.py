@@ -34,15 +34,30 @@ __all__ = [
     "AuthOk",
     "AuthResult",
     "AuthVerdict",
+    "Certificate",
     "ClientInfo",
     "Decision",
     "HookResult",
+    "PeerIdentity",
     "QueueFull",
     "Verdict",
 ]
 
 ACTION_PUBLISH: Final = "publish"
 ACTION_SUBSCRIBE: Final = "subscribe"
+
+
+@dataclass(slots=True, frozen=True)
+class Certificate:
+    """A certificate that a peer has proved to hold, as the listener verified it.
+
+    The subject's common name, the whole subject as in RFC 4514 (``"CN=a,O=b"``), and the subject
+    alternative names (``"DNS:a.example"``, ``"URI:..."``, ``"email:..."``, ``"IP:..."``).
+    """
+
+    common_name: str | None
+    subject: str
+    sans: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -55,10 +70,8 @@ class ClientInfo:
     ``peerhost`` is an IP address in text form, or ``"unix"`` (or a path) for a Unix socket.
     ``keep_alive`` is in seconds.  ``protocol_version`` is 3, 4 or 5.
 
-    The certificate that the client proved to hold, verified by the listener: its subject's
-    common name, the whole subject (``"CN=a,O=b"``, RFC 4514) and the subject alternative names
-    (``"DNS:a.example"``, ``"URI:..."``, ``"email:..."``, ``"IP:..."``).  ``cert_subject`` is None
-    without a certificate.
+    ``cert_common_name``, ``cert_subject`` and ``cert_sans`` are those of its `Certificate`;
+    ``cert_subject`` is None without one.
     """
 
     client_id: str
@@ -75,6 +88,27 @@ class ClientInfo:
     acl: object | None = None
     cert_subject: str | None = None
     cert_sans: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class PeerIdentity:
+    """What a connection shows of its peer beyond the socket's address.
+
+    ``host`` and ``port`` are the client's as a trusted proxy names them (empty: ask the socket).
+    The certificate's fields are as in `ClientInfo`.  ``username`` and ``client_id`` are what the
+    listener makes of the certificate (``cert_as_username``, ``cert_as_client_id``), and take the
+    place of what CONNECT says.  ``attributes`` become the client's: on a Unix socket ``peer_pid``,
+    ``peer_uid`` and ``peer_gid``.
+    """
+
+    host: str = ""
+    port: int = 0
+    common_name: str | None = None
+    subject: str | None = None
+    sans: tuple[str, ...] = ()
+    username: str | None = None
+    client_id: str | None = None
+    attributes: Mapping[str, object] | None = None
 
 
 class Verdict(Enum):

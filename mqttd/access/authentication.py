@@ -239,7 +239,10 @@ class AuthenticationChain:
 
     def _accept(self, client: ClientInfo, entry: _Entry, ok: AuthOk, rules: Any) -> AuthResult:
         client.superuser = ok.superuser
-        client.attributes = ok.attributes
+        if client.attributes is None:
+            client.attributes = ok.attributes
+        elif ok.attributes is not None:  # what the connection shows stays beside
+            client.attributes = {**ok.attributes, **client.attributes}
         client.acl = rules
         if ok.username is not None:
             client.username = ok.username

@@ -94,6 +94,8 @@ class Broker(Node):
         self.log = log
         self.started_at: int = now
         self.guid = Guid(node_id, process_id)
+        #: Listener -> the MQTT versions it takes, where those are not all.
+        self.versions: dict[str, frozenset[int]] = {}
         self.sessions: dict[str, Session] = {}
         self.channels: int = 0
         self.router = Router(self.metrics, settings.shared_strategy)
@@ -164,6 +166,17 @@ class Broker(Node):
     def open(self, channel: Channel, connect: Connect) -> None:
         """Check a CONNECT, authenticate its client, then accept or refuse it."""
         self.channels += 1
+        versions = self.versions.get(channel.listener)
+        if versions is not None and connect.version not in versions:
+            code = reasons.UNSUPPORTED_PROTOCOL_VERSION
+            self._refuse(channel, connect, code, "this listener does not take this MQTT version")
+            return
+        shown: Any = channel.edge.identity(channel)
+        if shown is not None:
+            if shown.username is not None:
+                connect.username = shown.username
+            if shown.client_id is not None:
+                connect.client_id = shown.client_id
         fault = self._connect_fault(connect)
         if fault is not None:
             self._refuse(channel, connect, fault.reason_code, fault.detail)
@@ -182,6 +195,11 @@ class Broker(Node):
             connect.clean_start,
             connect.keep_alive,
         )
+        if shown is not None:
+            client.cert_common_name = shown.common_name
+            client.cert_subject = shown.subject
+            client.cert_sans = shown.sans
+            client.attributes = shown.attributes
         if "client.connect" in self.points:
             self.hooks.run_hooks("client.connect", (client,), connect.properties)
         result = self._authenticate(client, connect.password)
@@ -306,7 +324,12 @@ class Broker(Node):
             metrics.sessions_created += 1
         else:
             metrics.sessions_resumed += 1
-        if client.superuser or client.attributes is not None or client.acl is not None:
+        if (
+            client.superuser
+            or client.attributes is not None
+            or client.acl is not None
+            or client.cert_common_name is not None
+        ):
             session.client = client
         else:
             session.client = None
@@ -587,6 +610,20 @@ class Broker(Node):
         if session.replays is not None:
             session.replay()
 
+    def subscribe_client(self, client_id: str, subscription: Subscription) -> int:
+        """Subscribe a session on its client's behalf: the reason code a SUBACK would carry.
+
+        Raises KeyError if there is no such session, TopicFilterInvalid for what is no filter.
+        """
+        session = self.sessions[client_id]
+        code = self._subscribe(session, self.client_of(session), subscription, 0)
+        if code < 0x80:
+            self._run("session.subscribed", session, subscription)
+            if session.replays is not None and session.channel is not None:
+                session.replay()
+            self.perform_later()
+        return code
+
     def _subscribe(
         self, session: Session, client: ClientInfo, subscription: Subscription, identifier: int
     ) -> int:
@@ -645,6 +682,15 @@ class Broker(Node):
                 "reason": reasons.name_of(error.reason_code),
                 "detail": error.detail,
             },
+        )
+
+    def refused(self, channel: Channel, reason: str) -> None:
+        """One log line for a peer that did not get through the layers below MQTT."""
+        host, port = channel.edge.peer(channel)
+        self.metrics.connections_refused += 1
+        self.log(
+            "connection refused",
+            {"listener": channel.listener, "peer": f"{host}:{port}", "reason": reason},
         )
 
     def crashed(self, channel: Channel, error: Exception) -> None:

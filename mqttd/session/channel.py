@@ -51,6 +51,7 @@ from mqttd.codec.reasons import (
     TopicNameInvalid,
 )
 from mqttd.codec.serializer import serialize, varint
+from mqttd.codec.sniff import looks_like
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.aliases import Aliases
 from mqttd.session.message import RELEASED, Delivery, Message
@@ -96,8 +97,10 @@ class Channel(Timer):
     __slots__ = (
         "aliases",
         "assigned",
+        "auth",
         "backlogged",
         "blocked",
+        "challenged",
         "close_reason",
         "connect",
         "dirty",
@@ -139,6 +142,10 @@ class Channel(Timer):
         self.session: Session | None = None
         #: The CONNECT, while authentication is under way.
         self.connect: Connect | None = None
+        #: How the client got in, the node's own business.
+        self.auth: object | None = None
+        #: The client was sent AUTH, and its answer is read before the CONNECT is decided on.
+        self.challenged: bool = False
         #: The broker chose the client id.
         self.assigned: bool = False
         self.out: list[bytes] | None = None
@@ -243,7 +250,41 @@ class Channel(Timer):
         else:
             self.rest.extend(data)
         self.need = 0
-        self.pause()
+        if self.challenged:
+            self._answered()
+        else:
+            self.pause()
+
+    def _answered(self) -> None:
+        """Serve the AUTH packets of an authentication under way (MQTT-3.1.2-30)."""
+        node = self.node
+        try:
+            while self.challenged and self.rest is not None:
+                data = bytes(self.rest)
+                start, end = frame(data)
+                if max(end, len(data)) > node.settings.max_connect_size:
+                    raise PacketTooLarge("more than one CONNECT may have, before CONNACK")
+                if not end or end > len(data):
+                    return
+                self.rest = bytearray(data[end:]) if end < len(data) else None
+                packet = parse_packet(data[0], data[start:end], self.version)
+                if isinstance(packet, Disconnect):
+                    self.end("client disconnected")
+                elif not isinstance(packet, Auth):
+                    raise ProtocolViolation("a packet other than AUTH before CONNACK")
+                else:
+                    self.last = node.now
+                    self.challenged = False
+                    node.auth(self, packet)
+        except MqttError as error:
+            node.metrics.malformed_packets += 1
+            node.fault(self, error, 15)
+            self.refuse(error.reason_code, error.detail)
+            return
+        if self.state == OPEN:
+            self.resume_input()
+        elif self.state == WAITING and not self.challenged:
+            self.pause()
 
     def _packets(self, data: bytes) -> None:
         self.node.packet_type = 0
@@ -288,14 +329,14 @@ class Channel(Timer):
                         raise MalformedPacket("remaining length of more than four bytes")
                 if not complete:
                     if not opened and b0 != 0x10:
-                        raise ProtocolViolation("the first packet is not CONNECT")
+                        raise _not_connect(data)
                     break
             if p - pos + length > largest:
                 raise PacketTooLarge(
                     f"packet of {p - pos + length} bytes, at most {largest} are taken"
                 )
             if not opened and b0 != 0x10:
-                raise ProtocolViolation("the first packet is not CONNECT")
+                raise _not_connect(data)
             end: int = p + length
             if end > n:
                 break
@@ -922,7 +963,7 @@ class Channel(Timer):
         elif isinstance(packet, Pubcomp):
             self._pubcomp(packet.packet_id)
         elif isinstance(packet, Auth):
-            raise ProtocolViolation("AUTH without an authentication method")
+            self.node.auth(self, packet)
         else:
             raise ProtocolViolation(f"packet type {kind} out of place")
 
@@ -975,6 +1016,9 @@ class Channel(Timer):
     def resume_input(self) -> None:
         """After a late `accept`: handle what came meanwhile and read again."""
         self.resume()
+        if self.challenged:
+            self._answered()
+            return
         rest = self.rest
         if rest is not None and self.state == OPEN:
             self.rest = None
@@ -1068,6 +1112,7 @@ class Channel(Timer):
         self.node.closed(self)
         self.session = None
         self.connect = None
+        self.auth = None
         self.out = None
         self.out_bytes = 0
         self.rest = None
@@ -1087,6 +1132,27 @@ class Channel(Timer):
             "blocked": self.blocked,
             "keepalive_seconds": self.keepalive / 1000,
         }
+
+
+def _not_connect(data: bytes) -> ProtocolViolation:
+    seen = looks_like(data)
+    text = "the first packet is not CONNECT"
+    return ProtocolViolation(f"{text} but {seen}" if seen else text)
+
+
+def frame(data: bytes) -> tuple[int, int]:
+    """Where the body of the first packet begins and ends; (0, 0) while that cannot be told."""
+    length = 0
+    shift = 0
+    for p in range(1, len(data)):
+        b = data[p]
+        length |= (b & 0x7F) << shift
+        if b < 0x80:
+            return p + 1, p + 1 + length
+        shift += 7
+        if shift > 21:
+            raise MalformedPacket("remaining length of more than four bytes")
+    return 0, 0
 
 
 def _int(properties: Properties, name: int) -> int:

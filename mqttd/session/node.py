@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqttd.codec.packets import Connect, Publish, Subscribe, Unsubscribe
+from mqttd.codec.packets import Auth, Connect, Publish, Subscribe, Unsubscribe
 from mqttd.codec.reasons import MqttError
 from mqttd.session.message import Delivery, Message
 from mqttd.session.metrics import Metrics
@@ -50,6 +50,14 @@ class Edge:
     def peer(self, channel: Channel) -> tuple[str, int]:
         """Address and port of the peer; ("", 0) when unknown."""
         raise NotImplementedError
+
+    def certificate(self, channel: Channel) -> object | None:
+        """The certificate the peer has proved to hold (`mqttd.types.Certificate`), or None."""
+        return None
+
+    def identity(self, channel: Channel) -> object | None:
+        """What the connection shows of the peer beyond its address: a `PeerIdentity`, or None."""
+        return None
 
 
 class Node:
@@ -134,6 +142,10 @@ class Node:
         """A CONNECT came: authenticate, then `channel.accept` or `channel.refuse`."""
         raise NotImplementedError
 
+    def auth(self, channel: Channel, packet: Auth) -> None:
+        """An AUTH packet came: a step of an authentication, or a new one."""
+        raise NotImplementedError
+
     def grant(self, channel: Channel, topic: str, qos: int, retain: bool) -> Grant:
         """May this channel publish to `topic` (valid already), and who receives it?"""
         raise NotImplementedError
@@ -169,6 +181,10 @@ class Node:
 
     def fault(self, channel: Channel, error: MqttError, packet_type: int) -> None:
         """The peer broke the rules: count and log it."""
+        raise NotImplementedError
+
+    def refused(self, channel: Channel, reason: str) -> None:
+        """The layers below MQTT did not let the peer in: count and log it."""
         raise NotImplementedError
 
     def crashed(self, channel: Channel, error: Exception) -> None:

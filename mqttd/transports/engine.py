@@ -21,10 +21,11 @@ import os
 import select
 import socket
 import time
-from typing import Final
+from typing import Any, Final
 
 from mqttd.session.channel import OPEN, Channel
 from mqttd.session.node import Edge, Node
+from mqttd.transports.layers import LayeredEdge, Stack, os_reason, peer_of
 
 __all__ = ["Engine"]
 
@@ -40,11 +41,38 @@ _WRITE: Final = 262144
 
 
 class Port:
-    """A listening socket of the engine."""
+    """A listening socket of the engine.
 
-    __slots__ = ("connections", "family", "fd", "max_connections", "name", "paused_until", "socket")
+    `make(address)` gives the `Stack` of layers of a new connection, None refuses it; without it
+    the connections are plain. Above `max_handshakes` unfinished ones (0: no limit) the others wait
+    in the kernel; one that takes longer than `handshake_timeout` milliseconds is closed.
+    """
 
-    def __init__(self, name: str, listening: socket.socket, max_connections: int) -> None:
+    __slots__ = (
+        "connections",
+        "family",
+        "fd",
+        "handshake_timeout",
+        "handshakes",
+        "held",
+        "identify",
+        "make",
+        "max_connections",
+        "max_handshakes",
+        "name",
+        "paused_until",
+        "socket",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        listening: socket.socket,
+        max_connections: int,
+        make: Any = None,
+        max_handshakes: int = 0,
+        handshake_timeout: int = 0,
+    ) -> None:
         self.name = name
         self.socket = listening
         self.fd = listening.fileno()
@@ -52,6 +80,13 @@ class Port:
         self.max_connections = max_connections
         self.connections: int = 0
         self.paused_until: int = 0
+        self.make: Any = make
+        self.max_handshakes = max_handshakes
+        self.handshake_timeout = handshake_timeout
+        self.handshakes: int = 0
+        self.held: bool = False
+        #: On a Unix socket: descriptor -> who the peer's process is.
+        self.identify: Any = None
 
 
 class Engine(Edge):
@@ -64,6 +99,10 @@ class Engine(Edge):
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
         #: CONNECT needs one soon, and asking the kernel again costs 2 us.
         self.fresh: dict[int, tuple[str, int]] = {}
+        #: Connections with layers: TLS, WebSocket, PROXY protocol.
+        self.layered: dict[int, LayeredEdge] = {}
+        #: Handshake steps of this turn.
+        self.steps: int = 0
         self.ports: dict[int, Port] = {}
         self.by_name: dict[str, Port] = {}
 
@@ -84,6 +123,7 @@ class Engine(Edge):
         """One turn: what is readable is fed, then the effects are performed."""
         node = self.node
         events = self.epoll.poll(0, _EVENTS)
+        self.steps = 0
         node.now = time.monotonic_ns() // 1_000_000
         channels = self.channels
         for fd, event in events:
@@ -92,6 +132,10 @@ class Engine(Edge):
                 port = self.ports.get(fd)
                 if port is not None:
                     self._accept(port)
+                    continue
+                edge = self.layered.get(fd)
+                if edge is not None:
+                    edge.ready(event)
                 continue
             if event & _IN:
                 if channel.paused:
@@ -101,7 +145,7 @@ class Engine(Edge):
                 except BlockingIOError:
                     continue
                 except OSError as error:
-                    channel.end(_os_reason(error))
+                    channel.end(os_reason(error))
                     continue
                 if not data:
                     channel.end("closed by the client")
@@ -118,9 +162,17 @@ class Engine(Edge):
 
     # -- listening -----------------------------------------------------------------------------
 
-    def listen(self, name: str, listening: socket.socket, max_connections: int) -> None:
-        """Accept connections of a bound, listening, non-blocking socket."""
-        port = Port(name, listening, max_connections)
+    def listen(
+        self,
+        name: str,
+        listening: socket.socket,
+        max_connections: int,
+        make: Any = None,
+        max_handshakes: int = 0,
+        handshake_timeout: int = 0,
+    ) -> None:
+        """Accept connections of a bound, listening, non-blocking socket (arguments: see `Port`)."""
+        port = Port(name, listening, max_connections, make, max_handshakes, handshake_timeout)
         self.ports[port.fd] = port
         self.by_name[name] = port
         self.epoll.register(port.fd, _IN)
@@ -130,9 +182,20 @@ class Engine(Edge):
         port = self.by_name.pop(name, None)
         if port is not None:
             self.ports.pop(port.fd, None)
-            if not port.paused_until:
+            if not port.paused_until and not port.held:
                 self.epoll.unregister(port.fd)
             port.socket.close()
+
+    def close_listener(self, name: str) -> None:
+        """Stop accepting and close the connections too."""
+        self.unlisten(name)
+        for channel in list(self.channels.values()):
+            if channel.listener == name:
+                channel.close(0x8B, "listener stopped")
+        for edge in list(self.layered.values()):
+            if edge.channel.listener == name:
+                edge.channel.close(0x8B, "listener stopped")
+        self.node.perform()
 
     def _accept(self, port: Port) -> None:
         node = self.node
@@ -154,12 +217,40 @@ class Engine(Edge):
                 node.metrics.connections_refused += 1
                 continue
             os.set_blocking(fd, False)
+            if port.make is not None:
+                if not self._accept_layered(port, fd, address):
+                    return
+                continue
             port.connections += 1
             node.metrics.connections_accepted += 1
             self.channels[fd] = Channel(node, self, fd, port.name)
             if isinstance(address, tuple):
                 self.fresh[fd] = (address[0], address[1])
             self.epoll.register(fd, _IN)
+
+    def _accept_layered(self, port: Port, fd: int, address: Any) -> bool:
+        """Give a new connection its layers; False where no further one is taken for now."""
+        stack = port.make(address)
+        if stack is None:
+            os.close(fd)
+            self.node.metrics.connections_refused += 1
+            return True
+        assert isinstance(stack, Stack)
+        port.connections += 1
+        self.node.metrics.connections_accepted += 1
+        self.layered[fd] = LayeredEdge(self, port, fd, stack)
+        self.epoll.register(fd, _IN)
+        if port.max_handshakes and port.handshakes >= port.max_handshakes:
+            port.held = True
+            self.epoll.unregister(port.fd)
+            return False
+        return True
+
+    def shaken(self, port: Port) -> None:
+        """A handshake has ended: take further connections where they were held back for it."""
+        if port.held and port.handshakes < port.max_handshakes and port.fd in self.ports:
+            port.held = False
+            self.epoll.register(port.fd, _IN)
 
     def tick(self, now: int) -> None:
         """Listen again where descriptors had run out."""
@@ -201,7 +292,7 @@ class Engine(Edge):
         except OSError as error:
             channel.out = None
             channel.out_bytes = 0
-            channel.end(_os_reason(error))
+            channel.end(os_reason(error))
             return
         node = self.node
         node.metrics.bytes_sent += written
@@ -268,20 +359,20 @@ class Engine(Edge):
             return fresh
         port = self.by_name.get(channel.listener)
         family = port.family if port is not None else int(socket.AF_INET)
-        peer = socket.socket(family, socket.SOCK_STREAM, 0, channel.fd)
-        try:
-            name = peer.getpeername()
-        except OSError:
-            return ("", 0)
-        finally:
-            peer.detach()
-        if isinstance(name, tuple):
-            return (str(name[0]), int(name[1]))
-        return ("unix", 0)
+        return peer_of(channel.fd, family)
+
+    def identity(self, channel: Channel) -> object | None:
+        """The peer's process, on a Unix socket."""
+        port = self.by_name.get(channel.listener)
+        if port is None or port.identify is None or channel.fd < 0:
+            return None
+        known: object | None = port.identify(channel.fd)
+        return known
 
     def close_all(self) -> None:
         """At shutdown: close every connection and port."""
-        for channel in list(self.channels.values()):
+        layered = [edge.channel for edge in self.layered.values()]
+        for channel in [*self.channels.values(), *layered]:
             if channel.state == OPEN:
                 channel.close(0x8B, "server shutting down")
             else:
@@ -290,7 +381,3 @@ class Engine(Edge):
         for name in list(self.by_name):
             self.unlisten(name)
         self.epoll.close()
-
-
-def _os_reason(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, "error").lower().replace("econn", "connection ")

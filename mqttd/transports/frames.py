@@ -1,0 +1,235 @@
+"""WebSocket frames, server side: what carries MQTT once the HTTP upgrade is done.
+
+    0 1 2 3 4 5 6 7   8  9..15    16..31/79     4 bytes
+    F R R R opcode    M  length   more length   mask      payload ...
+
+Payload bytes of binary frames are handed on as they come: MQTT does not care for frame borders, so
+half a packet in a frame, or two, or one byte, are all the same, and no frame is ever collected.
+Each flush of the broker is one binary frame. permessage-deflate is never agreed to.
+
+Promise: at most 14 bytes of a header and 125 of a control frame are kept. What breaks RFC 6455 is
+answered with a close frame and its code: 1002 for the framing, 1003 for text (MQTT-6.0.0-1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mqttd.transports.layers import Layer
+
+__all__ = ["CLOSE_NORMAL", "WebSocketLayer", "close_frame", "frame_header", "unmask"]
+
+CLOSE_NORMAL: Final = 1000
+_PROTOCOL_ERROR: Final = 1002
+_UNSUPPORTED: Final = 1003
+
+_CONTINUATION: Final = 0
+_TEXT: Final = 1
+_BINARY: Final = 2
+_CLOSE: Final = 8
+_PING: Final = 9
+_PONG: Final = 10
+
+
+class WebSocketLayer(Layer):
+    """The HTTP upgrade by `upgrade` (see `mqttd.transports.websocket.Upgrade`), then frames."""
+
+    def __init__(self, upgrade: Any) -> None:
+        super().__init__()
+        self.upgrade: Any = upgrade
+        self.shaking = upgrade is not None
+        #: A header that is not complete.
+        self.head: bytes = b""
+        #: Payload bytes of the current frame still to come.
+        self.left: int = 0
+        self.opcode: int = 0
+        #: The next frame must continue a message.
+        self.inside: bool = False
+        self.mask: bytes = b""
+        #: Payload of a control frame, as far as it has come.
+        self.control: bytes = b""
+        self.closed: bool = False
+
+    def received(self, data: bytes) -> bytes:
+        """Bytes from the peer; returns the payload of the binary frames in them."""
+        if self.upgrade is not None:
+            data = self._upgrade(data)
+            if not data or self.upgrade is not None:
+                return b""
+        if self.closed:
+            return b""
+        if self.head:
+            data = self.head + data
+            self.head = b""
+        n = len(data)
+        pos = 0
+        payload = b""
+        pieces: list[bytes] | None = None
+        while pos < n:
+            if self.left == 0:
+                size = self._header(data, pos, n)
+                if size == 0:
+                    self.head = data[pos:]
+                    break
+                if size < 0:
+                    break
+                pos += size
+                if self.left == 0 and self.opcode >= _CLOSE and not self._control():
+                    break
+                continue
+            end = pos + self.left
+            if end > n:
+                end = n
+            piece = unmask(data[pos:end], self.mask)
+            taken = end - pos
+            self.left -= taken
+            pos = end
+            if self.left:
+                turn = taken & 3
+                if turn:
+                    self.mask = self.mask[turn:] + self.mask[:turn]
+            if self.opcode >= _CLOSE:
+                self.control += piece
+                if self.left == 0 and not self._control():
+                    break
+            elif not payload:
+                payload = piece
+            elif pieces is None:
+                pieces = [payload, piece]
+            else:
+                pieces.append(piece)
+        return payload if pieces is None else b"".join(pieces)
+
+    def _header(self, data: bytes, pos: int, n: int) -> int:
+        """Read a frame header at `pos`: its size, 0 if not all of it has come, -1 if it is wrong."""
+        if n - pos < 2:
+            return 0
+        first: int = data[pos]
+        length: int = data[pos + 1]
+        opcode: int = first & 0x0F
+        if first & 0x70:
+            return self._fail(_PROTOCOL_ERROR, "reserved bits in a frame")
+        if not length & 0x80:
+            return self._fail(_PROTOCOL_ERROR, "a frame without a mask")
+        length &= 0x7F
+        if opcode >= _CLOSE:
+            if opcode > _PONG:
+                return self._fail(_PROTOCOL_ERROR, f"frame with opcode {opcode}")
+            if not first & 0x80 or length > 125:
+                return self._fail(_PROTOCOL_ERROR, "a control frame in pieces or too long")
+        elif opcode == _TEXT:
+            return self._fail(_UNSUPPORTED, "a text frame")
+        elif opcode > _BINARY:
+            return self._fail(_PROTOCOL_ERROR, f"frame with opcode {opcode}")
+        elif (opcode == _CONTINUATION) != self.inside:
+            return self._fail(_PROTOCOL_ERROR, "frames of a message out of order")
+        size = 6
+        if length == 126:
+            size = 8
+            if n - pos < size:
+                return 0
+            length = data[pos + 2] << 8 | data[pos + 3]
+            if length < 126:
+                return self._fail(_PROTOCOL_ERROR, "a frame length longer than it needs to be")
+        elif length == 127:
+            size = 14
+            if n - pos < size:
+                return 0
+            length = int.from_bytes(data[pos + 2 : pos + 10], "big")
+            if length < 65536 or length >> 63:
+                return self._fail(_PROTOCOL_ERROR, "a frame length that is not allowed")
+        elif n - pos < size:
+            return 0
+        if opcode < _CLOSE:
+            self.inside = not first & 0x80
+        self.opcode = opcode
+        self.left = length
+        self.mask = data[pos + size - 4 : pos + size]
+        return size
+
+    def _control(self) -> bool:
+        """A whole control frame has come; False ends the connection."""
+        body = self.control
+        self.control = b""
+        if self.opcode == _PING:
+            self.answer += bytes((0x80 | _PONG, len(body))) + body
+            return True
+        if self.opcode == _PONG:
+            return True
+        code = CLOSE_NORMAL
+        if body:
+            code = body[0] << 8 | body[1] if len(body) > 1 else 0
+            if not valid_close(code) or not _is_utf8(body[2:]):
+                return self._fail(_PROTOCOL_ERROR, "a close frame that is not allowed") > 0
+        self.closed = True
+        self.answer += close_frame(code)
+        self.ended = f"WebSocket closed by the client ({code})"
+        return False
+
+    def _fail(self, code: int, reason: str) -> int:
+        self.closed = True
+        self.answer += close_frame(code)
+        self.ended = f"WebSocket: {reason}"
+        return -1
+
+    def _upgrade(self, data: bytes) -> bytes:
+        """The HTTP request; returns the bytes behind it once the WebSocket is open."""
+        upgrade = self.upgrade
+        upgrade.received(data)
+        self.answer += upgrade.take()
+        if upgrade.open:
+            self.upgrade = None
+            self.shaking = False
+            rest: bytes = upgrade.rest()
+            return rest
+        if upgrade.ended:
+            self.ended = upgrade.ended
+            self.closed = True
+        return b""
+
+    def sent(self, data: bytes) -> bytes:
+        """One binary frame."""
+        return frame_header(len(data)) + data
+
+    def closing(self) -> bytes:
+        """A close frame, unless there was one."""
+        if self.closed:
+            return b""
+        self.closed = True
+        return close_frame(CLOSE_NORMAL)
+
+
+def unmask(data: bytes, mask: bytes) -> bytes:
+    """`data` with the four bytes of `mask` laid over it again and again."""
+    n = len(data)
+    key = mask * ((n >> 2) + 1)
+    return (int.from_bytes(data, "little") ^ int.from_bytes(key[:n], "little")).to_bytes(
+        n, "little"
+    )
+
+
+def frame_header(length: int) -> bytes:
+    """Header of an unmasked binary frame that is a whole message."""
+    if length < 126:
+        return bytes((0x82, length))
+    if length < 65536:
+        return bytes((0x82, 126, length >> 8, length & 0xFF))
+    return b"\x82\x7f" + length.to_bytes(8, "big")
+
+
+def close_frame(code: int) -> bytes:
+    """A close frame with a code and no text."""
+    return bytes((0x80 | _CLOSE, 2, code >> 8, code & 0xFF))
+
+
+def valid_close(code: int) -> bool:
+    """Whether a peer may send this close code (RFC 6455, 7.4)."""
+    return 3000 <= code < 5000 or 1000 <= code <= 1003 or 1007 <= code <= 1014
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,445 @@
+"""Layers between a socket and its channel: PROXY header, TLS records, WebSocket frames.
+
+    socket --bytes--> [proxy] --> [tls] --> [websocket] --> Channel.feed
+           <--------- answers of a layer go through those below it
+           <--bytes-- [tls] <---- [websocket] <------------ channel.out, once per turn
+
+A layer does no input or output: bytes go in, bytes come out, so one stack serves the epoll engine
+(`LayeredEdge`, which holds a descriptor) and any Twisted transport (`LayeredStream`), and is tested
+without sockets. Plain TCP has no layer, and costs nothing for those that have.
+
+Promise: whatever a peer sends, a layer keeps no more of it than one header; what it answers by
+itself waits for a peer that does not read up to `MAX_ANSWERS` bytes, then the connection ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.node import Edge, Node
+from mqttd.transports.stream import StreamEdge
+
+if TYPE_CHECKING:
+    from mqttd.transports.engine import Engine, Port
+
+__all__ = ["MAX_ANSWERS", "SERVED", "Layer", "LayeredEdge", "LayeredStream", "Stack"]
+
+#: Unread bytes of answers (pongs, handshake records, a page) a connection may have.
+MAX_ANSWERS: Final = 1 << 20
+
+#: Why a connection ends that was no WebSocket, after its HTTP request was answered.
+SERVED: Final = "answered over HTTP"
+
+_IN: Final = 1
+_OUT: Final = 4
+_ERR_HUP: Final = 0x18
+_READ: Final = 65536
+_WRITE: Final = 262144
+#: TLS handshake steps per turn, about a millisecond each: messages wait no longer than for these.
+_STEPS: Final = 8
+
+
+class Layer:
+    """One protocol below MQTT. `received` and `sent` turn bytes into those of the other side.
+
+    After each call the stack takes `answer` (bytes the layer itself has to say to the peer) and
+    looks at `ended` (why the connection is over; empty while it is not) and `wrong` (what the peer
+    speaks instead of this layer's protocol).
+    """
+
+    def __init__(self) -> None:
+        self.answer: bytes = b""
+        self.ended: str = ""
+        #: The layer is still busy with its handshake; nothing may be sent through it.
+        self.shaking: bool = False
+        #: The layer has done its work and can be taken out of the stack.
+        self.done: bool = False
+
+    def received(self, data: bytes) -> bytes:
+        """Bytes from the peer; returns what they hold for the layer above."""
+        raise NotImplementedError
+
+    def sent(self, data: bytes) -> bytes:
+        """Bytes for the peer; returns them as this layer writes them."""
+        raise NotImplementedError
+
+    def closing(self) -> bytes:
+        """The last bytes of this layer to the peer."""
+        return b""
+
+    def identity(self) -> object | None:
+        """What the layer knows of its peer, a `mqttd.types.PeerIdentity`."""
+        return None
+
+
+class Stack:
+    """The layers of one connection, the one next to the socket first."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self.layers = layers
+        self.ended: str = ""
+        self.known: object | None = None
+
+    def received(self, data: bytes) -> bytes:
+        """Bytes from the socket upwards; `answers` has what goes back at once."""
+        at = 0
+        while at < len(self.layers):
+            layer = self.layers[at]
+            data = layer.received(data)
+            if layer.ended and not self.ended:
+                self.ended = layer.ended
+            if layer.done:
+                known = layer.identity()
+                if known is not None:
+                    self.known = known
+                del self.layers[at]
+            else:
+                at += 1
+            if not data:
+                break
+        return data
+
+    def answers(self) -> bytes:
+        """What the layers themselves have to say, written by those below."""
+        said = b""
+        for at in range(len(self.layers) - 1, -1, -1):
+            layer = self.layers[at]
+            if said:
+                said = layer.sent(said)
+            if layer.answer:
+                # What a layer says itself was made before what came from above.
+                said = layer.answer + said
+                layer.answer = b""
+        return said
+
+    def sent(self, data: bytes) -> bytes:
+        """Bytes of the channel as they go to the socket."""
+        for at in range(len(self.layers) - 1, -1, -1):
+            data = self.layers[at].sent(data)
+        return data
+
+    def closing(self) -> bytes:
+        """The last bytes of all layers."""
+        last = b""
+        for at in range(len(self.layers) - 1, -1, -1):
+            layer = self.layers[at]
+            if layer.shaking:
+                last = b""
+                continue
+            if last:
+                last = layer.sent(last)
+            last = last + layer.closing()
+        return last
+
+    def shaking(self) -> bool:
+        """Whether any layer is still busy with its handshake."""
+        for layer in self.layers:
+            if layer.shaking:
+                return True
+        return False
+
+    def identity(self) -> object | None:
+        """What is known of the peer: by its certificate, else by the proxy's word."""
+        for layer in self.layers:
+            known = layer.identity()
+            if known is not None:
+                return known
+        return self.known
+
+
+class LayeredEdge(Edge):
+    """A descriptor of the engine with layers above it."""
+
+    def __init__(self, engine: Engine, port: Port, fd: int, stack: Stack) -> None:
+        self.engine = engine
+        self.port = port
+        self.node: Node = engine.node
+        self.stack = stack
+        #: Bytes as the socket takes them, which it has not taken yet.
+        self.rest: bytes = b""
+        self.ending: str = ""
+        self.shaking: bool = stack.shaking()
+        self.host: str = ""
+        self.number: int = 0
+        self.channel = Channel(self.node, self, fd, port.name)
+        if self.shaking:
+            port.handshakes += 1
+            if port.handshake_timeout:
+                self.node.wheel.schedule(self.channel, self.node.now + port.handshake_timeout)
+
+    def ready(self, event: int) -> None:
+        """The engine's poll has found something for this descriptor."""
+        channel = self.channel
+        if event & _IN:
+            if channel.paused or channel.state == CLOSED:
+                return
+            if self.shaking:
+                engine = self.engine
+                if engine.steps >= _STEPS:
+                    return  # the poll tells again: other connections first
+                engine.steps += 1
+            try:
+                data = os.read(channel.fd, _READ)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                channel.end(os_reason(error))
+                return
+            if not data:
+                channel.end("closed by the client")
+                return
+            try:
+                self.received(data)
+            except Exception as error:  # a fault of ours must end this connection only
+                self.node.crashed(channel, error)
+        elif event & _ERR_HUP:
+            channel.end("connection reset")
+        if event & _OUT:
+            self.flush(channel)
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the socket."""
+        channel = self.channel
+        stack = self.stack
+        if self.ending:
+            return
+        plain = stack.received(data)
+        said = stack.answers()
+        if said:
+            self.rest += said
+            channel.out_bytes += len(said)
+            if len(self.rest) > MAX_ANSWERS:
+                channel.end("reads none of the answers")
+                return
+            if not channel.blocked:
+                self.flush(channel)
+        if self.shaking and not stack.shaking():
+            self._shaken()
+        if plain:
+            channel.feed(plain)
+        if stack.ended and channel.state != CLOSED:
+            if self.shaking and stack.ended != SERVED:
+                self.node.refused(channel, stack.ended)
+            if self.rest:
+                # The rest of a page or of an alert goes out first.
+                self.ending = stack.ended
+                self.node.wheel.schedule(channel, self.node.now + 60_000)
+            else:
+                channel.end(stack.ended)
+
+    def _shaken(self) -> None:
+        self.shaking = False
+        self.port.handshakes -= 1
+        self.engine.shaken(self.port)
+        channel = self.channel
+        if channel.version == 0:
+            self.node.wheel.schedule(channel, self.node.now + self.node.settings.connect_timeout)
+
+    def flush(self, channel: Channel) -> None:
+        """Write what waits, through the layers, in one call; EPOLLOUT brings the rest."""
+        if channel.fd < 0:
+            return
+        if not self.rest:
+            if channel.out is None:
+                self._settle(channel)
+                return
+            self._encode(channel)
+        data = self.rest
+        length = len(data)
+        try:
+            written = os.write(channel.fd, data)
+        except BlockingIOError:
+            written = 0
+        except OSError as error:
+            channel.out = None
+            channel.out_bytes = 0
+            self.rest = b""
+            channel.end(os_reason(error))
+            return
+        self.node.metrics.bytes_sent += written
+        channel.out_bytes -= written
+        self.rest = data[written:] if written < length else b""
+        self._settle(channel)
+
+    def _encode(self, channel: Channel) -> None:
+        """Take what waits in the channel, a bounded part of it, through the layers."""
+        out = channel.out
+        if out is None:
+            return
+        if len(out) == 1:
+            data = out[0]
+            channel.out = None
+        elif channel.out_bytes <= _WRITE:
+            data = b"".join(out)
+            channel.out = None
+        else:
+            size = 0
+            count = 0
+            for piece in out:
+                size += len(piece)
+                count += 1
+                if size >= _WRITE:
+                    break
+            data = b"".join(out[:count])
+            del out[:count]
+            if not out:
+                channel.out = None
+        if self.stack.layers:
+            self.rest = self.stack.sent(data)
+            channel.out_bytes += len(self.rest) - len(data)
+        else:
+            self.rest = data
+
+    def _settle(self, channel: Channel) -> None:
+        """After a write: what to wait for, and who is to hear of the room there is."""
+        node = self.node
+        waiting = channel.out is not None or len(self.rest) > 0
+        if waiting != channel.blocked:
+            channel.blocked = waiting
+            self._watch(channel)
+        if channel.out_bytes != channel.backlogged:
+            node.backlog += channel.out_bytes - channel.backlogged
+            channel.backlogged = channel.out_bytes
+        if channel.thirsty and channel.out_bytes <= node.settings.low_watermark:
+            channel.thirsty = False
+            node.thirsty.append(channel)
+        if self.ending and not waiting:
+            channel.end(self.ending)
+
+    def _watch(self, channel: Channel) -> None:
+        mask = 0 if channel.paused else _IN
+        if channel.blocked:
+            mask |= _OUT
+        self.engine.epoll.modify(channel.fd, mask)
+
+    def shut(self, channel: Channel) -> None:
+        """Say goodbye where the layers have a word for it, close the descriptor."""
+        fd = channel.fd
+        if fd < 0:
+            return
+        if not self.rest:
+            last = self.stack.closing()
+            if last:
+                try:
+                    os.write(fd, last)
+                except OSError:
+                    pass
+        self.rest = b""
+        channel.fd = -1
+        if self.engine.layered.pop(fd, None) is not None:
+            os.close(fd)
+            self.port.connections -= 1
+            if self.shaking:
+                self.shaking = False
+                self.port.handshakes -= 1
+                self.engine.shaken(self.port)
+        self.node.backlog -= channel.backlogged
+        channel.backlogged = 0
+
+    def pause(self, channel: Channel) -> None:
+        """Stop reading from this descriptor."""
+        if channel.fd >= 0:
+            self._watch(channel)
+
+    def resume(self, channel: Channel) -> None:
+        """Read from this descriptor again."""
+        if channel.fd >= 0:
+            self._watch(channel)
+
+    def peer(self, channel: Channel) -> tuple[str, int]:
+        """The peer's address: what the proxy said, else what the kernel says."""
+        known: Any = self.stack.known
+        if known is not None and known.host:
+            return (known.host, known.port)
+        if not self.host and channel.fd >= 0:
+            self.host, self.number = peer_of(channel.fd, self.port.family)
+        return (self.host, self.number)
+
+    def identity(self, channel: Channel) -> object | None:
+        """What the layers know of the peer."""
+        return self.stack.identity()
+
+
+class LayeredStream(StreamEdge):
+    """A Twisted transport with layers above it."""
+
+    def __init__(self, node: Node, transport: Any, host: str, port: int, stack: Stack) -> None:
+        self.node = node
+        self.transport = transport
+        self.host = host
+        self.port = port
+        self.channel = None
+        self.stack = stack
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the transport."""
+        channel = self.channel
+        stack = self.stack
+        if channel is None or stack.ended:
+            return
+        plain = stack.received(data)
+        said = stack.answers()
+        if said:
+            self.transport.write(said)
+        if plain:
+            channel.feed(plain)
+        if stack.ended and channel.state != CLOSED:
+            if stack.shaking() and stack.ended != SERVED:
+                self.node.refused(channel, stack.ended)
+            channel.end(stack.ended)
+
+    def flush(self, channel: Channel) -> None:
+        """Hand everything to the transport, through the layers."""
+        out = channel.out
+        if out is None:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        channel.out = None
+        channel.out_bytes = 0
+        data = self.stack.sent(data)
+        self.node.metrics.bytes_sent += len(data)
+        self.transport.write(data)
+        if not channel.blocked:
+            self._room(channel)
+
+    def shut(self, channel: Channel) -> None:
+        """Say goodbye, close after what was written."""
+        last = self.stack.closing()
+        if last:
+            self.transport.write(last)
+        StreamEdge.shut(self, channel)
+
+    def peer(self, channel: Channel) -> tuple[str, int]:
+        """The peer's address: what the proxy said, else the transport's."""
+        known: Any = self.stack.known
+        if known is not None and known.host:
+            return (known.host, known.port)
+        return (self.host, self.port)
+
+    def identity(self, channel: Channel) -> object | None:
+        """What the layers know of the peer, else what the transport does."""
+        known = self.stack.identity()
+        return known if known is not None else StreamEdge.identity(self, channel)
+
+
+def peer_of(fd: int, family: int) -> tuple[str, int]:
+    """The peer's address, asked of the kernel."""
+    peer = socket.socket(family, socket.SOCK_STREAM, 0, fd)
+    try:
+        name = peer.getpeername()
+    except OSError:
+        return ("", 0)
+    finally:
+        peer.detach()
+    if isinstance(name, tuple):
+        return (str(name[0]), int(name[1]))
+    return ("unix", 0)
+
+
+def os_reason(error: OSError) -> str:
+    """An error of the system in the words of a close reason."""
+    return errno.errorcode.get(error.errno or 0, "error").lower().replace("econn", "connection ")

@@ -1,0 +1,111 @@
+"""TLS records between a socket and what is above, by the standard library's `ssl.MemoryBIO`.
+
+Measured beside the alternatives (docs/design/transports.md): pyOpenSSL on the descriptor needs two
+reads per record, Twisted's own TLS transport three times the CPU. Certificates and what is asked of
+a client live in `mqttd.transports.tls`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, Final
+
+from mqttd.codec.sniff import looks_like
+from mqttd.transports.layers import Layer
+
+__all__ = ["TlsLayer"]
+
+_READ: Final = 65536
+_HANDSHAKE: Final = 0x16
+
+
+class TlsLayer(Layer):
+    """The server's end of one TLS connection.
+
+    `context` is an `ssl.SSLContext`; `identify(ssl_object)` gives the `PeerIdentity` of a client
+    that has shown a certificate.
+    """
+
+    def __init__(self, context: Any, identify: Any) -> None:
+        super().__init__()
+        self.identify: Any = identify
+        self.incoming: Any = ssl.MemoryBIO()
+        self.outgoing: Any = ssl.MemoryBIO()
+        self.session: Any = context.wrap_bio(self.incoming, self.outgoing, True)
+        self.shaking = True
+        self.begun: bool = False
+        self.known: object | None = None
+
+    def received(self, data: bytes) -> bytes:
+        """Records from the peer; returns the plain bytes in them."""
+        if not self.begun:
+            self.begun = True
+            if data[0] != _HANDSHAKE:
+                seen = looks_like(data) or f"bytes that begin with {data[:4].hex(' ')}"
+                self.ended = f"expected TLS, got {seen}"
+                return b""
+        self.incoming.write(data)
+        if self.shaking:
+            try:
+                self.session.do_handshake()
+            except ssl.SSLWantReadError:
+                self._take()
+                return b""
+            except (ssl.SSLError, OSError, ValueError) as error:
+                self.ended = f"TLS handshake failed: {_reason(error)}"
+                self._take()
+                return b""
+            self.shaking = False
+            self.known = self.identify(self.session)
+        plain: bytes = b""
+        try:
+            while True:
+                more: bytes = self.session.read(_READ)
+                if not more:
+                    self.ended = "closed by the client"
+                    break
+                plain = plain + more if plain else more
+                if not (self.incoming.pending or self.session.pending()):
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.ended = "closed by the client"
+        except (ssl.SSLError, OSError, ValueError) as error:
+            self.ended = f"TLS: {_reason(error)}"
+        self._take()
+        return plain
+
+    def _take(self) -> None:
+        if self.outgoing.pending:
+            self.answer += self.outgoing.read()
+
+    def sent(self, data: bytes) -> bytes:
+        """Plain bytes as records."""
+        if data:
+            self.session.write(data)
+        records: bytes = self.outgoing.read()
+        return records
+
+    def closing(self) -> bytes:
+        """The close_notify alert."""
+        try:
+            self.session.unwrap()
+        except (ssl.SSLError, OSError, ValueError):
+            pass
+        last: bytes = self.outgoing.read()
+        return last
+
+    def identity(self) -> object | None:
+        """What the client's certificate says."""
+        return self.known
+
+
+def _reason(error: Exception) -> str:
+    """OpenSSL's reason in plain words: `peer did not return a certificate`."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, str) and reason:
+        text = reason.replace("_", " ").lower()
+        detail = getattr(error, "verify_message", None)
+        return f"{text}: {detail}" if detail else text
+    return str(error)
