@@ -258,6 +258,10 @@ class IPluginHandle(IHooks):
         "str: absolute path of a directory of the plugin's own, mode 0700, which stays after unload"
     )
 
+    config_dir = Attribute(
+        "str: absolute path of the directory of its configuration file, for relative paths in it"
+    )
+
     def register_mod(kind: str, name: str, module: Any, seq: int | None = None) -> None:
         """Put an authentication or access-control module into its chain.
 
@@ -306,23 +310,23 @@ class IPluginHandle(IHooks):
     ) -> int:
         """Publish a message as the broker itself: no access rule is asked, hooks run.
 
-        Called in a ``message.publish`` callback of this plugin for its own message it would go
-        round for ever: the plugin's own callbacks at ``message.publish`` are not run for it.
+        That includes the plugin's own callbacks at ``message.publish``: one that publishes must
+        leave its own messages alone.
 
         :param properties: of PUBLISH, by identifier (`mqttd.codec.properties`).
         :return: int, how many sessions it was handed to.
         :raises ValueError: no valid topic name, or larger than ``mqtt.max_packet_size``.
+        :raises RuntimeError: called within `message.publish` callbacks, 8 deep.
         """
 
     def subscribe(topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
         """Have ``callback(message)`` called for each message that fits, as for a subscriber.
 
-        There is no session behind it: what comes is handed over at once, in the publisher's
-        turn, once however many filters fit, retained messages first.
+        Each in a turn of its own, in order, retained ones first. 1,000 messages may wait, then
+        QoS 0 is dropped first, then the oldest; no access rule is asked.
 
-        :param callback: takes a `mqttd.session.message.Message`; a Deferred it returns is
-            watched as a hook's is.
-        :param qos: the highest QoS to get.
+        :param callback: takes a `mqttd.session.message.Message`.
+        :param qos: the highest QoS to keep; messages of QoS 0 are the first to be dropped.
         :return: `ISubscription`.
         :raises ValueError: no valid topic filter.
         """

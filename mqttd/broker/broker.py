@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqttd.broker.alarms import Alarms
 from mqttd.broker.hooks import POINTS
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retainer import Retainer
@@ -36,7 +37,7 @@ from mqttd.codec.packets import (
     Unsubscribe,
     Will,
 )
-from mqttd.codec.properties import Properties
+from mqttd.codec.properties import Properties, encode_properties
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import split_shared, validate_topic_filter, validate_topic_name
@@ -61,6 +62,18 @@ __all__ = ["Broker"]
 
 _SUBSCRIBE: Final = "subscribe"
 _PUBLISH: Final = "publish"
+
+#: What a CONNECT waits for, in this order: see `Broker.advance`.
+_CONNECT_HOOKS: Final = 0
+_AUTHENTICATE_HOOKS: Final = 1
+_ACCESS: Final = 2
+
+_CONNACK: Final = 2
+
+#: What a message out of nothing is compared with: nothing of it is taken for checked.
+_NO_MESSAGE: Final = Message(0, "", b"", 0, False, {})
+
+_ACKNOWLEDGED: Final = frozenset(("message.acked", "message.nack"))
 
 
 class Broker(Node):
@@ -89,6 +102,9 @@ class Broker(Node):
         self.name = name
         self.access: Any = access
         self.hooks: Any = hooks
+        #: What an operator should know; the hooks tell of quarantines here.
+        self.alarms = Alarms(log)
+        hooks.alarms = self.alarms
         self.clock = clock
         self.soon = soon
         self.log = log
@@ -97,6 +113,8 @@ class Broker(Node):
         #: Listener -> the MQTT versions it takes, where those are not all.
         self.versions: dict[str, frozenset[int]] = {}
         self.sessions: dict[str, Session] = {}
+        #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
+        self.completing: dict[str, dict[int, Message]] = {}
         self.channels: int = 0
         self.router = Router(self.metrics, settings.shared_strategy)
         self.retainer = Retainer(
@@ -122,7 +140,8 @@ class Broker(Node):
         self.tap_delivered = (
             "message.delivered" in self.points or "delivery.completed" in self.points
         )
-        self.tap_acked = "message.acked" in self.points or "delivery.completed" in self.points
+        self.tap_completed = "delivery.completed" in self.points
+        self.tap_acked = self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED)
         self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
         self.fast = (
             self.settings.fast_path
@@ -201,29 +220,71 @@ class Broker(Node):
             client.cert_sans = shown.sans
             client.attributes = shown.attributes
         if "client.connect" in self.points:
-            self.hooks.run_hooks("client.connect", (client,), connect.properties)
-        result = self._authenticate(client, connect.password)
+            asked = self.hooks.ask_hooks("client.connect", (client,), connect.properties)
+            self._wait_or_advance(channel, connect, client, _CONNECT_HOOKS, asked)
+        else:
+            self._authenticate(channel, connect, client)
+
+    def _authenticate(self, channel: Channel, connect: Connect, client: ClientInfo) -> None:
+        """Hook client.authenticate first, then the chain."""
+        if "client.authenticate" in self.points:
+            args = (client, connect.password)
+            asked = self.hooks.ask_hooks("client.authenticate", args, AUTH_IGNORE)
+            self._wait_or_advance(channel, connect, client, _AUTHENTICATE_HOOKS, asked)
+        else:
+            self._ask_access(channel, connect, client)
+
+    def _ask_access(self, channel: Channel, connect: Connect, client: ClientInfo) -> None:
+        result = self.access.authenticate(client, connect.password)
         connect.password = None
-        if isinstance(result, AuthResult):
+        self._wait_or_advance(channel, connect, client, _ACCESS, result)
+
+    def _wait_or_advance(
+        self, channel: Channel, connect: Connect, client: ClientInfo, stage: int, result: Any
+    ) -> None:
+        """Go on with what was asked at `stage`, at once or when its Deferred fires."""
+        if isinstance(result, (tuple, AuthResult)):
+            self.advance(channel, connect, client, stage, result)
+        else:
+            result.addCallback(_Later(self, channel, connect, client, stage))
+
+    def advance(
+        self, channel: Channel, connect: Connect, client: ClientInfo, stage: int, result: Any
+    ) -> None:
+        """One more step of a CONNECT: `result` is what hooks or access control have answered."""
+        if stage == _ACCESS:
             self._authenticated(channel, connect, client, result)
             return
-        waiting: Any = result
-        waiting.addCallback(_Later(self, channel, connect, client))
-
-    def _authenticate(self, client: ClientInfo, password: bytes | None) -> object:
-        """Hook client.authenticate first, then the chain; an AuthResult or a Deferred of one."""
-        if "client.authenticate" in self.points:
-            _, verdict = self.hooks.run_hooks(
-                "client.authenticate", (client, password), AUTH_IGNORE
+        answer = result[1]
+        if isinstance(answer, AuthError):
+            code = answer.reason_code
+            if code not in reasons.CODES_OF[_CONNACK] or code < 0x80:
+                code = reasons.NOT_AUTHORIZED
+            self._refuse(channel, connect, code, answer.reason)
+        elif stage == _CONNECT_HOOKS:
+            if answer is None or isinstance(answer, dict):
+                connect.properties = answer
+            else:
+                self._unusable("client.connect", answer)
+            self._authenticate(channel, connect, client)
+        elif isinstance(answer, AuthOk):
+            connect.password = None
+            client.superuser = answer.superuser
+            client.attributes = answer.attributes
+            self._authenticated(
+                channel,
+                connect,
+                client,
+                AuthResult(True, 0, "", answer.superuser, answer.attributes),
             )
-            if isinstance(verdict, AuthOk):
-                client.superuser = verdict.superuser
-                client.attributes = verdict.attributes
-                return AuthResult(True, 0, "", verdict.superuser, verdict.attributes)
-            if isinstance(verdict, AuthError):
-                return AuthResult(False, verdict.reason_code, verdict.reason)
-        result: object = self.access.authenticate(client, password)
-        return result
+        else:
+            if answer is not AUTH_IGNORE:
+                self._unusable("client.authenticate", answer)
+            self._ask_access(channel, connect, client)
+
+    def _unusable(self, point: str, answer: object) -> None:
+        """A chain ended with an accumulator that cannot be used: it counts as unchanged."""
+        self.hooks.unusable(point, answer)
 
     def _connect_fault(self, connect: Connect) -> MqttError | None:
         settings = self.settings
@@ -267,15 +328,46 @@ class Broker(Node):
                 "detail": detail,
             },
         )
-        channel.refuse(code, detail)
-
-    def authenticated_later(
-        self, channel: Channel, connect: Connect, client: ClientInfo, result: AuthResult
-    ) -> None:
-        """The access chain answered in a later turn."""
         if channel.state != WAITING:
             return
-        self._authenticated(channel, connect, client, result)
+        properties: Properties | None = None
+        if "client.connack" in self.points:
+            client = ClientInfo(
+                connect.client_id,
+                connect.username,
+                host,
+                port,
+                channel.listener,
+                connect.version,
+                connect.clean_start,
+                connect.keep_alive,
+            )
+            properties = self._connack(client, code, None)
+        channel.refuse(code, detail, properties if channel.v5 else None)
+
+    def _connack(
+        self, client: ClientInfo, code: int, properties: Properties | None
+    ) -> Properties | None:
+        """Hook client.connack: the properties that go into the packet."""
+        given = dict(properties) if properties is not None else None
+        _, changed = self.hooks.run_hooks("client.connack", (client, code), given)
+        if changed is None:
+            return None
+        try:
+            encode_properties(changed)
+        except Exception:
+            self._unusable("client.connack", changed)
+            return properties
+        result: Properties = changed
+        return result
+
+    def advance_later(
+        self, channel: Channel, connect: Connect, client: ClientInfo, stage: int, result: Any
+    ) -> None:
+        """What a CONNECT had to wait for came in a later turn."""
+        if channel.state != WAITING:
+            return
+        self.advance(channel, connect, client, stage, result)
         if channel.state == OPEN:
             channel.resume_input()
         self.perform()
@@ -335,7 +427,11 @@ class Broker(Node):
             session.client = None
         self._set_expiry(session, connect)
         self._set_will(session, connect.will, client)
-        channel.accept(session, present, self._connack_properties(connect, channel.assigned))
+        properties = self._connack_properties(connect, channel.assigned)
+        if "client.connack" in self.points:
+            changed = self._connack(client, reasons.SUCCESS, properties)
+            properties = changed if channel.v5 else None
+        channel.accept(session, present, properties)
         self._run("session.resumed" if present else "session.created", session)
         self._run("client.connected", session)
 
@@ -506,6 +602,10 @@ class Broker(Node):
         lost = session.pending()
         if lost:
             self.metrics.dropped_session_ended += len(lost)
+            if "delivery.dropped" in self.points:
+                for delivery in lost:
+                    self.dropped(session, delivery, "session_ended")
+        self.completing.pop(session.client_id, None)
         session.inflight = None
         session.mqueue = None
         session.awaiting_rel = None
@@ -546,15 +646,33 @@ class Broker(Node):
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
         if self.tap_publish:
             _, changed = self.hooks.run_hooks("message.publish", (), message)
-            if changed is None:
+            if changed is not message and not self._usable(changed, message):
                 self.metrics.dropped_hook += 1
                 self._message_dropped(message, "hook")
                 return 0
             message = changed
         receivers = self.pubsub.publish(message)
-        if receivers == 0 and self.tap_dropped:
-            self._message_dropped(message, "no_subscriber")
+        if receivers <= 0 and self.tap_dropped:
+            self._message_dropped(message, "retained_full" if receivers else "no_subscriber")
         return receivers
+
+    def _usable(self, changed: object, message: Message) -> bool:
+        """May this go on in place of `message`? What cannot be sent is no message either."""
+        if changed is None:
+            return False
+        try:
+            if not isinstance(changed, Message):
+                raise TypeError("no Message")
+            if changed.topic != message.topic:
+                validate_topic_name(changed.topic, self.settings.max_topic_levels)
+            if changed.qos not in (0, 1, 2) or not isinstance(changed.payload, bytes):
+                raise TypeError("QoS or payload")
+            if changed.properties is not message.properties:
+                encode_properties(changed.properties)
+        except Exception:
+            self._unusable("message.publish", changed)
+            return False
+        return True
 
     def _message_dropped(self, message: Message, reason: str) -> None:
         if "message.dropped" in self.points:
@@ -563,12 +681,45 @@ class Broker(Node):
             self.hooks.run_hooks("message.dropped", (client, reason), message)
 
     def publish_text(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> int:
-        """Publish a message of the broker's own (`$SYS`, API) and flush it."""
-        receivers = self.pubsub.publish(
-            Message(self.next_message_id(), topic, payload, qos, retain)
-        )
+        """Publish a message of the broker's own (`$SYS`, API) and flush it.
+
+        Hooks see it, but for `$SYS/`: a plugin in quarantine must not hide the broker's figures.
+        """
+        message = Message(self.next_message_id(), topic, payload, qos, retain)
+        if topic.startswith("$SYS/"):
+            receivers = self.pubsub.publish(message)
+        else:
+            receivers = self.publish(message)
         self.perform()
         return receivers
+
+    def send_info(self, client_id: str, info: object) -> bool:
+        """Tell a client's channel something: hook client.handle_info says what it is sent for it.
+
+        False if the client is not connected.
+        """
+        session = self.sessions.get(client_id)
+        if session is None or session.channel is None:
+            return False
+        session.channel.send_info(info)
+        return True
+
+    def handle_info(self, session: Session, info: object) -> None:
+        """Hook client.handle_info, and deliver the messages it answers with."""
+        if "client.handle_info" not in self.points:
+            return
+        _, messages = self.hooks.run_hooks(
+            "client.handle_info", (self.client_of(session), info), []
+        )
+        if not isinstance(messages, list):
+            self._unusable("client.handle_info", messages)
+            return
+        quiet = not self.dirty
+        for message in messages:
+            if self._usable(message, _NO_MESSAGE):
+                self.pubsub.deliver_to(session, message)
+        if quiet and self.dirty:
+            self.perform_later()
 
     # -- subscribe -----------------------------------------------------------------------------
 
@@ -589,8 +740,10 @@ class Broker(Node):
                 "client.subscribe", (client, packet.properties), subscriptions
             )
             # A hook may change filters and QoS, never how many codes the client gets.
-            if len(changed) == len(subscriptions):
+            if self._are_subscriptions(changed, len(subscriptions)):
                 subscriptions = changed
+            else:
+                self._unusable("client.subscribe", changed)
         codes: list[int] = []
         granted: list[Subscription] = []
         for subscription in subscriptions:
@@ -624,6 +777,20 @@ class Broker(Node):
             self.perform_later()
         return code
 
+    def _are_subscriptions(self, changed: object, count: int) -> bool:
+        if not isinstance(changed, list) or len(changed) != count:
+            return False
+        for subscription in changed:
+            if not isinstance(subscription, Subscription) or subscription.qos not in (0, 1, 2):
+                return False
+            try:
+                _, topic_filter = split_shared(subscription.topic_filter)
+                validate_topic_filter(topic_filter, self.settings.max_topic_levels)
+            except Exception:
+                # The client's own mistake is told as one; only a changed filter is a hook's.
+                return False
+        return True
+
     def _subscribe(
         self, session: Session, client: ClientInfo, subscription: Subscription, identifier: int
     ) -> int:
@@ -647,8 +814,10 @@ class Broker(Node):
             _, changed = self.hooks.run_hooks(
                 "client.unsubscribe", (self.client_of(session), packet.properties), filters
             )
-            if len(changed) == len(filters):
-                filters = changed
+            if isinstance(changed, list) and len(changed) == len(filters):
+                filters = [str(topic_filter) for topic_filter in changed]
+            else:
+                self._unusable("client.unsubscribe", changed)
         codes: list[int] = []
         for topic_filter in filters:
             if self.pubsub.unsubscribe(session, topic_filter):
@@ -708,7 +877,20 @@ class Broker(Node):
         channel.close(reasons.UNSPECIFIED_ERROR, "internal error")
 
     def denied(self, channel: Channel, packet: Publish) -> None:
-        """The access layer has logged the rule; nothing to add."""
+        """Hook message.dropped; the access layer has logged the rule."""
+        session = channel.session
+        if session is not None and "message.dropped" in self.points:
+            message = Message(
+                self.next_message_id(),
+                packet.topic,
+                packet.payload,
+                packet.qos,
+                packet.retain,
+                packet.properties,
+                session.client_id,
+                session.username,
+            )
+            self._message_dropped(message, "denied")
 
     def delivered(self, session: Session, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0)."""
@@ -718,13 +900,31 @@ class Broker(Node):
         if delivery.qos == 0 and "delivery.completed" in self.points:
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
-    def acked(self, session: Session, delivery: Delivery) -> None:
-        """Hooks message.acked and delivery.completed."""
+    def acked(self, session: Session, delivery: Delivery, packet_id: int) -> None:
+        """Hooks message.acked, and delivery.completed, for QoS 2 when PUBCOMP comes."""
         message = delivery.get_message(self.next_message_id())
         if "message.acked" in self.points:
             self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
-        if "delivery.completed" in self.points:
+        if self.tap_completed:
+            if delivery.qos == 2:
+                self.completing.setdefault(session.client_id, {})[packet_id] = message
+            else:
+                self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
+
+    def completed(self, session: Session, packet_id: int) -> None:
+        """Hook delivery.completed: PUBCOMP has come."""
+        held = self.completing.get(session.client_id)
+        message = held.pop(packet_id, None) if held is not None else None
+        if message is not None:
+            if not held:
+                self.completing.pop(session.client_id, None)
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
+
+    def nacked(self, session: Session, delivery: Delivery, code: int) -> None:
+        """Hook message.nack: the client has answered with an error, and gets it no more."""
+        if "message.nack" in self.points:
+            message = delivery.get_message(self.next_message_id())
+            self.hooks.run_hooks("message.nack", (self.client_of(session), code), message)
 
     def dropped(self, session: Session, delivery: Delivery, reason: str) -> None:
         """Hook delivery.dropped."""
@@ -761,18 +961,19 @@ class Broker(Node):
 
 
 class _Later:
-    """Callback of an authentication that had to wait (a closure mypyc compiles well)."""
+    """Callback of a CONNECT that had to wait (a closure mypyc compiles well)."""
 
     def __init__(
-        self, broker: Broker, channel: Channel, connect: Connect, client: ClientInfo
+        self, broker: Broker, channel: Channel, connect: Connect, client: ClientInfo, stage: int
     ) -> None:
         self.broker = broker
         self.channel = channel
         self.connect = connect
         self.client = client
+        self.stage = stage
 
-    def __call__(self, result: AuthResult) -> None:
-        self.broker.authenticated_later(self.channel, self.connect, self.client, result)
+    def __call__(self, result: Any) -> None:
+        self.broker.advance_later(self.channel, self.connect, self.client, self.stage, result)
 
 
 class _Drain:

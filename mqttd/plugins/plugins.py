@@ -1,0 +1,506 @@
+"""The plugins of one broker: loaded, unloaded and reloaded while it runs.
+
+                     load                        too many errors
+       unloaded ------------> loading --> loaded <---------------> quarantined
+          ^  ^                   |          |  ^                       |
+          |  '--- failed <-------'          |  '-- reload: new code is imported first; with a
+          |                                 |      mistake in it the old one stays
+          '---------------------------------'------ unload ------------'
+
+At start, what the configuration names (`[plugins] load`) and what `data/loaded_plugins` remembers
+is loaded in that order, one after the other, before any client is let in; at stop, the other way
+round. `data/loaded_plugins` holds what an operator loaded in the running broker.
+
+Promise: an operation that fails leaves nothing of the plugin behind; unloading always ends, at the
+latest `DEADLINE` seconds after what the plugin itself takes too long for. All methods are called in
+the reactor thread; code is imported in a thread of its own while the broker runs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import TimeoutError as DeadlineError
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import Invalid
+from zope.interface.verify import verifyObject
+
+from mqttd.broker.budget import ACTIVE, Budget
+from mqttd.config.schema import Config
+from mqttd.interfaces import IPlugin
+from mqttd.plugins.handle import Host, PluginHandle
+from mqttd.plugins.loader import (
+    Found,
+    Plugin,
+    PluginError,
+    discover,
+    forget,
+    resolve,
+    restore,
+)
+from mqttd.plugins.settings import read_settings
+
+__all__ = ["DEADLINE", "Plugins"]
+
+#: Seconds that a plugin's Deferreds of `load` and `unload` may take.
+DEADLINE: Final = 10.0
+#: Seconds after which a `load` that blocks the reactor is broken off.
+MOST_BLOCKED: Final = 2.0
+
+UNLOADED: Final = "unloaded"
+LOADING: Final = "loading"
+LOADED: Final = "loaded"
+UNLOADING: Final = "unloading"
+FAILED: Final = "failed"
+QUARANTINED: Final = "quarantined"
+
+_HEAD: Final = "# Plugins loaded by mqttd-ctl, one a line; loaded again at start.\n"
+
+
+# `Plugins.list` is a method, and would be taken for the type within its class.
+Names = list[str]
+Rows = list[dict[str, Any]]
+Metrics = list[tuple[str, str, float]]
+
+
+class _Active:
+    """A plugin that is, or was to be, loaded."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.plugin = plugin
+        self.state = LOADING
+        self.error = ""
+        self.loaded_at = 0.0
+        self.instance: Any = None
+        self.handle: PluginHandle | None = None
+
+
+class Plugins:
+    """Finds, loads and unloads plugins; `host` is what their handles are made of.
+
+    Arguments: the configuration (its `plugins` table, its path and `node.data_dir`); `threaded`
+    says whether code is imported in a thread (not before the reactor runs, nor in tests).
+    """
+
+    def __init__(self, config: Config, host: Host, threaded: Callable[[], bool] = bool) -> None:
+        self.config = config
+        self.host = host
+        self.threaded = threaded
+        self.log = Logger(namespace="mqttd.plugins")
+        base = os.path.dirname(config.path) if config.path else os.path.abspath("etc")
+        self.config_dir = os.path.join(base, "plugins")
+        self.data_dir = config.node.data_dir
+        self.loaded_file = os.path.join(self.data_dir, "loaded_plugins")
+        self._active: dict[str, _Active] = {}
+
+    # -- start and stop --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Make sure that every plugin the configuration names is there and has a sound one.
+
+        Raises PluginError, with all that is wrong, the plugins found and the import errors.
+        """
+        if not self.config.plugins.load:
+            return
+        found = self._discover()
+        mistakes: Names = []
+        for name in self.config.plugins.load:
+            try:
+                self._settings(_get(found, name))
+            except PluginError as error:
+                mistakes.append(str(error))
+        if mistakes:
+            raise PluginError("plugins.load: " + "\n".join(mistakes))
+
+    def load(self, name: str | None = None) -> Deferred[None]:
+        """Load one plugin; without a name, all that are to be loaded at start.
+
+        Fails with PluginError, which says why; nothing of the plugin is left then. Without a
+        name, only a plugin that the configuration names makes it fail: one that merely was loaded
+        when the broker stopped is logged and left out.
+        """
+        if name is None:
+            return Deferred.fromCoroutine(self._load_all())
+        return Deferred.fromCoroutine(self._load(name))
+
+    def unload(self, name: str | None = None) -> Deferred[None]:
+        """Unload one plugin; without a name all, the last loaded first, without forgetting them.
+
+        Fails with PluginError if it is not loaded; a plugin's own failure is logged.
+        """
+        if name is None:
+            return Deferred.fromCoroutine(self._unload_all())
+        return Deferred.fromCoroutine(self._unload(name))
+
+    def reload(self, name: str) -> Deferred[None]:
+        """Unload a plugin and load it again, from what its files say now.
+
+        Fails with PluginError; if the new code cannot be imported or its configuration is wrong,
+        the old one was never unloaded.
+        """
+        return Deferred.fromCoroutine(self._reload(name))
+
+    # -- shown -----------------------------------------------------------------------------------
+
+    def list(self) -> Rows:
+        """Every plugin there is: name, version, state, description, error, file."""
+        found = self._discover()
+        listed = {name: self._describe(plugin) for name, plugin in found.plugins.items()}
+        for name, active in self._active.items():
+            listed.setdefault(name, self._describe(active.plugin))
+        for failed in found.failed:
+            listed.setdefault(
+                failed.name,
+                {
+                    "name": failed.name,
+                    "version": None,
+                    "state": FAILED,
+                    "description": "",
+                    "configured": failed.name in self.config.plugins.load,
+                    "error": failed.error,
+                    "file": failed.file,
+                },
+            )
+        return [listed[name] for name in sorted(listed)]
+
+    def info(self, name: str) -> dict[str, Any]:
+        """All about one plugin; PluginError if there is none."""
+        active = self._active.get(name)
+        plugin = active.plugin if active is not None else _get(self._discover(), name)
+        declaration = plugin.declaration
+        path = self._config_path(name)
+        shown = self._describe(plugin) | {
+            "api_version": declaration.api_version,
+            "isolation": declaration.isolation,
+            "policy": declaration.policy,
+            "config_file": path,
+            "config_file_exists": os.path.exists(path),
+        }
+        if active is not None and active.handle is not None:
+            shown["loaded_at"] = active.loaded_at
+            shown["registered"] = active.handle.describe()
+            shown["budget"] = active.handle.budget.describe()
+        return shown
+
+    def loaded(self) -> Names:
+        """Names of the loaded plugins, in the order they were loaded."""
+        return [name for name, active in self._active.items() if active.state == LOADED]
+
+    def handle(self, name: str) -> PluginHandle:
+        """The handle of a loaded plugin; PluginError if it is not loaded."""
+        active = self._active.get(name)
+        if active is None or active.handle is None or active.state != LOADED:
+            raise PluginError(f"plugin {name!r} is not loaded")
+        return active.handle
+
+    def metrics(self) -> Metrics:
+        """``(name, help, value)`` of each metric of the loaded plugins."""
+        found = []
+        for name in self.loaded():
+            handle = self.handle(name)
+            for metric, (text, read) in tuple(handle.metrics.items()):
+                value = handle.read(f"metric {metric}", read)
+                if isinstance(value, (int, float)):
+                    found.append((f"plugin_{name}_{metric}", text, float(value)))
+        return found
+
+    def sys_topics(self) -> dict[str, str]:
+        """Topic below ``$SYS/broker/`` -> payload, of the loaded plugins."""
+        found = {}
+        for name in self.loaded():
+            handle = self.handle(name)
+            for suffix, read in tuple(handle.sys_topics.items()):
+                value = handle.read(f"topic {suffix}", read)
+                if value is not None:
+                    found[f"plugins/{name}/{suffix}"] = str(value)
+        return found
+
+    def command(self, name: str, command: str, argv: Names) -> Deferred[str]:
+        """Run a command of a loaded plugin; what it raises is for the operator's eyes."""
+        handle = self.handle(name)
+        if command not in handle.commands:
+            there = ", ".join(sorted(handle.commands)) or "none"
+            raise PluginError(f"plugin {name!r} has no command {command!r}; there are: {there}")
+        function, _ = handle.commands[command]
+        return maybeDeferred(function, argv).addTimeout(DEADLINE, self.host.reactor)
+
+    # -- load ------------------------------------------------------------------------------------
+
+    async def _load_all(self) -> None:
+        self.check()
+        names = dict.fromkeys((*self.config.plugins.load, *self._remembered()))
+        for name in names:
+            try:
+                await self._load(name, remember=False)
+            except PluginError as error:
+                if name in self.config.plugins.load:
+                    raise
+                self.log.error("{error}", error=f"plugin {name} was not loaded: {error}")
+
+    async def _load(self, name: str, remember: bool = True) -> None:
+        known = self._active.get(name)
+        if known is not None and known.state != FAILED:
+            raise PluginError(f"plugin {name!r} is {known.state} already")
+        plugin = _get(self._discover(), name)
+        if known is not None:
+            forget(plugin)
+            plugin = _get(self._discover(), name)
+        active = self._active[name] = _Active(plugin)
+        try:
+            settings = await self._import(lambda: self._settings(plugin))
+            factory = await self._import(lambda: resolve(plugin.declaration.factory))
+        except PluginError as error:
+            self._failed(active, str(error))
+            raise
+        await self._start(active, factory, settings)
+        if remember:
+            self._remember(name, True)
+
+    async def _start(self, active: _Active, factory: Callable[[], Any], settings: Any) -> None:
+        """Make the running part and have it load; takes everything back if it does not."""
+        plugin = active.plugin
+        name = plugin.declaration.name
+        budget = Budget(name, plugin.declaration.policy)
+        handle = PluginHandle(
+            self.host,
+            name,
+            os.path.join(self.data_dir, "plugins", name),
+            self.config_dir,
+            budget,
+        )
+        try:
+            instance = await self._call(name, "factory", factory)
+            verifyObject(IPlugin, instance)
+            active.handle, active.instance = handle, instance
+            await self._call(name, "load", instance.load, handle, settings)
+        except (Exception, SystemExit) as error:
+            failure = Failure()
+            text = _text_of(error, "load")
+            if not isinstance(error, (Invalid, DeadlineError, PluginError)):
+                self.log.failure("plugin {name} failed to load", failure, name=name)
+            if active.instance is not None:
+                await self._let_go(active)
+            await handle.revoke()
+            self._failed(active, text)
+            raise PluginError(f"plugin {name!r} was not loaded: {text}") from None
+        active.state = LOADED
+        active.loaded_at = time.time()
+        self.log.info(
+            "plugin {name} {version} loaded", name=name, version=plugin.declaration.version
+        )
+
+    def _failed(self, active: _Active, error: str) -> None:
+        active.state = FAILED
+        active.error = error
+        active.handle = active.instance = None
+
+    def _settings(self, plugin: Plugin) -> Any:
+        """The plugin's configuration, checked against its schema."""
+        schema = plugin.declaration.config_schema
+        struct = resolve(schema) if schema is not None else None
+        if struct is not None and not (
+            isinstance(struct, type) and issubclass(struct, msgspec.Struct)
+        ):
+            raise PluginError(f"{schema}: expected a msgspec Struct")
+        return read_settings(self._config_path(plugin.declaration.name), struct)
+
+    async def _import(self, work: Callable[[], Any]) -> Any:
+        """Do `work`, which imports code, beside the reactor while it runs."""
+        if not self.threaded():
+            return work()
+        done: Deferred[Any] = Deferred()
+        call = self.host.reactor.callFromThread
+
+        def run() -> None:
+            try:
+                call(_fire, done, work())
+            except BaseException:
+                call(_fire, done, Failure())
+
+        # A daemon: an import that never ends must not keep the broker from ending.
+        threading.Thread(target=run, name="mqttd import", daemon=True).start()
+        try:
+            return await done.addTimeout(DEADLINE, self.host.reactor)
+        except DeadlineError:
+            raise PluginError(f"its code was not imported within {DEADLINE:g} s") from None
+
+    # -- unload ----------------------------------------------------------------------------------
+
+    async def _unload_all(self) -> None:
+        for name in reversed(self.loaded()):
+            await self._take_out(self._active[name])
+        self._active.clear()
+
+    async def _unload(self, name: str) -> None:
+        active = self._active.get(name)
+        if active is not None and active.state == FAILED:
+            self._active.pop(name)
+            self._remember(name, False)
+            return
+        if active is None or active.state != LOADED:
+            state = active.state if active is not None else "not loaded"
+            raise PluginError(f"plugin {name!r} is {state}")
+        await self._take_out(active)
+        self._active.pop(name, None)
+        self._remember(name, False)
+        forget(active.plugin)
+        self.log.info("plugin {name} unloaded", name=name)
+
+    async def _take_out(self, active: _Active) -> None:
+        active.state = UNLOADING
+        await self._let_go(active)
+        if active.handle is not None:
+            await active.handle.revoke()
+        active.handle = active.instance = None
+        active.state = UNLOADED
+
+    async def _let_go(self, active: _Active) -> None:
+        """Have the plugin's own `unload` called; a failure is logged."""
+        name = active.plugin.declaration.name
+        try:
+            await self._call(name, "unload", active.instance.unload)
+        except (Exception, SystemExit) as error:
+            self.log.error(
+                "plugin {name} failed to unload: {error}",
+                name=name,
+                error=_text_of(error, "unload"),
+            )
+
+    async def _call(self, name: str, what: str, f: Callable[..., Any], *args: Any) -> Any:
+        """Call a plugin's own `load` or `unload`, broken off after `MOST_BLOCKED` seconds.
+
+        Raises PluginError, DeadlineError, or what its Deferred failed with.
+        """
+        trial = Budget(f"{name} {what}", per_call=MOST_BLOCKED)
+        result = self.host.broker.hooks.call(trial, what, f, args)
+        if trial.faults:
+            raise PluginError(trial.last_error)
+        if isinstance(result, Coroutine):
+            result = Deferred.fromCoroutine(result)
+        if isinstance(result, Deferred):
+            result = await result.addTimeout(DEADLINE, self.host.reactor)
+        return result
+
+    async def _reload(self, name: str) -> None:
+        active = self._active.get(name)
+        if active is None or active.state == FAILED:
+            await self._load(name)
+            return
+        if active.state != LOADED:
+            raise PluginError(f"plugin {name!r} is {active.state}")
+        active.state = LOADING  # nobody else may start anything with it meanwhile
+        old = active.plugin
+        modules = forget(old)
+        try:
+            new = _get(self._discover(), name)
+            settings = await self._import(lambda: self._settings(new))
+            factory = await self._import(lambda: resolve(new.declaration.factory))
+        except PluginError as error:
+            restore(old, modules)
+            active.state = LOADED
+            raise PluginError(f"the old plugin {name!r} stays loaded: {error}") from None
+        await self._take_out(active)
+        active = self._active[name] = _Active(new)
+        await self._start(active, factory, settings)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def _discover(self) -> Found:
+        return discover(self.config.plugins.dir)
+
+    def _config_path(self, name: str) -> str:
+        return os.path.join(self.config_dir, f"{name}.conf")
+
+    def _remembered(self) -> Names:
+        """The names in `data/loaded_plugins`."""
+        try:
+            with open(self.loaded_file, encoding="utf-8") as file:
+                lines = [line.strip() for line in file]
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise PluginError(f"{self.loaded_file}: cannot be read: {error}") from None
+        return [line for line in lines if line and not line.startswith("#")]
+
+    def _remember(self, name: str, loaded: bool) -> None:
+        """Have `name` loaded at the next start, or not; what the configuration names is anyway."""
+        names = dict.fromkeys(self._remembered())
+        if loaded == (name in names):
+            return
+        if loaded:
+            if name in self.config.plugins.load:
+                return
+            names[name] = None
+        else:
+            del names[name]
+        temporary = f"{self.loaded_file}.new"
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(_HEAD + "".join(f"{each}\n" for each in names))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.loaded_file)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(temporary)
+            self.log.error(
+                "{path} cannot be written, plugin {name} will not be remembered: {error}",
+                path=self.loaded_file,
+                name=name,
+                error=error.strerror,
+            )
+
+    def _describe(self, plugin: Plugin) -> dict[str, Any]:
+        name = plugin.declaration.name
+        active = self._active.get(name)
+        state, error = UNLOADED, ""
+        if active is not None:
+            state, error = active.state, active.error
+            if active.handle is not None and state == LOADED:
+                budget = active.handle.budget
+                error = budget.last_error
+                if budget.state != ACTIVE:
+                    state = QUARANTINED
+        return {
+            "name": name,
+            "version": plugin.declaration.version,
+            "state": state,
+            "description": plugin.declaration.description,
+            "configured": name in self.config.plugins.load,
+            "error": error,
+            "file": plugin.file,
+        }
+
+
+def _get(found: Found, name: str) -> Plugin:
+    plugin = found.plugins.get(name)
+    if plugin is None:
+        raise found.missing(name)
+    return plugin
+
+
+def _fire(done: Deferred[Any], result: Any) -> None:
+    if done.called:
+        return
+    if isinstance(result, Failure):
+        done.errback(result)
+    else:
+        done.callback(result)
+
+
+def _text_of(error: BaseException, what: str) -> str:
+    if isinstance(error, DeadlineError):
+        return f"its {what} did not finish within {DEADLINE:g} s"
+    if isinstance(error, Invalid):
+        return " ".join(str(error).split())
+    if isinstance(error, PluginError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
