@@ -138,11 +138,7 @@ class World:
     """The broker, its clients, and the model between them."""
 
     def __init__(self) -> None:
-        configured = Settings()
-        configured.max_inflight = MAX_INFLIGHT
-        configured.mqueue_max_length = MAX_QUEUE
-        configured.retry_interval = 0  # only reconnection repeats; the retry has its own tests
-        self.node = MemoryBroker(configured)
+        self.node = started()
         self.clients = [Client(i) for i in range(CLIENTS)]
         self.sessions: list[ModelSession | None] = [None] * CLIENTS
         #: Messages so far; the number is the payload.
@@ -326,6 +322,18 @@ class World:
                 self._end(i)
                 self.figures["expiry"] += 1
         self.compare()
+
+    def restart(self) -> None:
+        """The broker ends without a word and another starts: sessions in memory are gone.
+
+        Who comes back is told so (session present 0) and forgets its part (4.1).
+        """
+        self.node = started()
+        for i, client in enumerate(self.clients):
+            client.forget_connection()
+            self._end(i)
+        self.compare()
+        self.figures["restart"] += 1
 
     def finish(self) -> None:
         """Everybody comes back and everything runs out: now nothing may be missing."""
@@ -578,6 +586,15 @@ class World:
             order = packet.topic, packet.qos
             assert number > client.last.get(order, 0), f"client {i}: out of order {packet!r}"
             client.last[order] = number
+
+
+def started() -> MemoryBroker:
+    """A broker with little room, so that everything fills up."""
+    configured = Settings()
+    configured.max_inflight = MAX_INFLIGHT
+    configured.mqueue_max_length = MAX_QUEUE
+    configured.retry_interval = 0  # only reconnection repeats; the retry has its own tests
+    return MemoryBroker(configured)
 
 
 def again(packet: Publish) -> Publish:

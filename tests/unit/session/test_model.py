@@ -128,11 +128,34 @@ class Sessions(RuleBasedStateMachine):
         while self.world.clients[client].owed:
             self.world.acknowledge(client, 0)
 
+    @precondition(lambda self: self.world.online())
+    @rule(
+        rounds=st.integers(1, 6),
+        topic=st.sampled_from(TOPICS),
+        qos=st.integers(0, 2),
+        n=SMALL,
+    )
+    def converse(self, rounds: int, topic: str, qos: int, n: int) -> None:
+        """A network that works for a while: without it hardly anything gets to its end."""
+        world = self.world
+        if world.publishers():
+            world.publish(pick(world.publishers(), n), topic, qos)
+        for _ in range(rounds):
+            for client in world.online():
+                world.receive(client, 100)
+                while world.clients[client].owed:
+                    world.acknowledge(client, 0)
+
     @precondition(lambda self: self.world.away())
     @rule(really=st.integers(0, 9))
     def expire(self, really: int) -> None:
         if really == 9:
             self.world.expire()
+
+    @rule(really=st.integers(0, 99))
+    def restart(self, really: int) -> None:
+        if really > 95:
+            self.world.restart()
 
     @invariant()
     def count(self) -> None:
