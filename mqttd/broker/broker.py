@@ -22,12 +22,14 @@ from typing import Any, Final
 
 from mqttd.broker.alarms import Alarms
 from mqttd.broker.hooks import POINTS
+from mqttd.broker.login import Login, module_of
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retainer import Retainer
 from mqttd.broker.router import Router
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import (
+    Auth,
     Connect,
     Publish,
     Suback,
@@ -235,9 +237,43 @@ class Broker(Node):
             self._ask_access(channel, connect, client)
 
     def _ask_access(self, channel: Channel, connect: Connect, client: ClientInfo) -> None:
+        method = self._method(connect)
+        if method is not None:
+            self._begin(channel, connect, client, method)
+            return
         result = self.access.authenticate(client, connect.password)
         connect.password = None
         self._wait_or_advance(channel, connect, client, _ACCESS, result)
+
+    def _method(self, connect: Connect) -> str | None:
+        """The Authentication Method that CONNECT names."""
+        if connect.properties is None:
+            return None
+        method = connect.properties.get(prop.AUTHENTICATION_METHOD)
+        return method if isinstance(method, str) else None
+
+    def _begin(self, channel: Channel, connect: Connect, client: ClientInfo, method: str) -> None:
+        """Start the enhanced authentication that CONNECT asks for (4.12)."""
+        connect.password = None
+        exchange: Any = self.access.begin(client, method)
+        if exchange is None:
+            self._refuse(
+                channel,
+                connect,
+                reasons.BAD_AUTHENTICATION_METHOD,
+                f"authentication method {method[:64]!r} is not offered",
+            )
+            return
+        login = Login(self, channel, method)
+        channel.auth = login
+        login.begin(connect, client, exchange)
+
+    def auth(self, channel: Channel, packet: Auth) -> None:
+        """Serve an AUTH packet: a step of an authentication, or a new one (4.12.1)."""
+        login = channel.auth
+        if not isinstance(login, Login) or not login.method:
+            raise reasons.ProtocolViolation("AUTH without an authentication method")
+        login.auth(packet)
 
     def _wait_or_advance(
         self, channel: Channel, connect: Connect, client: ClientInfo, stage: int, result: Any
@@ -253,7 +289,7 @@ class Broker(Node):
     ) -> None:
         """One more step of a CONNECT: `result` is what hooks or access control have answered."""
         if stage == _ACCESS:
-            self._authenticated(channel, connect, client, result)
+            self.authenticated(channel, connect, client, result)
             return
         answer = result[1]
         if isinstance(answer, AuthError):
@@ -267,11 +303,13 @@ class Broker(Node):
             else:
                 self._unusable("client.connect", answer)
             self._authenticate(channel, connect, client)
+        elif isinstance(answer, AuthOk) and self._method(connect) is not None:
+            self._ask_access(channel, connect, client)  # the client expects its method's answer
         elif isinstance(answer, AuthOk):
             connect.password = None
             client.superuser = answer.superuser
             client.attributes = answer.attributes
-            self._authenticated(
+            self.authenticated(
                 channel,
                 connect,
                 client,
@@ -297,9 +335,6 @@ class Broker(Node):
             return reasons.ClientIdentifierNotValid(
                 f"client id longer than {settings.max_client_id_length} bytes"
             )
-        properties = connect.properties
-        if properties is not None and prop.AUTHENTICATION_METHOD in properties:
-            return reasons.BadAuthenticationMethod("no enhanced authentication is offered")
         will = connect.will
         if will is not None:
             if will.qos > settings.max_qos:
@@ -372,11 +407,16 @@ class Broker(Node):
             channel.resume_input()
         self.perform()
 
-    def _authenticated(
+    def authenticated(
         self, channel: Channel, connect: Connect, client: ClientInfo, result: AuthResult
     ) -> None:
+        """Authentication is decided: refuse, or see to will and session and accept."""
         if not result.ok:
             self._refuse(channel, connect, result.reason_code, result.reason)
+            return
+        expires_at = result.expires_at
+        if expires_at is not None and expires_at * 1_000_000 <= self.clock():
+            self._refuse(channel, connect, reasons.NOT_AUTHORIZED, "what was shown has expired")
             return
         will = connect.will
         if will is not None and not self._authorize(
@@ -395,7 +435,18 @@ class Broker(Node):
                 "the session of this client id belongs to another user",
             )
             return
+        login = channel.auth
+        if isinstance(login, Login):
+            login.module = result.module
+        elif expires_at is not None:
+            login = Login(self, channel, "")
+            login.module = result.module
+            channel.auth = login
+        else:
+            channel.auth = result
         self._accept(channel, connect, client, old)
+        if isinstance(login, Login) and expires_at is not None:
+            login.expire(expires_at)
 
     def _accept(
         self, channel: Channel, connect: Connect, client: ClientInfo, old: Session | None
@@ -416,24 +467,33 @@ class Broker(Node):
             metrics.sessions_created += 1
         else:
             metrics.sessions_resumed += 1
-        if (
-            client.superuser
-            or client.attributes is not None
-            or client.acl is not None
-            or client.cert_common_name is not None
-        ):
-            session.client = client
-        else:
-            session.client = None
+        self.remember(session, client)
         self._set_expiry(session, connect)
         self._set_will(session, connect.will, client)
         properties = self._connack_properties(connect, channel.assigned)
+        login = channel.auth
+        if properties is not None and isinstance(login, Login) and login.method:
+            properties[prop.AUTHENTICATION_METHOD] = login.method
+            if login.data is not None:
+                properties[prop.AUTHENTICATION_DATA] = login.data
         if "client.connack" in self.points:
             changed = self._connack(client, reasons.SUCCESS, properties)
             properties = changed if channel.v5 else None
         channel.accept(session, present, properties)
         self._run("session.resumed" if present else "session.created", session)
         self._run("client.connected", session)
+
+    def remember(self, session: Session, client: ClientInfo) -> None:
+        """Keep of a client what access control cannot find out again."""
+        if (
+            client.superuser
+            or client.attributes is not None
+            or client.acl is not None
+            or client.cert_subject is not None
+        ):
+            session.client = client
+        else:
+            session.client = None
 
     def _set_expiry(self, session: Session, connect: Connect) -> None:
         settings = self.settings
@@ -529,6 +589,9 @@ class Broker(Node):
     def closed(self, channel: Channel) -> None:
         """A connection is gone: will, session end or wait."""
         self.metrics.connections_closed += 1
+        login = channel.auth
+        if isinstance(login, Login):
+            login.close()
         if channel.version:
             self.channels -= 1
         session = channel.session
@@ -611,14 +674,60 @@ class Broker(Node):
         session.awaiting_rel = None
         self._run("session.terminated", session, reason)
 
-    def kick(self, client_id: str, reason_code: int = reasons.ADMINISTRATIVE_ACTION) -> bool:
-        """End a client's connection; False if it has none."""
+    def kick(
+        self,
+        client_id: str,
+        reason_code: int = reasons.ADMINISTRATIVE_ACTION,
+        detail: str = "ended by administrator",
+    ) -> bool:
+        """End a client's connection; False if it has none.
+
+        A 5.0 client gets DISCONNECT with `reason_code` (0x98 administrative action, 0x87 not
+        authorized, ...); `detail` is for the log.
+        """
         session = self.sessions.get(client_id)
         if session is None or session.channel is None:
             return False
-        session.channel.close(reason_code, "ended by administrator")
+        self.metrics.clients_kicked += 1
+        self.end_channel(session.channel, reason_code, detail)
         self.perform()
         return True
+
+    def revoke_users(self, module: str, usernames: frozenset[str]) -> int:
+        """End the connections of these users that `module` let in; returns how many.
+
+        They are gone or have new passwords. 5.0 clients get DISCONNECT 0x87; sessions stay, for
+        whoever proves to be the same user.
+        """
+        ended: list[Channel] = []
+        for session in self.sessions.values():
+            channel = session.channel
+            if channel is not None and session.username in usernames:
+                if module_of(channel.auth) == module:
+                    ended.append(channel)
+        for channel in ended:
+            self.metrics.auth_revoked += 1
+            self.end_channel(
+                channel, reasons.NOT_AUTHORIZED, "the user is gone or has a new password"
+            )
+        self.perform()
+        return len(ended)
+
+    def end_channel(self, channel: Channel, reason_code: int, detail: str) -> None:
+        """End a connection for a reason of ours, with one log line."""
+        host, port = channel.edge.peer(channel)
+        session = channel.session
+        self.log(
+            "disconnected",
+            {
+                "peer": f"{host}:{port}",
+                "client_id": session.client_id if session is not None else "",
+                "username": session.username if session is not None else None,
+                "reason": reasons.name_of(reason_code),
+                "detail": detail,
+            },
+        )
+        channel.close(reason_code, detail)
 
     # -- publish -------------------------------------------------------------------------------
 
@@ -663,7 +772,7 @@ class Broker(Node):
         try:
             if not isinstance(changed, Message):
                 raise TypeError("no Message")
-            if changed.topic != message.topic:
+            if changed.topic != message.topic or not changed.topic:
                 validate_topic_name(changed.topic, self.settings.max_topic_levels)
             if changed.qos not in (0, 1, 2) or not isinstance(changed.payload, bytes):
                 raise TypeError("QoS or payload")
@@ -740,7 +849,7 @@ class Broker(Node):
                 "client.subscribe", (client, packet.properties), subscriptions
             )
             # A hook may change filters and QoS, never how many codes the client gets.
-            if self._are_subscriptions(changed, len(subscriptions)):
+            if changed is subscriptions or self._are_subscriptions(changed, len(subscriptions)):
                 subscriptions = changed
             else:
                 self._unusable("client.subscribe", changed)
@@ -787,7 +896,6 @@ class Broker(Node):
                 _, topic_filter = split_shared(subscription.topic_filter)
                 validate_topic_filter(topic_filter, self.settings.max_topic_levels)
             except Exception:
-                # The client's own mistake is told as one; only a changed filter is a hook's.
                 return False
         return True
 

@@ -500,6 +500,15 @@ class Hooks:
         self._returned(point, entry, error, since, now, waiting)
         return result if error is None else FAILED
 
+    def unusable(self, point: str, answer: object) -> None:
+        """A chain ended with an accumulator that the broker cannot use: count and tell it."""
+        error = TypeError(f"the accumulator cannot be used: {answer!r}"[:500])
+        for entry in self._chains.get(point, ()):
+            # Whose it is cannot be told when there are several.
+            owner = entry.budget if len(self._chains[point]) == 1 else _ANYBODY
+            self._failed(point, entry.callback, error, owner, "raised", monotonic())
+            break
+
     # -- the account -----------------------------------------------------------------------------
 
     def adopt(self, owner: Budget) -> None:
@@ -614,6 +623,8 @@ DENIED: Final[dict[str, Callable[[Budget], Any]]] = {
     CLIENT_AUTHORIZE: lambda owner: Verdict.DENY,
     MESSAGE_PUBLISH: lambda owner: None,
 }
+
+_ANYBODY: Final = Budget("one of several callbacks", error_limit=1 << 62)
 
 _WATCHDOG: Final = vars(watchdog)
 

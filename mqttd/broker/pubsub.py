@@ -132,6 +132,10 @@ class PubSub:
             receivers += self.forward(route.nodes, message)
         return receivers
 
+    def deliver_to(self, session: Session, message: Message) -> None:
+        """Deliver a message to one session that has not subscribed to it, with its own QoS."""
+        self._deliver(session, message, options_of(message.qos, False, True), None, {}, None)
+
     def forward(self, nodes: list[str], message: Message) -> int:
         """Hand a message to other nodes: the cluster's fabric takes it from here."""
         return 0

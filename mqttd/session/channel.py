@@ -489,7 +489,7 @@ class Channel(Timer):
                 pos = end
                 continue
             if kind == 0x40 and length == 2 and b0 == 0x40:
-                self._puback(data[p] << 8 | data[p + 1])
+                self._puback(data[p] << 8 | data[p + 1], 0)
             elif kind == 0x60 and length == 2 and b0 == 0x62:
                 self._pubrel(data[p] << 8 | data[p + 1])
             elif kind == 0x50 and length == 2 and b0 == 0x50:
@@ -806,6 +806,7 @@ class Channel(Timer):
         if grant is None:
             grant = node.grant(self, topic, qos, packet.retain)
         if not grant.allowed:
+            packet.topic = topic  # for a topic alias
             self._deny(packet)
             return
         if qos == 2 and not self._record_qos2(packet.packet_id):
@@ -862,7 +863,7 @@ class Channel(Timer):
 
     # -- acknowledgements ----------------------------------------------------------------------
 
-    def _puback(self, packet_id: int) -> None:
+    def _puback(self, packet_id: int, code: int) -> None:
         session = self.session
         assert session is not None
         inflight = session.inflight
@@ -878,7 +879,10 @@ class Channel(Timer):
             raise ProtocolViolation("PUBACK for a QoS 2 message")
         self.node.metrics.messages_acked += 1
         if self.node.tap_acked:
-            self.node.acked(session, delivery)
+            if code >= 0x80:
+                self.node.nacked(session, delivery, code)
+            else:
+                self.node.acked(session, delivery, packet_id)
         if session.waiting:
             session.drain()
 
@@ -896,12 +900,14 @@ class Channel(Timer):
         if delivery.qos == 1:
             raise ProtocolViolation("PUBREC for a QoS 1 message")
         if code >= 0x80:
+            if self.node.tap_acked and delivery is not RELEASED:
+                self.node.nacked(session, delivery, code)
             session.acknowledge(packet_id)
             return
         if delivery is not RELEASED:
             inflight[packet_id] = RELEASED
             if self.node.tap_acked:
-                self.node.acked(session, delivery)
+                self.node.acked(session, delivery, packet_id)
         self._answer(0x62, packet_id, 0)
 
     def _pubrel(self, packet_id: int) -> None:
@@ -930,6 +936,8 @@ class Channel(Timer):
         if delivery is not RELEASED:
             raise ProtocolViolation("PUBCOMP before PUBREL")
         session.acknowledge(packet_id)
+        if self.node.tap_completed:
+            self.node.completed(session, packet_id)
 
     # -- everything else -----------------------------------------------------------------------
 
@@ -955,7 +963,7 @@ class Channel(Timer):
         elif isinstance(packet, Disconnect):
             self._disconnect(packet)
         elif isinstance(packet, Puback):
-            self._puback(packet.packet_id)
+            self._puback(packet.packet_id, packet.reason_code)
         elif isinstance(packet, Pubrec):
             self._pubrec(packet.packet_id, packet.reason_code)
         elif isinstance(packet, Pubrel):
@@ -1058,6 +1066,12 @@ class Channel(Timer):
         """A PUBLISH for a client that allows topic aliases, with one where that is possible."""
         aliases = self.aliases
         return wire if aliases is None else aliases.shorten(wire, largest)
+
+    def send_info(self, info: object) -> None:
+        """Tell the client something: hook client.handle_info turns it into messages for it."""
+        session = self.session
+        if session is not None and self.state == OPEN:
+            self.node.handle_info(session, info)
 
     # -- end -----------------------------------------------------------------------------------
 

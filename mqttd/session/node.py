@@ -51,10 +51,6 @@ class Edge:
         """Address and port of the peer; ("", 0) when unknown."""
         raise NotImplementedError
 
-    def certificate(self, channel: Channel) -> object | None:
-        """The certificate the peer has proved to hold (`mqttd.types.Certificate`), or None."""
-        return None
-
     def identity(self, channel: Channel) -> object | None:
         """What the connection shows of the peer beyond its address: a `PeerIdentity`, or None."""
         return None
@@ -88,6 +84,7 @@ class Node:
         self.tap_publish: bool = False
         self.tap_delivered: bool = False
         self.tap_acked: bool = False
+        self.tap_completed: bool = False
         self.tap_dropped: bool = False
         #: The fast path may be taken: no hook needs single messages, no switch is off.
         self.fast: bool = settings.fast_path
@@ -199,8 +196,20 @@ class Node:
         """A message was written to a client (only with `tap_delivered`)."""
         raise NotImplementedError
 
-    def acked(self, session: Session, delivery: Delivery) -> None:
-        """A client acknowledged a message (only with `tap_acked`)."""
+    def acked(self, session: Session, delivery: Delivery, packet_id: int) -> None:
+        """A client acknowledged a message: PUBACK, PUBREC (only with `tap_acked`)."""
+        raise NotImplementedError
+
+    def completed(self, session: Session, packet_id: int) -> None:
+        """PUBCOMP ended a QoS 2 delivery (only with `tap_completed`)."""
+        raise NotImplementedError
+
+    def nacked(self, session: Session, delivery: Delivery, code: int) -> None:
+        """A client answered with an error (only with `tap_acked`)."""
+        raise NotImplementedError
+
+    def handle_info(self, session: Session, info: object) -> None:
+        """Somebody sent a client's channel a piece of information."""
         raise NotImplementedError
 
     def dropped(self, session: Session, delivery: Delivery, reason: str) -> None:

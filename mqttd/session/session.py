@@ -469,8 +469,6 @@ class Session(Timer):
         if delivery is None:
             return False
         self.node.metrics.messages_acked += 1
-        if self.node.tap_acked and delivery is not RELEASED:
-            self.node.acked(self, delivery)
         if self.waiting:
             self.drain()
         return True
