@@ -5,7 +5,7 @@
 
     offsets   bounds() ----> earliest .............. latest
     plan      blocks(start, end) -> headers only: prune by event mask and time
-    read      fetch(blocks) -> bytes, each block verified
+    read      split(read_run(run)) -> bytes, each block verified
 
 Rules that a silent loss has taught:
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from mqttd.pipeline.log.blocks import (
     HEADER_SIZE,
@@ -43,10 +43,21 @@ from mqttd.pipeline.log.files import (
 from mqttd.pipeline.log.retention import commit_group
 from mqttd.pipeline.log.schema import Event
 
-__all__ = ["Bounds", "DataLoss", "EventLog", "LogReader", "check_cover", "events", "find_time"]
+__all__ = [
+    "Bounds",
+    "DataLoss",
+    "EventLog",
+    "LogReader",
+    "Run",
+    "check_cover",
+    "events",
+    "find_time",
+    "runs_of",
+    "split",
+]
 
 #: Blocks that follow one another are read in pieces of about this size.
-READ_SIZE = 4 << 20
+READ_SIZE: Final = 4 << 20
 
 
 class DataLoss(Exception):
@@ -60,6 +71,17 @@ class Bounds(NamedTuple):
     latest: int
 
 
+class Run(NamedTuple):
+    """Blocks of one node that lie side by side: `size` bytes with the events [base, end)."""
+
+    node: str
+    segment: str
+    position: int
+    size: int
+    base: int
+    end: int
+
+
 class EventLog(Protocol):
     """What can be read from: `LogReader` and `mqttd.pipeline.log.pull.PullReader`."""
 
@@ -68,16 +90,16 @@ class EventLog(Protocol):
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now."""
 
-    def blocks(self, node: str, start: int, end: int) -> list[Block]:
+    def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """The headers of all blocks with an event in [start, end), in order.
 
-        Of what `bounds` saw. Raises DataLoss if they do not cover the range.
+        Of what `bounds` saw. Raises DataLoss if they do not cover the range (if `whole`).
         """
 
-    def fetch(self, blocks: Sequence[Block]) -> Iterator[memoryview]:
-        """The bytes of these blocks of one node, each verified.
+    def read_run(self, run: Run) -> bytes:
+        """The bytes of blocks that lie side by side; `split` takes them apart and verifies them.
 
-        Raises DataLoss when one of them is gone, Corrupt for a wrong checksum.
+        Raises DataLoss when they are gone.
         """
 
     def commit(self, group: str, nodes: dict[str, int]) -> None:
@@ -183,7 +205,7 @@ class LogReader:
         finally:
             os.close(fd)
 
-    def blocks(self, node: str, start: int, end: int) -> list[Block]:
+    def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """The blocks with an event in [start, end); see `EventLog.blocks`."""
         if node not in self._nodes:
             self._refresh(node)
@@ -198,43 +220,25 @@ class LogReader:
                 if block.base >= end:
                     break
                 found.append(block)
-        check_cover(found, node, start, end)
+        if whole:
+            check_cover(found, node, start, end)
         return found
 
-    def fetch(self, blocks: Sequence[Block]) -> Iterator[memoryview]:
-        """The bytes of each block, read in large pieces; see `EventLog.fetch`."""
-        at = 0
-        while at < len(blocks):
-            first = blocks[at]
-            stop, size = at + 1, first.size
-            while (
-                stop < len(blocks)
-                and blocks[stop].segment == first.segment
-                and blocks[stop].position == first.position + size
-                and size < READ_SIZE
-            ):
-                size += blocks[stop].size
-                stop += 1
-            data = memoryview(self._read(first, size, blocks[stop - 1].end))
-            for block in blocks[at:stop]:
-                start = block.position - first.position
-                piece = data[start : start + block.size]
-                check_block(piece, block)
-                yield piece
-            at = stop
-
-    def _read(self, block: Block, size: int, end: int) -> bytes:
-        path = os.path.join(self.path, block.node, block.segment)
+    def read_run(self, run: Run) -> bytes:
+        """The bytes of a run; see `EventLog.read_run`."""
+        path = os.path.join(self.path, run.node, run.segment)
         try:
             with open(path, "rb", buffering=0) as file:
-                data = os.pread(file.fileno(), size, block.position)
+                data = os.pread(file.fileno(), run.size, run.position)
         except FileNotFoundError:
             raise DataLoss(
-                f"events {block.base} to {end - 1} of node {block.node} were deleted while they"
+                f"events {run.base} to {run.end - 1} of node {run.node} were deleted while they"
                 " were read (retention)"
             ) from None
-        if len(data) != size:
-            raise DataLoss(f"{path}: {size} bytes at {block.position} expected, {len(data)} there")
+        if len(data) != run.size:
+            raise DataLoss(
+                f"{path}: {run.size} bytes at {run.position} expected, {len(data)} there"
+            )
         return data
 
     def commit(self, group: str, nodes: dict[str, int]) -> None:
@@ -245,18 +249,55 @@ class LogReader:
         """Nothing is kept open."""
 
 
-def check_block(data: memoryview, block: Block) -> None:
-    """Raise Corrupt unless `data` is the block that was planned, unharmed."""
-    found = parse_header(data, block.node, block.segment, block.position)
-    if (found.base, found.rows, found.size) != (block.base, block.rows, block.size):
+def runs_of(blocks: Sequence[Block], most: int = READ_SIZE) -> list[Run]:
+    """Blocks of one node as ranges of bytes, each of blocks that lie side by side.
+
+    A run has about `most` bytes at most, and at least one block.
+    """
+    found: list[Run] = []
+    run: Run | None = None
+    for block in blocks:
+        if (
+            run is not None
+            and block.segment == run.segment
+            and block.position == run.position + run.size
+            and block.base == run.end
+            and run.size + block.size <= most
+        ):
+            run = run._replace(size=run.size + block.size, end=block.end)
+            found[-1] = run
+        else:
+            run = Run(block.node, block.segment, block.position, block.size, block.base, block.end)
+            found.append(run)
+    return found
+
+
+def split(data: bytes | memoryview, run: Run) -> Iterator[memoryview]:
+    """The blocks in the bytes of a run, each verified.
+
+    Raises Corrupt if the bytes are not exactly the blocks that were planned, unharmed.
+    """
+    view = memoryview(data)
+    at, offset = 0, run.base
+    where = f"{run.segment}:{run.position}"
+    while at < len(view):
+        block = parse_header(view[at:], run.node, run.segment, run.position + at)
+        piece = view[at : at + block.size]
+        if block.base != offset or len(piece) != block.size:
+            raise Corrupt(
+                f"{where}: event {offset} of node {run.node} expected, {block.base} found"
+            )
+        if not verify(piece):
+            raise Corrupt(
+                f"{where}: wrong checksum, events {block.base} to {block.end - 1} of node"
+                f" {run.node}"
+            )
+        yield piece
+        at += block.size
+        offset = block.end
+    if offset != run.end:
         raise Corrupt(
-            f"{block.segment}:{block.position}: events {block.base} to {block.end - 1} of node"
-            f" {block.node} expected, {found.base} to {found.end - 1} found"
-        )
-    if not verify(data):
-        raise Corrupt(
-            f"{block.segment}:{block.position}: wrong checksum, events {block.base} to"
-            f" {block.end - 1} of node {block.node}"
+            f"{where}: events up to {run.end - 1} of node {run.node} expected, {offset - 1} found"
         )
 
 
@@ -265,10 +306,11 @@ def events(log: EventLog, node: str, start: int, end: int) -> Iterator[Event]:
 
     A gap comes as one `log.gap`, from the range that its first offset is in.
     """
-    for data in log.fetch(log.blocks(node, start, end)):
-        for event in decode_block(data, node):
-            if start <= event.seq < end:
-                yield event
+    for run in runs_of(log.blocks(node, start, end)):
+        for data in split(log.read_run(run), run):
+            for event in decode_block(data, node):
+                if start <= event.seq < end:
+                    yield event
 
 
 def find_time(log: EventLog, node: str, time: int) -> int:

@@ -192,6 +192,8 @@ class Writer:
         """Append blocks, the first of which has offset `next`.
 
         Raises OSError when the disk does not take them: those before `next` are in the log.
+        With `fsync`, what is in the log is on the disk only when a later call succeeds, which
+        may be one without blocks.
         """
         at = 0
         while at < len(blocks):
