@@ -27,8 +27,8 @@ its author did not (CVE-2017-7650): an allow rule then matches nothing, a deny r
 that begins as it does.  A client without such a value has no topics of its own: neither matches.
 
 Promise: a decision costs what the topic's levels and the matching rules cost, about 10 µs with
-10,000 rules.  A filter with ``+`` may cost as many steps as there are different words in that
-level of the deny rules.  Lists in one scan were simpler, and 100 times dearer at 10,000 rules.
+10,000 rules; rules that cannot match do not add to it, also where a filter's ``+`` meets thousands
+of words (`_Fan`).  Lists in one scan were simpler, and 100 times dearer at 10,000 rules.
 """
 
 from __future__ import annotations
@@ -93,12 +93,17 @@ class AclRules:
         self._users: dict[str, _Table] = {}
         self._clients: dict[str, _Table] = {}
         self._networks = _Networks()
+        self._denying: set[_Table] = set()
         self._tables_of: dict[tuple[str | None, str, str], tuple[_Table, ...]] = {}
         for number, rule in enumerate(self.rules):
             verdict = Verdict.ALLOW if rule.allow else Verdict.DENY
             self._decisions.append(Decision(verdict, str(rule), "acl"))
             for table in self._tables(rule.who):
                 table.add(number, rule)
+                if not rule.allow:
+                    self._denying.add(table)
+        for table in self._denying:
+            table.spread()
 
     @classmethod
     def from_text(cls, text: str, source: str = "acl.conf") -> AclRules:
@@ -412,6 +417,11 @@ class _Table:
         if ACTION_SUBSCRIBE in rule.kinds:
             self.subscribe.add(number, rule)
 
+    def spread(self) -> None:
+        """All rules are in: index what a filter with ``+`` may have to search."""
+        if self.subscribe.deny is not None:
+            self.subscribe.deny.spread()
+
 
 class _Side:
     """The rules of a table that are about publishing, or about subscribing.
@@ -468,7 +478,7 @@ class _Node:
     ``lowest``, as rules are added in their order.
     """
 
-    __slots__ = ("children", "ends", "hashes", "lowest", "plus", "templates")
+    __slots__ = ("children", "ends", "fan", "hashes", "lowest", "plus", "templates")
 
     def __init__(self, lowest: int) -> None:
         self.lowest = lowest
@@ -477,6 +487,23 @@ class _Node:
         self.templates: dict[tuple[str, ...], _Node] | None = None
         self.ends: list[int] = []
         self.hashes: list[int] = []
+        self.fan: _Fan | None = None
+
+    def below(self) -> list[_Node]:
+        """The levels below, whatever leads to them."""
+        found = list(self.children.values())
+        if self.plus is not None:
+            found.append(self.plus)
+        if self.templates is not None:
+            found += self.templates.values()
+        return found
+
+    def spread(self) -> None:
+        """Give each level with many words below, from here on, its `_Fan`."""
+        if len(self.children) >= _MANY:
+            self.fan = _Fan(self)
+        for node in self.below():
+            node.spread()
 
     def add(self, number: int, topic_filter: str) -> None:
         node = self
@@ -501,6 +528,89 @@ class _Node:
         if child is None:
             child = self.children[word] = _Node(number)
         return child
+
+
+class _Fan:
+    """Which of a level's many children can hold what a filter asks for behind its ``+``.
+
+    ::
+
+        plant/1/secret  plant/2/secret ... plant/9999/secret     asked: plant/+/open     none
+
+    Offsets count from the children: what follows directly has offset 1.  A child is listed under
+    each word at each offset below it; under ``open`` at an offset where anything may stand
+    (``+``, a placeholder, or ``#`` before it); under ``ends`` at an offset where a rule may end.
+    """
+
+    __slots__ = ("ends", "most", "open", "words")
+
+    def __init__(self, node: _Node) -> None:
+        reaches = {name: _Reach(child) for name, child in node.children.items()}
+        #: the largest offset that occurs; beyond it only ``#`` reaches
+        self.most: int = max(reach.most for reach in reaches.values()) + 1
+        self.words: dict[tuple[int, str], list[tuple[str, _Node]]] = {}
+        self.open: list[list[tuple[str, _Node]]] = [[] for _ in range(self.most + 1)]
+        self.ends: list[list[tuple[str, _Node]]] = [[] for _ in range(self.most + 1)]
+        for name, child in node.children.items():
+            reach = reaches[name]
+            for key in reach.words:
+                self.words.setdefault(key, []).append((name, child))
+            for offset in range(self.most + 1):
+                if offset in reach.wild or offset > reach.hash:
+                    self.open[offset].append((name, child))
+                if offset in reach.ends or offset >= reach.hash:
+                    self.ends[offset].append((name, child))
+
+    def may_match(self, words: list[str], i: int) -> tuple[list[tuple[str, _Node]], ...] | None:
+        """The children that `words` from `i` on (a ``+``) can lead to; None for all."""
+        best: tuple[list[tuple[str, _Node]], ...] | None = None
+        fewest = -1
+        for offset in range(1, len(words) - i):
+            word = words[i + offset]
+            if word == "+":
+                continue
+            if word == "#":
+                return best
+            found = self.words.get((offset, word), [])
+            anything = self.open[offset if offset < self.most else self.most]
+            count = len(found) + len(anything)
+            if fewest < 0 or count < fewest:
+                fewest, best = count, (found, anything)
+        last = len(words) - i - 1
+        ends = self.ends[last if last < self.most else self.most]
+        return (ends,) if fewest < 0 or len(ends) < fewest else best
+
+
+class _Reach:
+    """What there is at and below a level, by offset; ``hash`` is the first ``#``, or far away."""
+
+    __slots__ = ("ends", "hash", "most", "wild", "words")
+
+    def __init__(self, node: _Node) -> None:
+        self.words: set[tuple[int, str]] = set()
+        self.wild: set[int] = set()
+        self.ends: set[int] = set()
+        self.hash: int = 1 << 30
+        self.most: int = 0
+        level = [node]
+        while level:
+            if any(each.ends for each in level):
+                self.ends.add(self.most)
+            if self.hash > self.most and any(each.hashes for each in level):
+                self.hash = self.most
+            under: list[_Node] = []
+            for each in level:
+                self.words.update((self.most + 1, word) for word in each.children)
+                if each.plus is not None or each.templates is not None:
+                    self.wild.add(self.most + 1)
+                under += each.below()
+            if under:
+                self.most += 1
+            level = under
+
+
+#: Words below a level from which it has a `_Fan`.
+_MANY: Final = 16
 
 
 # The recursions below end with the rules' own depth, which the parser bounds: a deep topic
@@ -556,11 +666,13 @@ def _overlapping(node: _Node, asked: _Asked, i: int) -> None:
     if node.plus is not None and not dollar:
         _overlapping(node.plus, asked, i + 1)
     if any_word:
-        for name, child in node.children.items():
-            if child.lowest >= asked.best:
-                break
-            if i > 0 or not name.startswith("$"):
-                _overlapping(child, asked, i + 1)
+        found = node.fan.may_match(words, i) if node.fan is not None else None
+        for children in (node.children.items(),) if found is None else found:
+            for name, child in children:
+                if child.lowest >= asked.best:
+                    break
+                if i > 0 or not name.startswith("$"):
+                    _overlapping(child, asked, i + 1)
     else:
         literal = node.children.get(word)
         if literal is not None:

@@ -967,8 +967,8 @@ class AclShadow(Struct, frozen=True, kw_only=True):
     file: Annotated[
         str,
         _path(
-            "File with the candidate; what it would decide otherwise is counted and sampled in the"
-            " log, see `mqttd-ctl acl shadow` and `acl promote`. Empty is none.",
+            "File with the candidate, empty for none; what it would decide otherwise is counted"
+            " and sampled in the log (`mqttd-ctl acl shadow`, `acl promote`).",
             pattern=r"^[^\0]*$",
         ),
     ] = ""
