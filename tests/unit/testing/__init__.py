@@ -1,0 +1,1 @@
+"""Tests of what plugin authors test with."""
