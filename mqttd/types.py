@@ -34,7 +34,6 @@ __all__ = [
     "AuthOk",
     "AuthResult",
     "AuthVerdict",
-    "Certificate",
     "ClientInfo",
     "Decision",
     "HookResult",
@@ -47,19 +46,6 @@ ACTION_PUBLISH: Final = "publish"
 ACTION_SUBSCRIBE: Final = "subscribe"
 
 
-@dataclass(slots=True, frozen=True)
-class Certificate:
-    """A certificate that a peer has proved to hold, as the listener verified it.
-
-    The subject's common name, the whole subject as in RFC 4514 (``"CN=a,O=b"``), and the subject
-    alternative names (``"DNS:a.example"``, ``"URI:..."``, ``"email:..."``, ``"IP:..."``).
-    """
-
-    common_name: str | None
-    subject: str
-    sans: tuple[str, ...] = ()
-
-
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ClientInfo:
     """Who a client is: what it said in CONNECT and what its connection shows.
@@ -70,8 +56,10 @@ class ClientInfo:
     ``peerhost`` is an IP address in text form, or ``"unix"`` (or a path) for a Unix socket.
     ``keep_alive`` is in seconds.  ``protocol_version`` is 3, 4 or 5.
 
-    ``cert_common_name``, ``cert_subject`` and ``cert_sans`` are those of its `Certificate`;
-    ``cert_subject`` is None without one.
+    The certificate that the client proved to hold, verified by the listener: its subject's
+    common name, the whole subject (``"CN=a,O=b"``, RFC 4514) and the subject alternative names
+    (``"DNS:a.example"``, ``"URI:..."``, ``"email:..."``, ``"IP:..."``).  ``cert_subject`` is None
+    without a certificate.
     """
 
     client_id: str

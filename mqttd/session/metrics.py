@@ -57,6 +57,10 @@ class Metrics:
         "malformed_packets",
         "keepalive_timeouts",
         "connect_timeouts",
+        "clients_kicked",
+        "auth_expired",
+        "auth_revoked",
+        "reauthentications",
         "sessions_created",
         "sessions_resumed",
         "sessions_takenover",
@@ -100,6 +104,10 @@ class Metrics:
         self.malformed_packets: int = 0
         self.keepalive_timeouts: int = 0
         self.connect_timeouts: int = 0
+        self.clients_kicked: int = 0
+        self.auth_expired: int = 0
+        self.auth_revoked: int = 0
+        self.reauthentications: int = 0
         self.sessions_created: int = 0
         self.sessions_resumed: int = 0
         self.sessions_takenover: int = 0
@@ -167,6 +175,10 @@ COUNTERS: Final[tuple[str, ...]] = (
     "malformed_packets",
     "keepalive_timeouts",
     "connect_timeouts",
+    "clients_kicked",
+    "auth_expired",
+    "auth_revoked",
+    "reauthentications",
     "sessions_created",
     "sessions_resumed",
     "sessions_takenover",
