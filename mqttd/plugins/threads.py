@@ -73,7 +73,7 @@ class Threads:
             f, args, done = task
             ok, result = _run(f, args)
             if self.stopped:
-                break
+                break  # type: ignore[unreachable]  # another thread sets it
             self.reactor.callFromThread(self._deliver, done, ok, result)
             del task, f, args, done, result
 

@@ -430,7 +430,7 @@ class Session(Timer):
         """Go on with retained messages while the window and the output have room."""
         channel = self.channel
         replays = self.replays
-        if channel is None or replays is None or self.mqueue is not None:
+        if channel is None or replays is None:
             return
         settings = self.node.settings
         while replays:

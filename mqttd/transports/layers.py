@@ -379,7 +379,8 @@ class LayeredStream(StreamEdge):
         """Bytes from the transport."""
         channel = self.channel
         stack = self.stack
-        if channel is None or stack.ended:
+        over = stack.ended  # a copy: the type checker takes what it saw here for settled
+        if channel is None or over:
             return
         plain = stack.received(data)
         said = stack.answers()
