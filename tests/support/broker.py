@@ -24,6 +24,18 @@ READY: Final = re.compile(r"mqttd ready: .*?\btcp \S*?:(\d+)")
 START_DEADLINE: Final = 20.0  # seconds
 STOP_DEADLINE: Final = 10.0
 
+#: What comes before the `program` of `start_broker`.
+PROGRAM: Final = """\
+from twisted.application.service import Application
+from mqttd.service import Options, makeService
+
+options = Options()
+options.parseOptions(["--config", {config!r}])
+service = makeService(options)
+application = Application("mqttd")
+service.setServiceParent(application)
+"""
+
 Settings = Mapping[str, Any]
 
 
@@ -66,13 +78,15 @@ def start_broker(
     *,
     acl: str = "{allow, all}.\n",
     files: Mapping[str, str] | None = None,
+    program: str = "",
     **overrides: Any,
 ) -> Broker:
     """Start a broker below `tmp_path` and wait until it is ready.
 
     Keyword arguments are configuration tables merged over the defaults:
     ``start_broker(tmp_path, session={"retry_interval": "1s"})``. `acl` is the text of acl.conf,
-    `files` are more files (name -> text) to lay beside the configuration.
+    `files` are more files (name -> text) to lay beside the configuration. `program` is Python text
+    that gets the `MqttdService` as `service` before it starts, for what a configuration cannot say.
     Raises RuntimeError with the broker's output when it does not get ready.
     """
     etc = tmp_path / "etc"
@@ -92,8 +106,13 @@ def start_broker(
         path.write_text(text)
         path.chmod(0o600)
     twistd = Path(sys.executable).parent / "twistd"
+    command = [twistd, "-n", "--pidfile=", "mqttd", "--config", config]
+    if program:
+        tac = etc / "broker.tac"
+        tac.write_text(PROGRAM.format(config=str(config)) + program)
+        command = [twistd, "-n", "--pidfile=", "-y", tac]
     process = subprocess.Popen(
-        [twistd, "-n", "--pidfile=", "mqttd", "--config", config],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

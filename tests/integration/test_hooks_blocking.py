@@ -1,0 +1,135 @@
+"""Callbacks that block the reactor of a real broker are broken off, and nobody else notices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+
+#: Calls of each kind, and what one may cost another client in seconds: 50 ms is the promise, the
+#: rest is for a machine that does other work. All of these callbacks would block for 5 s or more.
+CALLS = 5
+LIMIT = 1.0
+
+PROGRAM = '''
+import hashlib, socket, time
+from mqttd.broker.budget import Budget
+from mqttd.types import OK
+
+mine, other = socket.socketpair()
+
+def loop():
+    i = 0
+    while True:
+        i += 1
+
+def swallow():
+    """Takes the first exception for its own business."""
+    try:
+        time.sleep(5)
+    except BaseException:
+        time.sleep(5)
+
+def nested():
+    """Calls into the broker, where another callback blocks."""
+    service.broker.publish_text("bad/sleep", b"")
+    time.sleep(5)
+
+HOW = {
+    "sleep": lambda: time.sleep(5),
+    "loop": loop,
+    "recv": lambda: mine.recv(1),
+    "swallow": swallow,
+    "nested": nested,
+    "c-code": lambda: hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 6_000_000),
+}
+
+def on_message_publish(message):
+    kind, _, how = message.topic.partition("/")
+    if kind == "bad":
+        HOW[how]()
+    return OK
+
+def count(message, counts):
+    counts[message.topic] = counts.get(message.topic, 0) + 1
+    if message.topic == "worse":
+        time.sleep(5)
+
+bad = Budget("bad", error_limit=1000)
+service.hooks.hook("message.publish", on_message_publish, owner=bad)
+worse = Budget("worse", "deny", error_limit=4, retry_after=1)
+service.hooks.hook("message.publish", count, ({},), owner=worse)
+'''
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = start_broker(tmp_path_factory.mktemp("blocking"), program=PROGRAM)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+    assert "Server Shut Down" in broker.output  # Twisted's own signal handlers still work
+
+
+def client(broker: Broker, name: str) -> RawClient:
+    made = RawClient(broker.port, deadline=20)
+    made.connect(name)
+    return made
+
+
+def wait_for(broker: Broker, text: str, count: int = 1) -> None:
+    until = time.monotonic() + 20
+    while broker.output.count(text) < count:
+        assert time.monotonic() < until, f"not {count} times {text!r} in:\n{broker.output}"
+        time.sleep(0.02)
+
+
+def round_trip(victim: RawClient, topic: str) -> float:
+    start = time.monotonic()
+    victim.send(mq.publish(topic, b"ping", 1, 7))
+    victim.wait_for(mq.PUBACK)
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("how", ["sleep", "loop", "recv", "swallow", "nested"])
+def test_other_clients_hardly_notice_a_callback_that_blocks(broker: Broker, how: str) -> None:
+    villain, victim = client(broker, f"villain-{how}"), client(broker, f"victim-{how}")
+    before = broker.output.count("kept the reactor")
+    worst = 0.0
+    for _ in range(CALLS):
+        villain.send(mq.publish(f"bad/{how}", b""))
+        worst = max(worst, *(round_trip(victim, "ping") for _ in range(5)))
+        villain.ping()
+    print(f"{how}: {worst * 1000:.1f} ms at worst")
+    assert worst < LIMIT, broker.output
+    wait_for(broker, "bad kept the reactor for more than 20 ms", before + CALLS)
+
+
+def test_a_callback_stuck_in_c_code_is_reported_while_it_is(broker: Broker) -> None:
+    villain = client(broker, "villain-c")
+    villain.send(mq.publish("bad/c-code", b""))
+    wait_for(broker, "cannot be broken off")
+    assert "pbkdf2_hmac" in broker.output  # where it is stuck
+    villain.ping()
+
+
+def test_a_plugin_that_goes_on_blocking_is_quarantined_and_tried_again(broker: Broker) -> None:
+    villain, victim = client(broker, "villain"), client(broker, "victim")
+    victim.subscribe("ping")
+    for _ in range(4):
+        villain.publish("worse", b"")
+    wait_for(broker, "alarm raised: alarm='quarantine.worse'")
+    until = time.monotonic() + 20
+    while True:  # its policy is to deny: nothing is published until it answers again
+        victim.publish("ping", b"", qos=1)
+        if "alarm cleared: alarm='quarantine.worse'" in broker.output:
+            break
+        assert time.monotonic() < until, broker.output
+    victim.message(topic="ping")
+    villain.ping()
