@@ -1,0 +1,1 @@
+"""`mqttd-bench`: many clients from a few processes, which check what they receive."""
