@@ -76,7 +76,7 @@ class Inputs:
         good = self.good[version, role]
         data = bytearray(rnd.choice(good if rnd.random() < 0.8 else self.seeds))
         for _ in range(rnd.choice((0, 0, 1, 1, 1, 2, 2, 5))):
-            self._mutate(data)
+            self.mutate(data)
         return bytes(data) or b"\0"
 
     def body(self, version: int) -> tuple[int, bytes]:
@@ -87,7 +87,7 @@ class Inputs:
             start += 1
         return data[0], data[start + 1 :]
 
-    def _mutate(self, data: bytearray) -> None:
+    def mutate(self, data: bytearray) -> None:
         rnd = self.random
         kind = rnd.randrange(9)
         at = rnd.randrange(len(data) + 1)
@@ -122,7 +122,7 @@ class Inputs:
             fitting = allowed if allowed and rnd.random() < 0.9 else list(ONE_OF_EACH)
             body += ONE_OF_EACH[rnd.choice(fitting)]
         if rnd.random() < 0.5:
-            self._mutate(body)
+            self.mutate(body)
         length = len(body) + (rnd.randrange(-2, 3) if rnd.random() < 0.1 else 0)
         return bytes([max(0, length) & 0x7F]) + bytes(body)
 
