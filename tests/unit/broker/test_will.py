@@ -1,0 +1,59 @@
+"""The will: the right to publish it is asked for again when its time has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish, Subscribe, Subscription, Will
+from tests.support.memory import MemoryBroker, MemoryClient
+
+
+def drop(node: MemoryBroker, client: MemoryClient) -> None:
+    client.drop()
+
+
+def take_over(node: MemoryBroker, client: MemoryClient) -> None:
+    node.connect("c", client.version)
+
+
+def wait(node: MemoryBroker, client: MemoryClient) -> None:
+    client.drop()
+    node.advance(12_000)
+
+
+def expire(node: MemoryBroker, client: MemoryClient) -> None:
+    client.drop()
+    node.advance(6_000)
+
+
+ENDS: dict[str, tuple[Callable[[MemoryBroker, MemoryClient], None], int, int]] = {
+    # how the connection ends, session expiry, will delay
+    "the connection breaks": (drop, 0, 0),
+    "the session goes on": (drop, 100, 0),
+    "taken over": (take_over, 0, 0),
+    "the will delay passes": (wait, 100, 10),
+    "the session expires": (expire, 5, 10),
+}
+
+
+@pytest.mark.parametrize("revoked", [False, True], ids=["allowed", "revoked"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_will_needs_the_right_when_it_is_published(end: str, revoked: bool) -> None:
+    ended, expiry, delay = ENDS[end]
+    node = MemoryBroker()
+    watcher = node.connect("watcher")
+    watcher.send(Subscribe(1, [Subscription("wills/#", 0)]))
+    watcher.take()
+    will = Will("wills/c", b"gone", 0, False, {prop.WILL_DELAY_INTERVAL: delay})
+    client = node.connect("c", 5, will=will, properties={prop.SESSION_EXPIRY_INTERVAL: expiry})
+    if revoked:
+        node.access.denied.add("wills/c")
+        node.broker.access_changed()
+    ended(node, client)
+    got = [p.payload for p in watcher.take() if isinstance(p, Publish)]
+    assert got == ([] if revoked else [b"gone"])
+    assert node.broker.metrics.publishes_denied == (1 if revoked else 0)
+    assert node.broker.metrics.wills_published == (0 if revoked else 1)
