@@ -25,6 +25,7 @@ from mqttd.broker.hooks import POINTS
 from mqttd.broker.login import Login, module_of
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retainer import Retainer
+from mqttd.broker.revision import Revision
 from mqttd.broker.router import Router
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
@@ -125,6 +126,7 @@ class Broker(Node):
             settings.retained_max_payload,
         )
         self.pubsub = PubSub(self, self.router, self.retainer)
+        self.revision = Revision(self)
         #: The hook points somebody listens to: an unused point costs one look-up here.
         self.points: set[str] = {point for point in POINTS if hooks.listening(point)}
         self.hooks_changed("", False)
@@ -134,6 +136,8 @@ class Broker(Node):
     def hooks_changed(self, point: str, listening: bool) -> None:
         """A hook point gained or lost its listeners: precompute what the hot path asks."""
         self.epoch += 1
+        if point == "client.authorize":
+            self.revision.start()
         if listening:
             self.points.add(point)
         else:
@@ -153,9 +157,10 @@ class Broker(Node):
         )
 
     def access_changed(self) -> None:
-        """Rules, users or bans changed: every cached grant is asked for again."""
+        """Rules, users or bans changed: grants and subscriptions are asked for again."""
         self.epoch += 1
         self.grant_by_flags = bool(self.access.depends_on_qos_retain)
+        self.revision.start()
 
     def _run(self, point: str, session: Session, *args: object) -> None:
         """Tell a hook point about a client, when somebody listens."""
@@ -419,7 +424,7 @@ class Broker(Node):
             self._refuse(channel, connect, reasons.NOT_AUTHORIZED, "what was shown has expired")
             return
         will = connect.will
-        if will is not None and not self._authorize(
+        if will is not None and not self.authorize(
             client, Action(_PUBLISH, will.qos, will.retain), will.topic
         ):
             self._refuse(
@@ -452,8 +457,11 @@ class Broker(Node):
         self, channel: Channel, connect: Connect, client: ClientInfo, old: Session | None
     ) -> None:
         metrics = self.metrics
+        before: ClientInfo | None = None
         if old is not None:
             self._take_over(old, connect.clean_start)
+            known = old.client
+            before = known if isinstance(known, ClientInfo) else None
             if connect.clean_start or self.sessions.get(connect.client_id) is not old:
                 if self.sessions.get(connect.client_id) is old:
                     self._end_session(old, "session.discarded", "clean start")
@@ -468,6 +476,8 @@ class Broker(Node):
         else:
             metrics.sessions_resumed += 1
         self.remember(session, client)
+        if present:
+            self.revision.resumed(session, before, client)
         self._set_expiry(session, connect)
         self._set_will(session, connect.will, client)
         properties = self._connack_properties(connect, channel.assigned)
@@ -572,6 +582,7 @@ class Broker(Node):
             self.metrics.sessions_takenover += 1
             self._run("session.takenover", session)
             self._run("client.disconnected", session, "taken over")
+            session.client = self.client_of(session)
             session.detach()
             channel.session = None
             channel.close(reasons.SESSION_TAKEN_OVER, "session taken over")
@@ -598,6 +609,9 @@ class Broker(Node):
         if session is None or session.channel is not channel:
             return
         self._run("client.disconnected", session, channel.close_reason)
+        if session.expiry_interval or session.will is not None:
+            # Its address goes with the connection, and rules may ask for it.
+            session.client = self.client_of(session)
         session.detach()
         if session.expiry_interval == 0:
             self._publish_will(session)
@@ -641,6 +655,12 @@ class Broker(Node):
         if will is None:
             return
         session.will = None
+        if session.client is not None and not self.authorize(
+            self.client_of(session), Action(_PUBLISH, will.qos, will.retain), will.topic
+        ):
+            self.metrics.publishes_denied += 1
+            self.metrics.dropped_denied += 1
+            return
         self.metrics.wills_published += 1
         expires_at = self.now + will.expires_at * 1000 if will.expires_at else 0
         self.publish(
@@ -736,11 +756,15 @@ class Broker(Node):
         session = channel.session
         assert session is not None
         action = Action(_PUBLISH, qos, retain)
-        allowed = self._authorize(self.client_of(session), action, topic)
+        allowed = self.authorize(self.client_of(session), action, topic)
         return Grant(self.router.route(topic), topic, allowed, self.epoch)
 
-    def _authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
-        """Hook client.authorize first, then the chain."""
+    def may_still_publish(self, message: Message) -> bool:
+        """Whether the publisher of a retained message would be allowed to publish it now."""
+        return self.revision.may_still_publish(message)
+
+    def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        """May `client` do this? Hook client.authorize first, then the chain."""
         if "client.authorize" in self.points:
             _, verdict = self.hooks.run_hooks(
                 "client.authorize", (client, action, topic), Verdict.IGNORE
@@ -760,6 +784,8 @@ class Broker(Node):
                 self._message_dropped(message, "hook")
                 return 0
             message = changed
+        if message.retain and message.client_id:
+            self.revision.stamp(message)
         receivers = self.pubsub.publish(message)
         if receivers <= 0 and self.tap_dropped:
             self._message_dropped(message, "retained_full" if receivers else "no_subscriber")
@@ -907,7 +933,7 @@ class Broker(Node):
         validate_topic_filter(topic_filter, settings.max_topic_levels)
         if len(topic_filter) > settings.max_topic_length:
             return reasons.TOPIC_FILTER_INVALID
-        if not self._authorize(client, Action(_SUBSCRIBE, subscription.qos), topic_filter):
+        if not self.authorize(client, Action(_SUBSCRIBE, subscription.qos), topic_filter):
             self.metrics.subscribes_denied += 1
             return reasons.NOT_AUTHORIZED
         qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos

@@ -153,6 +153,7 @@ class Login(Timer):
         broker.metrics.reauthentications += 1
         broker.remember(session, client)
         channel.grants = None
+        broker.revision.revise(session)
         self.module = result.module
         self.expire(result.expires_at)
         self._send(reasons.SUCCESS, result.data)

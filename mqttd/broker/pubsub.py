@@ -37,9 +37,12 @@ __all__ = ["PubSub", "RetainedReplay"]
 class RetainedReplay(Replay):
     """Retained messages of one new subscription, taken a page at a time."""
 
-    __slots__ = ("_cursor", "_identifiers", "_page", "_qos", "_at")
+    __slots__ = ("_cursor", "_identifiers", "_page", "_qos", "_at", "topic_filter")
 
-    def __init__(self, cursor: RetainedCursor, qos: int, identifiers: list[int] | None) -> None:
+    def __init__(
+        self, topic_filter: str, cursor: RetainedCursor, qos: int, identifiers: list[int] | None
+    ) -> None:
+        self.topic_filter = topic_filter
         self._cursor = cursor
         self._qos = qos
         self._identifiers = identifiers
@@ -59,6 +62,8 @@ class RetainedReplay(Replay):
             self._at += 1
             assert isinstance(message, Message)
             if message.expires_at and message.expires_at <= now:
+                continue
+            if message.peerhost and not session.node.may_still_publish(message):
                 continue
             qos = message.qos if message.qos < self._qos else self._qos
             return Delivery.of(message, qos, True, session.v5, self._identifiers, now)
@@ -215,7 +220,8 @@ class PubSub:
         cursor = self.retainer.match(topic_filter, self.node.now)
         if session.replays is None:
             session.replays = []
-        session.replays.append(RetainedReplay(cursor, qos, [identifier] if identifier else None))
+        identifiers = [identifier] if identifier else None
+        session.replays.append(RetainedReplay(topic_filter, cursor, qos, identifiers))
         session.waiting = True
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
@@ -237,9 +243,10 @@ class PubSub:
         for full_filter in list(held):
             self.unsubscribe(session, full_filter)
         for delivery in session.shared():
-            self._redispatch(delivery)
+            self.redispatch(delivery)
 
-    def _redispatch(self, delivery: Delivery) -> None:
+    def redispatch(self, delivery: Delivery) -> None:
+        """Give a delivery of a shared group to another member."""
         group = delivery.group
         assert isinstance(group, Group)
         message = delivery.get_message(self.node.next_message_id())

@@ -590,7 +590,8 @@ class Channel(Timer):
             else:
                 grant.block = data[topic_end + 2 if qos else topic_end : body]
         grant.fast = grant.allowed and grant.route.plain and not expires
-        if settings.cache_grants:
+        # A refusal is not kept: each is counted and told with its rule.
+        if settings.cache_grants and grant.allowed:
             # A topic alias that is set anew throws all grants away, see `_alias`.
             grants = self.grants
             if grants is None:

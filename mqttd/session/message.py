@@ -33,10 +33,12 @@ class Message:
     """
 
     __slots__ = (
+        "checked",
         "client_id",
         "expires_at",
         "id",
         "payload",
+        "peerhost",
         "properties",
         "qos",
         "retain",
@@ -65,6 +67,10 @@ class Message:
         self.client_id = client_id
         self.username = username
         self.expires_at = expires_at
+        #: Retained: the publisher's address, if its right to the topic may be looked at again,
+        #: and the node's epoch when it was.
+        self.peerhost: str = ""
+        self.checked: int = 0
 
     @property
     def timestamp(self) -> int:

@@ -20,6 +20,7 @@ DROP_REASONS: Final[dict[str, str]] = {
     "slow_consumer": "the connection's output was above its high watermark (QoS 0)",
     "offline_qos0": "QoS 0 for a client that is away, and store_qos0 is off",
     "denied": "the publisher has no right to the topic",
+    "revoked": "a right that it needed was taken back",
     "hook": "a message.publish hook stopped it",
     "session_ended": "the session ended before it could be sent",
     "retained_full": "the retained store was full or the payload too large for it",
@@ -47,6 +48,7 @@ class Metrics:
         "dropped_slow_consumer",
         "dropped_offline_qos0",
         "dropped_denied",
+        "dropped_revoked",
         "dropped_hook",
         "dropped_session_ended",
         "dropped_retained_full",
@@ -70,6 +72,7 @@ class Metrics:
         "subscribes",
         "unsubscribes",
         "subscribes_denied",
+        "subscriptions_revoked",
         "publishes_denied",
         "grants_built",
         "routes_built",
@@ -94,6 +97,7 @@ class Metrics:
         self.dropped_slow_consumer: int = 0
         self.dropped_offline_qos0: int = 0
         self.dropped_denied: int = 0
+        self.dropped_revoked: int = 0
         self.dropped_hook: int = 0
         self.dropped_session_ended: int = 0
         self.dropped_retained_full: int = 0
@@ -117,6 +121,7 @@ class Metrics:
         self.subscribes: int = 0
         self.unsubscribes: int = 0
         self.subscribes_denied: int = 0
+        self.subscriptions_revoked: int = 0
         self.publishes_denied: int = 0
         self.grants_built: int = 0
         self.routes_built: int = 0
@@ -131,6 +136,7 @@ class Metrics:
             + self.dropped_slow_consumer
             + self.dropped_offline_qos0
             + self.dropped_denied
+            + self.dropped_revoked
             + self.dropped_hook
             + self.dropped_session_ended
             + self.dropped_retained_full
@@ -165,6 +171,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "dropped_slow_consumer",
     "dropped_offline_qos0",
     "dropped_denied",
+    "dropped_revoked",
     "dropped_hook",
     "dropped_session_ended",
     "dropped_retained_full",
@@ -188,6 +195,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "subscribes",
     "unsubscribes",
     "subscribes_denied",
+    "subscriptions_revoked",
     "publishes_denied",
     "grants_built",
     "routes_built",

@@ -154,6 +154,10 @@ class Node:
         """
         raise NotImplementedError
 
+    def may_still_publish(self, message: Message) -> bool:
+        """Whether the publisher of a retained message would be allowed to publish it now."""
+        raise NotImplementedError
+
     def subscribe(self, channel: Channel, packet: Subscribe) -> None:
         """Serve a SUBSCRIBE: SUBACK and retained messages go to the channel's output."""
         raise NotImplementedError

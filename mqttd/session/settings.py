@@ -54,6 +54,8 @@ class Settings:
         self.low_watermark: int = 256 << 10
         self.backlog: int = 256 << 20
         self.deny_disconnect: bool = False
+        #: A subscription that is revoked takes the connection along.
+        self.revoke_disconnect: bool = False
         #: Cached grants per connection; past it the cache starts anew.
         self.max_grants: int = 1024
         #: Switches of the optimisations: the slow twin must give the same bytes (tests use them).

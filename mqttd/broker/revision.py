@@ -1,0 +1,255 @@
+"""What a client was allowed before stops when it is allowed no longer: rights looked at again.
+
+::
+
+    access_changed ──► epoch + 1       every cached grant is asked for again
+                  └──► Revision.start  all subscriptions, in slices, other work in between
+                          │ no longer allowed
+                          ├── the subscription ends, its replay of retained messages too
+                          ├── what is queued for it is dropped (a shared one goes to the group)
+                          └── acl.on_revoke = "disconnect": DISCONNECT 0x87
+
+Looked at again as well: the subscriptions of a session that comes back as somebody else's equal
+(another address, other rights), a will when it is published, and the publisher of a retained
+message when it is delivered to a new subscriber (CVE-2018-12546).
+
+Promise: one slice asks for `SLICE` rights, a few milliseconds, whatever the number of sessions; a
+change during a revision starts it anew.  MQTT 5.0, 4.13 (0x87 Not authorized).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mqttd.broker.pubsub import RetainedReplay
+from mqttd.broker.trie import Trie
+from mqttd.codec import reasons
+from mqttd.codec.topic import split_shared
+from mqttd.session.message import RELEASED, Delivery, Message
+from mqttd.session.mqueue import MQueue
+from mqttd.session.route import QOS_MASK
+from mqttd.session.session import Session
+from mqttd.types import Action, ClientInfo
+
+if TYPE_CHECKING:
+    from mqttd.broker.broker import Broker
+
+__all__ = ["SLICE", "Revision"]
+
+#: Rights asked for in one turn.
+SLICE: Final = 200
+
+_SUBSCRIBE: Final = "subscribe"
+_PUBLISH: Final = "publish"
+
+
+class Revision:
+    """Looks at the rights of a broker's sessions again."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        #: revisions that have come to their end
+        self.done: int = 0
+        self._sessions: list[str] = []
+        self._filters: list[str] = []
+        self._revoked: list[str] = []
+        self._session: Session | None = None
+        self._scheduled = False
+
+    @property
+    def running(self) -> bool:
+        """Some sessions have not been looked at since the last change."""
+        return bool(self._sessions) or self._session is not None
+
+    def start(self) -> None:
+        """Look at all sessions, from the next turn on."""
+        self._sessions = list(self.broker.sessions)
+        self._session = None
+        if self._sessions and not self._scheduled:
+            self._scheduled = True
+            self.broker.soon(self._slice)
+
+    def _slice(self) -> None:
+        self._scheduled = False
+        left = SLICE
+        while left > 0 and self.running:
+            session = self._session
+            if session is None:
+                session = self.broker.sessions.get(self._sessions.pop())
+                left -= 1
+                if session is None or session.subscriptions is None:
+                    continue
+                self._session = session
+                self._filters = list(session.subscriptions)
+                self._revoked = []
+            at = max(len(self._filters) - max(left, 1), 0)
+            now = self._filters[at:]
+            del self._filters[at:]
+            left -= len(now)
+            self._revoked += self._no_longer(session, now)
+            if not self._filters:
+                self._session = None
+                self._end(session, self._revoked)
+        if self.running:
+            self._scheduled = True
+            self.broker.soon(self._slice)
+        else:
+            self.done += 1
+        self.broker.perform()
+
+    # -- subscriptions -------------------------------------------------------------------------
+
+    def revise(self, session: Session) -> int:
+        """Look at one session at once; returns how many of its subscriptions ended."""
+        if session.subscriptions is None:
+            return 0
+        revoked = self._no_longer(session, list(session.subscriptions))
+        self._end(session, revoked)
+        return len(revoked)
+
+    def resumed(self, session: Session, before: ClientInfo | None, client: ClientInfo) -> None:
+        """A session is about to go on with `client`: look at it unless nothing can differ."""
+        if (
+            before is None
+            or self.running
+            or before.peerhost != client.peerhost
+            or before.superuser != client.superuser
+            or before.acl is not None
+            or client.acl is not None
+            or before.attributes != client.attributes
+            or before.cert_common_name != client.cert_common_name
+        ):
+            self.revise(session)
+
+    def _no_longer(self, session: Session, filters: list[str]) -> list[str]:
+        """Those of these subscriptions that the client would not get now."""
+        broker = self.broker
+        client = broker.client_of(session)
+        revoked: list[str] = []
+        for full_filter in filters:
+            options = (session.subscriptions or {}).get(full_filter)
+            if options is None:
+                continue
+            _, topic_filter = split_shared(full_filter)
+            action = Action(_SUBSCRIBE, options & QOS_MASK)
+            if not broker.authorize(client, action, topic_filter):
+                revoked.append(full_filter)
+        return revoked
+
+    def _end(self, session: Session, revoked: list[str]) -> None:
+        """End these subscriptions and what is on its way through them."""
+        if not revoked:
+            return
+        broker = self.broker
+        for full_filter in revoked:
+            if not broker.pubsub.unsubscribe(session, full_filter):
+                continue
+            broker.metrics.subscriptions_revoked += 1
+            broker.log(
+                "subscription revoked",
+                {
+                    "client_id": session.client_id,
+                    "username": session.username,
+                    "topic_filter": full_filter,
+                },
+            )
+            if "session.unsubscribed" in broker.points:
+                told = (broker.client_of(session), full_filter)
+                broker.hooks.run_hooks("session.unsubscribed", told)
+        self._stop_replays(session, revoked)
+        self._withdraw(session, revoked)
+        channel = session.channel
+        if channel is not None and broker.settings.revoke_disconnect:
+            broker.end_channel(channel, reasons.NOT_AUTHORIZED, "a subscription was revoked")
+
+    def _stop_replays(self, session: Session, revoked: list[str]) -> None:
+        if session.replays is None:
+            return
+        for replay in list(session.replays):
+            if isinstance(replay, RetainedReplay) and replay.topic_filter in revoked:
+                replay.close()
+                session.replays.remove(replay)
+        if not session.replays:
+            session.replays = None
+
+    def _withdraw(self, session: Session, revoked: list[str]) -> None:
+        """Drop what is queued by these subscriptions and by no other that is left."""
+        inflight = session.inflight if session.channel is None else None
+        queue = session.mqueue
+        if not inflight and queue is None:
+            return
+        gone, left = _Filters(revoked), _Filters(list(session.subscriptions or ()))
+        withdrawn: list[Delivery] = []
+        if inflight:
+            # Sent once and not acknowledged: it is not sent again.
+            for packet_id, delivery in list(inflight.items()):
+                if delivery is not RELEASED and gone.have(delivery) and not left.have(delivery):
+                    del inflight[packet_id]
+                    if delivery.qos == 1 or delivery.group is None:
+                        withdrawn.append(delivery)
+        if queue is not None:
+            settings = self.broker.settings
+            kept = MQueue(
+                settings.mqueue_max_length, settings.mqueue_max_bytes, settings.mqueue_priorities
+            )
+            for delivery in queue.items():
+                if gone.have(delivery) and not left.have(delivery):
+                    withdrawn.append(delivery)
+                else:
+                    kept.push(delivery)
+            session.mqueue = kept
+        for delivery in withdrawn:
+            self.broker.metrics.dropped_revoked += 1
+            self.broker.dropped(session, delivery, "revoked")
+            if delivery.group is not None and delivery.qos:
+                self.broker.pubsub.redispatch(delivery)
+        if withdrawn and session.channel is not None:
+            session.drain()
+
+    # -- publishers ----------------------------------------------------------------------------
+
+    def stamp(self, message: Message) -> None:
+        """Note at a message that will be retained where its publisher's right comes from.
+
+        The address, unless the right came with the authentication: that is not looked at again.
+        """
+        session = self.broker.sessions.get(message.client_id)
+        if session is None or session.username != message.username:
+            return
+        client = self.broker.client_of(session)
+        if not (client.superuser or client.acl or client.attributes or client.cert_common_name):
+            message.peerhost = client.peerhost
+            message.checked = self.broker.epoch
+
+    def may_still_publish(self, message: Message) -> bool:
+        """Whether the publisher of a retained message would be allowed to publish it now."""
+        broker = self.broker
+        if not message.peerhost or message.checked == broker.epoch:
+            return True
+        client = ClientInfo(message.client_id, message.username, message.peerhost, 0, "", 5)
+        if broker.authorize(client, Action(_PUBLISH, message.qos, True), message.topic):
+            message.checked = broker.epoch
+            return True
+        broker.metrics.dropped_revoked += 1
+        return False
+
+
+class _Filters:
+    """Subscriptions by what they match: a session's own, and each of its shared groups."""
+
+    def __init__(self, full_filters: list[str]) -> None:
+        self._own = Trie()
+        self._groups: set[tuple[str, str]] = set()
+        for full_filter in full_filters:
+            group, topic_filter = split_shared(full_filter)
+            if group is None:
+                self._own.insert(topic_filter)
+            else:
+                self._groups.add((group, topic_filter))
+
+    def have(self, delivery: Delivery) -> bool:
+        """Whether `delivery` came, or could have come, through one of these."""
+        group = delivery.group
+        if group is None:
+            return bool(self._own.match(delivery.topic()))
+        return (group.name, group.topic_filter) in self._groups  # type: ignore[attr-defined]
