@@ -6,6 +6,7 @@ The only module that knows all the others. It imports no reactor when it is impo
 
 from __future__ import annotations
 
+import atexit
 import errno
 import fcntl
 import os
@@ -19,12 +20,14 @@ from typing import Any, TextIO
 
 from twisted.application.service import MultiService, Service
 from twisted.internet import task
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python import usage
+from twisted.python.failure import Failure
 
 from mqttd import __version__, compiled
 from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
+from mqttd.admin.plugins import PluginsApi
 from mqttd.admin.server import AdminService
 from mqttd.broker.broker import Broker
 from mqttd.broker.budget import Budget
@@ -34,10 +37,12 @@ from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, TcpListener
 from mqttd.monitor.garbage import Garbage
 from mqttd.monitor.sys_topics import SysTopics
+from mqttd.plugins.handle import Host
+from mqttd.plugins.plugins import Plugins
 from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
 from mqttd.transports.protocol import MqttFactory
-from mqttd.types import Action, ClientInfo
+from mqttd.types import Action, ClientInfo, PluginError
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
 
@@ -72,6 +77,7 @@ class Options(usage.Options):
             self.configuration = load(self["config"], os.environ)
             if self["check-config"]:
                 AccessControl(self.configuration)
+                Plugins(self.configuration, Host(None, None)).check()
         except ConfigError as error:
             raise usage.UsageError(f"the configuration has mistakes:\n{error}") from None
         except Exception as error:
@@ -133,6 +139,7 @@ def settings_of(config: Config) -> Settings:
     s.low_watermark = config.output.low_watermark
     s.backlog = config.output.backlog
     s.deny_disconnect = config.acl.deny_action == "disconnect"
+    s.revoke_disconnect = config.acl.on_revoke == "disconnect"
     s.cache_grants = config.acl.cache
     return s
 
@@ -185,7 +192,12 @@ class MqttdService(MultiService):
         self.hooks = Hooks(self._hook_failed, reactor)
         self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck)
         self.access = AccessControl(
-            config, reactor, on_deny=self._denied, on_error=self._module_failed
+            config,
+            reactor,
+            on_deny=self._denied,
+            on_error=self._module_failed,
+            on_event=self._access_event,
+            on_revoked=self._revoked,
         )
         self.broker = Broker(
             settings_of(config),
@@ -200,10 +212,28 @@ class MqttdService(MultiService):
         )
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
+        self.access.on_change = self.broker.access_changed
         self.engine = Engine(self.broker)
         self.factories: dict[str, MqttFactory] = {}
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
-        api = Api(self.broker, self.listeners, self.who_may_connect())
+        self.plugins = Plugins(
+            config,
+            Host(
+                self.broker,
+                reactor,
+                lambda name: MqttFactory(self.broker, name, reactor, _raise_file_limit()),
+            ),
+            threaded=lambda: self.opened,
+        )
+        self.plugins.check()
+        self.sys_topics.more.append(self.plugins.sys_topics)
+        api = Api(
+            self.broker,
+            self.listeners,
+            self.who_may_connect(),
+            PluginsApi(self.plugins).resource(),
+            lambda: {name: value for name, _, value in self.plugins.metrics()},
+        )
         self.addService(  # type: ignore[no-untyped-call]
             AdminService(
                 api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
@@ -222,6 +252,8 @@ class MqttdService(MultiService):
             name: bound.getsockname()[1] for name, _, bound in self.sockets
         }
         self.garbage = Garbage(on_pause=self._paused)
+        #: Clients are let in.
+        self.opened = False
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
 
@@ -246,9 +278,19 @@ class MqttdService(MultiService):
     # -- service -------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """Listen, start the clock, say where and for whom."""
+        """Start the clock, load the plugins, then `open`."""
         self.broker.now = _milliseconds()
         self.reactor.addReader(self.engine)
+        self._ticking.start(0.25, now=False)
+        self.watchdog.start()
+        super().startService()  # type: ignore[no-untyped-call]
+        # Nobody gets in before the plugins that may have something against it are there.
+        self.plugins.load().addCallback(self.open).addErrback(self._cannot_start)
+
+    def open(self, result: object = None) -> None:
+        """Listen, say where and for whom."""
+        if not self.running:
+            return
         limit = _raise_file_limit()
         for name, listener, bound in self.sockets:
             most = listener.max_connections or max(limit - FD_RESERVE, 64)
@@ -260,22 +302,34 @@ class MqttdService(MultiService):
                 port = self.reactor.adoptStreamPort(bound.fileno(), bound.family, factory)
                 bound.close()
                 self.addService(_PortService(port))  # type: ignore[no-untyped-call]
-        self._ticking.start(0.25, now=False)
-        self.watchdog.start()
-        super().startService()  # type: ignore[no-untyped-call]
+        self.opened = True
         self.sys_topics.start()
         self.garbage.start()
         self.log.info("{line}", line=self.ready_line())
+
+    def _cannot_start(self, failure: Failure) -> None:
+        """What can only be known while the reactor runs: end, and with a status that says so."""
+        if failure.check(PluginError):
+            self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
+        else:
+            self.log.failure("mqttd cannot start", failure, level=LogLevel.critical)
+        # twistd has no way to be told a status: the last thing the process does.
+        atexit.register(os._exit, 1)
+        self.reactor.callWhenRunning(self.reactor.stop)
 
     def stopService(self) -> Any:
         """Tell the clients, close everything."""
         self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()
-        self.watchdog.stop()
         self.garbage.stop()
         self.reactor.removeReader(self.engine)
         self.engine.close_all()
+        # Plugins see the clients go; what they decide for the broker is asked to the last.
+        return self.plugins.unload().addBoth(self._unloaded)
+
+    def _unloaded(self, result: object) -> Any:
+        self.watchdog.stop()
         self.access.close()
         stopped = super().stopService()  # type: ignore[no-untyped-call]
         # Last of all: who gets the directory may create the admin socket anew.
@@ -347,6 +401,20 @@ class MqttdService(MultiService):
 
     def _paused(self, seconds: float) -> None:
         self.events("garbage collector paused", {"seconds": round(seconds, 3)})
+
+    def _access_event(self, event: str, fields: dict[str, object]) -> None:
+        """What an operator should know of authentication: log it, keep an alarm while it lasts."""
+        self.events(event, fields)
+        name = f"auth breaker {fields.get('module')}"
+        if event == "auth breaker opened":
+            text = f"authentication by {fields['module']} fails: {fields['error']}"
+            self.broker.alarms.activate(name, text)
+        elif event == "auth breaker closed":
+            self.broker.alarms.clear(name)
+
+    def _revoked(self, module: str, names: frozenset[str]) -> None:
+        """Users are gone or have new passwords: so are their connections."""
+        self.broker.revoke_users(module, names, module == "clientid")
 
     def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
         self.log.error("{kind} module {name} failed: {error!r}", kind=kind, name=name, error=error)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+import msgspec
 from twisted.internet.defer import Deferred
 from zope.interface import implementer, verify
 
@@ -407,6 +408,24 @@ def built_in(
         module = Username(reactor, on_revoked=on_revoked, on_event=on_event)
         required = "auth.username.file" in config.given
         filled = {"file": auth.username.file, "required": required}
+    elif name == "clientid":
+        from mqttd.access.clientid import Clientid
+
+        module = Clientid(reactor, on_gone=on_revoked, on_event=on_event)
+        filled = {"file": auth.clientid.file}
+    elif name == "certificate":
+        from mqttd.access.certificate import CertificateName
+
+        module, filled = CertificateName(), msgspec.structs.asdict(auth.certificate)
+    elif name == "jwt":
+        from mqttd.access.jwt import Jwt
+
+        module, filled = Jwt(reactor, on_event), msgspec.structs.asdict(auth.jwt)
+    elif name == "scram":
+        from mqttd.access.scram import Scram
+
+        module = Scram(reactor, on_revoked=on_revoked, on_event=on_event)
+        filled = {"file": auth.scram.file}
     else:
         raise UnknownModule(
             f"no built-in auth module {name!r}; expected one of: {', '.join(BUILT_IN)}"

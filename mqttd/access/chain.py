@@ -79,6 +79,8 @@ class AccessControl:
         self.on_error = on_error
         self.on_event = on_event
         self.on_revoked = on_revoked
+        #: called when modules came or went, or a client's own rules look at QoS or RETAIN
+        self.on_change: Callable[[], None] | None = None
         #: grows with every change that may change an answer of `authorize`
         self.epoch: int = 1
         self.authorization = Authorization(config.acl, on_deny, self._acl_failed)
@@ -122,7 +124,7 @@ class AccessControl:
             self.authorization.register(name, module, seq)
         else:
             self.authentication.add(name, module, seq)
-        self.epoch += 1
+        self._changed()
 
     def unregister_mod(self, kind: Kind, name: str) -> None:
         """Take a module out of its chain; `UnknownModule` if it is not there.
@@ -135,7 +137,7 @@ class AccessControl:
             raise UnknownModule(f"no {kind} module {name!r} is registered")
         else:
             self.authorization.unregister(name)
-        self.epoch += 1
+        self._changed()
 
     def _built_in(self, kind: Kind, name: str, opts: Mapping[str, object]) -> object:
         if kind == "auth":
@@ -172,7 +174,12 @@ class AccessControl:
 
     def _client_rules_depend(self) -> None:
         self.authorization.client_rules_depend = True
+        self._changed()
+
+    def _changed(self) -> None:
         self.epoch += 1
+        if self.on_change is not None:
+            self.on_change()
 
     def _revoked(self, module: str, names: frozenset[str]) -> None:
         self.authentication.forget(module)

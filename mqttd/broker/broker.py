@@ -713,18 +713,20 @@ class Broker(Node):
         self.perform()
         return True
 
-    def revoke_users(self, module: str, usernames: frozenset[str]) -> int:
+    def revoke_users(self, module: str, names: frozenset[str], by_client_id: bool = False) -> int:
         """End the connections of these users that `module` let in; returns how many.
 
         They are gone or have new passwords. 5.0 clients get DISCONNECT 0x87; sessions stay, for
-        whoever proves to be the same user.
+        whoever proves to be the same user. With `by_client_id` the names are client identifiers.
         """
         ended: list[Channel] = []
         for session in self.sessions.values():
             channel = session.channel
-            if channel is not None and session.username in usernames:
-                if module_of(channel.auth) == module:
-                    ended.append(channel)
+            if channel is None or module_of(channel.auth) != module:
+                continue
+            name = session.client_id if by_client_id else session.username
+            if name in names:
+                ended.append(channel)
         for channel in ended:
             self.metrics.auth_revoked += 1
             self.end_channel(

@@ -1,0 +1,129 @@
+"""Clients known by their client identifier, with a secret or without.
+
+::
+
+    # etc/clients.conf, mode 0600
+    sensor-17                               may connect as it is
+    sensor-18:$argon2id$v=19$...            has to show its secret as the password
+
+A client identifier is said, not proved: list one without a secret only where nobody else can reach
+the broker.  The promise: a user name that the client gives is not taken on trust.  With one, a line
+without a secret is passed over; with a secret the user name has to be the client identifier (MQTT
+3.1.1 has no password without a user name).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from mqttd.access import secret_file
+from mqttd.access.passwords import Hasher, hash_password, is_hash
+from mqttd.access.secret_file import SecretFile
+from mqttd.interfaces import IAuthenticator
+from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthVerdict, ClientInfo
+
+__all__ = ["Clientid", "add_client"]
+
+
+@implementer(IAuthenticator)
+class Clientid:
+    """Checks client identifiers against a file; options ``file`` and ``required`` (True).
+
+    A client that is not in the file is ignored.  Arguments as `mqttd.access.username.Username`;
+    ``on_revoked`` is not called: sessions are not found by the identifiers that are gone, they end
+    by `on_gone` (client identifiers).
+    """
+
+    limits: Final = {"cache_ok": 0, "cache_denied": 0, "breaker_failures": 0, "concurrency": 1000}
+
+    def __init__(
+        self,
+        reactor: Any = None,
+        pool: Any = None,
+        on_gone: Callable[[str, frozenset[str]], None] | None = None,
+        on_event: Callable[[str, dict[str, object]], None] | None = None,
+    ) -> None:
+        self._reactor = reactor
+        self._hasher = Hasher(reactor, pool)
+        self._on_gone = on_gone
+        self._on_event = on_event
+        self._file = SecretFile("", _expects, False, True)
+
+    def init(self, opts: Mapping[str, object]) -> None:
+        """Read the file; `PasswordFileError` or OSError if that is not possible."""
+        self._file = SecretFile(
+            str(opts["file"]),
+            _expects,
+            bool(opts.get("required", True)),
+            True,
+            on_change=self._changed,
+            on_fault=self._fault,
+        )
+        self._file.reload()
+
+    def watch(self) -> None:
+        """Read the file again whenever it changes."""
+        self._file.watch(self._reactor)
+
+    def reload(self) -> None:
+        """Read the file again; on any error what there was stays."""
+        self._file.reload()
+
+    def check(
+        self, client: ClientInfo, password: bytes | None
+    ) -> AuthVerdict | Deferred[AuthVerdict]:
+        """IGNORE for a client not in the file, else OK or ERROR."""
+        proof = self._file.names.get(client.client_id)
+        if proof is None:
+            return AUTH_IGNORE
+        if not proof:
+            return AUTH_OK if client.username is None else AUTH_IGNORE
+        if client.username is not None and client.username != client.client_id:
+            return AUTH_IGNORE
+        return self._hasher.check(self._file.names, client.client_id, password)
+
+    def description(self) -> str:
+        """The file, how many clients it holds, and how many have to show a secret."""
+        names = self._file.names
+        secret = sum(1 for proof in names.values() if proof)
+        return f"clientid: {len(names)} clients in {self._file.path}, {secret} with a secret"
+
+    def close(self) -> None:
+        """Stop the threads; waits for those that are hashing."""
+        self._file.close()
+        self._hasher.close()
+
+    def _changed(self, gone: frozenset[str]) -> None:
+        if self._on_gone is not None:
+            self._on_gone("clientid", gone)
+
+    def _fault(self, error: Exception) -> None:
+        if self._on_event is not None:
+            self._on_event("user file not taken", {"module": "clientid", "error": str(error)})
+
+
+def add_client(
+    path: str | os.PathLike[str], client_id: str, secret: str | bytes | None = None
+) -> bool:
+    """Add a client identifier, or give it a new secret (None: none); True if it is new."""
+    secret_file.check_name(client_id)
+    proof = "" if secret is None else hash_password(secret)
+    lines = []
+    if os.path.exists(path):
+        lines = secret_file.read_lines(path, _expects, True)
+    new = all(line.name != client_id for line in lines)
+    text = f"{client_id}:{proof}" if proof else client_id
+    texts = [text if line.name == client_id else line.text for line in lines]
+    secret_file.write(path, [*texts, text] if new else texts)
+    return new
+
+
+def _expects(proof: str) -> str | None:
+    if is_hash(proof):
+        return None
+    return "an argon2id hash ($argon2id$...), or $6$... or $7$... of mosquitto_passwd"
