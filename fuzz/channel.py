@@ -30,6 +30,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
@@ -60,7 +61,7 @@ from mqttd.codec.serializer import serialize
 from mqttd.session import channel as channel_module
 from mqttd.session.channel import NEW, OPEN
 from mqttd.session.settings import NEVER, Settings
-from mqttd.types import Action, AuthResult, ClientInfo
+from mqttd.types import AuthContinue, AuthResult, ClientInfo
 from tests.support.memory import AllowAll, MemoryBroker, MemoryClient
 
 __all__ = ["EXECUTIONS_PER_ROUND", "Round", "main", "run"]
@@ -85,7 +86,8 @@ FILTERS = [
     "$SYS/#",
 ]
 PAYLOADS = [b"", b"x", b"hello", bytes(300), bytes(3000)]
-#: What the broker reads before it must have said no: two packets of the largest size.
+#: The authentication method that is offered.
+METHOD = "fuzz"
 MAX_PACKET = 4096
 MAX_CONNECT = 1024
 
@@ -99,27 +101,48 @@ class Access(AllowAll):
         self.late = late
         #: Everybody may come in at once.
         self.kind = False
-        self.waiting: list[tuple[Deferred[AuthResult], AuthResult]] = []
+        self.waiting: list[tuple[Deferred[Any], object]] = []
 
     def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
         if self.kind:
             return AuthResult(True)
         refused = self.random.random() < 0.03
         result = AuthResult(False, 0x86, "refused") if refused else AuthResult(True)
+        return self.perhaps_later(result)
+
+    def begin(self, client: ClientInfo, method: str) -> Exchange | None:
+        return Exchange(self) if method == METHOD else None
+
+    def perhaps_later(self, result: Any) -> Any:
+        """The result, or a Deferred of it."""
         if not self.late or self.random.random() < 0.5:
             return result
-        waiting: Deferred[AuthResult] = Deferred()
+        waiting: Deferred[Any] = Deferred()
         self.waiting.append((waiting, result))
-        return waiting  # type: ignore[return-value]
-
-    def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
-        return topic not in self.denied
+        return waiting
 
     def answer(self) -> None:
         """All who wait are answered."""
         waiting, self.waiting = self.waiting, []
         for deferred, result in waiting:
             deferred.callback(result)
+
+
+class Exchange:
+    """An enhanced authentication that goes on, ends well or ends badly, as chance has it."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+
+    def step(self, data: bytes) -> object:
+        rnd = self.access.random
+        if rnd.random() < 0.5:
+            return self.access.perhaps_later(AuthContinue(rnd.choice((b"", b"challenge"))))
+        ok = rnd.random() < 0.8
+        expires_at = rnd.choice((None, 1_700_001_010.0))
+        return self.access.perhaps_later(
+            AuthResult(ok, 0 if ok else 0x87, expires_at=expires_at, data=b"proof")
+        )
 
 
 class Stream:
@@ -130,13 +153,18 @@ class Stream:
         self.random = inputs.random
         #: How many of 100 packets are wrong.
         self.faults = 0
+        #: It authenticates by a method.
+        self.enhanced = False
 
     def pieces(self) -> list[bytes]:
         """A stream that mostly begins with a good CONNECT, cut at random places."""
         rnd = self.random
         version = self.inputs.version()
         self.faults = rnd.choice((0, 5, 20, 50))
+        self.enhanced = False
         parts = [self.connect(version)]
+        while self.enhanced and rnd.random() < 0.6:
+            parts.append(serialize(self.auth(version), version))
         if rnd.random() < 0.6:
             parts.append(serialize(self.subscribe(version), version))
         for _ in range(rnd.choice((0, 1, 2, 3, 5, 8, 12))):
@@ -161,6 +189,9 @@ class Stream:
             self._maybe(properties, prop.TOPIC_ALIAS_MAXIMUM, (1, 5, 65535))
             self._maybe(properties, prop.REQUEST_PROBLEM_INFORMATION, (0, 1))
             self._maybe(properties, prop.REQUEST_RESPONSE_INFORMATION, (0, 1))
+            self.enhanced = rnd.random() < 0.15
+            if self.enhanced:
+                properties[prop.AUTHENTICATION_METHOD] = rnd.choice((METHOD, METHOD, "other"))
         will = None
         if rnd.random() < 0.3:
             wishes: Properties = {}
@@ -194,7 +225,9 @@ class Stream:
         if dice < self.faults / 2:
             return self.inputs.data(version, "server")
         make = rnd.choice(MAKERS)
-        if 99 < dice < 99 + self.faults / 50:
+        if self.enhanced and dice > 80:
+            make = Stream.auth
+        elif 99 < dice < 99 + self.faults / 50:
             make = Stream.out_of_place
         packet = make(self, version)
         return self._spoilt(serialize(packet, version), dice < self.faults)
@@ -263,8 +296,15 @@ class Stream:
 
     def out_of_place(self, version: int) -> Packet:
         if version == 5 and self.random.random() < 0.5:
-            return Auth(0x18, {prop.AUTHENTICATION_METHOD: "none"})
+            return self.auth(version)
         return Connect("a", version, "MQIsdp" if version == 3 else "MQTT")
+
+    def auth(self, version: int) -> Packet:
+        method = METHOD if self.random.random() < 0.95 else "other"
+        properties: Properties = {prop.AUTHENTICATION_METHOD: method}
+        if self.random.random() < 0.5:
+            properties[prop.AUTHENTICATION_DATA] = b"answer"
+        return Auth(self.random.choice((0x18, 0x18, 0x19)), properties)
 
     def _packet_id(self) -> int:
         return self.random.choice((1, 2, 3, 4, 5, 6, 7, 8, 65535))

@@ -47,6 +47,9 @@ class AllowAll:
     def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
         return AuthResult(True)
 
+    def begin(self, client: ClientInfo, method: str) -> object:
+        return None  # no enhanced authentication is offered
+
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         return topic not in self.denied
 
