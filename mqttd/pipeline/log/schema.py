@@ -63,7 +63,7 @@ class Event(NamedTuple):
     """One event as a plain value, `COLUMNS` in order, for readers without Arrow.
 
     `timestamp` is in µs since 1970; `properties` is the MQTT 5.0 property block of a message
-    without its length (empty: none); `lost` is how many events a gap stands for.
+    (empty: none); `lost` is how many events a gap stands for.
     """
 
     seq: int

@@ -1,0 +1,303 @@
+"""Blocks to Arrow: many blocks become one record batch, column by column.
+
+    blocks --> codes, topics --> which rows? --> the other columns of those blocks --> rows
+
+Promise: Python's work is per block and column, never per event; text columns are cut at their
+NULs by numpy. What is pruned (events, topics, columns) is not decoded where it can be avoided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from mqttd.codec.properties import decode_properties
+from mqttd.codec.topic import match
+from mqttd.pipeline.log.blocks import (
+    HAS_PAYLOAD,
+    HAS_QOS,
+    HAS_SIZE,
+    QOS,
+    RETAIN,
+    columns_of,
+    gap_reason,
+    parse_header,
+)
+from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
+
+__all__ = ["BATCH_ROWS", "ARROW_TYPES", "Batches", "gap_row"]
+
+#: Rows of a record batch, about; and bytes of blocks.
+BATCH_ROWS: Final = 32_768
+BATCH_BYTES: Final = 16 << 20
+
+#: Topics whose answer is remembered.
+MOST_TOPICS: Final = 100_000
+
+_USER_PROPERTY: Final = 38
+_PUBLISH: Final = 3
+
+_HEADERS: Final = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.string())]))
+)
+
+ARROW_TYPES: Final = {
+    "BIGINT": pa.int64(),
+    "STRING": pa.string(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "BINARY": pa.binary(),
+    "TINYINT": pa.int8(),
+    "BOOLEAN": pa.bool_(),
+    "INT": pa.int32(),
+    COLUMNS["headers"][0]: _HEADERS,
+}
+
+_TEXT_COLUMNS: Final = {"client_id": 4, "username": 5, "peer": 6, "topic": 7, "reason": 8}
+_NAMES: Final = pa.array([*EVENTS, *(f"code.{code}" for code in range(len(EVENTS), 256))])
+
+
+class _Blocks:
+    """Some blocks of one node, without gaps, as if they were one."""
+
+    def __init__(self, node: str, blocks: Sequence[memoryview]) -> None:
+        self.node = node
+        self.blocks = blocks
+        self.spans = [columns_of(block) for block in blocks]
+        heads = [parse_header(block) for block in blocks]
+        self.bases = [head.base for head in heads]
+        self.counts = [head.rows for head in heads]
+        self.rows = sum(self.counts)
+        self._flags: Any = None
+
+    def raw(self, column: int) -> bytes:
+        """The bytes of a column of all blocks."""
+        parts = []
+        for block, spans in zip(self.blocks, self.spans, strict=True):
+            start, length = spans[column]
+            parts.append(block[start : start + length])
+        return b"".join(parts)
+
+    def codes(self) -> Any:
+        """The event codes, numpy."""
+        return np.frombuffer(self.raw(0), np.uint8)
+
+    def flags(self) -> Any:
+        """The flags, numpy."""
+        if self._flags is None:
+            self._flags = np.frombuffer(self.raw(2), np.uint8)
+        return self._flags
+
+    def seq(self) -> Any:
+        """The offsets, numpy."""
+        parts = [
+            np.arange(base, base + count, dtype=np.int64)
+            for base, count in zip(self.bases, self.counts, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def text(self, column: int) -> Any:
+        """A text column: NULL where it is empty."""
+        parts: list[Any] = []
+        some = False
+        for block, spans, count in zip(self.blocks, self.spans, self.counts, strict=True):
+            start, length = spans[column]
+            some = some or length > 0
+            parts.append(block[start : start + length] if length else bytes(count - 1))
+        if not some:
+            return pa.nulls(self.rows, pa.string())
+        data = np.frombuffer(b"\0".join(parts), np.uint8)
+        ends = np.flatnonzero(data == 0)
+        offsets = np.empty(self.rows + 1, np.int32)
+        offsets[0] = 0
+        offsets[1:-1] = ends - np.arange(self.rows - 1)
+        offsets[-1] = len(data) - (self.rows - 1)
+        return _binary(pa.string(), offsets, data[data != 0], offsets[1:] != offsets[:-1])
+
+    def sizes(self) -> Any:
+        """Payload sizes, numpy."""
+        return np.frombuffer(self.raw(9), np.uint32)
+
+    def column(self, name: str) -> Any:
+        """One column as an Arrow array."""
+        if name in _TEXT_COLUMNS:
+            return self.text(_TEXT_COLUMNS[name])
+        if name == "seq":
+            return pa.array(self.seq())
+        if name == "node":
+            return pa.array([self.node], pa.string()).take(pa.array(np.zeros(self.rows, np.int8)))
+        if name == "event":
+            return _NAMES.take(pa.array(self.codes()))
+        if name == "timestamp":
+            return pa.Array.from_buffers(
+                ARROW_TYPES["TIMESTAMP"], self.rows, [None, pa.py_buffer(self.raw(1))]
+            )
+        flags = self.flags()
+        if name == "qos":
+            return pa.array((flags & QOS).astype(np.int8), mask=(flags & HAS_QOS) == 0)
+        if name == "retain":
+            return pa.array((flags & RETAIN) != 0, mask=(flags & HAS_QOS) == 0)
+        if name == "payload_size":
+            return pa.array(self.sizes().astype(np.int32), mask=(flags & HAS_SIZE) == 0)
+        if name == "payload":
+            here = (flags & HAS_PAYLOAD) != 0
+            offsets = np.zeros(self.rows + 1, np.int32)
+            np.cumsum(np.where(here, self.sizes(), 0), out=offsets[1:])
+            return _binary(pa.binary(), offsets, self.raw(10), here)
+        if name == "message_id":
+            return self._message_ids()
+        return self._headers()
+
+    def _message_ids(self) -> Any:
+        parts = []
+        for block, spans, count in zip(self.blocks, self.spans, self.counts, strict=True):
+            start, length = spans[3]
+            parts.append(block[start : start + length] if length else bytes(16 * count))
+        data = b"".join(parts)
+        halves = np.frombuffer(data, np.uint64).reshape(self.rows, 2)
+        offsets = np.arange(0, 16 * self.rows + 1, 16, dtype=np.int32)
+        # A zero id takes its 16 bytes in the buffer, as Arrow allows of a NULL.
+        return _binary(pa.binary(), offsets, data, (halves != 0).any(axis=1))
+
+    def _headers(self) -> Any:
+        found: list[list[dict[str, str]] | None] = []
+        for block, spans, count in zip(self.blocks, self.spans, self.counts, strict=True):
+            start, length = spans[11]
+            if not length:
+                found += [None] * count
+                continue
+            at = spans[12][0]
+            for size in np.frombuffer(block[start : start + length], np.uint32).tolist():
+                found.append(user_properties(bytes(block[at : at + size])) if size else None)
+                at += size
+        return pa.array(found, _HEADERS)
+
+
+def user_properties(data: bytes) -> list[dict[str, str]] | None:
+    """The user properties of a property block in order; None if there are none."""
+    properties, _ = decode_properties(data, 0, len(data), _PUBLISH)
+    pairs: Any = properties.get(_USER_PROPERTY)
+    return [{"key": key, "value": value} for key, value in pairs] if pairs else None
+
+
+def _binary(kind: Any, offsets: Any, data: Any, valid: Any) -> Any:
+    """A text or binary array from its parts; `valid` is where it is not NULL."""
+    nulls = len(valid) - int(np.count_nonzero(valid))
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    return pa.Array.from_buffers(
+        kind, len(valid), [bits, pa.py_buffer(offsets), pa.py_buffer(data)], null_count=nulls
+    )
+
+
+class Batches:
+    """Turns the blocks of one task into record batches of `schema`.
+
+    codes: the events wanted, None for all; filters, pattern: the topics wanted; gaps: whether
+    rows of gaps are. The range [start, end) cuts the first and last block; `since` and `until`
+    are times in µs that cut rows as well.
+    """
+
+    def __init__(
+        self,
+        schema: Any,
+        node: str,
+        start: int,
+        end: int,
+        codes: frozenset[int] | None = None,
+        filters: Sequence[str] = (),
+        pattern: str | None = None,
+        gaps: bool = True,
+    ) -> None:
+        self.schema = schema
+        self.node = node
+        self.start = start
+        self.end = end
+        self.codes = None if codes is None else np.array(sorted(codes), np.uint8)
+        self.mask = -1 if codes is None else sum(1 << code for code in codes)
+        self.filters = tuple(filters)
+        self.pattern = None if pattern is None else re.compile(pattern)
+        self.gaps = gaps
+        self._wanted: dict[str | None, bool] = {None: False}
+
+    def read(self, blocks: Iterable[memoryview]) -> Iterator[Any]:
+        """The record batches of these blocks, in order."""
+        waiting: list[memoryview] = []
+        rows = size = 0
+        for block in blocks:
+            head = parse_header(block)
+            if head.gap:
+                if self.gaps and self.start <= head.base < self.end:
+                    if waiting:
+                        yield from self._batch(waiting)
+                        waiting, rows, size = [], 0, 0
+                    yield gap_row(
+                        self.schema, self.node, head.base, head.first_time, gap_reason(block)
+                    )
+                continue
+            if not head.mask & self.mask:
+                continue
+            waiting.append(block)
+            rows += head.rows
+            size += head.size
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield from self._batch(waiting)
+                waiting, rows, size = [], 0, 0
+        if waiting:
+            yield from self._batch(waiting)
+
+    def _batch(self, waiting: Sequence[memoryview]) -> Iterator[Any]:
+        blocks = _Blocks(self.node, waiting)
+        chosen = self._chosen(blocks)
+        if chosen is not None and not chosen.any():
+            return
+        names = self.schema.names
+        arrays = [blocks.column(name) for name in names]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        yield batch if chosen is None else batch.filter(pa.array(chosen))
+
+    def _chosen(self, blocks: _Blocks) -> Any:
+        """Which rows are wanted, numpy; None for all."""
+        chosen = None
+        if blocks.bases[0] < self.start or blocks.bases[-1] + blocks.counts[-1] > self.end:
+            seq = blocks.seq()
+            chosen = (seq >= self.start) & (seq < self.end)
+        if self.codes is not None:
+            wanted = np.isin(blocks.codes(), self.codes)
+            chosen = wanted if chosen is None else chosen & wanted
+        if self.filters or self.pattern is not None:
+            topics = blocks.text(_TEXT_COLUMNS["topic"]).dictionary_encode()
+            matching = np.array(
+                [*map(self._matches, topics.dictionary.to_pylist()), False], np.bool_
+            )
+            indices = topics.indices.fill_null(len(matching) - 1).to_numpy(zero_copy_only=False)
+            wanted = matching[indices]
+            chosen = wanted if chosen is None else chosen & wanted
+        return chosen
+
+    def _matches(self, topic: str) -> bool:
+        known = self._wanted.get(topic)
+        if known is None:
+            if len(self._wanted) > MOST_TOPICS:
+                self._wanted.clear()
+            if self.pattern is not None:
+                known = self.pattern.fullmatch(topic) is not None
+            else:
+                known = any(match(topic, one) for one in self.filters)
+            self._wanted[topic] = known
+        return known
+
+
+def gap_row(schema: Any, node: str, seq: int, time: int, reason: str) -> Any:
+    """A record batch of one row that stands for lost events."""
+    values: dict[str, Any] = {
+        "seq": seq,
+        "node": node,
+        "event": EVENTS[GAP],
+        "timestamp": time,
+        "reason": reason,
+    }
+    arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

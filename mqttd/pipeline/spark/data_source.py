@@ -1,0 +1,65 @@
+"""The data source `mqttd` as Spark gets it: a class that finds the rest when it is used.
+
+    driver program --register--> class, by value --> Spark's planner (a Python process beside the
+                                                     driver that knows nothing of --py-files)
+                                                       '-- `search` --> mqttd.pipeline.spark.*
+                                 mqttd.zip --------> executors
+
+Nothing but Spark's base class is imported at the top: the planner has to be able to unpickle it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+
+__all__ = ["MqttdDataSource"]
+
+
+class MqttdDataSource(DataSource):
+    """``spark.read.format("mqttd")`` and ``spark.readStream.format("mqttd")``."""
+
+    #: Where the package is on the driver's machine.
+    search: tuple[str, ...] = ()
+    #: Whether Spark may hand filters over; it refuses a reader that takes them unless it is told.
+    push_down = False
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "mqttd"
+
+    def _find(self) -> None:
+        for place in self.search:
+            if place not in sys.path:
+                sys.path.append(place)
+
+    def _read_options(self) -> Any:
+        self._find()
+        from mqttd.pipeline.spark.options import read_options
+
+        return read_options(self.options, self.push_down)
+
+    def schema(self) -> str:
+        """The columns asked for; raises ValueError for a wrong option."""
+        options = self._read_options()
+        from mqttd.pipeline.spark.options import schema_of
+
+        return schema_of(options)
+
+    def reader(self, schema: Any) -> Any:
+        """For batch queries."""
+        options = self._read_options()
+        from mqttd.pipeline.spark.source import BatchReader, PushingReader
+
+        made = PushingReader if options.push_down else BatchReader
+        return made(options, schema)
+
+    def streamReader(self, schema: Any) -> Any:
+        """For streaming queries."""
+        options = self._read_options()
+        from mqttd.pipeline.spark.source import StreamReader
+
+        return StreamReader(options, schema)

@@ -1,0 +1,234 @@
+"""The options of the data source `mqttd`, read and checked on the driver.
+
+Names and meanings are those of Spark's Kafka source where there is one like it. A mistake is a
+`ValueError` that names the option, its value and what is allowed, before a query starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from mqttd.codec.reasons import MqttError
+from mqttd.codec.topic import split_shared, validate_topic_filter
+from mqttd.pipeline.log.files import NAME
+from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
+
+__all__ = ["READ_OPTIONS", "Options", "Position", "read_options", "schema_of"]
+
+#: Where to begin or end: "earliest", "latest", {node: offset} (-2 earliest, -1 latest), or µs.
+Position = str | dict[str, int] | int
+
+READ_OPTIONS: Final = {
+    "path": "directory of the event log (data/events), where driver and executors can read it",
+    "url": "pull endpoint of a broker, https://host:port, in place of path",
+    "token": "bearer token of the pull endpoint",
+    "caFile": "file of certificates to trust for url, in place of the system's",
+    "subscribe": "topic filters, comma-separated: events of matching topics only",
+    "subscribePattern": "regular expression that the whole topic must match, in place of subscribe",
+    "events": "names or globs, comma-separated (message.publish, client.*)",
+    "columns": "columns to read, comma-separated, in that order",
+    "startingOffsets": "earliest, latest, JSON {node: offset} or an ISO 8601 time; a query that"
+    " has a checkpoint goes on from there (default: latest for streams, earliest for batch)",
+    "endingOffsets": "the same, for batch (default latest)",
+    "maxEventsPerTrigger": "at most so many events in a micro-batch",
+    "minPartitions": "at least so many tasks, where there are as many blocks",
+    "maxEventsPerPartition": "about so many events in a task (default 250000)",
+    "failOnDataLoss": "true: a query fails when events it should read are gone (default);"
+    " false: it goes on and a log.gap row says how many",
+    "includeHeaders": "true: the column headers with the user properties (default false)",
+    "groupId": "name under which the query registers its progress; retention may wait for it",
+    "pushDown": "true: batch filters on event, seq, node and timestamp are applied while reading;"
+    " needs spark.sql.python.filterPushdown.enabled=true, as register() sets it",
+}
+
+_ANY: Final = {name.lower(): name for name in READ_OPTIONS}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one read, checked."""
+
+    path: str | None
+    url: str | None
+    token: str
+    ca_file: str | None
+    filters: tuple[str, ...]
+    pattern: str | None
+    codes: frozenset[int] | None
+    columns: tuple[str, ...]
+    starting: Position | None
+    ending: Position | None
+    max_events: int
+    min_partitions: int
+    partition_events: int
+    fail_on_data_loss: bool
+    group: str | None
+    push_down: bool
+
+    @property
+    def gaps(self) -> bool:
+        """Whether rows that stand for lost events are wanted."""
+        if self.codes is not None:
+            return GAP in self.codes
+        return not self.filters and self.pattern is None
+
+
+def read_options(given: Mapping[str, str], push_down: bool = False) -> Options:
+    """Check the options of a read.
+
+    Raises ValueError for the first one that is wrong.
+    """
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        known = _ANY.get(name.lower())
+        if known is None:
+            close = difflib.get_close_matches(name.lower(), _ANY, 1)
+            hint = (
+                f"did you mean {_ANY[close[0]]}?" if close else f"known: {', '.join(READ_OPTIONS)}"
+            )
+            raise ValueError(f"mqttd: unknown option {name!r}; {hint}")
+        options[known] = value
+    path, url = options.get("path"), options.get("url")
+    if not path and not url:
+        raise ValueError(
+            "mqttd: set the option path (directory of the event log, such as data/events) or url"
+            " (pull endpoint of a broker, https://host:port)"
+        )
+    if path and url:
+        raise ValueError("mqttd: options path and url were both given: one of them is enough")
+    if url and not re.match(r"https?://[^/\s]", url):
+        raise _wrong("url", url, "http://host:port or https://host:port")
+    if "subscribe" in options and "subscribePattern" in options:
+        raise ValueError("mqttd: options subscribe and subscribePattern exclude each other")
+    pattern = options.get("subscribePattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise _wrong("subscribePattern", pattern, f"a regular expression ({error})") from None
+    group = options.get("groupId")
+    if group is not None and not NAME.match(group):
+        raise _wrong("groupId", group, "1 to 100 letters, digits and _ . @ -")
+    headers = _flag(options, "includeHeaders", False)
+    return Options(
+        path=path or None,
+        url=url or None,
+        token=options.get("token", ""),
+        ca_file=options.get("caFile"),
+        filters=_filters(options.get("subscribe")),
+        pattern=pattern,
+        codes=_codes(options.get("events")),
+        columns=_columns(options.get("columns"), headers),
+        starting=_position(options, "startingOffsets"),
+        ending=_position(options, "endingOffsets"),
+        max_events=_number(options, "maxEventsPerTrigger", 0),
+        min_partitions=_number(options, "minPartitions", 1),
+        partition_events=_number(options, "maxEventsPerPartition", 250_000),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        group=group,
+        push_down=_flag(options, "pushDown", push_down),
+    )
+
+
+def schema_of(options: Options) -> str:
+    """The schema of a read, in Spark's words."""
+    return ", ".join(f"{name} {COLUMNS[name][0]}" for name in options.columns)
+
+
+def _wrong(name: str, value: str, expected: str) -> ValueError:
+    return ValueError(f"mqttd: option {name} = {value!r}: expected {expected}")
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _filters(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    found = []
+    for topic_filter in _list(text):
+        try:
+            validate_topic_filter(topic_filter)
+            found.append(split_shared(topic_filter)[1])
+        except MqttError as error:
+            raise _wrong("subscribe", text, f"MQTT topic filters; {error.detail}") from None
+    if not found:
+        raise _wrong("subscribe", text, "at least one MQTT topic filter, such as sensors/#")
+    return tuple(found)
+
+
+def _codes(text: str | None) -> frozenset[int] | None:
+    if text is None:
+        return None
+    found: set[int] = set()
+    for pattern in _list(text):
+        matched = [code for code, name in enumerate(EVENTS) if fnmatch.fnmatchcase(name, pattern)]
+        if not matched:
+            raise _wrong("events", text, f"names or globs of {', '.join(EVENTS)}")
+        found.update(matched)
+    if not found:
+        raise _wrong("events", text, f"at least one of {', '.join(EVENTS)}")
+    return frozenset(found)
+
+
+def _columns(text: str | None, headers: bool) -> tuple[str, ...]:
+    if text is None:
+        return tuple(name for name in COLUMNS if name != "headers" or headers)
+    found = _list(text)
+    for name in found:
+        if name not in COLUMNS:
+            raise _wrong("columns", text, f"a list of {', '.join(COLUMNS)}")
+    if len(set(found)) != len(found) or not found:
+        raise _wrong("columns", text, "each column once, at least one")
+    return tuple(found)
+
+
+def _position(options: Mapping[str, str], name: str) -> Position | None:
+    text = options.get(name, "").strip()
+    if name not in options or text in ("earliest", "latest"):
+        return text or None
+    allowed = (
+        'earliest, latest, JSON such as {"mqttd": 1000} (-2 earliest, -1 latest), or a time such'
+        " as 2026-01-31T12:00:00Z"
+    )
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise _wrong(name, text, allowed) from None
+        if not all(type(value) is int and value >= -2 for value in found.values()):
+            raise _wrong(name, text, allowed)
+        return {str(node): int(value) for node, value in found.items()}
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise _wrong(name, text, allowed) from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return round(time.timestamp() * 1_000_000)
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
+        raise _wrong(name, text, "a whole number of at least 1")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise _wrong(name, text, "true or false")
+    return text.lower() == "true"
