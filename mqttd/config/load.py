@@ -23,6 +23,8 @@ from typing import Any, Final
 
 import msgspec
 
+from mqttd.codec.reasons import MqttError
+from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.config.options import OPTIONS, TABLES, format_size
 from mqttd.config.schema import (
     LISTENER_KINDS,
@@ -72,9 +74,21 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
     except RecursionError:
         raise ConfigError([f"{path}: not valid TOML: nested too deeply"]) from None
     reading.override(document, environ)
-    reading.walk(document, "")
     base = os.path.dirname(os.path.abspath(path if path is not None else "etc/mqttd.conf"))
-    config = reading.build(base, os.path.abspath(path) if path is not None else "")
+    return _config(reading, document, base, os.path.abspath(path) if path is not None else "")
+
+
+def from_tables(tables: Mapping[str, Any], base: str) -> Config:
+    """The configuration that these tables would be as a file; paths are relative to `base`.
+
+    For programs that embed the broker. Raises ConfigError.
+    """
+    return _config(_Reading("tables", ""), tables, base, "")
+
+
+def _config(reading: _Reading, document: Mapping[str, Any], base: str, path: str) -> Config:
+    reading.walk(document, "")
+    config = reading.build(base, path)
     _agree(config, reading)
     if reading.mistakes:
         raise ConfigError(reading.mistakes)
@@ -204,6 +218,16 @@ def _agree(config: Config, reading: _Reading) -> None:
     if output.high_watermark > output.backlog:
         bound = f"at most output.backlog, which is {format_size(output.backlog)}"
         reading.conflict(high, "output.backlog", format_size(output.high_watermark), bound)
+    for topic_filter in config.mqueue.priorities:
+        try:
+            validate_topic_filter(topic_filter)
+            shared = split_shared(topic_filter)[0] is not None
+        except MqttError as error:
+            reading.fault("mqueue.priorities", topic_filter, f"topic filters ({error.detail})")
+            continue
+        if shared:
+            bound = "topic filters without $share or $queue: they are compared with topics"
+            reading.fault("mqueue.priorities", topic_filter, bound)
     on_ports = [entry for entry in _listeners(config) if isinstance(entry[1], SocketListener)]
     for (path, one), (other, two) in combinations(on_ports, 2):
         (host, port), (taken, taken_port) = one.address, two.address
