@@ -26,13 +26,9 @@ from mqttd.access.acl_conf import (
     User,
     Who,
 )
-from mqttd.access.acl_rules import (
-    AclRules,
-    Address,
-    fill,
-    is_about,
-    parse_address,
-)
+from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_topics import fill
+from mqttd.access.acl_who import Address, is_about, parse_address
 from mqttd.types import Action, ClientInfo, Decision
 
 __all__ = ["Explanation", "Step", "reason", "steps"]
