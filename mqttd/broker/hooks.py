@@ -76,6 +76,8 @@ class Point:
     args: tuple[str, ...]
     acc: str
     stop: str = "later callbacks are not told"
+    #: A callback may answer with a Deferred, or be a coroutine.
+    waits: bool = False
 
 
 _CLIENT: Final = ("client: ClientInfo",)
@@ -87,13 +89,16 @@ POINTS: Final[dict[str, Point]] = {
             CLIENT_CONNECT,
             "a valid CONNECT has arrived, before authentication",
             _CLIENT,
-            "properties of CONNECT: dict | None",
+            "properties of CONNECT: dict | None; an AuthError refuses the client",
+            "the accumulator is what the client has asked for, or its refusal",
+            waits=True,
         ),
         Point(
             CLIENT_CONNACK,
-            "before CONNACK is sent",
+            "before CONNACK is sent, also one that refuses a client",
             (*_CLIENT, "reason_code: int"),
-            "properties of CONNACK: dict | None",
+            "properties of CONNACK: dict | None; MQTT 5.0 sends them",
+            "the accumulator is sent as it is",
         ),
         Point(CLIENT_CONNECTED, "after CONNACK with success", _CLIENT, "None"),
         Point(
@@ -105,10 +110,12 @@ POINTS: Final[dict[str, Point]] = {
             (*_CLIENT, "password: bytes | None"),
             "AuthVerdict; AUTH_IGNORE asks the chain",
             "the accumulator is the verdict",
+            waits=True,
         ),
         Point(
             CLIENT_AUTHORIZE,
-            "before the access-control chain",
+            "before the access-control chain; the answer is kept for this client, action and topic"
+            " until access rules or hooks change",
             (*_CLIENT, "action: Action", "topic: str"),
             "Verdict; IGNORE asks the chain",
             "the accumulator is the verdict",
@@ -135,7 +142,7 @@ POINTS: Final[dict[str, Point]] = {
         ),
         Point(
             CLIENT_HANDLE_INFO,
-            "send_info(info) was called for a client",
+            "`send_info` of its channel, or of the broker, was called for a connected client",
             (*_CLIENT, "info: object"),
             "list[Message] to deliver",
             "the accumulator is delivered as it is",
@@ -160,29 +167,37 @@ POINTS: Final[dict[str, Point]] = {
         Point(SESSION_TERMINATED, "the session has ended", (*_CLIENT, "reason: str"), "None"),
         Point(
             MESSAGE_PUBLISH,
-            "a message enters the broker, before retain and routing",
+            "a message enters the broker, before retain and routing; all but the broker's own"
+            " `$SYS/`",
             (),
             "Message; None drops it",
             "the accumulator is routed as it is",
         ),
         Point(MESSAGE_DELIVERED, "a message is written to a subscriber", _CLIENT, "Message"),
-        Point(MESSAGE_ACKED, "a subscriber acknowledged (PUBACK, PUBCOMP)", _CLIENT, "Message"),
+        Point(
+            MESSAGE_ACKED, "a subscriber acknowledged: PUBACK, for QoS 2 PUBREC", _CLIENT, "Message"
+        ),
         Point(
             MESSAGE_NACK,
-            "a subscriber answered with a reason code >= 0x80",
+            "a subscriber answered PUBACK or PUBREC with a reason code of 0x80 or more",
             (*_CLIENT, "reason_code: int"),
             "Message",
         ),
         Point(
             MESSAGE_DROPPED,
-            "a message reached nobody",
+            "a message reached nobody: no_subscriber, hook, denied, retained_full",
             ("client: ClientInfo | None", "reason: str"),
             "Message",
         ),
-        Point(DELIVERY_COMPLETED, "all steps of one delivery are done", _CLIENT, "Message"),
+        Point(
+            DELIVERY_COMPLETED,
+            "all steps of one delivery are done: written (QoS 0), PUBACK (1), PUBCOMP (2)",
+            _CLIENT,
+            "Message",
+        ),
         Point(
             DELIVERY_DROPPED,
-            "a message was not delivered to one subscriber",
+            "a message was not delivered to one subscriber, for one of the reasons in metrics.md",
             (*_CLIENT, "reason: str"),
             "Message",
         ),
