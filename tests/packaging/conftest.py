@@ -71,9 +71,32 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pure(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The wheel of a machine without a C compiler, and what its build printed."""
+    without = {"CC": "/bin/false", "MQTTD_REQUIRE_COMPILED": "0"}
+    return build(tmp_path_factory.mktemp("pure"), "--wheel", **without)
+
+
+@pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "venv", with_pip=True)
     made = Installed(folder / "venv" / "bin", folder)
     made.run("python", "-m", "pip", "install", "--quiet", str(wheel), "paho-mqtt>=2")
+    return made
+
+
+@pytest.fixture(scope="session")
+def installed_pure(
+    installed: Installed, pure: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    """The pure wheel in an environment that borrows the other one's dependencies."""
+    folder = tmp_path_factory.mktemp("installed-pure")
+    venv.create(folder / "venv", with_pip=True)
+    made = Installed(folder / "venv" / "bin", folder)
+    made.run("python", "-m", "pip", "install", "--quiet", "--no-deps", str(pure[0]))
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    theirs, ours = (place.run("python", "-c", where).strip() for place in (installed, made))
+    # Behind its own packages: mqttd itself is found in this environment first.
+    (Path(ours) / "borrowed.pth").write_text(f"{theirs}\n")
     return made

@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.packaging.conftest import ROOT, Installed, build, clean_environ
+from tests.packaging.conftest import ROOT, Installed, clean_environ
 
 pytestmark = pytest.mark.timeout(900)  # compiles, and installs from the package index
 
@@ -93,9 +93,10 @@ def test_the_wheel_is_compiled_completely_or_not_at_all(wheel: Path) -> None:
         assert compiled
 
 
-def test_without_a_c_compiler_the_wheel_is_pure_and_the_build_says_so(tmp_path: Path) -> None:
-    without = {"CC": "/bin/false", "MQTTD_REQUIRE_COMPILED": "0"}
-    wheel, output = build(tmp_path, "--wheel", **without)
+def test_without_a_c_compiler_the_wheel_is_pure_and_the_build_says_so(
+    pure: tuple[Path, str],
+) -> None:
+    wheel, output = pure
     assert "hot path not compiled" in output
     names = names_in(wheel)
     assert not [name for name in names if name.endswith(".so")]
@@ -120,6 +121,18 @@ def test_a_daemon_passes_a_message(installed: Installed, tmp_path: Path) -> None
         assert one_message(installed, port) == "a message"
 
 
+def test_a_pure_broker_says_so_and_passes_a_message(
+    installed_pure: Installed, installed: Installed, tmp_path: Path
+) -> None:
+    version = installed_pure.run(
+        "python", "-c", "import mqttd; print(mqttd.compiled(), mqttd.__file__)"
+    )
+    assert version.startswith("False") and str(installed_pure.folder) in version
+    with foreground(installed_pure, tmp_path) as port:
+        assert one_message(installed, port) == "a message"
+    assert "pure Python (slower)" in (tmp_path / "log").read_text()
+
+
 def test_uninstalling_leaves_twisted_whole(installed: Installed) -> None:
     program = "import twisted.plugins as p; print(p.__file__)"
     before = installed.run("python", "-c", program)
@@ -133,12 +146,20 @@ def one_message(installed: Installed, port: int) -> str:
     return installed.run("python", "-c", ONE_MESSAGE, str(port)).strip()
 
 
+def twistd(installed: Installed) -> list[str | Path]:
+    """The command; where Twisted is borrowed its script is not there."""
+    script = installed.bin / "twistd"
+    if script.exists():
+        return [script]
+    return [installed.bin / "python", "-c", "from twisted.scripts.twistd import run; run()"]
+
+
 @contextmanager
 def foreground(installed: Installed, folder: Path) -> Iterator[int]:
     log = folder / "log"
     with log.open("w") as output:
         broker = subprocess.Popen(
-            [installed.bin / "twistd", "-n", "--pidfile=", "mqttd", "--config", config(folder)],
+            [*twistd(installed), "-n", "--pidfile=", "mqttd", "--config", config(folder)],
             cwd=folder, env=clean_environ(), stdout=output, stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
