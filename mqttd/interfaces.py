@@ -361,7 +361,7 @@ class IPluginHandle(IHooks):
     def add_route(path: str, resource: Any) -> None:
         """Serve ``/api/v1/plugins/NAME/path``.
 
-        :param path: one segment of letters, digits, ``_ . -``.
+        :param path: one segment of letters, digits, ``_ . -``; not load, unload, reload, commands.
         :param resource: `twisted.web.resource.IResource`; who may reach the HTTP interface may
             reach it.
         :raises ValueError: no such segment, or in use.

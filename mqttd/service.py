@@ -231,7 +231,7 @@ class MqttdService(MultiService):
             self.broker,
             self.listeners,
             self.who_may_connect(),
-            PluginsApi(self.plugins).resource(),
+            PluginsApi(self.plugins),
             lambda: {name: value for name, _, value in self.plugins.metrics()},
         )
         self.addService(  # type: ignore[no-untyped-call]

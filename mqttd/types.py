@@ -38,6 +38,7 @@ __all__ = [
     "Decision",
     "HookResult",
     "PeerIdentity",
+    "PluginError",
     "QueueFull",
     "Verdict",
 ]
@@ -194,6 +195,10 @@ class AuthResult:
     expires_at: float | None = None
     module: str = ""
     data: bytes | None = None
+
+
+class PluginError(Exception):
+    """A plugin cannot do what was asked; the text is the line that an operator sees."""
 
 
 class QueueFull(Exception):

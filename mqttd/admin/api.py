@@ -9,6 +9,7 @@
     GET    /api/v1/auth                         the modules that decide, with their counters
     POST   /api/v1/acl/reload                   read the access rules again
     GET    /api/v1/hooks                        hook points and who listens
+    *      /api/v1/plugins...                   plugins, see `mqttd.admin.plugins`
     POST   /api/v1/publish                      {topic, payload | payload_base64, qos, retain}
 
 A refusal is ``{"error": {"code": "not_found", "message": "..."}}`` with a fitting HTTP status.
@@ -46,7 +47,15 @@ from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
 
-__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "Api", "ApiError"]
+__all__ = [
+    "DEFAULT_LIMIT",
+    "MAX_LIMIT",
+    "Api",
+    "ApiError",
+    "answer",
+    "body_of",
+    "refusal",
+]
 
 #: Entries of a page when the request does not say, and at most.
 DEFAULT_LIMIT: Final = 100
@@ -76,7 +85,8 @@ class Api:
     """The resource of the HTTP interface.
 
     Arguments: the broker; `listeners()` gives one dictionary per listener; `who` says in a
-    sentence who may connect.
+    sentence who may connect; `plugins` is a `mqttd.admin.plugins.PluginsApi`, `more()`
+    gives the metrics of plugins.
     """
 
     app = Klein()
@@ -84,9 +94,16 @@ class Api:
     app.url_map.converters["any_text"] = _AnyText
 
     def __init__(
-        self, broker: Broker, listeners: Callable[[], list[Json]] = list, who: str = ""
+        self,
+        broker: Broker,
+        listeners: Callable[[], list[Json]] = list,
+        who: str = "",
+        plugins: Any = None,
+        more: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self.broker = broker
+        self.plugins = plugins
+        self.more = more
         self.listeners = listeners
         self.who = who
         self.log = Logger(namespace="mqttd")
@@ -101,7 +118,7 @@ class Api:
     def status(self, request: IRequest) -> bytes:
         """Who and where this broker is, and its gauges."""
         stats = self.broker.stats()
-        return _answer(
+        return answer(
             request,
             {
                 "name": self.broker.name,
@@ -119,13 +136,16 @@ class Api:
     @app.route("/api/v1/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
         """Counters since the start, and gauges."""
-        counters = self.broker.metrics.snapshot()
-        return _answer(request, {"counters": counters, "gauges": self.broker.stats()})
+        counters: dict[str, float] = {**self.broker.metrics.snapshot()}
+        gauges: dict[str, float] = {**self.broker.stats()}
+        for name, value in self.more().items():
+            (counters if name.endswith("_total") else gauges)[name] = value
+        return answer(request, {"counters": counters, "gauges": gauges})
 
     @app.route("/api/v1/auth", methods=["GET"])
     def auth(self, request: IRequest) -> bytes:
         """The modules that authenticate and authorize, in the order they are asked."""
-        return _answer(request, {"modules": self.broker.access.describe()})
+        return answer(request, {"modules": self.broker.access.describe()})
 
     @app.route("/api/v1/hooks", methods=["GET"])
     def hooks(self, request: IRequest) -> bytes:
@@ -143,7 +163,7 @@ class Api:
             }
             for name, point in POINTS.items()
         ]
-        return _answer(request, {"hooks": points})
+        return answer(request, {"hooks": points})
 
     # -- clients
 
@@ -152,18 +172,18 @@ class Api:
         """A page of clients by client id; `cursor` of the answer asks for the next one."""
         ids, cursor = _page(request, list(self.broker.sessions))
         clients = [self._client(self.broker.sessions[client_id]) for client_id in ids]
-        return _answer(request, {"clients": clients, "cursor": cursor})
+        return answer(request, {"clients": clients, "cursor": cursor})
 
     @app.route("/api/v1/clients/<any_text:client_id>", methods=["GET", "DELETE"])
     def client(self, request: IRequest, client_id: str) -> bytes:
         """Show one client, or end its connection."""
         session = self._session(client_id)
         if request.method == b"GET":
-            return _answer(request, self._client(session))
+            return answer(request, self._client(session))
         if not self.broker.kick(session.client_id):
             raise ApiError(409, "not_connected", f"client {session.client_id!r} is not connected")
         self.log.info("client {client!r} ended by administrator", client=session.client_id)
-        return _answer(request, {"kicked": session.client_id})
+        return answer(request, {"kicked": session.client_id})
 
     @app.route("/api/v1/subscriptions", methods=["GET"])
     def subscriptions(self, request: IRequest) -> bytes:
@@ -171,7 +191,7 @@ class Api:
         sessions = self.broker.sessions
         given = _argument(request, b"client_id")
         if given is not None:
-            return _answer(
+            return answer(
                 request,
                 {"subscriptions": _subscriptions(self._session(given)), "cursor": None},
             )
@@ -185,7 +205,7 @@ class Api:
             if len(found) >= limit and (cursor is not None or i + 1 < len(ids)):
                 cursor = client_id
                 break
-        return _answer(request, {"subscriptions": found, "cursor": cursor})
+        return answer(request, {"subscriptions": found, "cursor": cursor})
 
     def _session(self, client_id: str) -> Session:
         session = self.broker.sessions.get(client_id)
@@ -234,12 +254,12 @@ class Api:
             # Also after a failure: one of several modules may have new rules.
             self.broker.access_changed()
         self.log.info("access rules read again")
-        return _answer(request, {"reloaded": True})
+        return answer(request, {"reloaded": True})
 
     @app.route("/api/v1/publish", methods=["POST"])
     def publish(self, request: IRequest) -> bytes:
         """Publish a message as the broker itself: no access rule is asked, no hook runs."""
-        topic, payload, qos, retain = _message(_body(request))
+        topic, payload, qos, retain = _message(body_of(request))
         settings = self.broker.settings
         try:
             validate_topic_name(topic, settings.max_topic_levels)
@@ -255,7 +275,19 @@ class Api:
         receivers = self.broker.publish_text(topic, payload, qos, retain)
         if receivers < 0:
             raise ApiError(507, "quota_exceeded", "the retained store is full")
-        return _answer(request, {"receivers": receivers})
+        return answer(request, {"receivers": receivers})
+
+    @app.route("/api/v1/plugins", methods=["GET"])
+    def list_plugins(self, request: IRequest) -> bytes:
+        """Every plugin there is, and the modules that failed."""
+        return answer(request, {"plugins": [] if self.plugins is None else self.plugins.list()})
+
+    @app.route("/api/v1/plugins/", branch=True)
+    def one_plugin(self, request: IRequest) -> IResource:
+        """What there is about one plugin, see `mqttd.admin.plugins`."""
+        if self.plugins is None:
+            raise ApiError(404, "not_found", "this broker has no plugins")
+        return cast(IResource, self.plugins.resource())
 
     # -- errors
 
@@ -263,7 +295,7 @@ class Api:
     def refused(self, request: IRequest, failure: Failure) -> bytes:
         """A request we refuse."""
         error = cast(ApiError, failure.value)
-        return _error(request, error.status, error.code, error.message)
+        return refusal(request, error.status, error.code, error.message)
 
     @app.handle_errors(HTTPException)
     def no_route(self, request: IRequest, failure: Failure) -> bytes:
@@ -272,14 +304,14 @@ class Api:
         path = request.path.decode("ascii", "replace")
         if error.code == 405:
             method = request.method.decode("ascii", "replace")
-            return _error(request, 405, "method_not_allowed", f"{path} has no method {method}")
-        return _error(request, error.code or 404, "not_found", f"no {path}")
+            return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
+        return refusal(request, error.code or 404, "not_found", f"no {path}")
 
     @app.handle_errors(Exception)
     def crashed(self, request: IRequest, failure: Failure) -> bytes:
         """A fault of ours: logged, and told without its traceback."""
         self.log.failure("API request {path!r} failed", failure, path=request.path)
-        return _error(request, 500, "internal_error", "internal error; see the broker's log")
+        return refusal(request, 500, "internal_error", "internal error; see the broker's log")
 
 
 # -- requests
@@ -316,7 +348,8 @@ def _page(request: IRequest, names: list[str]) -> tuple[list[str], str | None]:
     return page, page[-1] if len(names) > limit else None
 
 
-def _body(request: IRequest) -> Json:
+def body_of(request: IRequest) -> Json:
+    """The JSON object in a request; raises ApiError."""
     try:
         body = json.loads(request.content.read())
     except (ValueError, RecursionError) as error:
@@ -362,15 +395,17 @@ def _message(body: Json) -> tuple[str, bytes, int, bool]:
 # -- answers
 
 
-def _answer(request: IRequest, value: object, status: int = 200) -> bytes:
+def answer(request: IRequest, value: object, status: int = 200) -> bytes:
+    """`value` as JSON."""
     request.setResponseCode(status)
     request.setHeader(b"content-type", b"application/json")
     request.setHeader(b"cache-control", b"no-store")
     return json.dumps(value, default=str).encode() + b"\n"
 
 
-def _error(request: IRequest, status: int, code: str, message: str) -> bytes:
-    return _answer(request, {"error": {"code": code, "message": message}}, status)
+def refusal(request: IRequest, status: int, code: str, message: str) -> bytes:
+    """An error as JSON: `code` for programs, `message` for people."""
+    return answer(request, {"error": {"code": code, "message": message}}, status)
 
 
 def _subscriptions(session: Session) -> list[Json]:

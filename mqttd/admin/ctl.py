@@ -30,7 +30,17 @@ from urllib.parse import quote, urlencode
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
 
-__all__ = ["Client", "CtlError", "main"]
+__all__ = [
+    "Client",
+    "CtlError",
+    "client_of",
+    "done",
+    "main",
+    "print_json",
+    "print_pairs",
+    "print_table",
+    "printable",
+]
 
 DEFAULT_CONFIG: Final = "etc/mqttd.conf"
 #: Seconds to wait for an answer.
@@ -118,12 +128,17 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
-    options = _parser().parse_args(argv)
+    from mqttd.admin.ctl_plugins import spelled_out
+
+    given = sys.argv[1:] if argv is None else argv
+    parser = _parser()
+    known = [name for action in parser._actions for name in action.choices or ()]
+    options = parser.parse_args(spelled_out(given, known))
     try:
         run: Callable[[argparse.Namespace], int | None] = options.run
         return run(options) or 0
     except CtlError as error:
-        print(f"mqttd-ctl: {_printable(str(error))}", file=sys.stderr)
+        print(f"mqttd-ctl: {printable(str(error))}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader (`| head`) has seen enough.
@@ -190,6 +205,10 @@ def _parser() -> argparse.ArgumentParser:
         "Read the access rules again; with a mistake in them the old ones stay.")  # fmt: skip
     add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
 
+    from mqttd.admin.ctl_plugins import add_commands
+
+    add_commands(add, group("plugins", "Plugins of the running broker."))
+
     publish = add(commands, "publish", _publish, "Publish a message as the broker itself.")
     publish.add_argument("topic", metavar="TOPIC")
     publish.add_argument("payload", metavar="PAYLOAD", help="text; - reads standard input")
@@ -226,7 +245,8 @@ def _config(options: argparse.Namespace) -> Config:
         raise CtlError(f"{path}: {error.strerror}") from None
 
 
-def _client(options: argparse.Namespace) -> Client:
+def client_of(options: argparse.Namespace) -> Client:
+    """The broker that the command line means."""
     return Client(options.socket or _config(options).admin.socket)
 
 
@@ -234,11 +254,11 @@ def _client(options: argparse.Namespace) -> Client:
 
 
 def _status(options: argparse.Namespace) -> None:
-    answer = _client(options).get("/status")
+    answer = client_of(options).get("/status")
     if options.json:
-        return _print_json(answer)
+        return print_json(answer)
     how = "compiled" if answer["compiled"] else "pure Python"
-    _print_pairs(
+    print_pairs(
         [
             ("name", answer["name"]),
             ("version", f"{answer['version']} ({how}), Python {answer['python']}"),
@@ -250,26 +270,26 @@ def _status(options: argparse.Namespace) -> None:
         ]
     )  # fmt: skip
     print()
-    _print_table(
+    print_table(
         answer["listeners"],
         ["name", "kind", "host", "port", "transport", "connections", "max_connections"],
     )
 
 
 def _metrics(options: argparse.Namespace) -> None:
-    answer = _client(options).get("/metrics")
+    answer = client_of(options).get("/metrics")
     if options.json:
-        return _print_json(answer)
-    _print_pairs([*answer["gauges"].items(), *answer["counters"].items()])
+        return print_json(answer)
+    print_pairs([*answer["gauges"].items(), *answer["counters"].items()])
 
 
 def _clients_list(options: argparse.Namespace) -> None:
-    clients = _client(options).pages("/clients", "clients")
+    clients = client_of(options).pages("/clients", "clients")
     if options.json:
-        return _print_json({"clients": clients})
+        return print_json({"clients": clients})
     for client in clients:
         client["peer"] = _peer(client)
-    _print_table(
+    print_table(
         clients,
         ["client_id", "username", "connected", "peer", "listener", "subscriptions", "inflight",
          "mqueue"],
@@ -277,27 +297,27 @@ def _clients_list(options: argparse.Namespace) -> None:
 
 
 def _clients_show(options: argparse.Namespace) -> None:
-    answer = _client(options).get("/clients/" + quote(options.client_id, safe=""))
+    answer = client_of(options).get("/clients/" + quote(options.client_id, safe=""))
     if options.json:
-        return _print_json(answer)
-    _print_pairs([(name.replace("_", " "), value) for name, value in answer.items()])
+        return print_json(answer)
+    print_pairs([(name.replace("_", " "), value) for name, value in answer.items()])
 
 
 def _clients_kick(options: argparse.Namespace) -> None:
     path = "/clients/" + quote(options.client_id, safe="")
-    answer = _client(options).request("DELETE", path)
-    _done(options, answer, f"ended the connection of {options.client_id}")
+    answer = client_of(options).request("DELETE", path)
+    done(options, answer, f"ended the connection of {options.client_id}")
 
 
 def _subscriptions_list(options: argparse.Namespace) -> None:
-    client = _client(options)
+    client = client_of(options)
     if options.client is not None:
         found = client.get("/subscriptions", client_id=options.client)["subscriptions"]
     else:
         found = client.pages("/subscriptions", "subscriptions")
     if options.json:
-        return _print_json({"subscriptions": found})
-    _print_table(
+        return print_json({"subscriptions": found})
+    print_table(
         found,
         ["client_id", "topic_filter", "qos", "no_local", "retain_as_published",
          "subscription_identifier"],
@@ -305,29 +325,29 @@ def _subscriptions_list(options: argparse.Namespace) -> None:
 
 
 def _auth_list(options: argparse.Namespace) -> None:
-    answer = _client(options).get("/auth")
+    answer = client_of(options).get("/auth")
     if options.json:
-        return _print_json(answer)
-    _print_table(
+        return print_json(answer)
+    print_table(
         answer["modules"],
         ["kind", "seq", "name", "hit", "ok", "deny", "ignore", "error", "description"],
     )
 
 
 def _acl_reload(options: argparse.Namespace) -> None:
-    _done(options, _client(options).request("POST", "/acl/reload"), "the new rules are in force")
+    done(options, client_of(options).request("POST", "/acl/reload"), "the new rules are in force")
 
 
 def _hooks_list(options: argparse.Namespace) -> None:
-    answer = _client(options).get("/hooks")
+    answer = client_of(options).get("/hooks")
     if options.json:
-        return _print_json(answer)
+        return print_json(answer)
     rows = [
         {"point": point["point"], "errors": point["errors"], **callback}
         for point in answer["hooks"]
         for callback in point["callbacks"]
     ]
-    _print_table(rows, ["point", "priority", "callback", "errors"])
+    print_table(rows, ["point", "priority", "callback", "errors"])
 
 
 def _publish(options: argparse.Namespace) -> None:
@@ -335,7 +355,7 @@ def _publish(options: argparse.Namespace) -> None:
         payload = sys.stdin.buffer.read()
     else:
         payload = os.fsencode(options.payload)
-    answer = _client(options).request(
+    answer = client_of(options).request(
         "POST",
         "/publish",
         {
@@ -346,7 +366,7 @@ def _publish(options: argparse.Namespace) -> None:
         },
     )
     count = answer["receivers"]
-    _done(options, answer, f"published to {count} receiver{'' if count == 1 else 's'}")
+    done(options, answer, f"published to {count} receiver{'' if count == 1 else 's'}")
 
 
 # -- users
@@ -377,7 +397,7 @@ def _set_password(options: argparse.Namespace, path: str) -> None:
 
     new = _file_access(add_user, path, options.user, _new_password(options.user))
     text = f"{'added' if new else 'changed'} {options.user} in {path}; {_AT_NEXT_START}"
-    _done(options, {"user": options.user, "new": new}, text)
+    done(options, {"user": options.user, "new": new}, text)
 
 
 def _users_delete(options: argparse.Namespace) -> None:
@@ -387,7 +407,7 @@ def _users_delete(options: argparse.Namespace) -> None:
     if not _file_access(delete_user, path, options.user):
         raise CtlError(f"{path}: no user {options.user!r}")
     text = f"deleted {options.user} from {path}; {_AT_NEXT_START}"
-    _done(options, {"deleted": options.user}, text)
+    done(options, {"deleted": options.user}, text)
 
 
 _AT_NEXT_START: Final = "a running broker reads it when it starts next"
@@ -396,9 +416,9 @@ _AT_NEXT_START: Final = "a running broker reads it when it starts next"
 def _users_list(options: argparse.Namespace) -> None:
     users = sorted(_users(_users_file(options)))
     if options.json:
-        return _print_json({"users": users})
+        return print_json({"users": users})
     for user in users:
-        print(_printable(user))
+        print(printable(user))
 
 
 def _users(path: str) -> dict[str, str]:
@@ -439,25 +459,28 @@ def _warn(message: Warning | str, *args: object, **more: object) -> None:
 # -- output
 
 
-def _done(options: argparse.Namespace, answer: Json, text: str) -> None:
+def done(options: argparse.Namespace, answer: Json, text: str) -> None:
+    """Say that something was done."""
     if options.json:
-        _print_json(answer)
+        print_json(answer)
     else:
-        print(_printable(text))
+        print(printable(text))
 
 
-def _print_json(value: object) -> None:
+def print_json(value: object) -> None:
+    """For ``--json``."""
     print(json.dumps(value, indent=2))
 
 
-def _print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and values, a line each."""
     rows = [(name, _text(value)) for name, value in pairs]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
 
 
-def _print_table(rows: Sequence[Json], columns: Sequence[str]) -> None:
+def print_table(rows: Sequence[Json], columns: Sequence[str]) -> None:
     """Columns as wide as what is in them; numbers to the right."""
     cells = [[_text(row.get(column)) for column in columns] for row in rows]
     heads = [column.replace("_", " ") for column in columns]
@@ -479,10 +502,10 @@ def _text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _printable(str(value))
+    return printable(str(value))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """`text` with what a terminal would obey (escapes, line ends) made visible."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
@@ -507,4 +530,7 @@ def _duration(seconds: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The module the other half imports, not this copy of it.
+    from mqttd.admin.ctl import main as run
+
+    sys.exit(run())

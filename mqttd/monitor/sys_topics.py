@@ -78,6 +78,8 @@ class SysTopics:
         self.broker = broker
         self.interval = interval
         self.wall = wall
+        #: Called for more topics (below `PREFIX`) and their payloads.
+        self.more: list[Callable[[], dict[str, str]]] = []
         #: The most clients that were connected when the figures were taken.
         self.clients_maximum: int = 0
         self._publishing = LoopingCall(self.publish)
@@ -123,4 +125,6 @@ class SysTopics:
             values[topic] = counters[counter]
         for reason in DROP_REASONS:
             values[f"publish/messages/dropped/{reason}"] = counters[f"dropped_{reason}"]
+        for more in self.more:
+            values.update(more())
         return {PREFIX + topic: str(values[topic]) for topic in sorted(values)}

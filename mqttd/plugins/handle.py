@@ -50,6 +50,9 @@ MOST_NESTED: Final = 8
 #: Calls whose Deferred nobody but the handle looks at.
 _WATCHED: Final = frozenset({"timer", "subscription"})
 
+#: Routes below a plugin's name that are the broker's.
+_RESERVED: Final = frozenset({"commands", "load", "reload", "unload"})
+
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _COMMAND: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _METRIC: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -387,6 +390,8 @@ class PluginHandle:
     def add_route(self, path: str, resource: Any) -> None:
         """See `IPluginHandle.add_route`."""
         self._new(path, self.routes, _SEGMENT, "path", "letters, digits and _ . -")
+        if path in _RESERVED:
+            raise ValueError(f"path = {path!r}: the broker serves that itself")
         verifyObject(IResource, resource)
         self.routes[path] = resource
 

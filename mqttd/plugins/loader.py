@@ -31,14 +31,11 @@ from zope.interface.verify import verifyObject
 
 import mqttd_plugins
 from mqttd.interfaces import API_VERSION, IMqttdPlugin
+from mqttd.types import PluginError
 
-__all__ = ["Failed", "Found", "Plugin", "PluginError", "discover", "forget", "resolve", "restore"]
+__all__ = ["Failed", "Found", "Plugin", "discover", "forget", "resolve", "restore"]
 
 _PACKAGE: Final = mqttd_plugins.__name__
-
-
-class PluginError(Exception):
-    """A plugin cannot do what was asked; the text names it and says why, in a line or a few."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,9 +71,9 @@ class Found:
     def missing(self, name: str) -> PluginError:
         """What to tell somebody who asks for a plugin that is not there."""
         there = ", ".join(sorted(self.plugins)) or "none"
-        lines = [f"plugin {name!r} was not found; found: {there}"]
-        lines += [f"failed: {failed.file}: {failed.error}" for failed in self.failed]
-        return PluginError("\n".join(lines))
+        parts = [f"plugin {name!r} was not found; found: {there}"]
+        parts += [f"failed: {failed.file}: {failed.error}" for failed in self.failed]
+        return PluginError("; ".join(parts))
 
 
 def discover(directory: str = "") -> Found:

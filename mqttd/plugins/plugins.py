@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -40,13 +40,13 @@ from mqttd.plugins.handle import Host, PluginHandle
 from mqttd.plugins.loader import (
     Found,
     Plugin,
-    PluginError,
     discover,
     forget,
     resolve,
     restore,
 )
 from mqttd.plugins.settings import read_settings
+from mqttd.types import PluginError
 
 __all__ = ["DEADLINE", "Plugins"]
 
@@ -118,7 +118,7 @@ class Plugins:
             except PluginError as error:
                 mistakes.append(str(error))
         if mistakes:
-            raise PluginError("plugins.load: " + "\n".join(mistakes))
+            raise PluginError("plugins.load: " + "; ".join(mistakes))
 
     def load(self, name: str | None = None) -> Deferred[None]:
         """Load one plugin; without a name, all that are to be loaded at start.
@@ -230,7 +230,18 @@ class Plugins:
             there = ", ".join(sorted(handle.commands)) or "none"
             raise PluginError(f"plugin {name!r} has no command {command!r}; there are: {there}")
         function, _ = handle.commands[command]
-        return maybeDeferred(function, argv).addTimeout(DEADLINE, self.host.reactor)
+        return Deferred.fromCoroutine(self._command(name, command, function, argv))
+
+    async def _command(
+        self, name: str, command: str, function: Callable[[Names], Any], argv: Names
+    ) -> str:
+        what = f"command {command}"
+        try:
+            return str(await self._call(name, what, function, argv))
+        except PluginError:
+            raise
+        except Exception as error:
+            raise PluginError(_text_of(error, what)) from None
 
     # -- load ------------------------------------------------------------------------------------
 
@@ -375,14 +386,14 @@ class Plugins:
             )
 
     async def _call(self, name: str, what: str, f: Callable[..., Any], *args: Any) -> Any:
-        """Call a plugin's own `load` or `unload`, broken off after `MOST_BLOCKED` seconds.
+        """Call what a plugin may take its time for; broken off after `MOST_BLOCKED` seconds.
 
         Raises PluginError, DeadlineError, or what its Deferred failed with.
         """
         trial = Budget(f"{name} {what}", per_call=MOST_BLOCKED)
         result = self.host.broker.hooks.call(trial, what, f, args)
         if trial.faults:
-            raise PluginError(trial.last_error)
+            raise PluginError(trial.last_error.removeprefix(f"{what}: "))
         if isinstance(result, Coroutine):
             result = Deferred.fromCoroutine(result)
         if isinstance(result, Deferred):

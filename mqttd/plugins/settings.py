@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from mqttd.plugins.loader import PluginError
+from mqttd.types import PluginError
 
 __all__ = ["read_settings"]
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_done_to_a_user_is_said_and_changes_nothing(
 
 
 def test_tables_hide_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
-    ctl._print_table([{"client_id": "a\x1b[2J\n", "qos": 1}], ["client_id", "qos"])
+    ctl.print_table([{"client_id": "a\x1b[2J\n", "qos": 1}], ["client_id", "qos"])
     assert capsys.readouterr().out == "client id   qos\na\\x1b[2J\\n    1\n"
 
 

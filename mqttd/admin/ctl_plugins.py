@@ -1,0 +1,127 @@
+"""`mqttd-ctl plugins ...`, and `mqttd-ctl NAME COMMAND ...` for the commands of plugins.
+
+    plugins list|info|load|unload|reload   --HTTP over the Unix socket-->  the broker
+    plugins new NAME                       --> a project of your own (mqttd.admin.new_plugin)
+    NAME COMMAND ARGUMENTS                 --HTTP-->  the broker  -->  the plugin's own function
+
+Part of `mqttd.admin.ctl`, whose promises hold here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from mqttd.admin import ctl
+
+__all__ = ["add_commands", "spelled_out"]
+
+Json = dict[str, Any]
+
+#: Options of mqttd-ctl that take a value, which is no command.
+_WITH_VALUE: Final = ("--socket", "-c", "--config")
+
+
+def add_commands(add: Callable[..., Any], plugins: Any) -> None:
+    """Add the commands to the group `plugins`, with `add` of `mqttd.admin.ctl`."""
+    add(plugins, "list", _list, "List all plugins that are installed, and those that failed.")
+    for name, run, text in (
+        ("info", _info, "Show one plugin: what it has registered, and what it used."),
+        ("load", _change, "Load a plugin; it is loaded again when the broker starts next."),
+        ("unload", _change, "Unload a plugin, with everything it has registered."),
+        ("reload", _change, "Load a plugin anew from its files; with a mistake the old one stays."),
+    ):
+        command = add(plugins, name, run, text)
+        command.add_argument("name", metavar="NAME")
+        command.set_defaults(operation=name)
+    run = add(plugins, "run", _run, "Run a command of a plugin (short: mqttd-ctl NAME COMMAND).")
+    run.add_argument("name", metavar="NAME")
+    run.add_argument("command", metavar="COMMAND")
+    run.add_argument("argv", metavar="ARGUMENT", nargs=argparse.REMAINDER)
+    new = add(plugins, "new", _new, "Write a project for a plugin of your own.")
+    new.add_argument("name", metavar="NAME")
+    new.add_argument("--directory", metavar="PATH", help="where (default: mqttd-NAME)")
+
+
+def spelled_out(argv: Sequence[str], known: Sequence[str]) -> list[str]:
+    """`argv`, with ``plugins run`` before the name of a plugin that stands for a command.
+
+    >>> spelled_out(["--json", "acme", "show", "x"], ["status", "plugins"])
+    ['--json', 'plugins', 'run', 'acme', 'show', 'x']
+    """
+    words = list(argv)
+    i = 0
+    while i < len(words) and words[i].startswith("-"):
+        i += 2 if words[i] in _WITH_VALUE else 1
+    if i + 1 < len(words) and words[i] not in known and not words[i + 1].startswith("-"):
+        words[i:i] = ["plugins", "run"]
+    return words
+
+
+def _list(options: argparse.Namespace) -> None:
+    answer = ctl.client_of(options).get("/plugins")
+    if options.json:
+        return ctl.print_json(answer)
+    ctl.print_table(
+        answer["plugins"], ["name", "version", "state", "configured", "description", "error"]
+    )
+
+
+def _info(options: argparse.Namespace) -> None:
+    answer = ctl.client_of(options).get("/plugins/" + quote(options.name, safe=""))
+    if options.json:
+        return ctl.print_json(answer)
+    registered: Json = answer.pop("registered", {})
+    budget: Json = answer.pop("budget", {})
+    limits: Json = budget.pop("limits", {})
+    ctl.print_pairs(
+        [(name.replace("_", " "), value) for name, value in answer.items()]
+        + [("hook", f"{hook['point']}  {hook['callback']}") for hook in registered.pop("hooks", ())]
+        + [(name.replace("_", " "), _shown(value)) for name, value in registered.items()]
+        + [(f"budget {name.replace('_', ' ')}", _shown(value)) for name, value in budget.items()]
+        + [(f"limit {name.replace('_', ' ')}", value) for name, value in limits.items()]
+    )
+
+
+def _change(options: argparse.Namespace) -> None:
+    path = f"/plugins/{quote(options.name, safe='')}/{options.operation}"
+    answer = ctl.client_of(options).request("POST", path)
+    ctl.done(options, answer, f"plugin {options.name} is {answer['state']}")
+
+
+def _run(options: argparse.Namespace) -> None:
+    name, command = quote(options.name, safe=""), quote(options.command, safe="")
+    answer = ctl.client_of(options).request(
+        "POST", f"/plugins/{name}/commands/{command}", {"argv": options.argv}
+    )
+    if options.json:
+        return ctl.print_json(answer)
+    for line in answer["output"].splitlines():
+        print(ctl.printable(line))
+
+
+def _new(options: argparse.Namespace) -> None:
+    from mqttd.admin.new_plugin import write_project
+
+    directory = options.directory or f"mqttd-{options.name.replace('_', '-')}"
+    try:
+        files = write_project(options.name, directory)
+    except ValueError as error:
+        raise ctl.CtlError(str(error)) from None
+    except OSError as error:
+        raise ctl.CtlError(f"{error.filename or directory}: {error.strerror}") from None
+    if options.json:
+        return ctl.print_json({"directory": directory, "files": files})
+    for file in files:
+        print(file)
+    print(f"next: cd {directory} && pip install -e . && mqttd-ctl plugins load {options.name}")
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return value

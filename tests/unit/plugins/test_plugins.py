@@ -1,0 +1,488 @@
+"""Life of a plugin: found, checked, loaded, reloaded, unloaded; whatever it does meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, globalLogPublisher
+
+from mqttd.broker.alarms import Alarms
+from mqttd.types import PluginError
+from tests.unit.plugins.conftest import Node, result_of
+
+COUNTING = """
+@implementer(IPlugin)
+class Plugin:
+    def load(self, handle, config):
+        self.seen = []
+        handle.hook("message.publish", self.publish)
+        handle.add_command("seen", lambda argv: ",".join(self.seen), "What was published.")
+        handle.add_metric("seen_total", "Messages seen.", lambda: len(self.seen))
+        handle.add_sys_topic("seen", lambda: len(self.seen))
+
+    def publish(self, message):
+        self.seen.append(message.topic)
+
+    def unload(self):
+        pass
+"""
+
+
+def row(node: Node, name: str) -> dict[str, object]:
+    (found,) = [entry for entry in node.plugins.list() if entry["name"] == name]
+    return found
+
+
+def test_it_is_found_loaded_seen_and_unloaded(node: Node) -> None:
+    path = node.write("acme", COUNTING)
+    listed = row(node, "acme")
+    assert (listed["state"], listed["version"], listed["file"]) == ("unloaded", "1.0", str(path))
+    node.load("acme")
+    assert row(node, "acme")["state"] == "loaded"
+    node.publish("one")
+    assert result_of(node.plugins.command("acme", "seen", [])) == "one"
+    assert node.plugins.metrics() == [("plugin_acme_seen_total", "Messages seen.", 1.0)]
+    assert node.plugins.sys_topics() == {"plugins/acme/seen": "1"}
+    info = node.plugins.info("acme")
+    assert info["registered"]["hooks"][0]["point"] == "message.publish"
+    assert info["budget"]["calls"] >= 1
+    result_of(node.plugins.unload("acme"))
+    assert row(node, "acme")["state"] == "unloaded"
+    assert not node.hooks.lookup("message.publish")
+    for wrong in (node.plugins.unload("acme"),):
+        with pytest.raises(PluginError, match="not loaded"):
+            result_of(wrong)
+
+
+def test_a_loaded_one_is_not_loaded_twice(node: Node) -> None:
+    node.write("acme", COUNTING)
+    node.load("acme")
+    with pytest.raises(PluginError, match="loaded already"):
+        node.load("acme")
+
+
+def test_one_that_is_missing_is_told_with_those_there_are(node: Node) -> None:
+    node.write("acme", COUNTING)
+    (node.dir / "broken.py").write_text("import no_such_module\n")
+    (node.dir / "torn.py").write_text("def (\n")
+    (node.dir / "leaving.py").write_text("import sys; sys.exit(3)\n")
+    with pytest.raises(PluginError) as error:
+        node.load("amce")
+    text = str(error.value)
+    assert "plugin 'amce' was not found; found: acme" in text
+    assert "broken.py: ModuleNotFoundError: No module named 'no_such_module'" in text
+    assert "torn.py: SyntaxError: " in text and "line 1" in text
+    assert "leaving.py: SystemExit: 3" in text
+    listed = row(node, "broken")
+    assert listed["state"] == "failed"
+    assert listed["error"] == "ModuleNotFoundError: No module named 'no_such_module'"
+
+
+def test_a_start_is_refused_with_all_mistakes(node: Node) -> None:
+    node.write("acme", COUNTING, config_schema="mqttd_plugins.acme:Nothing")
+    node.start_anew("acme", "missing")
+    with pytest.raises(PluginError) as error:
+        node.plugins.check()
+    assert "mqttd_plugins.acme:Nothing: AttributeError" in str(error.value)
+    assert "plugin 'missing' was not found; found: acme" in str(error.value)
+
+
+def test_two_of_one_name_are_told(node: Node) -> None:
+    node.write("acme", COUNTING)
+    text = (node.dir / "acme.py").read_text()
+    (node.dir / "other.py").write_text(text)
+    (listed,) = [entry for entry in node.plugins.list() if entry["state"] == "failed"]
+    assert "declared twice" in str(listed["error"])
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_version_of_the_interfaces_is_refused(node: Node, version: int) -> None:
+    node.write("acme", COUNTING, api_version=version)
+    with pytest.raises(PluginError, match=f"written for version {version} of the plugin interf"):
+        node.load("acme")
+
+
+def test_a_missing_method_is_named(node: Node) -> None:
+    node.write(
+        "acme",
+        """
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config): ...
+        """,
+    )
+    with pytest.raises(PluginError, match=r"IPlugin.*unload"):
+        node.load("acme")
+    assert row(node, "acme")["state"] == "failed"
+    assert "unload" in str(row(node, "acme")["error"])
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
+        ("raise SystemExit(1)", "SystemExit: 1"),
+        ("from twisted.internet.defer import fail; return fail(OSError('down'))", "OSError: down"),
+    ],
+)
+def test_one_that_fails_to_load_leaves_nothing(node: Node, body: str, error: str) -> None:
+    node.write(
+        "acme",
+        f"""
+        unloaded = []
+
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                handle.hook("message.publish", print)
+                handle.call_every(1, print)
+                handle.subscribe("#", print)
+                {body}
+
+            def unload(self):
+                unloaded.append(1)
+        """,
+    )
+    with pytest.raises(PluginError, match=error):
+        node.load("acme")
+    assert sys.modules["mqttd_plugins.acme"].unloaded == [1]
+    assert not node.hooks.lookup("message.publish")
+    assert not node.clock.getDelayedCalls()
+    assert node.broker.stats()["subscriptions"] == 0
+    assert error in str(row(node, "acme")["error"])
+
+
+def test_a_load_that_never_ends_is_given_up(node: Node) -> None:
+    node.write(
+        "acme",
+        """
+        from twisted.internet.defer import Deferred
+
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                handle.hook("message.publish", print)
+                return Deferred()
+
+            def unload(self):
+                return Deferred()
+        """,
+    )
+    outcome: list[object] = []
+    node.plugins.load("acme").addErrback(lambda failure: outcome.append(str(failure.value)))
+    assert row(node, "acme")["state"] == "loading"
+    with pytest.raises(PluginError, match="loading already"):
+        node.load("acme")
+    node.advance(21)
+    assert outcome == ["plugin 'acme' was not loaded: its load did not finish within 10 s"]
+    assert not node.hooks.lookup("message.publish")
+    assert not node.clock.getDelayedCalls()
+
+
+def test_unloading_ends_whatever_the_plugin_does(node: Node) -> None:
+    node.write(
+        "acme",
+        """
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                handle.hook("message.publish", lambda message: OK)
+
+            def unload(self):
+                raise RuntimeError("will not")
+        """,
+    )
+    node.load("acme")
+    result_of(node.plugins.unload("acme"))
+    assert not node.hooks.lookup("message.publish")
+    assert row(node, "acme")["state"] == "unloaded"
+
+
+def test_a_coroutine_may_load(node: Node) -> None:
+    node.write(
+        "acme",
+        """
+        @implementer(IPlugin)
+        class Plugin:
+            async def load(self, handle, config):
+                handle.hook("message.publish", lambda message: OK)
+
+            async def unload(self):
+                pass
+        """,
+    )
+    node.load("acme")
+    assert node.hooks.lookup("message.publish")
+    result_of(node.plugins.unload("acme"))
+
+
+# -- reload
+
+
+def test_changed_code_is_taken_at_reload(node: Node) -> None:
+    body = """
+    @implementer(IPlugin)
+    class Plugin:
+        def load(self, handle, config):
+            handle.add_command("say", lambda argv: "WORD", "Says it.")
+
+        def unload(self): ...
+    """
+    for word in ("one", "two", "six"):  # the same size, within one second
+        node.write("acme", body.replace("WORD", word), version=word)
+        result_of(node.plugins.reload("acme"))
+        assert result_of(node.plugins.command("acme", "say", [])) == word
+        assert row(node, "acme")["version"] == word
+
+
+def test_with_a_mistake_in_the_new_code_the_old_one_stays(node: Node) -> None:
+    path = node.write("acme", COUNTING)
+    node.load("acme")
+    good = path.read_text()
+    for bad in ("import no_such_module\n" + good, good + "def (\n"):
+        path.write_text(bad)
+        with pytest.raises(PluginError, match="the old plugin 'acme' stays loaded"):
+            result_of(node.plugins.reload("acme"))
+        node.publish("still/seen")
+        assert "still/seen" in result_of(node.plugins.command("acme", "seen", []))
+        assert row(node, "acme")["state"] == "loaded"
+    path.write_text(good)
+    result_of(node.plugins.reload("acme"))
+    assert result_of(node.plugins.command("acme", "seen", [])) == ""
+
+
+def test_one_that_failed_can_be_corrected_and_loaded(node: Node) -> None:
+    path = node.write("acme", COUNTING)
+    good = path.read_text()
+    path.write_text(good.replace("self.seen = []", "self.seen = [] + 1"))
+    with pytest.raises(PluginError, match="TypeError"):
+        node.load("acme")
+    path.write_text(good)
+    node.load("acme")
+    assert row(node, "acme")["state"] == "loaded"
+
+
+# -- configuration
+
+CONFIGURED = """
+import msgspec
+
+class Settings(msgspec.Struct):
+    topic: str
+    interval: float = 5.0
+    password: str = ""
+
+@implementer(IPlugin)
+class Plugin:
+    def load(self, handle, config):
+        handle.add_command("config", lambda argv: repr(config))
+
+    def unload(self): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "acme.conf: object missing required field `topic`"),
+        ("topic = ", "acme.conf: not valid TOML"),
+        ('topic = "a"\n\ninterval = "x"\n', ':3: interval = "x": expected `float`, got `str`'),
+        ('topic = "a"\nintervall = 3\n', ":2: intervall: unknown key; did you mean interval?"),
+        ('topic = "a"\npassword = 17\n', ":2: password = ...: expected `str`, got `int`"),
+    ],
+)
+def test_its_configuration_is_checked_before_it_is_loaded(
+    node: Node, text: str, message: str
+) -> None:
+    node.write("acme", CONFIGURED, config_schema="mqttd_plugins.acme:Settings")
+    (node.dir / "acme.conf").write_text(text)
+    with pytest.raises(PluginError) as error:
+        node.load("acme")
+    assert message in str(error.value)
+    assert str(node.dir / "acme.conf") in str(error.value)
+
+
+def test_its_configuration_reaches_it(node: Node) -> None:
+    node.write("acme", CONFIGURED, config_schema="mqttd_plugins.acme:Settings")
+    (node.dir / "acme.conf").write_text('topic = "a"\ninterval = 2\n')
+    node.load("acme")
+    shown = result_of(node.plugins.command("acme", "config", []))
+    assert shown == "Settings(topic='a', interval=2.0, password='')"
+
+
+def test_without_a_schema_it_is_a_dict(node: Node) -> None:
+    node.write("acme", CONFIGURED)
+    (node.dir / "acme.conf").write_text("[any]\nthing = 1\n")
+    node.load("acme")
+    assert result_of(node.plugins.command("acme", "config", [])) == "{'any': {'thing': 1}}"
+
+
+# -- start and stop
+
+
+def test_what_was_loaded_is_loaded_again_at_the_next_start(node: Node) -> None:
+    for name in ("one", "two", "three"):
+        node.write(name, COUNTING)
+    node.load("two")
+    node.load("one")
+    result_of(node.plugins.unload())
+    assert not node.hooks.lookup("message.publish")
+    node.start_anew("three")
+    result_of(node.plugins.load())
+    assert node.plugins.loaded() == ["three", "two", "one"]
+    result_of(node.plugins.unload("two"))
+    result_of(node.plugins.unload("three"))
+    result_of(node.plugins.unload())
+    result_of(node.start_anew("three").load())
+    assert node.plugins.loaded() == ["three", "one"]
+
+
+def test_one_that_merely_was_loaded_does_not_keep_the_broker_from_starting(node: Node) -> None:
+    node.write("acme", COUNTING)
+    path = node.write("gone", COUNTING)
+    node.load("gone")
+    node.load("acme")
+    result_of(node.plugins.unload())
+    path.unlink()
+    errors: list[str] = []
+
+    def observe(event: dict[str, object]) -> None:
+        if event["log_level"] is LogLevel.error:
+            errors.append(str(event.get("error")))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        result_of(node.start_anew().load())
+    finally:
+        globalLogPublisher.removeObserver(observe)
+    assert node.plugins.loaded() == ["acme"]
+    assert any("plugin gone was not loaded" in error for error in errors)
+
+
+def test_one_that_is_configured_and_fails_makes_the_start_fail(node: Node) -> None:
+    node.write("acme", COUNTING.replace("self.seen = []", "raise OSError('no database')"))
+    node.start_anew("acme").check()
+    with pytest.raises(PluginError, match="no database"):
+        result_of(node.plugins.load())
+
+
+def test_a_folder_that_others_may_write_to_is_not_searched(node: Node) -> None:
+    node.write("acme", COUNTING)
+    node.dir.chmod(0o777)
+    with pytest.raises(PluginError, match="chmod go-w"):
+        node.plugins.list()
+
+
+# -- what must not happen
+
+
+def test_a_plugin_in_quarantine_is_shown_and_raises_an_alarm(node: Node) -> None:
+    node.hooks.alarms = Alarms()
+    node.write(
+        "acme",
+        """
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                handle.hook("message.publish", self.publish)
+
+            def publish(self, message):
+                raise ValueError("bad day")
+
+            def unload(self): ...
+        """,
+    )
+    node.load("acme")
+    for _ in range(12):
+        node.publish("a")
+    listed = row(node, "acme")
+    assert listed["state"] == "quarantined"
+    assert "ValueError: bad day" in str(listed["error"])
+    assert [alarm.name for alarm in node.hooks.alarms.active()] == ["quarantine.acme"]
+    assert node.plugins.info("acme")["budget"]["errors"] == 10
+    result_of(node.plugins.reload("acme"))
+    assert row(node, "acme")["state"] == "loaded"
+    assert not node.hooks.alarms.active()
+
+
+def test_a_command_that_fails_tells_the_operator(node: Node) -> None:
+    node.write(
+        "acme",
+        """
+        from twisted.internet.defer import Deferred
+
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                handle.add_command("fail", lambda argv: int(argv[0]))
+                handle.add_command("wait", lambda argv: Deferred())
+
+            def unload(self): ...
+        """,
+    )
+    node.load("acme")
+    with pytest.raises(PluginError, match="ValueError: invalid literal"):
+        result_of(node.plugins.command("acme", "fail", ["x"]))
+    with pytest.raises(PluginError, match="no command 'fial'; there are: fail, wait"):
+        node.plugins.command("acme", "fial", [])
+    outcome: list[str] = []
+    waiting: Deferred[str] = node.plugins.command("acme", "wait", [])
+    waiting.addErrback(lambda failure: outcome.append(str(failure.value)))
+    node.advance(11)
+    assert outcome == ["its command wait did not finish within 10 s"]
+
+
+def test_a_thousand_times_loaded_and_unloaded_nothing_grows(node: Node, tmp_path: Path) -> None:
+    node.write(
+        "acme",
+        """
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                handle.hook("message.publish", self.publish)
+                handle.hook("client.connected", self.connected)
+                handle.call_every(60, self.beat)
+                handle.call_later(60, self.beat)
+                handle.subscribe("a/#", self.publish)
+                handle.add_metric("m", "", lambda: 0)
+                handle.add_command("c", lambda argv: "")
+                handle.in_thread(self.beat)
+
+            def publish(self, message): ...
+            def connected(self, client, acc): ...
+            def beat(self): ...
+            def unload(self): ...
+        """,
+    )
+    alice = node.connect("alice")
+    alice.subscribe("a/#")
+
+    def cycle() -> None:
+        node.load("acme")
+        result_of(node.plugins.unload("acme"))
+        node.settle()
+
+    def held() -> tuple[int, ...]:
+        gc.collect()
+        return (
+            len(node.clock.getDelayedCalls()),
+            node.broker.stats()["subscriptions"],
+            len(node.hooks.budgets()),
+            len(node.broker.points),
+            len(gc.get_objects()),
+        )
+
+    for _ in range(20):
+        cycle()
+    before = held()
+    for _ in range(1000):
+        cycle()
+    after = held()
+    assert after[:-1] == before[:-1]
+    assert after[-1] - before[-1] < 100
+    node.publish("a/b", b"still there")
+    assert [message.payload for message in alice.messages()] == [b"still there"]
