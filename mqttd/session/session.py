@@ -198,6 +198,10 @@ class Session(Timer):
             self.unsent = None
             return True
         while unsent:
+            delivery = inflight.get(unsent[0])
+            if delivery is None or delivery is RELEASED:
+                unsent.pop(0)  # a client may acknowledge what this connection did not send yet
+                continue
             if len(inflight) - len(unsent) >= self.window:
                 return False
             self._resend_one(channel, inflight, unsent.pop(0))

@@ -1,0 +1,68 @@
+"""Resumption where clients do what the model's honest ones do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import (
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+)
+from tests.support.memory import MemoryBroker, MemoryClient
+
+MESSAGES = 5
+
+
+def resumed(node: MemoryBroker, qos: int) -> MemoryClient:
+    """Five messages are in flight, and the client comes back with room for one."""
+    lasting = {prop.SESSION_EXPIRY_INTERVAL: 100}
+    client = node.connect("c", 5, properties=dict(lasting))
+    client.send(Subscribe(1, [Subscription("a", qos)]))
+    sender = node.connect("sender", 5)
+    sender.send(*(Publish("a", b"%d" % n, qos, packet_id=n) for n in range(1, MESSAGES + 1)))
+    assert len(client.published()) == MESSAGES
+    client.drop()
+    again = node.connect("c", 5, clean=False, properties={**lasting, prop.RECEIVE_MAXIMUM: 1})
+    assert [p.payload for p in again.published()] == [b"1"]
+    return again
+
+
+@pytest.mark.parametrize("early", [2, 3, 5])
+def test_an_acknowledgement_of_what_was_not_sent_again_yet_is_taken(early: int) -> None:
+    """It had the message on the older connection; the session goes on with the others."""
+    node = MemoryBroker()
+    client = resumed(node, 1)
+    client.send(Puback(early))
+    got = [b"1"]
+    for _ in range(MESSAGES):
+        packets = client.published()
+        got += [p.payload for p in packets]
+        client.send(*(Puback(p.packet_id) for p in packets), Puback(1))
+    assert got == [b"%d" % n for n in range(1, MESSAGES + 1) if n != early]
+    assert not client.closed and not client.session.inflight
+
+
+@pytest.mark.parametrize("early", [2, 3, 5])
+def test_a_qos_2_message_received_before_it_was_sent_again_is_not_sent_again(early: int) -> None:
+    node = MemoryBroker()
+    client = resumed(node, 2)
+    client.send(Pubrec(early))
+    assert [p.packet_id for p in client.take() if isinstance(p, Pubrel)] == [early]
+    client.send(Pubcomp(early), Pubrec(1))
+    got = [b"1"]
+    for _ in range(2 * MESSAGES):
+        packets = client.take()
+        got += [p.payload for p in packets if isinstance(p, Publish)]
+        answers: list[Packet] = [Pubrec(p.packet_id) for p in packets if isinstance(p, Publish)]
+        answers += [Pubcomp(p.packet_id) for p in packets if isinstance(p, Pubrel)]
+        if answers:
+            client.send(*answers)
+    assert got == [b"%d" % n for n in range(1, MESSAGES + 1) if n != early]
+    assert not client.closed and not client.session.inflight
