@@ -72,19 +72,19 @@ class Asked:
     def own(self, template: tuple[str, ...], first: bool) -> str | None:
         """A level with the client's values put in; None if it has none, `_UNSAFE` if unsafe."""
         parts: list[str] = []
+        unsafe = False
         for part in template:
             if _is_placeholder(part):
                 value = own_value(self.client, part)
                 if value is None:
                     return None
                 if not value or "+" in value or "#" in value or "/" in value or "\0" in value:
-                    return _UNSAFE
-                parts.append(value)
-            else:
-                parts.append(part)
+                    unsafe = True
+                part = value
+            parts.append(part)
         if first and parts[0].startswith("$") and _is_placeholder(template[0]):
-            return _UNSAFE
-        return "".join(parts)
+            unsafe = True
+        return _UNSAFE if unsafe else "".join(parts)
 
 
 def own_value(client: ClientInfo, placeholder: str) -> str | None:

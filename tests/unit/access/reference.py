@@ -1,10 +1,15 @@
-"""Access rules decided the plain way: one rule after the other, one topic after the other."""
+"""Access rules decided the plain way: one rule after the other, one topic after the other.
+
+`decide` to `relate` are the reference interpreter that the compiled rules are held against. It
+knows no index, no tree and no cache, and shares no code with them but the parsed rules.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 
-from mqttd.access.acl_conf import All, And, Client, IpAddr, Or, Rule, User, Who
+from mqttd.access.acl_conf import All, And, Client, IpAddr, Match, Or, Rule, User, Who
 from mqttd.types import Action, ClientInfo
 
 
@@ -42,6 +47,9 @@ def is_about(who: Who, client: ClientInfo) -> bool:
             return name == client.username
         case Client(name):
             return name == client.client_id
+        case Match(regex, of_client):
+            value = client.client_id if of_client else client.username
+            return value is not None and re.search(regex.pattern, value) is not None
         case IpAddr(networks):
             return any(ipaddress.ip_address(client.peerhost) in network for network in networks)
         case And(parts):
@@ -52,20 +60,21 @@ def is_about(who: Who, client: ClientInfo) -> bool:
 
 def fill(text: str, client: ClientInfo, allow: bool) -> list[str] | None:
     """The words of a rule's filter for this client; None where it says nothing."""
-    if "%u" in text and client.username is None:
+    values = {"%u": client.username, "%c": client.client_id, "${cn}": client.cert_common_name}
+    values["${client_attrs.site}"] = (client.attributes or {}).get("site")  # type: ignore[assignment]
+    if any(value is None and name in text for name, value in values.items()):
         return None
     words: list[str] = []
     for word in text.split("/"):
         own = ""
         while word:
-            if word[:2] in ("%u", "%c"):
-                value = client.username if word[:2] == "%u" else client.client_id
+            name = next((name for name in values if word.startswith(name)), word[0])
+            value = values.get(name, name)
+            if name in values:
                 first = not words and not own
                 if not value or set(value) & set("+#/") or (first and value[0] == "$"):
                     return None if allow else [*words, "**"]
-                own, word = own + value, word[2:]
-            else:
-                own, word = own + word[0], word[1:]
+            own, word = own + value, word[len(name) :]
         words.append(own)
     return words
 
