@@ -1,0 +1,285 @@
+"""Turns what happens at hook points into rows of the event log.
+
+    hook point --> chosen? (event, topic, client, sample) --> one tuple --> Appender
+
+Promise: an event that is exported costs about a microsecond here, one that is not chosen a
+look-up. Nothing waits. Only points whose events are chosen are hooked.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqttd.codec.properties import encode_properties
+from mqttd.codec.topic import match
+from mqttd.pipeline.log.appender import Appender
+from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, NO_ID, RETAIN
+from mqttd.pipeline.log.schema import CODES, EVENTS
+from mqttd.types import ClientInfo, HookResult
+from mqttd_plugins.spark.config import SparkConfig
+
+__all__ = ["Exporter", "chosen_events"]
+
+#: Exporting sees what all other plugins have made of it.
+LAST: Final = -1_000_000
+
+#: Answers about topics and clients that are remembered.
+MOST_ANSWERS: Final = 50_000
+
+#: A block is written at once when a payload of this size is in it: blocks stay small.
+LARGE: Final = 32 << 10
+
+#: Events that need more than a callback at the hook point of their name.
+DENIALS: Final = ("client.authenticate", "client.authorize")
+
+_PUBLISH: Final = CODES["message.publish"]
+
+
+def chosen_events(patterns: tuple[str, ...]) -> list[str]:
+    """The events that `patterns` name; ValueError for one that names none."""
+    known = [name for name in EVENTS if name != "log.gap"]
+    found: set[str] = set()
+    for pattern in patterns:
+        names = fnmatch.filter(known, pattern)
+        if not names:
+            raise ValueError(f"events: {pattern!r} is no event; there are: {', '.join(known)}")
+        found.update(names)
+    return [name for name in known if name in found]
+
+
+class Exporter:
+    """The callbacks. `refuses` is asked before a QoS 1 or 2 message of an exported topic."""
+
+    def __init__(self, config: SparkConfig, log: Appender) -> None:
+        self.log = log
+        self.events = chosen_events(config.events)
+        self._topics = () if "#" in config.topics else config.topics
+        self._clients = () if "*" in config.clients else config.clients
+        self._limit = config.payload_limit if config.payload else -1
+        self._sample = round(config.sample * 65536)
+        redact = set(config.redact)
+        if "payload" in redact:
+            self._limit = -1
+        self._hide_client = "client_id" in redact
+        self._hide_user = "username" in redact
+        self._hide_peer = "peer" in redact
+        self._hide_topic = "topic" in redact
+        self._hide_headers = "headers" in redact
+        self._plain = not (self._topics or self._clients or redact)
+        self._topic_answers: dict[str, bool] = {}
+        self._client_answers: dict[str, bool] = {}
+        self._append = log.append
+
+    def callbacks(self) -> list[tuple[str, Callable[..., HookResult | None]]]:
+        """(hook point, callback) for the events that were chosen."""
+        special: dict[str, Callable[..., HookResult | None]] = {
+            "client.disconnected": self._with_reason(CODES["client.disconnected"]),
+            "session.terminated": self._with_reason(CODES["session.terminated"]),
+            "client.subscribe": self.client_subscribe,
+            "client.unsubscribe": self.client_unsubscribe,
+            "session.subscribed": self.session_subscribed,
+            "session.unsubscribed": self.session_unsubscribed,
+            "message.publish": self.message_publish,
+            "message.delivered": self._of_receiver(CODES["message.delivered"]),
+            "message.acked": self._of_receiver(CODES["message.acked"]),
+            "message.dropped": self.message_dropped,
+        }
+        return [
+            (name, special.get(name) or self._of_client(CODES[name]))
+            for name in self.events
+            if name not in DENIALS
+        ]
+
+    # -- what is chosen
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether message events of this topic are exported."""
+        if not self._topics:
+            return True
+        answer = self._topic_answers.get(topic)
+        if answer is None:
+            answer = any(match(topic, one) for one in self._topics)
+            if len(self._topic_answers) >= MOST_ANSWERS:
+                self._topic_answers.clear()
+            self._topic_answers[topic] = answer
+        return answer
+
+    def wants_client(self, client_id: str) -> bool:
+        """Whether events of this client are exported."""
+        if not self._clients:
+            return True
+        answer = self._client_answers.get(client_id)
+        if answer is None:
+            answer = any(fnmatch.fnmatchcase(client_id, one) for one in self._clients)
+            if len(self._client_answers) >= MOST_ANSWERS:
+                self._client_answers.clear()
+            self._client_answers[client_id] = answer
+        return answer
+
+    # -- clients and sessions
+
+    def client_event(
+        self, code: int, client: ClientInfo, topic: str = "", reason: str = "", flags: int = 0
+    ) -> None:
+        """Export an event of a client."""
+        if not self.wants_client(client.client_id):
+            return
+        peer = client.peerhost
+        if client.peerport:
+            peer = f"[{peer}]:{client.peerport}" if ":" in peer else f"{peer}:{client.peerport}"
+        self._append(
+            (
+                code,
+                time.time_ns() // 1000,
+                flags,
+                NO_ID,
+                "" if self._hide_client else client.client_id,
+                "" if self._hide_user or client.username is None else client.username,
+                "" if self._hide_peer else peer,
+                "" if self._hide_topic else topic,
+                reason,
+                0,
+                b"",
+                b"",
+            )
+        )
+
+    def _of_client(self, code: int) -> Callable[..., HookResult | None]:
+        def happened(client: ClientInfo, acc: object) -> None:
+            self.client_event(code, client)
+
+        return happened
+
+    def _with_reason(self, code: int) -> Callable[..., HookResult | None]:
+        def happened(client: ClientInfo, reason: str, acc: object) -> None:
+            self.client_event(code, client, "", reason)
+
+        return happened
+
+    def client_subscribe(self, client: ClientInfo, properties: object, asked: list[Any]) -> None:
+        """One event for each filter a client asks for."""
+        code = CODES["client.subscribe"]
+        for one in asked:
+            self.client_event(code, client, one.topic_filter, "", HAS_QOS | one.qos)
+
+    def client_unsubscribe(
+        self, client: ClientInfo, properties: object, filters: list[str]
+    ) -> None:
+        """One event for each filter a client gives up."""
+        for topic_filter in filters:
+            self.client_event(CODES["client.unsubscribe"], client, topic_filter)
+
+    def session_subscribed(self, client: ClientInfo, subscription: Any, acc: object) -> None:
+        """A subscription was granted."""
+        flags = HAS_QOS | subscription.qos
+        code = CODES["session.subscribed"]
+        self.client_event(code, client, subscription.topic_filter, "", flags)
+
+    def session_unsubscribed(self, client: ClientInfo, topic_filter: str, acc: object) -> None:
+        """A subscription has ended."""
+        self.client_event(CODES["session.unsubscribed"], client, topic_filter)
+
+    # -- messages
+
+    def message_publish(self, message: Any) -> None:
+        """A message has entered the broker."""
+        payload: bytes = message.payload
+        size = len(payload)
+        message_id: int = message.id
+        properties = message.properties
+        if self._plain and size <= self._limit and properties is None:
+            self._append(
+                (
+                    _PUBLISH,
+                    message_id >> 64,
+                    message.qos | (0x3C if message.retain else 0x38),
+                    message_id.to_bytes(16, "big"),
+                    message.client_id,
+                    message.username or "",
+                    "",
+                    message.topic,
+                    "",
+                    size,
+                    payload,
+                    b"",
+                )
+            )
+            if size > LARGE:
+                self.log.flush()
+        else:
+            self.message_event(
+                _PUBLISH, message, message.client_id, message.username, message_id >> 64
+            )
+
+    def message_event(
+        self,
+        code: int,
+        message: Any,
+        client_id: str,
+        username: str | None,
+        at: int,
+        peer: str = "",
+        reason: str = "",
+        with_payload: bool = True,
+    ) -> None:
+        """Export an event of a message."""
+        if not (self.wants_topic(message.topic) and self.wants_client(client_id)):
+            return
+        payload: bytes = message.payload
+        size = len(payload)
+        flags = message.qos | HAS_QOS | HAS_SIZE | (RETAIN if message.retain else 0)
+        if with_payload and size <= self._limit:
+            flags |= HAS_PAYLOAD
+        else:
+            payload = b""
+        properties = b""
+        if with_payload and message.properties and not self._hide_headers:
+            properties = encode_properties(message.properties)
+        self._append(
+            (
+                code,
+                at,
+                flags,
+                message.id.to_bytes(16, "big"),
+                "" if self._hide_client else client_id,
+                "" if self._hide_user or username is None else username,
+                "" if self._hide_peer else peer,
+                "" if self._hide_topic else message.topic,
+                reason,
+                size,
+                payload,
+                properties,
+            )
+        )
+        if len(payload) > LARGE:
+            self.log.flush()
+
+    def _of_receiver(self, code: int) -> Callable[..., HookResult | None]:
+        """Delivered and acked: the payload is in the publish event, and all of it or a sample."""
+
+        def happened(client: ClientInfo, message: Any) -> None:
+            # The low bits count the ids of one microsecond; these differ from one to the next.
+            if self._sample < 65536 and (message.id >> 64) * 40503 & 0xFFFF >= self._sample:
+                return
+            at = time.time_ns() // 1000
+            self.message_event(
+                code, message, client.client_id, client.username, at, with_payload=False
+            )
+
+        return happened
+
+    def message_dropped(self, client: ClientInfo | None, reason: str, message: Any) -> None:
+        """A message has reached nobody."""
+        self.message_event(
+            CODES["message.dropped"],
+            message,
+            message.client_id,
+            message.username,
+            time.time_ns() // 1000,
+            "",
+            reason,
+            with_payload=False,
+        )

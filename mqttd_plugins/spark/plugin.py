@@ -1,0 +1,133 @@
+"""The running part of the plugin: the log is opened at load and closed at unload.
+
+load     Writer (cuts a torn tail) --> Appender (thread) --> hooks, metrics, alarms, routes
+unload   hooks go --> what is left is written --> the thread ends
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from twisted.internet.threads import deferToThread
+from zope.interface import implementer
+
+from mqttd.interfaces import IPlugin
+from mqttd.pipeline.log.appender import Appender
+from mqttd.pipeline.log.retention import Retention
+from mqttd.pipeline.log.writer import Writer
+from mqttd.types import STOP, HookResult
+from mqttd_plugins.spark.config import SparkConfig
+from mqttd_plugins.spark.exporter import LAST, Exporter
+
+__all__ = ["SparkPlugin", "log_path"]
+
+#: Seconds that the last blocks have to reach the disk at unload.
+STOP_DEADLINE: Final = 8.0
+
+_QUOTA_EXCEEDED: Final = 0x97
+
+
+def log_path(config: SparkConfig, config_dir: str, data_dir: str) -> str:
+    """Where the log is: `path` beside the configuration, or `events` in the broker's data."""
+    if config.path:
+        return os.path.abspath(os.path.join(config_dir, config.path))
+    return os.path.abspath(os.path.join(data_dir, "..", "..", "events"))
+
+
+@implementer(IPlugin)
+class SparkPlugin:
+    """Exports events while it is loaded."""
+
+    def __init__(self) -> None:
+        self.log: Appender | None = None
+        self.path = ""
+        self._handle: Any = None
+
+    def load(self, handle: Any, config: SparkConfig) -> None:
+        """Open the log and hook the points; raises ValueError or OSError, which say why not."""
+        self._handle = handle
+        self._config = config
+        self.path = log_path(config, handle.config_dir, handle.data_dir)
+        writer = Writer(
+            self.path,
+            config.node,
+            config.segment_bytes,
+            config.segment_seconds,
+            config.sync == "fsync",
+            Retention(
+                config.retention_bytes,
+                config.retention_seconds,
+                config.held_bytes,
+                config.group_seconds,
+            ),
+        )
+        if writer.cut:
+            handle.log.warn(
+                "event log {path}: cut a torn tail of {cut} bytes", path=self.path, cut=writer.cut
+            )
+        clock = handle.clock
+        self.log = log = Appender(
+            writer,
+            clock.callLater,
+            clock.callFromThread,
+            config.block_events,
+            config.flush_after,
+            config.queue_bytes,
+            config.overflow,
+            self._changed,
+        )
+        self._exporter = exporter = Exporter(config, log)
+        careful = config.overflow == "block" or config.acked_means_logged
+        for point, callback in exporter.callbacks():
+            if point == "message.publish" and careful:
+                callback = self._publish
+            handle.hook(point, callback, priority=LAST)
+        self._show(handle, log)
+
+    def unload(self) -> Any:
+        """Write what is left; a Deferred that fires when it is on its way."""
+        log, self.log = self.log, None
+        if log is None:
+            return None
+        log.stop()
+        return deferToThread(log.join, STOP_DEADLINE)
+
+    def _show(self, handle: Any, log: Appender) -> None:
+        for name, text, read in (
+            ("events_total", "Events handed to the event log.", lambda: log.appended),
+            ("written_total", "Events written to the event log.", lambda: log.written_events),
+            ("written_bytes_total", "Bytes written to it.", lambda: log.written_bytes),
+            ("dropped_total", "Events lost because the disk did not follow.", lambda: log.dropped),
+            ("failures_total", "Writes that failed.", lambda: log.failures),
+            ("queue_bytes", "Bytes that wait for the disk.", lambda: log.queued_bytes),
+            ("acks_waiting", "Acknowledgements that wait for it.", lambda: log.waiters),
+            ("deleted_segments_total", "Segments deleted by retention.",
+             lambda: log.writer.deleted_segments),
+        ):  # fmt: skip
+            handle.add_metric(name, text, read)
+
+    # -- when the disk does not follow
+
+    def _changed(self) -> None:
+        """The log fails, is full, or is well again: tell the operator."""
+        log, handle = self.log, self._handle
+        if log is None:
+            return
+        if log.failing:
+            handle.alarm("disk", f"the event log {self.path} cannot be written: {log.failing}")
+        else:
+            handle.clear_alarm("disk")
+        if log.dropped and log.queued_bytes > log.queue_bytes:
+            handle.alarm("overflow", f"the disk does not follow: {log.dropped} events were lost")
+        elif not log.queued_bytes * 2 > log.queue_bytes:
+            handle.clear_alarm("overflow")
+
+    def _publish(self, message: Any) -> HookResult | None:
+        """QoS 1 and 2 are promises: no promise while the log cannot take their events."""
+        log = self.log
+        if message.qos and log is not None and log.failing:
+            if self._exporter.wants_topic(message.topic):
+                return STOP(_QUOTA_EXCEEDED)
+        self._exporter.message_publish(message)
+        return None
