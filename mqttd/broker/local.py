@@ -51,7 +51,16 @@ class LocalSession(Session):
     (0: no limit).
     """
 
-    __slots__ = ("broker", "closed", "max_bytes", "max_length", "paused", "receive", "scheduled")
+    __slots__ = (
+        "broker",
+        "closed",
+        "lost",
+        "max_bytes",
+        "max_length",
+        "paused",
+        "receive",
+        "scheduled",
+    )
 
     def __init__(
         self,
@@ -69,6 +78,8 @@ class LocalSession(Session):
         self.max_bytes = max_bytes
         self.paused: bool = False
         self.closed: bool = False
+        #: Messages that were dropped: the queue was full, or they expired in it.
+        self.lost: int = 0
         #: A later turn will call `drain`.
         self.scheduled: bool = False
 
@@ -94,6 +105,10 @@ class LocalSession(Session):
     def waiting_messages(self) -> int:
         """How many messages wait for the receiver."""
         return self.mqueue.length if self.mqueue is not None else 0
+
+    def _drop(self, delivery: Delivery, reason: str) -> None:
+        self.lost += 1
+        super()._drop(delivery, reason)
 
     # -- told by the router --------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -139,3 +141,12 @@ def test_quarantine_can_be_tested_with_a_budget(node: MemoryBroker) -> None:
         node.publish("t", b"x")
     assert budget.state == "quarantined"
     assert len(node.faults) == 3
+
+
+def test_the_example_of_the_documentation_passes() -> None:
+    example = Path(__file__).parents[3] / "docs/examples/test_plugin.py"
+    names = runpy.run_path(str(example))
+    for name, test in names.items():
+        if name.startswith("test_"):
+            test()
+    assert "TestConformance" in names
