@@ -7,24 +7,25 @@ The only module that knows all the others. It imports no reactor when it is impo
 from __future__ import annotations
 
 import atexit
-import errno
 import fcntl
 import os
 import platform
 import resource
-import socket
+import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from twisted.application.service import MultiService, Service
+from twisted.application.service import MultiService
 from twisted.internet import task
+from twisted.internet.defer import DeferredList
 from twisted.logger import Logger, LogLevel
 from twisted.python import usage
 from twisted.python.failure import Failure
 
 from mqttd import __version__, compiled
+from mqttd.access.by_listener import AccessByListener, configs_by_listener
 from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
 from mqttd.admin.plugins import PluginsApi
@@ -34,13 +35,14 @@ from mqttd.broker.budget import Budget
 from mqttd.broker.hooks import Callback, Hooks, where
 from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
-from mqttd.config.schema import Config, TcpListener
+from mqttd.config.schema import Config
 from mqttd.monitor.garbage import Garbage
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
+from mqttd.transports.listeners import ListenError, Listeners
 from mqttd.transports.protocol import MqttFactory
 from mqttd.types import Action, ClientInfo, PluginError
 
@@ -191,14 +193,11 @@ class MqttdService(MultiService):
         self.events = EventLog(time.monotonic)
         self.hooks = Hooks(self._hook_failed, reactor)
         self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck)
-        self.access = AccessControl(
-            config,
-            reactor,
-            on_deny=self._denied,
-            on_error=self._module_failed,
-            on_event=self._access_event,
-            on_revoked=self._revoked,
-        )
+        self.access: Any = self._access_control(config)
+        own = configs_by_listener(config)
+        if own:
+            apart = {name: self._access_control(config) for name, config in own.items()}
+            self.access = AccessByListener(self.access, apart)
         self.broker = Broker(
             settings_of(config),
             self.access,
@@ -214,7 +213,6 @@ class MqttdService(MultiService):
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed
         self.engine = Engine(self.broker)
-        self.factories: dict[str, MqttFactory] = {}
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
         self.plugins = Plugins(
             config,
@@ -239,21 +237,17 @@ class MqttdService(MultiService):
                 api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
             )
         )
-        self.sockets: list[tuple[str, TcpListener, socket.socket]] = []
+        self.doors = Listeners(
+            config.listener, self.broker, self.engine, reactor, self.events, self._alarm, _most
+        )
         try:
-            for name, listener in config.listener["tcp"].items():
-                self.sockets.append((name, listener, _bind(name, listener)))
-        except StartError:
-            for _, _, bound in self.sockets:
-                bound.close()
-            raise
-        #: The port each listener is bound to (port 0 in the configuration takes a free one).
-        self.ports: dict[str, int] = {
-            name: bound.getsockname()[1] for name, _, bound in self.sockets
-        }
+            self.doors.bind()
+        except ListenError as error:
+            raise StartError(str(error)) from None
         self.garbage = Garbage(on_pause=self._paused)
         #: Clients are let in.
         self.opened = False
+        self._hang_up: Callable[[], None] = lambda: None
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
 
@@ -275,6 +269,16 @@ class MqttdService(MultiService):
             ) from None
         return lock
 
+    def _access_control(self, config: Config) -> AccessControl:
+        return AccessControl(
+            config,
+            self.reactor,
+            on_deny=self._denied,
+            on_error=self._module_failed,
+            on_event=self._access_event,
+            on_revoked=self._revoked,
+        )
+
     # -- service -------------------------------------------------------------------------------
 
     def startService(self) -> None:
@@ -283,6 +287,7 @@ class MqttdService(MultiService):
         self.reactor.addReader(self.engine)
         self._ticking.start(0.25, now=False)
         self.watchdog.start()
+        self._hang_up = _on_hang_up(self._reload_certificates, self.reactor)
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
         self.plugins.load().addCallback(self.open).addErrback(self._cannot_start)
@@ -291,17 +296,7 @@ class MqttdService(MultiService):
         """Listen, say where and for whom."""
         if not self.running:
             return
-        limit = _raise_file_limit()
-        for name, listener, bound in self.sockets:
-            most = listener.max_connections or max(limit - FD_RESERVE, 64)
-            if listener.transport == "engine":
-                self.engine.listen(name, bound, most)
-            else:
-                factory = MqttFactory(self.broker, name, self.reactor, most)
-                self.factories[name] = factory
-                port = self.reactor.adoptStreamPort(bound.fileno(), bound.family, factory)
-                bound.close()
-                self.addService(_PortService(port))  # type: ignore[no-untyped-call]
+        self.doors.start()
         self.opened = True
         self.sys_topics.start()
         self.garbage.start()
@@ -325,8 +320,11 @@ class MqttdService(MultiService):
         self.garbage.stop()
         self.reactor.removeReader(self.engine)
         self.engine.close_all()
+        stopped = self.doors.stop()
+        self._hang_up()
         # Plugins see the clients go; what they decide for the broker is asked to the last.
-        return self.plugins.unload().addBoth(self._unloaded)
+        stopped.append(self.plugins.unload())
+        return DeferredList(stopped, consumeErrors=True).addBoth(self._unloaded)
 
     def _unloaded(self, result: object) -> Any:
         self.watchdog.stop()
@@ -337,18 +335,9 @@ class MqttdService(MultiService):
 
     def ready_line(self) -> str:
         """Where we listen, who may connect and why, and how to try it."""
-        places = []
-        host, port = "127.0.0.1", 1883
-        for name, listener, _ in self.sockets:
-            bound_host = listener.address[0]
-            port = self.ports[name]
-            places.append(f"tcp {listener_text(bound_host, port)}")
-            host = bound_host or "127.0.0.1"
+        places = ", ".join(door.text() for door in self.doors.doors.values())
         how = "hot path compiled" if compiled() else "hot path pure Python (slower)"
-        return (
-            f"mqttd ready: {', '.join(places)}; {self.who_may_connect()}; {how}; "
-            f"try: mosquitto_sub -h {host} -p {port} -t 'test/#' -v"
-        )
+        return f"mqttd ready: {places}; {self.who_may_connect()}; {how}; try: {self.doors.try_it()}"
 
     def who_may_connect(self) -> str:
         """Who gets past authentication, in a sentence."""
@@ -360,26 +349,18 @@ class MqttdService(MultiService):
 
     def listeners(self) -> list[dict[str, Any]]:
         """Each listener with the port it is bound to and its connections, for the API."""
-        found = []
-        for name, listener, _ in self.sockets:
-            opened = self.engine.by_name.get(name) or self.factories.get(name)
-            found.append(
-                {
-                    "name": name,
-                    "kind": "tcp",
-                    "host": listener.address[0],
-                    "port": self.ports[name],
-                    "transport": listener.transport,
-                    "connections": opened.connections if opened is not None else 0,
-                    "max_connections": opened.max_connections if opened is not None else 0,
-                }
-            )
-        return found
+        return self.doors.describe()
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The port each listener is bound to (port 0 in the configuration takes a free one)."""
+        return {door.name: door.port for door in self.doors.doors.values() if door.port}
 
     def _tick(self) -> None:
         now = _milliseconds()
         self.broker.tick(now)
         self.engine.tick(now)
+        self.doors.tick(now / 1000)
         self.hooks.tick()
         self.garbage.tick()
 
@@ -398,6 +379,17 @@ class MqttdService(MultiService):
                 "rule": rule,
             },
         )
+
+    def _reload_certificates(self) -> None:
+        """SIGHUP: read every certificate again."""
+        self.doors.reload_certificates()
+
+    def _alarm(self, name: str, text: str) -> None:
+        """Raise an alarm of the listeners; without a text it is over."""
+        if text:
+            self.broker.alarms.activate(name, text)
+        else:
+            self.broker.alarms.clear(name)
 
     def _paused(self, seconds: float) -> None:
         self.events("garbage collector paused", {"seconds": round(seconds, 3)})
@@ -443,50 +435,6 @@ class MqttdService(MultiService):
         )
 
 
-class _PortService(Service):
-    """A Twisted port that closes with the service."""
-
-    def __init__(self, port: Any) -> None:
-        self.port = port
-
-    def stopService(self) -> Any:
-        super().stopService()  # type: ignore[no-untyped-call]
-        return self.port.stopListening()
-
-
-def listener_text(host: str, port: int) -> str:
-    """`host:port`, IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
-
-
-def _bind(name: str, listener: TcpListener) -> socket.socket:
-    host, port = listener.address
-    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if not host:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        if listener.nodelay:
-            # Accepted sockets inherit it: one system call less per connection.
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bound.bind((host or "::", port))
-        bound.listen(listener.backlog)
-    except OSError as error:
-        bound.close()
-        where = listener_text(host, port)
-        hint = (
-            "; another broker runs there: stop it, or choose another bind"
-            if error.errno == errno.EADDRINUSE
-            else ""
-        )
-        raise StartError(
-            f"listener.tcp.{name}: cannot listen on {where}: {error.strerror}{hint}"
-        ) from None
-    bound.setblocking(False)
-    return bound
-
-
 def _raise_file_limit() -> int:
     """Take all the open files the system allows; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -496,6 +444,28 @@ def _raise_file_limit() -> int:
         except (OSError, ValueError):
             hard = soft
     return hard if hard != resource.RLIM_INFINITY else 1_048_576
+
+
+def _on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
+    """Have SIGHUP make `call` in the reactor; returns what puts things back as they were."""
+
+    def arrived(number: int, frame: object) -> None:
+        reactor.callFromThread(call)
+
+    try:
+        before = signal.signal(signal.SIGHUP, arrived)
+    except ValueError:  # embedded in a thread that gets no signals
+        return lambda: None
+
+    def restore() -> None:
+        signal.signal(signal.SIGHUP, before)
+
+    return restore
+
+
+def _most() -> int:
+    """Connections a listener without a limit of its own may have."""
+    return max(_raise_file_limit() - FD_RESERVE, 64)
 
 
 def _milliseconds() -> int:

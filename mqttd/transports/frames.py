@@ -101,7 +101,7 @@ class WebSocketLayer(Layer):
         return payload if pieces is None else b"".join(pieces)
 
     def _header(self, data: bytes, pos: int, n: int) -> int:
-        """Read a frame header at `pos`: its size, 0 if not all of it has come, -1 if it is wrong."""
+        """Read a frame header at `pos`: its size, 0 for more, -1 for a fault."""
         if n - pos < 2:
             return 0
         first: int = data[pos]

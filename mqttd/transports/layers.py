@@ -373,6 +373,7 @@ class LayeredStream(StreamEdge):
         self.host = host
         self.port = port
         self.channel = None
+        self.known = None
         self.stack = stack
 
     def received(self, data: bytes) -> None:

@@ -1,23 +1,27 @@
 """MQTT as an ordinary Twisted protocol and factory, for any endpoint.
 
 `MqttProtocol` feeds a channel and lets the node perform the effects once per reactor turn. It is
-the portable door: TLS, WebSocket, Unix sockets, `iosim` tests, platforms without epoll.
+the portable door: TLS, WebSocket, Unix sockets, `iosim` tests, platforms without epoll. What lies
+between a transport and MQTT is a `Stack` of layers, as on the engine, or Twisted's own TLS.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet import interfaces
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
-from zope.interface import classImplements
+from zope.interface import classImplements, implementer
 
 from mqttd.broker.broker import Broker
 from mqttd.session.channel import Channel
 from mqttd.transports.engine import Engine
+from mqttd.transports.layers import LayeredStream, Stack
 from mqttd.transports.stream import StreamEdge
+from mqttd.types import PeerIdentity
 
 __all__ = ["MqttFactory", "MqttProtocol"]
 
@@ -26,24 +30,45 @@ classImplements(StreamEdge, interfaces.IPushProducer)
 classImplements(Engine, interfaces.IReadDescriptor)
 
 
+@implementer(interfaces.IHandshakeListener)
 class MqttProtocol(Protocol):
-    """One connection. `channel` is its protocol machine."""
+    """One connection. `channel` is its protocol machine, `layers` what lies below it."""
 
     factory: MqttFactory
     channel: Channel | None = None
+    layers: LayeredStream | None = None
+    counted = False
+    #: What the peer has been seen to speak instead, or what broke its TLS handshake.
+    wrong = ""
 
     def connectionMade(self) -> None:
         """Make the channel and listen to the transport's back-pressure."""
         factory = self.factory
+        self.counted = True
+        factory.connections += 1
         peer = self.transport.getPeer()  # type: ignore[union-attr]
-        edge = StreamEdge(
-            factory.broker, self.transport, getattr(peer, "host", "unix"), getattr(peer, "port", 0)
-        )
+        host, port = getattr(peer, "host", "unix"), getattr(peer, "port", 0)
+        edge: StreamEdge
+        if factory.make is None:
+            edge = StreamEdge(factory.broker, self.transport, host, port)
+        else:
+            stack = factory.make((host, port))
+            if stack is None:
+                factory.broker.metrics.connections_refused += 1
+                self.transport.abortConnection()  # type: ignore[union-attr]
+                return
+            edge = LayeredStream(factory.broker, self.transport, host, port, stack)
+            self.layers = edge
+        known = factory.identify_transport(self.transport)
+        if known is not None:
+            edge.known = known
+            if known.host:
+                edge.host, edge.port = known.host, known.port
         factory.broker.now = factory.milliseconds()
         self.channel = Channel(factory.broker, edge, -1, factory.name)
         edge.channel = self.channel
         factory.broker.metrics.connections_accepted += 1
-        factory.connections += 1
+        factory.open.add(self)
         self.transport.registerProducer(edge, True)  # type: ignore[union-attr]
         if factory.max_connections and factory.connections > factory.max_connections:
             factory.broker.metrics.connections_refused += 1
@@ -56,17 +81,31 @@ class MqttProtocol(Protocol):
         if channel is not None:
             self.factory.broker.now = self.factory.milliseconds()
             try:
-                channel.feed(data)
+                if self.layers is not None:
+                    self.layers.received(data)
+                else:
+                    channel.feed(data)
             except Exception as error:  # a fault of ours must end this connection only
                 self.factory.broker.crashed(channel, error)
             self.factory.perform_soon()
+
+    def handshakeCompleted(self) -> None:
+        """Twisted's TLS is there: learn who the client is by its certificate."""
+        channel = self.channel
+        certificate = self.transport.getPeerCertificate()  # type: ignore[union-attr]
+        if channel is not None and certificate is not None:
+            self.factory.know_certificate(channel.edge, certificate)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """The connection is gone."""
         channel = self.channel
         self.channel = None
-        self.factory.connections -= 1
+        if self.counted:
+            self.factory.connections -= 1
+        self.factory.open.discard(self)
         if channel is not None:
+            if channel.version == 0 and (wrong := self.wrong or _tls_fault(reason)):
+                self.factory.broker.refused(channel, wrong)
             channel.end("connection lost")
             self.factory.perform_soon()
 
@@ -75,19 +114,46 @@ class MqttFactory(Factory):
     """Builds protocols for one listener.
 
     Arguments: the broker; the listener's name; a reactor or clock with `callLater` and `seconds`;
-    how many connections at most (0: no limit).
+    how many connections at most (0: no limit); `make(address)`, which gives the layers of a new
+    connection or None to refuse it.
     """
 
     protocol = MqttProtocol  # type: ignore[assignment]
     noisy = False
 
-    def __init__(self, broker: Broker, name: str, reactor: Any, max_connections: int = 0) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        reactor: Any,
+        max_connections: int = 0,
+        make: Callable[[Any], Stack | None] | None = None,
+    ) -> None:
         self.broker = broker
         self.name = name
         self.reactor = reactor
         self.max_connections = max_connections
+        self.make = make
+        #: What is known of a new transport's peer, and of a certificate (pyOpenSSL's X509).
+        self.identify_transport: Callable[[Any], PeerIdentity | None] = lambda transport: None
+        self.identify_certificate: Callable[[Any], PeerIdentity | None] = lambda certificate: None
         self.connections = 0
+        self.open: set[MqttProtocol] = set()
         self._scheduled = False
+
+    def know_certificate(self, edge: Any, certificate: Any) -> None:
+        """A peer has shown a certificate: what a proxy said of its address stays."""
+        identity = self.identify_certificate(certificate)
+        if identity is not None:
+            identity.host, identity.port = edge.host, edge.port
+            edge.known = identity
+
+    def close_all(self) -> None:
+        """The listener stops: tell every client, close."""
+        for protocol in list(self.open):
+            if protocol.channel is not None:
+                protocol.channel.close(0x8B, "listener stopped")
+        self.broker.perform()
 
     def milliseconds(self) -> int:
         """Monotonic milliseconds: the reactor's clock where it is a test's, else the system's."""
@@ -104,3 +170,14 @@ class MqttFactory(Factory):
     def _perform(self) -> None:
         self._scheduled = False
         self.broker.perform()
+
+
+def _tls_fault(reason: Failure | None) -> str:
+    """OpenSSL's word for why a handshake failed; empty for any other end."""
+    errors = getattr(getattr(reason, "value", None), "args", ())
+    if reason is None or type(reason.value).__module__ != "OpenSSL.SSL" or not errors:
+        return ""
+    try:
+        return f"TLS handshake failed: {errors[0][-1][2]}"
+    except (IndexError, TypeError):
+        return "TLS handshake failed"

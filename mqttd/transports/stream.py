@@ -24,6 +24,8 @@ class StreamEdge(Edge):
         self.host = host
         self.port = port
         self.channel: Channel | None = None
+        #: What is known of the peer beyond its address, a `PeerIdentity`.
+        self.known: object | None = None
 
     def flush(self, channel: Channel) -> None:
         """Hand everything to the transport."""
@@ -63,6 +65,10 @@ class StreamEdge(Edge):
     def peer(self, channel: Channel) -> tuple[str, int]:
         """The peer's address."""
         return (self.host, self.port)
+
+    def identity(self, channel: Channel) -> object | None:
+        """What is known of the peer."""
+        return self.known
 
     # -- IPushProducer: the transport's buffer is full, has room, is gone ----------------------
 

@@ -1,0 +1,110 @@
+"""Access control per listener: a listener with a chain or rules of its own is asked for itself.
+
+    client of ssl:devices --> AccessControl(auth_chain, acl_file of that listener)
+    any other client      --> the global one
+
+Everything that is no question about a client (describing, plugins' modules) goes to the global one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from mqttd.config.schema import Config
+from mqttd.types import Action, ClientInfo
+
+__all__ = ["AccessByListener", "configs_by_listener"]
+
+
+def configs_by_listener(config: Config) -> dict[str, Config]:
+    """Listener id (`ssl:devices`) -> the configuration with its chain and rules in place."""
+    found = {}
+    for kind, names in config.listener.items():
+        for name, listener in names.items():
+            if not listener.auth_chain and not listener.acl_file:
+                continue
+            own = config
+            if listener.auth_chain:
+                auth = msgspec.structs.replace(config.auth, chain=listener.auth_chain)
+                own = msgspec.structs.replace(own, auth=auth)
+            if listener.acl_file:
+                acl = msgspec.structs.replace(config.acl, file=listener.acl_file)
+                own = msgspec.structs.replace(own, acl=acl)
+            found[f"{kind}:{name}"] = own
+    return found
+
+
+class AccessByListener:
+    """Asks the `AccessControl` of a client's listener; `own` are those that are not the global."""
+
+    def __init__(self, common: Any, own: dict[str, Any]) -> None:
+        self.common = common
+        self.own = own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.common, name)
+
+    def _of(self, client: ClientInfo) -> Any:
+        return self.own.get(client.listener, self.common)
+
+    def _all(self) -> list[Any]:
+        return [self.common, *self.own.values()]
+
+    @property
+    def on_change(self) -> Callable[[], None] | None:
+        """Called when an answer of `authorize` may have changed."""
+        found: Callable[[], None] | None = self.common.on_change
+        return found
+
+    @on_change.setter
+    def on_change(self, told: Callable[[], None] | None) -> None:
+        for access in self._all():
+            access.on_change = told
+
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> Any:
+        """As `AccessControl.authenticate`."""
+        return self._of(client).authenticate(client, password)
+
+    def begin(self, client: ClientInfo, method: str) -> Any:
+        """As `AccessControl.begin`."""
+        return self._of(client).begin(client, method)
+
+    def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        """As `AccessControl.authorize`."""
+        return bool(self._of(client).authorize(client, action, topic))
+
+    def decide(self, client: ClientInfo, action: Action, topic: str) -> Any:
+        """As `AccessControl.decide`."""
+        return self._of(client).decide(client, action, topic)
+
+    @property
+    def depends_on_qos_retain(self) -> bool:
+        """Whether any rule of any listener looks at QoS or retain."""
+        return any(access.depends_on_qos_retain for access in self._all())
+
+    def reload_auth(self) -> None:
+        """Read users again, everywhere; the first fault is raised at the end."""
+        _each(self._all(), "reload_auth")
+
+    def reload_acl(self) -> None:
+        """Read rules again, everywhere; the first fault is raised at the end."""
+        _each(self._all(), "reload_acl")
+
+    def close(self) -> None:
+        """Let go of what the modules hold."""
+        for access in self._all():
+            access.close()
+
+
+def _each(asked: list[Any], method: str) -> None:
+    fault: Exception | None = None
+    for access in asked:
+        try:
+            getattr(access, method)()
+        except Exception as error:
+            fault = fault or error
+    if fault is not None:
+        raise fault

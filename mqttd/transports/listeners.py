@@ -1,0 +1,538 @@
+"""The doors of the broker: every `[listener.KIND.NAME]`, opened and closed one by one.
+
+    kind      socket    layers on the engine        with transport = "twisted"
+    tcp       TCP       -                           MqttProtocol
+    ssl       TCP       TLS records                 Twisted's TLS, MqttProtocol
+    ws        TCP       HTTP upgrade, frames        MqttProtocol with the same layers
+    wss       TCP       TLS, upgrade, frames        Twisted's TLS, MqttProtocol with layers
+    unix      Unix      -                           MqttProtocol
+    endpoint  whatever Twisted's endpoint string says, always on Twisted's transports
+
+A listener is called `KIND:NAME` (`ssl:default`), in the log, in hooks, and by mqttd-ctl. With
+`proxy_protocol` a layer that takes the PROXY header comes first.
+
+Promise: what can be refused is refused before the broker serves (address in use, files unreadable);
+starting, stopping and restarting one listener touches no other.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import ipaddress
+import os
+import pwd
+import socket
+import stat
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import serverFromString
+
+from mqttd.broker.broker import Broker
+from mqttd.config.schema import (
+    EndpointListener,
+    Listener,
+    SocketListener,
+    SslListener,
+    UnixListener,
+    WsListener,
+    WssListener,
+)
+from mqttd.transports.engine import Engine
+from mqttd.transports.frames import WebSocketLayer
+from mqttd.transports.layers import Layer, Stack
+from mqttd.transports.protocol import MqttFactory
+from mqttd.transports.proxy import ProxyHeader, ProxyLayer
+from mqttd.transports.records import TlsLayer
+from mqttd.transports.tls import Tls, TlsError, certificate_identity, map_identity
+from mqttd.types import PeerIdentity
+
+__all__ = ["Door", "ListenError", "Listeners", "listener_text"]
+
+_VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
+
+Json = dict[str, Any]
+Log = Callable[[str, dict[str, object]], None]
+
+
+class ListenError(Exception):
+    """A listener cannot be opened; the text says which, where and why."""
+
+
+class Listeners:
+    """All listeners of a broker.
+
+    Arguments: the configured ones, kind -> name -> settings; the broker; its engine; the reactor;
+    the log; `alarm(name, text)`, with an empty text when it is over; the most connections a
+    listener without a limit of its own may have, asked when it starts.
+    """
+
+    def __init__(
+        self,
+        configured: dict[str, dict[str, Any]],
+        broker: Broker,
+        engine: Engine,
+        reactor: Any,
+        log: Log,
+        alarm: Callable[[str, str], None],
+        most: Callable[[], int],
+    ) -> None:
+        self.broker = broker
+        self.engine = engine
+        self.reactor = reactor
+        self.log = log
+        self.alarm = alarm
+        self.most = most
+        self.doors: dict[str, Door] = {}
+        for kind, names in configured.items():
+            for name, settings in names.items():
+                door = Door(self, kind, name, settings)
+                self.doors[door.id] = door
+
+    def bind(self) -> None:
+        """Take every address and read every file. Raises `ListenError`; nothing stays bound."""
+        try:
+            for door in self.doors.values():
+                door.bind()
+        except ListenError:
+            for door in self.doors.values():
+                door.release()
+            raise
+
+    def start(self) -> None:
+        """Accept connections on all of them."""
+        for door in self.doors.values():
+            door.start()
+
+    def stop(self) -> list[Deferred[Any]]:
+        """Stop all of them, with their connections."""
+        return [door.stop() for door in self.doors.values()]
+
+    def find(self, name: str) -> Door:
+        """The listener `KIND:NAME`, or `NAME` where only one is called so; raises KeyError."""
+        if name in self.doors:
+            return self.doors[name]
+        found = [door for door in self.doors.values() if door.name == name]
+        if len(found) == 1:
+            return found[0]
+        raise KeyError(name)
+
+    def add_endpoint(self, endpoint: str, name: str) -> Door:
+        """A further listener at a Twisted endpoint, called `endpoint:NAME`, started at once."""
+        door = Door(self, "endpoint", name, EndpointListener(endpoint=endpoint))
+        if door.id in self.doors:
+            raise ListenError(f"listener.endpoint.{name}: there is one of this name")
+        door.bind()
+        self.doors[door.id] = door
+        door.start()
+        return door
+
+    def remove(self, name: str) -> Deferred[Any]:
+        """Stop a listener and forget it."""
+        door = self.find(name)
+        del self.doors[door.id]
+        return door.stop()
+
+    def try_it(self) -> str:
+        """A command that subscribes at the first listener that mosquitto_sub can reach."""
+        doors = sorted(self.doors.values(), key=lambda door: door.kind != "tcp")
+        host, port = "127.0.0.1", 1883
+        if doors and doors[0].kind == "tcp":
+            host, port = doors[0].host or host, doors[0].port
+        return f"mosquitto_sub -h {host} -p {port} -t 'test/#' -v"
+
+    def describe(self) -> list[Json]:
+        """Each listener as the API shows it."""
+        return [door.describe() for door in self.doors.values()]
+
+    def reload_certificates(self, only_changed: bool = False) -> dict[str, str]:
+        """Read certificates, authorities and revocation lists again: listener -> fault or ""."""
+        told = {}
+        for door in self.doors.values():
+            if door.tls is not None and (not only_changed or door.tls.changed()):
+                told[door.id] = door.reload_certificate()
+        return told
+
+    def tick(self, now: float) -> None:
+        """Look at the files of those whose time has come (`now` in seconds)."""
+        for door in self.doors.values():
+            door.watch(now)
+
+
+class Door:
+    """One listener; `running` while it accepts."""
+
+    def __init__(self, doors: Listeners, kind: str, name: str, settings: Listener) -> None:
+        self.doors = doors
+        self.kind = kind
+        self.name = name
+        self.id = f"{kind}:{name}"
+        self.settings: Any = settings
+        self.where = f"listener.{kind}.{name}"
+        self.running = False
+        self.host = ""
+        self.port = 0
+        self.tls: Tls | None = None
+        self.factory: MqttFactory | None = None
+        self._socket: socket.socket | None = None
+        self._twisted_port: Any = None
+        self._site: Any = None
+        self._networks = [
+            ipaddress.ip_network(text) for text in getattr(settings, "proxy_protocol", ())
+        ]
+        self._next_look = 0.0
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Take the address and read the files. Raises `ListenError`."""
+        settings = self.settings
+        try:
+            if isinstance(settings, SslListener) and self.tls is None:
+                alpn = ("http/1.1",) if isinstance(settings, WssListener) else ("mqtt",)
+                self.tls = Tls(settings, alpn)
+        except TlsError as error:
+            raise ListenError(f"{self.where}: {error}") from None
+        if isinstance(settings, WsListener | WssListener) and self._site is None:
+            from mqttd.transports.websocket import WebSite
+
+            self._site = WebSite(settings.path, settings.origins, settings.page)
+        if isinstance(settings, SocketListener):
+            self._socket = _bind_tcp(self.where, settings, self.port)
+            self.host, self.port = self._socket.getsockname()[:2]
+            self.host = settings.address[0]
+        elif isinstance(settings, UnixListener):
+            self._socket = _bind_unix(self.where, settings)
+            self.host = settings.path
+        elif isinstance(settings, EndpointListener):
+            self.host = settings.endpoint
+
+    def release(self) -> None:
+        """Let go of a bound address."""
+        bound, self._socket = self._socket, None
+        if bound is not None:
+            bound.close()
+
+    def start(self) -> None:
+        """Accept connections. Raises `ListenError`."""
+        if self.running:
+            return
+        if self._socket is None and not isinstance(self.settings, EndpointListener):
+            self.bind()
+        versions = frozenset(_VERSIONS[text] for text in self.settings.protocol_versions)
+        if versions != frozenset(_VERSIONS.values()):
+            self.doors.broker.versions[self.id] = versions
+        most = self.settings.max_connections or self.doors.most()
+        bound, self._socket = self._socket, None
+        self.running = True
+        self._tell_expiry()
+        if bound is None:
+            self._start_endpoint(most)
+        elif self.settings.transport == "engine":
+            self._start_engine(bound, most)
+        else:
+            self._start_twisted(bound, most)
+
+    def stop(self) -> Deferred[Any]:
+        """Stop accepting, end the connections; fires when the port is closed."""
+        self.release()
+        if not self.running:
+            return maybeDeferred(lambda: None)
+        self.running = False
+        self.doors.engine.close_listener(self.id)
+        factory, self.factory = self.factory, None
+        if factory is not None:
+            factory.close_all()
+        port, self._twisted_port = self._twisted_port, None
+        if isinstance(self.settings, UnixListener):
+            _unlink(self.settings.path)
+        if isinstance(port, Deferred):
+            port.cancel()
+            return port
+        return maybeDeferred(port.stopListening if port is not None else lambda: None)
+
+    def restart(self) -> Deferred[Any]:
+        """Stop, then start on the same port; raises or fails as `start`."""
+        stopped = self.stop()
+        stopped.addCallback(lambda _: self.start())
+        return stopped
+
+    def _start_engine(self, bound: socket.socket, most: int) -> None:
+        engine = self.doors.engine
+        make = self._make() if self._has_layers() else None
+        handshakes, timeout = 0, 0
+        if isinstance(self.settings, SslListener):
+            handshakes = self.settings.max_handshakes
+            timeout = int(self.settings.handshake_timeout * 1000)
+        engine.listen(self.id, bound, most, make, handshakes, timeout)
+        if isinstance(self.settings, UnixListener):
+            engine.by_name[self.id].identify = peer_process
+
+    def _start_twisted(self, bound: socket.socket, most: int) -> None:
+        factory = self._factory(most)
+        self._twisted_port = self.doors.reactor.adoptStreamPort(
+            bound.fileno(), bound.family, self._wrapped(factory)
+        )
+        bound.close()
+
+    def _start_endpoint(self, most: int) -> None:
+        factory = self._factory(most)
+        try:
+            endpoint = serverFromString(self.doors.reactor, self.settings.endpoint)
+        except Exception as error:
+            self.running = False
+            text = f"endpoint = {self.settings.endpoint!r}: {error}"
+            raise ListenError(f"{self.where}: {text}") from None
+        waiting = endpoint.listen(factory)
+        self._twisted_port = waiting
+
+        def opened(port: Any) -> None:
+            self._twisted_port = port
+            address = port.getHost()
+            self.port = getattr(address, "port", 0)
+
+        def failed(failure: Any) -> None:
+            self.running = False
+            self._twisted_port = None
+            text = failure.getErrorMessage()
+            self.doors.log("listener failed", {"listener": self.id, "reason": text})
+
+        waiting.addCallbacks(opened, failed)
+
+    def _factory(self, most: int) -> MqttFactory:
+        make = None
+        if self._has_layers(below_tls=False):
+            make = self._make(below_tls=False)
+        factory = MqttFactory(self.doors.broker, self.id, self.doors.reactor, most, make)
+        factory.identify_transport = _transport_identity
+        factory.identify_certificate = self._identify_certificate
+        self.factory = factory
+        return factory
+
+    def _wrapped(self, factory: MqttFactory) -> Any:
+        """The factory with Twisted's TLS below, and the PROXY header below that."""
+        if self.tls is None:
+            return factory
+        from mqttd.transports.tls_twisted import tls_factory
+
+        return tls_factory(self.tls, factory, self._proxy_layer if self._networks else None)
+
+    # -- layers ---------------------------------------------------------------------------------
+
+    def _has_layers(self, below_tls: bool = True) -> bool:
+        if below_tls:
+            return bool(self._networks or self.tls is not None or self._site is not None)
+        return bool((self._networks and self.tls is None) or self._site is not None)
+
+    def _make(self, below_tls: bool = True) -> Callable[[Any], Stack | None]:
+        """What makes the layers of a new connection from its address."""
+
+        def make(address: Any) -> Stack | None:
+            layers: list[Layer] = []
+            if self._networks and (below_tls or self.tls is None):
+                proxy = self._proxy_layer(address)
+                if proxy is None:
+                    return None
+                layers.append(proxy)
+            if self.tls is not None and below_tls:
+                layers.append(TlsLayer(self.tls.context, self.tls.identify))
+            if self._site is not None:
+                layers.append(WebSocketLayer(self._site.upgrade()))
+            return Stack(layers)
+
+        return make
+
+    def _proxy_layer(self, address: Any) -> ProxyLayer | None:
+        """The layer for the PROXY header; None (and a line in the log) for a stranger."""
+        host = str(address[0]).partition("%")[0]
+        peer = ipaddress.ip_address(host)
+        if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
+            peer = peer.ipv4_mapped
+        if any(peer in network for network in self._networks):
+            return ProxyLayer(self._identify_proxied)
+        fields: dict[str, object] = {"listener": self.id, "peer": f"{host}:{address[1]}"}
+        self.doors.log("connection refused", {**fields, "reason": "no proxy of this listener"})
+        return None
+
+    def _identify_proxied(self, header: ProxyHeader) -> PeerIdentity | None:
+        identity = PeerIdentity(header.host, header.port, header.common_name)
+        return map_identity(identity, self.settings)
+
+    def _identify_certificate(self, certificate: Any) -> PeerIdentity | None:
+        from OpenSSL import crypto
+
+        der = crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate)
+        return map_identity(certificate_identity(der), self.settings)
+
+    # -- certificates ---------------------------------------------------------------------------
+
+    def watch(self, now: float) -> None:
+        """Look at the certificate files if it is time to."""
+        if self.tls is None or not self.running or now < self._next_look:
+            return
+        first = self._next_look == 0.0
+        self._next_look = now + self.settings.watch_interval
+        if not first and self.tls.changed():
+            self.reload_certificate()
+        elif first:
+            self._tell_expiry()
+
+    def reload_certificate(self) -> str:
+        """Read the TLS files again; returns what is wrong with them, and then the old ones stay."""
+        if self.tls is None:
+            return ""
+        alarm = f"tls:{self.id}"
+        try:
+            self.tls.reload()
+        except TlsError as error:
+            text = f"{self.where}: {error}; the old certificate stays in use"
+            self.doors.log("certificate refused", {"listener": self.id, "reason": str(error)})
+            self.doors.alarm(alarm, text)
+            return str(error)
+        self.doors.log("certificate loaded", {"listener": self.id})
+        self.doors.alarm(alarm, "")
+        return ""
+
+    def _tell_expiry(self) -> None:
+        if self.tls is not None and (text := self.tls.expired()):
+            self.doors.alarm(f"tls:{self.id}", f"{self.where}: {text}")
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """Where it listens: `ssl 127.0.0.1:8883`."""
+        if isinstance(self.settings, SocketListener):
+            return f"{self.kind} {listener_text(self.host, self.port)}"
+        return f"{self.kind} {self.host}"
+
+    def describe(self) -> Json:
+        """As the API shows it."""
+        opened = self.doors.engine.by_name.get(self.id) or self.factory
+        return {
+            "id": self.id,
+            "name": self.name,
+            "kind": self.kind,
+            "host": self.host,
+            "port": self.port,
+            "transport": "twisted" if self.kind == "endpoint" else self.settings.transport,
+            "state": "running" if self.running else "stopped",
+            "connections": opened.connections if opened is not None else 0,
+            "max_connections": opened.max_connections if opened is not None else 0,
+        }
+
+
+def listener_text(host: str, port: int) -> str:
+    """`host:port`, IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+
+def peer_process(fd: int) -> PeerIdentity | None:
+    """The process at the other end of a Unix socket, as the kernel knows it."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
+    try:
+        data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return None
+    finally:
+        peer.detach()
+    pid, uid, gid = struct.unpack("3i", data)
+    return PeerIdentity(attributes={"peer_pid": pid, "peer_uid": uid, "peer_gid": gid})
+
+
+def _transport_identity(transport: Any) -> PeerIdentity | None:
+    """What is known of a Twisted transport's peer: by a PROXY header, or by its process."""
+    below = getattr(transport, "transport", transport)  # that of TLS
+    known: PeerIdentity | None = getattr(below, "mqttd_known", None)
+    if known is None and getattr(below, "addressFamily", 0) == socket.AF_UNIX:
+        known = peer_process(below.fileno())
+    return known
+
+
+def _bind_tcp(where: str, settings: SocketListener, port_before: int) -> socket.socket:
+    host, port = settings.address
+    port = port or port_before
+    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not host:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if settings.nodelay:
+            # Accepted sockets inherit it: one system call less per connection.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.bind((host or "::", port))
+        bound.listen(settings.backlog)
+    except OSError as error:
+        bound.close()
+        hint = (
+            "; another broker runs there: stop it, or choose another bind"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
+        place = listener_text(host, port)
+        raise ListenError(f"{where}: cannot listen on {place}: {error.strerror}{hint}") from None
+    bound.setblocking(False)
+    return bound
+
+
+def _bind_unix(where: str, settings: UnixListener) -> socket.socket:
+    path = settings.path
+    try:
+        _make_room(path)
+        owner = _number(settings.owner, lambda name: pwd.getpwnam(name).pw_uid)
+        group = _number(settings.group, lambda name: grp.getgrnam(name).gr_gid)
+    except KeyError as error:
+        raise ListenError(f"{where}: no such user or group: {error.args[0]}") from None
+    except OSError as error:
+        raise ListenError(f"{where}: path = {path!r}: {error.strerror or error}") from None
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(path)
+        # Nobody can connect before `listen`: owner and mode hold from the first moment.
+        if owner >= 0 or group >= 0:
+            os.chown(path, owner, group)
+        os.chmod(path, int(settings.mode, 8))
+        bound.listen(settings.backlog)
+    except OSError as error:
+        bound.close()
+        raise ListenError(f"{where}: cannot listen at {path}: {error.strerror}") from None
+    bound.setblocking(False)
+    return bound
+
+
+def _make_room(path: str) -> None:
+    """Remove a socket that nobody listens on; raises OSError for anything else that is there."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise OSError(errno.EEXIST, "is there and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
+                _unlink(path)
+                return
+            raise
+    raise OSError(errno.EADDRINUSE, "in use by another process")
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _number(name: str, find: Callable[[str], int]) -> int:
+    if not name:
+        return -1
+    return int(name) if name.isdigit() else find(name)

@@ -1,0 +1,308 @@
+"""What a TLS listener shows and asks: certificates by host name, authorities, revocation lists.
+
+    files --read--> Tls --+-- context            ssl.SSLContext, for the engine's record layer
+      ^               |   +-- openssl_context    pyOpenSSL, for Twisted's TLS transport
+      +--- changed? --+   |
+           SIGHUP, ctl    +-- per host name (SNI) another context with the same demands
+
+`reload` is all or nothing: with a fault in any file the old contexts stay in force, and the caller
+raises an alarm. Connections keep the context they began with, so a reload drops nobody; tickets of
+the old context are not honoured by the new one, so a revoked certificate does not resume either.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from mqttd.config.schema import SslListener
+from mqttd.types import PeerIdentity
+
+__all__ = [
+    "CIPHERS",
+    "Tls",
+    "TlsError",
+    "by_name",
+    "certificate_identity",
+    "host_names",
+    "map_identity",
+]
+
+#: TLS 1.2 suites with forward secrecy and authenticated encryption.
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL:!eNULL"
+
+
+class TlsError(Exception):
+    """Certificates cannot be used; the text names the file and what is wrong with it."""
+
+
+class Tls:
+    """The TLS side of one listener.
+
+    Arguments: its settings; the ALPN protocols it speaks. Raises `TlsError` if a file cannot be
+    used. `expired` says since when the certificate has been (empty while it is good).
+    """
+
+    def __init__(self, settings: SslListener, alpn: tuple[str, ...] = ("mqtt",)) -> None:
+        self.settings = settings
+        self.alpn = list(alpn)
+        self.names: dict[str, ssl.SSLContext] = {}
+        self._openssl: Any = None
+        self.not_after = datetime.max.replace(tzinfo=UTC)
+        self.context = self._load(first=True)
+        self._seen = self._signature()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def files(self) -> list[str]:
+        """Every file that is read."""
+        settings = self.settings
+        found = [settings.certificate, settings.private_key, settings.ca_file, settings.crl_file]
+        for certificate, key in self._pairs():
+            found += [certificate, key]
+        return [path for path in found if path]
+
+    def changed(self) -> bool:
+        """Whether a file is another than at the last look."""
+        now = self._signature()
+        was, self._seen = self._seen, now
+        return now != was
+
+    def reload(self) -> None:
+        """Read everything again. Raises `TlsError`, and then what was read before stays."""
+        before = self.context, self.names, self.not_after, self._openssl
+        try:
+            self.context = self._load(first=False)
+            self._openssl = None
+            if self.settings.transport == "twisted":
+                self.openssl_context()
+        except TlsError:
+            self.context, self.names, self.not_after, self._openssl = before
+            raise
+        self._seen = self._signature()
+
+    def expired(self) -> str:
+        """Since when the certificate is no longer valid; empty while it is."""
+        if datetime.now(UTC) <= self.not_after:
+            return ""
+        return f"{self.settings.certificate}: expired on {self.not_after:%Y-%m-%d %H:%M} UTC"
+
+    def _signature(self) -> list[tuple[str, int, int, int]]:
+        seen = []
+        for path in self.files():
+            try:
+                info = os.stat(path)
+                seen.append((path, info.st_mtime_ns, info.st_size, info.st_ino))
+            except OSError:
+                seen.append((path, 0, 0, 0))
+        return seen
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Certificate and key files of the SNI directory."""
+        directory = self.settings.sni_directory
+        if not directory:
+            return []
+        try:
+            names = sorted(name for name in os.listdir(directory) if name.endswith(".crt"))
+        except OSError:
+            return []
+        return [
+            (os.path.join(directory, name), os.path.join(directory, name[:-4] + ".key"))
+            for name in names
+        ]
+
+    def _load(self, first: bool) -> ssl.SSLContext:
+        settings = self.settings
+        if settings.sni_directory and not os.path.isdir(settings.sni_directory):
+            raise TlsError(f"{settings.sni_directory}: no such directory")
+        context = self._context(settings.certificate, settings.private_key)
+        leaf = _leaf(settings.certificate)
+        if not first:
+            _check_dates(settings.certificate, leaf)
+        names: dict[str, ssl.SSLContext] = {}
+        for certificate, key in self._pairs():
+            other = self._context(certificate, key)
+            if not first:
+                _check_dates(certificate, _leaf(certificate))
+            for name in host_names(certificate):
+                names[name] = other
+        if names:
+            context.sni_callback = self._choose
+        self.names = names
+        self.not_after = leaf.not_valid_after_utc
+        return context
+
+    def _choose(self, connection: Any, name: str | None, context: Any) -> None:
+        """SNI: the context for the host name that the client asks for."""
+        if name:
+            found = by_name(self.names, name)
+            if found is not None:
+                connection.context = found
+
+    def _context(self, certificate: str, key: str) -> ssl.SSLContext:
+        settings = self.settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = (
+            ssl.TLSVersion.TLSv1_3 if settings.tls_version == "1.3" else ssl.TLSVersion.TLSv1_2
+        )
+        context.options |= (
+            ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        )
+        try:
+            context.set_ciphers(settings.ciphers or CIPHERS)
+        except ssl.SSLError:
+            raise TlsError(f"ciphers = {settings.ciphers!r}: OpenSSL knows none of them") from None
+        _readable(certificate)
+        _readable(key)
+        try:
+            context.load_cert_chain(certificate, key, password=_no_password)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise TlsError(f"{certificate} with {key}: {_ssl_reason(error)}") from None
+        if not settings.session_resumption:
+            context.num_tickets = 0
+            context.options |= ssl.OP_NO_TICKET
+        context.set_alpn_protocols(self.alpn)
+        if settings.verify != "none":
+            context.verify_mode = (
+                ssl.CERT_REQUIRED if settings.verify == "required" else ssl.CERT_OPTIONAL
+            )
+            _trust(context, settings.ca_file)
+            if settings.crl_file:
+                _trust(context, settings.crl_file)
+                context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        return context
+
+    # -- the peer -------------------------------------------------------------------------------
+
+    def identify(self, connection: Any) -> PeerIdentity | None:
+        """Who the client is by the certificate it has shown on an `ssl` connection."""
+        der = connection.getpeercert(True)
+        if not der:
+            return None
+        return map_identity(certificate_identity(der), self.settings)
+
+    # -- pyOpenSSL ------------------------------------------------------------------------------
+
+    def openssl_context(self) -> Any:
+        """The same demands as a pyOpenSSL context, by Twisted's `CertificateOptions`."""
+        if self._openssl is None:
+            from mqttd.transports.tls_twisted import openssl_context
+
+            self._openssl = openssl_context(self)
+        return self._openssl
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Certificate and key files served by host name."""
+        return self._pairs()
+
+
+def certificate_identity(der: bytes) -> PeerIdentity | None:
+    """What a verified certificate says; None for one that cannot be read."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        common_name = str(names[0].value) if names else None
+        return PeerIdentity(
+            common_name=common_name,
+            subject=certificate.subject.rfc4514_string(),
+            sans=tuple(_sans(certificate)),
+        )
+    except ValueError:
+        return None
+
+
+def map_identity(identity: PeerIdentity | None, settings: Any) -> PeerIdentity | None:
+    """Fill in the user name and client id that the listener takes from the certificate."""
+    if identity is not None:
+        identity.username = _part(identity, settings.cert_as_username)
+        identity.client_id = _part(identity, settings.cert_as_client_id)
+    return identity
+
+
+def _part(identity: PeerIdentity, part: str) -> str | None:
+    if part == "cn":
+        return identity.common_name
+    if part == "dn":
+        return identity.subject
+    if part == "san" and identity.sans:
+        return identity.sans[0].partition(":")[2]
+    return None
+
+
+def _sans(certificate: x509.Certificate) -> list[str]:
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    found = []
+    for name in extension.value:
+        if isinstance(name, x509.DNSName):
+            found.append(f"DNS:{name.value}")
+        elif isinstance(name, x509.UniformResourceIdentifier):
+            found.append(f"URI:{name.value}")
+        elif isinstance(name, x509.RFC822Name):
+            found.append(f"email:{name.value}")
+        elif isinstance(name, x509.IPAddress):
+            found.append(f"IP:{name.value}")
+    return found
+
+
+def host_names(path: str) -> list[str]:
+    """The host names a certificate file is for."""
+    return [san[4:].lower() for san in _sans(_leaf(path)) if san.startswith("DNS:")]
+
+
+def by_name(names: dict[str, Any], name: str) -> Any:
+    """The entry for a host name: its own, else that of the wildcard above it."""
+    name = name.lower()
+    found = names.get(name)
+    if found is None and "." in name:
+        found = names.get("*." + name.partition(".")[2])
+    return found
+
+
+def _leaf(path: str) -> x509.Certificate:
+    try:
+        with open(path, "rb") as file:
+            return x509.load_pem_x509_certificates(file.read())[0]
+    except (OSError, ValueError, IndexError) as error:
+        raise TlsError(f"{path}: holds no certificate: {error}") from None
+
+
+def _check_dates(path: str, certificate: x509.Certificate) -> None:
+    now = datetime.now(UTC)
+    if certificate.not_valid_after_utc < now:
+        raise TlsError(f"{path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+    if certificate.not_valid_before_utc > now:
+        begins = certificate.not_valid_before_utc
+        raise TlsError(f"{path}: not valid before {begins:%Y-%m-%d %H:%M} UTC")
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    _readable(path)
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise TlsError(f"{path}: {_ssl_reason(error)}") from None
+
+
+def _readable(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise TlsError(f"{path}: {error.strerror}") from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; take its password off (openssl pkey)")
+
+
+def _ssl_reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return reason.replace("_", " ").lower() if isinstance(reason, str) else str(error)

@@ -1,0 +1,188 @@
+"""TLS by Twisted and pyOpenSSL, for listeners with `transport = "twisted"`.
+
+    transport --> [PROXY header] --> TLSMemoryBIOProtocol --> MqttProtocol
+
+The same certificates and demands as the engine's record layer (`mqttd.transports.tls.Tls`), made
+into a context by Twisted's `CertificateOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from OpenSSL import SSL, crypto
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.ssl import AcceptableCiphers, CertificateOptions, TLSVersion
+from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from mqttd.codec.sniff import looks_like
+from mqttd.transports.protocol import MqttFactory
+from mqttd.transports.proxy import ProxyLayer
+from mqttd.transports.tls import CIPHERS, Tls, TlsError, by_name, host_names
+
+__all__ = ["openssl_context", "tls_factory"]
+
+ProxyFor = Callable[[Any], ProxyLayer | None]
+
+
+def tls_factory(tls: Tls, factory: MqttFactory, proxy_for: ProxyFor | None) -> Any:
+    """`factory` behind TLS, and behind the PROXY header where one is expected."""
+    wrapped = TLSMemoryBIOFactory(_Creator(tls), False, factory)
+    wrapped.protocol = _Records
+    wrapped.noisy = False
+    return _ProxyFactory(wrapped, factory, proxy_for) if proxy_for is not None else wrapped
+
+
+def openssl_context(tls: Tls) -> Any:
+    """A pyOpenSSL context with the certificates and demands of `tls`. Raises `TlsError`."""
+    settings = tls.settings
+    context = _context(tls, settings.certificate, settings.private_key)
+    names: dict[str, Any] = {}
+    for certificate, key in tls.pairs():
+        other = _context(tls, certificate, key)
+        names.update(dict.fromkeys(host_names(certificate), other))
+
+    def choose(connection: Any) -> None:
+        asked = connection.get_servername()
+        found = by_name(names, asked.decode("ascii", "replace")) if asked else None
+        if found is not None:
+            connection.set_context(found)
+
+    if names:
+        context.set_tlsext_servername_callback(choose)
+    return context
+
+
+def _context(tls: Tls, certificate: str, key: str) -> Any:
+    settings = tls.settings
+    try:
+        chain = _certificates(certificate)
+        with open(key, "rb") as file:
+            private_key = crypto.load_privatekey(crypto.FILETYPE_PEM, file.read(), b"")
+        options = CertificateOptions(
+            privateKey=private_key,
+            certificate=chain[0],
+            extraCertChain=chain[1:],
+            acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(
+                settings.ciphers or CIPHERS
+            ),
+            acceptableProtocols=[name.encode() for name in tls.alpn],
+            raiseMinimumTo=TLSVersion.TLSv1_3
+            if settings.tls_version == "1.3"
+            else TLSVersion.TLSv1_2,
+            enableSessions=settings.session_resumption,
+            enableSessionTickets=settings.session_resumption,
+        )
+        context = options.getContext()
+        if settings.verify != "none":
+            mode = SSL.VERIFY_PEER
+            if settings.verify == "required":
+                mode |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+            context.set_verify(mode, lambda connection, cert, code, depth, ok: bool(ok))
+            context.load_verify_locations(settings.ca_file)
+            context.set_session_id(b"mqttd")
+            if settings.crl_file:
+                store: Any = context.get_cert_store()
+                store.load_locations(settings.crl_file)
+                store.set_flags(crypto.X509StoreFlags.CRL_CHECK)
+    except (SSL.Error, crypto.Error, OSError, ValueError) as error:
+        raise TlsError(f"{certificate} with {key}: {error}") from None
+    return context
+
+
+def _certificates(path: str) -> list[Any]:
+    end = b"-----END CERTIFICATE-----"
+    with open(path, "rb") as file:
+        parts = file.read().split(end)[:-1]
+    return [crypto.load_certificate(crypto.FILETYPE_PEM, part + end + b"\n") for part in parts]
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class _Creator:
+    """Every connection begins with the context that is in force then."""
+
+    def __init__(self, tls: Tls) -> None:
+        self.tls = tls
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> Any:
+        return SSL.Connection(self.tls.openssl_context(), None)
+
+
+class _Records(TLSMemoryBIOProtocol):
+    """Twisted's TLS, which tells what came when it was no TLS."""
+
+    begun = False
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self.begun:
+            self.begun = True
+            if data[0] != 0x16:
+                seen = looks_like(data) or f"bytes that begin with {data[:4].hex(' ')}"
+                inner: Any = self.wrappedProtocol
+                inner.wrong = f"expected TLS, got {seen}"
+        super().dataReceived(data)  # type: ignore[no-untyped-call]
+
+
+class _ProxyFactory(Factory):
+    """Puts a protocol that takes the PROXY header in front of another factory's."""
+
+    noisy = False
+
+    def __init__(self, wrapped: Any, mqtt: MqttFactory, proxy_for: ProxyFor) -> None:
+        self.wrapped = wrapped
+        self.mqtt = mqtt
+        self.proxy_for = proxy_for
+
+    def buildProtocol(self, addr: Any) -> Protocol | None:
+        layer = self.proxy_for((addr.host, addr.port))
+        return None if layer is None else _ProxyProtocol(self, addr, layer)
+
+
+class _ProxyProtocol(Protocol):
+    """Reads the header, then puts the protocol behind it in its own place."""
+
+    def __init__(self, factory: _ProxyFactory, address: Any, layer: ProxyLayer) -> None:
+        self.factory: Any = factory
+        self.address = address
+        self.layer = layer
+        self.deadline: Any = None
+
+    def connectionMade(self) -> None:
+        mqtt = self.factory.mqtt
+        seconds = mqtt.broker.settings.connect_timeout / 1000
+        self.deadline = mqtt.reactor.callLater(seconds, self._end, "no PROXY header in time")
+
+    def dataReceived(self, data: bytes) -> None:
+        rest = self.layer.received(data)
+        if self.layer.ended:
+            self._end(self.layer.ended)
+        elif self.layer.done:
+            self._cancel()
+            transport: Any = self.transport
+            transport.mqttd_known = self.layer.known
+            inner = self.factory.wrapped.buildProtocol(self.address)
+            transport.protocol = inner
+            inner.makeConnection(transport)
+            if rest:
+                inner.dataReceived(rest)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._cancel()
+
+    def _cancel(self) -> None:
+        deadline, self.deadline = self.deadline, None
+        if deadline is not None and deadline.active():
+            deadline.cancel()
+
+    def _end(self, reason: str) -> None:
+        self._cancel()
+        mqtt = self.factory.mqtt
+        peer = f"{self.address.host}:{self.address.port}"
+        fields = {"listener": mqtt.name, "peer": peer, "reason": reason}
+        mqtt.broker.metrics.connections_refused += 1
+        mqtt.broker.log("connection refused", fields)
+        self.transport.abortConnection()  # type: ignore[union-attr]
