@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from importlib.resources import files
+from keyword import iskeyword
 from typing import Final
 
 from mqttd import __version__
@@ -88,9 +89,10 @@ def write_project(name: str, directory: str) -> list[str]:
 
     Raises ValueError if that is no name, FileExistsError if a file is there already, OSError.
     """
-    if not _NAME.fullmatch(name) or name == "template":
+    if not _NAME.fullmatch(name) or name == "template" or iskeyword(name):
         raise ValueError(
-            f"{name!r}: expected a name of a-z, 0-9 and _, first a letter, other than template"
+            f"{name!r}: expected a name of a-z, 0-9 and _, first a letter, not template nor a"
+            " word of Python"
         )
     given = {"name": name, "dashed": name.replace("_", "-"), "version": __version__}
     package = f"mqttd_plugins/{name}"
