@@ -33,11 +33,13 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python.failure import Failure
 
 from mqttd.broker import local
 from mqttd.broker.budget import Budget
@@ -46,7 +48,6 @@ from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import ADMINISTRATIVE_ACTION
 from mqttd.config.load import from_tables, load
 from mqttd.config.schema import Config
-from mqttd.monitor.garbage import Garbage
 from mqttd.session.message import Message
 from mqttd.types import ClientInfo
 
@@ -144,13 +145,17 @@ class Broker:
                 node=replace(config.node, data_dir=folder),
                 admin=replace(config.admin, socket=os.path.join(folder, "mqttd.sock")),
             )
+        opened: Deferred[None] = Deferred()
+        service: MqttdService | None = None
         try:
-            service = MqttdService(config, reactor)
-            service.garbage = _HandsOff()
+            service = MqttdService(config, reactor, partial(_fire, opened))
             for point, function, init_args, priority in self._hooks:
                 service.hooks.hook(point, function, init_args, priority, self._budget)
             service.startService()
+            await _result(opened)
         except BaseException:
+            if service is not None:
+                await _result(maybeDeferred(service.stopService))
             self._clean_up()
             raise
         self._service = service
@@ -394,17 +399,9 @@ class Subscription:
             reader.callback(None)
 
 
-class _HandsOff(Garbage):
-    """The garbage collector is the program's own business."""
-
-    def start(self) -> None:
-        """Change nothing."""
-
-    def tick(self) -> None:
-        """Change nothing."""
-
-    def stop(self) -> None:
-        """Change nothing."""
+def _fire(opened: Deferred[None], failure: Failure | None) -> None:
+    if not opened.called:
+        opened.callback(None) if failure is None else opened.errback(failure)
 
 
 async def _result(waiting: Deferred[Any]) -> Any:

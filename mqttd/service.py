@@ -37,6 +37,7 @@ from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config
 from mqttd.monitor.garbage import Garbage
+from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
@@ -94,7 +95,11 @@ def makeService(options: Options) -> MqttdService:
     from twisted.internet import reactor
 
     try:
-        return MqttdService(options.configuration, reactor)
+        service = MqttdService(options.configuration, reactor)
+        service.addService(  # type: ignore[no-untyped-call]
+            LogLevelFilter(options.configuration.log.level)
+        )
+        return service
     except Exception as error:
         # twistd would print a traceback; the operator needs the one line.
         raise SystemExit(f"mqttd cannot start: {error}") from None
@@ -174,18 +179,27 @@ class EventLog:
             self._log.info("{event}: {text}", event=event, text=text, fields=fields)
 
 
+#: Told of the end of a start: None, or why it failed.
+OnStart = Callable[[Failure | None], None]
+
+
 class MqttdService(MultiService):
     """The broker with its listeners.
 
     Everything that can be refused is refused in the constructor (files unreadable, port or data
     directory in use), before twistd turns into a daemon.
 
+    With `on_start` the process is somebody else's (`mqttd.embed`): it is called with None when
+    clients are let in, or with the Failure that prevents it; signals, exit status and garbage
+    collector are left alone.
+
     Raises StartError, or what the access layer raises for its files; each names the file.
     """
 
-    def __init__(self, config: Config, reactor: Any) -> None:
+    def __init__(self, config: Config, reactor: Any, on_start: OnStart | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.config = config
+        self.on_start = on_start
         self.reactor = reactor
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
@@ -244,7 +258,7 @@ class MqttdService(MultiService):
             self.doors.bind()
         except ListenError as error:
             raise StartError(str(error)) from None
-        self.garbage = Garbage(on_pause=self._paused)
+        self.garbage = Garbage(on_pause=self._paused) if on_start is None else None
         #: Clients are let in.
         self.opened = False
         self._hang_up: Callable[[], None] = lambda: None
@@ -287,7 +301,8 @@ class MqttdService(MultiService):
         self.reactor.addReader(self.engine)
         self._ticking.start(0.25, now=False)
         self.watchdog.start()
-        self._hang_up = _on_hang_up(self._reload_certificates, self.reactor)
+        if self.on_start is None:
+            self._hang_up = _on_hang_up(self._reload_certificates, self.reactor)
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
         self.plugins.load().addCallback(self.open).addErrback(self._cannot_start)
@@ -299,8 +314,11 @@ class MqttdService(MultiService):
         self.doors.start()
         self.opened = True
         self.sys_topics.start()
-        self.garbage.start()
+        if self.garbage is not None:
+            self.garbage.start()
         self.log.info("{line}", line=self.ready_line())
+        if self.on_start is not None:
+            self.on_start(None)
 
     def _cannot_start(self, failure: Failure) -> None:
         """What can only be known while the reactor runs: end, and with a status that says so."""
@@ -308,6 +326,9 @@ class MqttdService(MultiService):
             self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
         else:
             self.log.failure("mqttd cannot start", failure, level=LogLevel.critical)
+        if self.on_start is not None:
+            self.on_start(failure)
+            return
         # twistd has no way to be told a status: the last thing the process does.
         atexit.register(os._exit, 1)
         self.reactor.callWhenRunning(self.reactor.stop)
@@ -317,7 +338,8 @@ class MqttdService(MultiService):
         self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()
-        self.garbage.stop()
+        if self.garbage is not None:
+            self.garbage.stop()
         self.reactor.removeReader(self.engine)
         self.engine.close_all()
         stopped = self.doors.stop()
@@ -362,7 +384,8 @@ class MqttdService(MultiService):
         self.engine.tick(now)
         self.doors.tick(now / 1000)
         self.hooks.tick()
-        self.garbage.tick()
+        if self.garbage is not None:
+            self.garbage.tick()
 
     # -- reports -------------------------------------------------------------------------------
 

@@ -185,6 +185,29 @@ async def a_port_in_use_is_named_and_can_be_tried_again() -> None:
         assert broker.ports == {"default": port}
 
 
+@program
+async def what_prevents_the_start_is_raised_and_leaves_nothing() -> None:
+    broker = Broker({"plugins": {"load": ["no_such_plugin"]}}, listeners={"default": "127.0.0.1:0"})
+    try:
+        await broker.start()
+    except Exception as error:
+        assert "no_such_plugin" in str(error), error
+    else:
+        raise AssertionError("started without its plugin")
+    broker = Broker(listeners={"default": "127.0.0.1:0"})
+    broker.hook("no.such.point")(print)
+    try:
+        await broker.start()
+    except ValueError as error:
+        assert "no.such.point" in str(error), error
+    else:
+        raise AssertionError("started with a hook that nobody calls")
+    assert not broker.running
+    broker.unhook("no.such.point", print)
+    async with broker:
+        assert broker.ports["default"]
+
+
 def start(work: Any) -> Any:
     """Run a coroutine beside this one; gives what to await."""
     if sys.argv[1] == "asyncio":
