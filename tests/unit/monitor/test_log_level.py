@@ -1,0 +1,32 @@
+"""`[log] level`: what matters less is not written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.logger import Logger, LogPublisher
+
+from mqttd.monitor.log_level import LogLevelFilter
+
+LEVELS = ["debug", "info", "warn", "error", "critical"]
+
+
+def say_everything(log: Logger) -> None:
+    for level in LEVELS:
+        getattr(log, level)("a line")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_less_important_lines_are_not_written(level: str) -> None:
+    written: list[Any] = []
+    publisher = LogPublisher(written.append)
+    log = Logger(namespace="any", observer=publisher)
+    service = LogLevelFilter(level, publisher)
+    service.startService()
+    say_everything(log)
+    assert [event["log_level"].name for event in written] == LEVELS[LEVELS.index(level) :]
+    service.stopService()
+    written.clear()
+    say_everything(log)
+    assert len(written) == len(LEVELS), "the log is as it was before"
