@@ -16,6 +16,7 @@ Each HTTP answer ends its connection. A request's head may have `MAX_HEAD` bytes
 from __future__ import annotations
 
 import gzip
+import html
 import ipaddress
 from importlib import resources
 from typing import Any, Final
@@ -64,7 +65,7 @@ class WebSite:
     def __init__(self, path: str, origins: tuple[str, ...], page: bool) -> None:
         self.path = path
         self.origins = origins
-        self.files = _page() if page else {}
+        self.files = _page(path) if page else {}
         make: Any = WebSocketServerFactory
         self.factory = make()
         self.factory.protocol = _Handshake
@@ -303,13 +304,19 @@ def _may_begin(head: bytearray) -> bool:
     return len(method) < 32 and all(0x41 <= byte <= 0x5A for byte in method)
 
 
-def _page() -> dict[str, tuple[str, bytes, bytes]]:
-    """Path -> kind, bytes, gzipped bytes of the files in `mqttd/transports/page`."""
+def _page(path: str) -> dict[str, tuple[str, bytes, bytes]]:
+    """Path -> kind, bytes, gzipped bytes of the files in `mqttd/transports/page`.
+
+    The page learns the WebSocket's `path`.
+    """
     found = {}
     for file in resources.files("mqttd.transports").joinpath("page").iterdir():
         kind = file.name.rpartition(".")[2]
         if kind in _TYPES:
             body = file.read_bytes()
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            found[path] = (kind, body, gzip.compress(body, 9, mtime=0))
+            if kind == "html":
+                told = f'data-path="{html.escape(path)}"'
+                body = body.replace(b'data-path="/mqtt"', told.encode())
+            where = "/" if file.name == "index.html" else f"/{file.name}"
+            found[where] = (kind, body, gzip.compress(body, 9, mtime=0))
     return found
