@@ -50,7 +50,7 @@ from mqttd.access.acl_conf import (
     parse_acl,
     read_acl,
 )
-from mqttd.access.acl_topics import Asked, Table
+from mqttd.access.acl_topics import Asked, Collecting, Table
 from mqttd.access.acl_who import Address, parse_address
 from mqttd.interfaces import IAccessExplainer
 from mqttd.types import (
@@ -142,6 +142,41 @@ class AclRules:
             for table in tables:
                 table.subscribe.search(asked)
         return asked.best if asked.best < len(self.rules) else -1
+
+    def covering(self, who: Who, kind: str, topic: str | None, eq: bool = False) -> list[int]:
+        """The rules that cover `topic` (None: all topics) and may be about all of `who`, rising.
+
+        A placeholder in `topic` is covered by the same placeholder.  For reports: the conditions
+        of the rules and whom exactly they are about is for the caller to see.
+        """
+        action = Action("publish" if kind == "publish" else "subscribe")
+        own = ClientInfo("%c", "%u", "", 0, "", 5, cert_common_name="${cn}")
+        asked = Collecting(self.rules, own, action, topic if topic is not None else "\0")
+        if kind == "publish" and topic is not None:
+            asked.wild = "+" in topic or "#" in topic
+        for table in self._around(who):
+            side = table.publish if kind == "publish" else table.subscribe
+            if topic is None:
+                asked.take(side.every)
+            else:
+                side.covering(asked, eq)
+        return sorted(asked.numbers)
+
+    def _around(self, who: Who) -> list[Table]:
+        """The tables in which a rule about all of `who` can be."""
+        tables = [self._everybody]
+        match who:
+            case User(name) if name in self._users:
+                tables.append(self._users[name])
+            case Client(client_id) if client_id in self._clients:
+                tables.append(self._clients[client_id])
+            case IpAddr(networks):
+                tables += self._networks.containing(networks[0].network_address)
+            case And(parts):
+                tables += [table for part in parts for table in self._around(part)]
+            case Or(parts):
+                tables += self._around(parts[0])
+        return tables
 
     def _applying(self, client: ClientInfo) -> tuple[Table, ...]:
         tables = [self._everybody]

@@ -23,7 +23,7 @@ from mqttd.access.acl_conf import And, Match, Or, Rule
 from mqttd.access.acl_who import is_about, parse_address
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo
 
-__all__ = ["Asked", "Table", "fill", "own_value"]
+__all__ = ["Asked", "Collecting", "Table", "fill", "is_template", "own_value"]
 
 
 class Asked:
@@ -87,6 +87,21 @@ class Asked:
         return _UNSAFE if unsafe else "".join(parts)
 
 
+class Collecting(Asked):
+    """Takes the numbers of all rules it comes by, whatever their conditions."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(
+        self, rules: tuple[Rule, ...], client: ClientInfo, action: Action, topic: str
+    ) -> None:
+        super().__init__(rules, client, action, topic)
+        self.numbers: set[int] = set()
+
+    def take(self, numbers: list[int]) -> None:
+        self.numbers.update(numbers)
+
+
 def own_value(client: ClientInfo, placeholder: str) -> str | None:
     """What a placeholder of a rule's topic stands for; None if the client has no such value."""
     if placeholder == "%u":
@@ -115,6 +130,11 @@ def fill(text: str, client: ClientInfo) -> str | None:
             word = own
         words.append(word)
     return "/".join(words)
+
+
+def is_template(word: str) -> bool:
+    """True if a level of a rule's topic holds a placeholder."""
+    return "%u" in word or "%c" in word or "${" in word
 
 
 def _is_placeholder(part: str) -> bool:
@@ -181,6 +201,16 @@ class _Side:
                     self.deny = _Node(number)
                 self.deny.add(number, topic.text)
 
+    def covering(self, asked: Collecting, eq: bool) -> None:
+        """Collect the rules, of either verdict, that cover what is asked for."""
+        asked.take(self.every)
+        if self.exact is not None:
+            asked.take(self.exact.get(asked.topic, []))
+        if not eq or not asked.wild:
+            for node in (self.allow, self.deny):
+                if node is not None:
+                    _covering(node, asked, 0)
+
     def search(self, asked: Asked) -> None:
         if self.every:
             asked.take(self.every)
@@ -244,7 +274,7 @@ class _Node:
             if self.plus is None:
                 self.plus = _Node(number)
             return self.plus
-        if "%u" in word or "%c" in word or "${" in word:
+        if is_template(word):
             if self.templates is None:
                 self.templates = {}
             template = tuple(part for part in _TEMPLATE.split(word) if part)

@@ -1,0 +1,129 @@
+"""What new rules would change for the clients that are here.
+
+::
+
+    each client ──► its subscriptions, the topics it publishes to    what it has: lost?
+               └──► the topics of the rules that differ              what it could: gained, lost?
+
+Both sets of rules are asked through the whole chain, as enforced.  A topic of a rule with wildcards
+is tried, to publish, with a made-up word in their place; to subscribe it is tried as it stands.
+
+Promise: one step of the generator looks at one client, so that the broker goes on with other work;
+at most `MAX_PROBES` topics of rules are tried per client, `MAX_CHANGES` changes are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from mqttd.access.acl_conf import Rule
+from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_topics import fill
+from mqttd.access.acl_who import is_about, parse_address
+from mqttd.access.authorization import Authorization
+from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo, Verdict
+
+__all__ = ["MAX_CHANGES", "MAX_PROBES", "Held", "diff"]
+
+#: Topics of changed rules that are tried for each client.
+MAX_PROBES: Final = 200
+#: Changes that are listed; all are counted.
+MAX_CHANGES: Final = 10_000
+
+#: A client, its subscriptions (real filter, QoS) and the topics it publishes to.
+Held: TypeAlias = tuple[ClientInfo, list[tuple[str, int]], list[str]]
+
+#: The word that stands for `+` and `#` when publishing is tried.
+_SOME: Final = "(any)"
+
+Json: TypeAlias = dict[str, Any]
+
+
+def diff(
+    authorization: Authorization, rules: AclRules, clients: Iterable[Held], found: Json
+) -> Iterator[None]:
+    """Compare the rules in force with `rules`; `found` gets the result as JSON."""
+    old = authorization.rules()
+    changed = _changed(old.rules, rules.rules)
+    found.update(
+        rules_removed=sum(1 for rule in changed if rule in old.rules),
+        rules_added=sum(1 for rule in changed if rule not in old.rules),
+        clients=0,
+        clients_changed=0,
+        subscriptions_lost=0,
+        gains=0,
+        losses=0,
+        changes=[],
+    )
+    for client, subscriptions, topics in clients:
+        found["clients"] += 1
+        before = found["gains"] + found["losses"]
+        asked: dict[tuple[Action, str], str] = {}
+        for topic_filter, qos in subscriptions:
+            asked[Action(ACTION_SUBSCRIBE, qos), topic_filter] = "subscribed"
+        for topic in topics:
+            asked.setdefault((Action(ACTION_PUBLISH), topic), "publishes")
+        for action, topic in _probes(changed, client):
+            asked.setdefault((action, topic), "")
+        for (action, topic), held in asked.items():
+            was = authorization.look(client, action, topic)
+            will = authorization.look(client, action, topic, rules)
+            if was.verdict is not will.verdict:
+                gain = will.verdict is Verdict.ALLOW
+                found["gains" if gain else "losses"] += 1
+                if held == "subscribed" and not gain:
+                    found["subscriptions_lost"] += 1
+                if len(found["changes"]) < MAX_CHANGES:
+                    found["changes"].append(
+                        {
+                            "client_id": client.client_id,
+                            "username": client.username,
+                            "change": "gains" if gain else "loses",
+                            "action": action.kind,
+                            "qos": action.qos,
+                            "retain": action.retain,
+                            "topic": topic,
+                            "held": held,
+                            "rule": will.rule,
+                            "old_rule": was.rule,
+                        }
+                    )
+        if found["gains"] + found["losses"] > before:
+            found["clients_changed"] += 1
+        yield None
+
+
+def _changed(old: tuple[Rule, ...], new: tuple[Rule, ...]) -> list[Rule]:
+    """The rules that are in one list alone, and those that moved past others."""
+    count = Counter(rule.text for rule in old)
+    count.subtract(rule.text for rule in new)
+    changed = [rule for rule in (*old, *new) if count[rule.text]]
+    kept_old = [rule for rule in old if not count[rule.text]]
+    kept_new = [rule for rule in new if not count[rule.text]]
+    moved = [b for a, b in zip(kept_old, kept_new, strict=True) if a.text != b.text]
+    return changed + moved
+
+
+def _probes(changed: list[Rule], client: ClientInfo) -> list[tuple[Action, str]]:
+    """What to try for a client because of the rules that differ."""
+    address = parse_address(client.peerhost)
+    probes: dict[tuple[Action, str], None] = {}
+    for rule in changed:
+        if not is_about(client, address, rule.who):
+            continue
+        if rule.topics is None:
+            texts = ["#", "$SYS/#"]
+        else:
+            texts = [t.text if t.eq else fill(t.text, client) or "" for t in rule.topics]
+        qos = min(rule.qos) if rule.qos else 0
+        for text in filter(None, texts):
+            if ACTION_SUBSCRIBE in rule.kinds:
+                probes[Action(ACTION_SUBSCRIBE, qos), text] = None
+            if ACTION_PUBLISH in rule.kinds:
+                name = text.replace("+", _SOME).replace("#", _SOME)
+                probes[Action(ACTION_PUBLISH, qos, bool(rule.retain)), name] = None
+            if len(probes) >= MAX_PROBES:
+                return list(probes)
+    return list(probes)

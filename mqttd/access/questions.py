@@ -1,0 +1,172 @@
+"""What an operator may ask about the access rules; the answers are JSON.
+
+::
+
+    mqttd-ctl acl ..., HTTP ──► mqttd.admin.acl ──► AclQuestions ──► explain, reverse, lint, diff
+
+The border between the HTTP interface and the rules: plain values in, plain values out.  Long work
+is an iterator that does a little in each step and leaves its answer in the dictionary it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from mqttd.access.acl_rules import AclRules
+from mqttd.access.authorization import Authorization
+from mqttd.access.diff import Held, diff
+from mqttd.access.lint import lint
+from mqttd.access.reverse import reached_by, reaches, touching
+from mqttd.types import Action, ClientInfo, Verdict
+
+__all__ = ["AclQuestions"]
+
+Json: TypeAlias = dict[str, Any]
+
+#: Clients that an answer lists; all are counted.
+MAX_CLIENTS: Final = 10_000
+
+
+class AclQuestions:
+    """Answers questions about the rules of `authorization`."""
+
+    def __init__(self, authorization: Authorization) -> None:
+        self.authorization = authorization
+
+    def rules(self) -> list[Json]:
+        """The rules in force, with how often each decided."""
+        rules = self.authorization.rules()
+        return [
+            {"file": rule.source, "line": rule.line, "rule": rule.text, "hits": hits}
+            for rule, hits in zip(rules.rules, rules.hits, strict=True)
+        ]
+
+    def explain(self, client: ClientInfo, action: Action, topic: str) -> Json:
+        """The decision, the rule, and why each earlier rule did not match."""
+        told = self.authorization.explain(client, action, topic)
+        return {
+            "allowed": told.decision.verdict is Verdict.ALLOW,
+            "rule": told.decision.rule,
+            "client_id": client.client_id,
+            "username": client.username,
+            "peerhost": client.peerhost,
+            "superuser": client.superuser,
+            "action": action.kind,
+            "qos": action.qos,
+            "retain": action.retain,
+            "topic": topic,
+            "steps": [
+                {
+                    "module": step.module,
+                    "rule": step.rule,
+                    "matched": step.matched,
+                    "reason": step.reason,
+                }
+                for step in told.steps
+            ],
+        }
+
+    def who(
+        self, topic_filter: str, kind: str, clients: Iterable[ClientInfo], found: Json
+    ) -> Iterator[None]:
+        """Who may publish to, or read, topics that `topic_filter` matches."""
+        touched = touching(self.authorization.rules(), kind, topic_filter)
+        found["rules"] = [
+            {
+                "rule": str(reach.rule),
+                "parts": list(reach.parts),
+                "but": [str(rule) for rule in reach.but],
+            }
+            for reach in reaches(touched, topic_filter)
+        ]
+        found["nomatch"] = self.authorization.config.nomatch
+        found["clients"] = []
+        found["count"] = 0
+        yield None
+        for client in clients:
+            entry: Json | None = None
+            own = client.acl.rules if isinstance(client.acl, AclRules) else ()
+            mine = [rule for rule in own if kind in rule.kinds] + touched
+            if client.superuser:
+                entry = {"rule": "superuser", "parts": [topic_filter], "but": []}
+            elif (reach := reached_by(mine, client, topic_filter)) is not None:
+                entry = {
+                    "rule": str(reach.rule),
+                    "parts": list(reach.parts),
+                    "but": [str(rule) for rule in reach.but],
+                }
+            elif self.authorization.look(client, _action(kind), topic_filter).verdict is _ALLOW:
+                entry = {"rule": "no rule", "parts": [topic_filter], "but": []}
+            if entry is not None:
+                found["count"] += 1
+                if len(found["clients"]) < MAX_CLIENTS:
+                    found["clients"].append(
+                        {
+                            "client_id": client.client_id,
+                            "username": client.username,
+                            "peerhost": client.peerhost,
+                            **entry,
+                        }
+                    )
+            yield None
+
+    def lint(self, text: str | None = None, name: str = "acl.conf") -> list[Json]:
+        """What is suspicious in the rules in force, or in `text`; raises `AclSyntaxError`."""
+        rules = self.authorization.rules() if text is None else AclRules.from_text(text, name)
+        return [
+            {
+                "kind": finding.kind,
+                "file": finding.rule.source,
+                "line": finding.rule.line,
+                "rule": finding.rule.text,
+                "text": finding.text,
+                "other": str(finding.other) if finding.other is not None else None,
+            }
+            for finding in lint(rules, self.authorization.config.nomatch)
+        ]
+
+    def diff(self, text: str, name: str, clients: Iterable[Held], found: Json) -> Iterator[None]:
+        """What the rules in `text` would change for these clients; raises `AclSyntaxError`."""
+        return diff(self.authorization, AclRules.from_text(text, name), clients, found)
+
+    def shadow(self) -> Json | None:
+        """Where the candidate differs, most frequent first; None without a candidate."""
+        shadow = self.authorization.shadow
+        if shadow is None:
+            return None
+        pairs = sorted(shadow.pairs.values(), key=lambda pair: -pair.count)
+        return {
+            "file": shadow.path,
+            "rules": len(shadow.rules.rules),
+            "compared": shadow.compared,
+            "would_allow": shadow.would_allow,
+            "would_deny": shadow.would_deny,
+            "differences": [
+                {
+                    "count": pair.count,
+                    "would": pair.would,
+                    "rule": pair.live,
+                    "shadow_rule": pair.shadow,
+                    "client_id": pair.client_id,
+                    "username": pair.username,
+                    "peerhost": pair.peerhost,
+                    "action": pair.kind,
+                    "qos": pair.qos,
+                    "retain": pair.retain,
+                    "topic": pair.topic,
+                }
+                for pair in pairs
+            ],
+        }
+
+    def promote(self) -> str:
+        """Make the candidate the rules; returns where the old ones are.  Raises `PromoteError`."""
+        return self.authorization.promote()
+
+
+_ALLOW: Final = Verdict.ALLOW
+
+
+def _action(kind: str) -> Action:
+    return Action("publish" if kind == "publish" else "subscribe")
