@@ -143,9 +143,7 @@ class KeySet:
         import treq
         from twisted.web.client import Agent
 
-        client: Any = treq.client.HTTPClient(  # type: ignore[no-untyped-call]
-            Agent(self._reactor, connectTimeout=TIMEOUT)
-        )
+        client: Any = treq.client.HTTPClient(Agent(self._reactor, connectTimeout=TIMEOUT))
 
         def answered(response: Any) -> Deferred[bytes]:
             if response.code != 200:
