@@ -215,7 +215,12 @@ class Channel(Timer):
             return
         rest = self.rest
         if rest is not None:
-            rest.extend(data)
+            if self.state == NEW:
+                # `extend` would take up to an eighth more than the peer has sent.
+                rest = rest + data
+                self.rest = rest
+            else:
+                rest.extend(data)
             if len(rest) < self.need:
                 return
             data = bytes(rest)
