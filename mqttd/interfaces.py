@@ -254,6 +254,7 @@ class IPluginHandle(IHooks):
     name = Attribute("str: name of the plugin")
     log = Attribute("twisted.logger.Logger: with namespace ``mqttd.plugin.NAME``")
     clock = Attribute("IReactorTime: the reactor, or a test's clock; for reading the time")
+    node = Attribute("str: name of this node, as in ``node.name``")
     data_dir = Attribute(
         "str: absolute path of a directory of the plugin's own, mode 0700, which stays after unload"
     )
@@ -330,6 +331,24 @@ class IPluginHandle(IHooks):
         :return: `ISubscription`.
         :raises ValueError: no valid topic filter.
         """
+
+    def republish(message: Any) -> int:
+        """Route a message that a ``message.publish`` callback has held back, now.
+
+        It keeps its message id, client id, user name and expiry; hooks run again.
+
+        :param message: `mqttd.session.message.Message`.
+        :return: int, how many sessions it was handed to.
+        """
+
+    def authorize(client: ClientInfo, action: Action, topic: str) -> bool:
+        """Whether a client may do that: hooks and rules are asked, as when it does it itself.
+
+        For a plugin that lets a client do one thing under the name of another.
+        """
+
+    def figures() -> tuple[dict[str, int], dict[str, int]]:
+        """The broker's counters since its start, and its gauges of now, by name."""
 
     def client(client_id: str) -> ClientInfo | None:
         """Who a connected client is; None if it is not connected."""

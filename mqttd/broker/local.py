@@ -38,7 +38,7 @@ from mqttd.session.message import Delivery, Message
 from mqttd.session.mqueue import MQueue
 from mqttd.session.session import Session
 
-__all__ = ["BATCH", "LocalSession", "publish", "subscribe"]
+__all__ = ["BATCH", "LocalSession", "publish", "republish", "subscribe"]
 
 #: Messages that one subscriber takes before others have their turn.
 BATCH: Final = 64
@@ -241,9 +241,8 @@ def publish(
                 expires_at = 1
         if not properties:
             properties = None
-    # Whoever made the list non-empty performs it at the end of the turn.
-    quiet = not broker.dirty
-    receivers = broker.publish(
+    return republish(
+        broker,
         Message(
             broker.next_message_id(),
             topic,
@@ -254,8 +253,15 @@ def publish(
             source,
             None,
             expires_at,
-        )
+        ),
     )
+
+
+def republish(broker: Broker, message: Message) -> int:
+    """Route a message that is there already, with its id and expiry; returns as `publish`."""
+    # Whoever made the list non-empty performs it at the end of the turn.
+    quiet = not broker.dirty
+    receivers = broker.publish(message)
     if quiet and broker.dirty:
         broker.perform_later()
     return receivers

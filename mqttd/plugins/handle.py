@@ -40,7 +40,7 @@ from mqttd.interfaces import (
     ISubscription,
 )
 from mqttd.plugins.threads import Threads
-from mqttd.types import ClientInfo, HookResult
+from mqttd.types import Action, ClientInfo, HookResult
 
 __all__ = ["MOST_NESTED", "Host", "PluginHandle"]
 
@@ -185,6 +185,7 @@ class PluginHandle:
         self, host: Host, name: str, data_dir: str, config_dir: str, budget: Budget
     ) -> None:
         self.name = name
+        self.node: str = host.broker.name
         self.log = Logger(namespace=f"mqttd.plugin.{name}")
         self.clock = host.reactor
         self.config_dir = config_dir
@@ -331,6 +332,11 @@ class PluginHandle:
             self._nested -= 1
         return max(receivers, 0)
 
+    def republish(self, message: Any) -> int:
+        """See `IPluginHandle.republish`."""
+        self._check()
+        return max(local.republish(self._host.broker, message), 0)
+
     def subscribe(self, topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
         """See `IPluginHandle.subscribe`."""
         self._check()
@@ -348,6 +354,16 @@ class PluginHandle:
         subscribed = _Subscribed(self, topic_filter, session)
         self._subscriptions[subscribed] = None
         return subscribed
+
+    def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        """See `IPluginHandle.authorize`."""
+        self._check()
+        return bool(self._host.broker.authorize(client, action, topic))
+
+    def figures(self) -> tuple[dict[str, int], dict[str, int]]:
+        """See `IPluginHandle.figures`."""
+        self._check()
+        return self._host.broker.metrics.snapshot(), self._host.broker.stats()
 
     # -- clients ---------------------------------------------------------------------------------
 
