@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mqttd.config.schema import Config
+from mqttd.config.schema import AclShadow, Config
 from mqttd.types import Action, ClientInfo
 
 __all__ = ["AccessByListener", "configs_by_listener"]
@@ -31,7 +31,10 @@ def configs_by_listener(config: Config) -> dict[str, Config]:
                 auth = msgspec.structs.replace(config.auth, chain=listener.auth_chain)
                 own = msgspec.structs.replace(own, auth=auth)
             if listener.acl_file:
-                acl = msgspec.structs.replace(config.acl, file=listener.acl_file)
+                # The candidate is one for the common rules.
+                acl = msgspec.structs.replace(
+                    config.acl, file=listener.acl_file, shadow=AclShadow()
+                )
                 own = msgspec.structs.replace(own, acl=acl)
             found[f"{kind}:{name}"] = own
     return found
@@ -79,6 +82,10 @@ class AccessByListener:
     def decide(self, client: ClientInfo, action: Action, topic: str) -> Any:
         """As `AccessControl.decide`."""
         return self._of(client).decide(client, action, topic)
+
+    def questions_of(self, listener: str) -> Any:
+        """As `AccessControl.questions_of`."""
+        return self.own.get(listener, self.common).questions
 
     @property
     def depends_on_qos_retain(self) -> bool:

@@ -30,6 +30,7 @@ from mqttd.access.authentication import (
 )
 from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
 from mqttd.access.guard import OnEvent
+from mqttd.access.questions import AclQuestions
 from mqttd.types import Action, AuthResult, ClientInfo, Decision
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class AccessControl:
         #: grows with every change that may change an answer of `authorize`
         self.epoch: int = 1
         self.authorization = Authorization(config.acl, on_deny, self._acl_failed)
+        self.authorization.on_difference = self._differs
+        #: what an operator may ask the rules
+        self.questions = AclQuestions(self.authorization)
         limits = config.auth.backend
         if deadline is not None:
             limits = msgspec.structs.replace(limits, deadline=deadline)
@@ -232,6 +236,13 @@ class AccessControl:
     def _acl_failed(self, name: str, error: Exception) -> None:
         if self.on_error is not None:
             self.on_error("acl", name, error)
+
+    def questions_of(self, listener: str) -> AclQuestions:
+        """The questions about the rules that clients of this listener are judged by."""
+        return self.questions
+
+    def _differs(self, fields: dict[str, object]) -> None:
+        self._event("acl shadow differs", fields)
 
     def _event(self, event: str, fields: dict[str, object]) -> None:
         if self.on_event is not None:

@@ -7,7 +7,7 @@
     DELETE /api/v1/clients/{id}                 end its connection (reason 0x98)
     GET    /api/v1/subscriptions[?client_id=]   subscriptions, of one client or a page of all
     GET    /api/v1/auth                         the modules that decide, with their counters
-    POST   /api/v1/acl/reload                   read the access rules again
+    *      /api/v1/acl/...                      the access rules, see `mqttd.admin.acl`
     GET    /api/v1/hooks                        hook points and who listens
     *      /api/v1/plugins...                   plugins, see `mqttd.admin.plugins`
     POST   /api/v1/publish                      {topic, payload | payload_base64, qos, retain}
@@ -53,6 +53,7 @@ __all__ = [
     "Api",
     "ApiError",
     "answer",
+    "argument_of",
     "body_of",
     "refusal",
 ]
@@ -105,6 +106,10 @@ class Api:
         self.plugins = plugins
         self.more = more
         self.listeners = listeners
+        #: A `mqttd.admin.listeners.ListenersApi`.
+        self.doors: Any = None
+        #: A `mqttd.admin.acl.AclApi`, made when it is first asked for.
+        self.acl: Any = None
         self.who = who
         self.log = Logger(namespace="mqttd")
 
@@ -189,7 +194,7 @@ class Api:
     def subscriptions(self, request: IRequest) -> bytes:
         """The subscriptions of one client, or a page of everybody's by client id."""
         sessions = self.broker.sessions
-        given = _argument(request, b"client_id")
+        given = argument_of(request, b"client_id")
         if given is not None:
             return answer(
                 request,
@@ -243,18 +248,14 @@ class Api:
 
     # -- what can be done
 
-    @app.route("/api/v1/acl/reload", methods=["POST"])
-    def reload_acl(self, request: IRequest) -> bytes:
-        """Read the access rules again; with a mistake in them the old ones stay."""
-        try:
-            self.broker.access.reload_acl()
-        except Exception as error:
-            raise ApiError(422, "reload_failed", f"the old rules stay in force: {error}") from error
-        finally:
-            # Also after a failure: one of several modules may have new rules.
-            self.broker.access_changed()
-        self.log.info("access rules read again")
-        return answer(request, {"reloaded": True})
+    @app.route("/api/v1/acl/", branch=True)
+    def access_rules(self, request: IRequest) -> IResource:
+        """The access rules, see `mqttd.admin.acl`."""
+        if self.acl is None:
+            from mqttd.admin.acl import AclApi
+
+            self.acl = AclApi(self.broker)
+        return cast(IResource, self.acl.resource())
 
     @app.route("/api/v1/publish", methods=["POST"])
     def publish(self, request: IRequest) -> bytes:
@@ -289,6 +290,18 @@ class Api:
             raise ApiError(404, "not_found", "this broker has no plugins")
         return cast(IResource, self.plugins.resource())
 
+    @app.route("/api/v1/listeners", methods=["GET"])
+    def list_listeners(self, request: IRequest) -> bytes:
+        """Every listener, running or not."""
+        return answer(request, {"listeners": self.listeners()})
+
+    @app.route("/api/v1/listeners/", branch=True)
+    def one_listener(self, request: IRequest) -> IResource:
+        """What can be done with one listener, see `mqttd.admin.listeners`."""
+        if self.doors is None:
+            raise ApiError(404, "not_found", "listeners are not managed here")
+        return cast(IResource, self.doors.resource())
+
     # -- errors
 
     @app.handle_errors(ApiError)
@@ -317,7 +330,8 @@ class Api:
 # -- requests
 
 
-def _argument(request: IRequest, name: bytes) -> str | None:
+def argument_of(request: IRequest, name: bytes) -> str | None:
+    """A query argument as text, None if it is not there."""
     values = request.args.get(name)
     if not values:
         return None
@@ -328,7 +342,7 @@ def _argument(request: IRequest, name: bytes) -> str | None:
 
 
 def _limit(request: IRequest) -> int:
-    text = _argument(request, b"limit")
+    text = argument_of(request, b"limit")
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_LIMIT):
@@ -341,7 +355,7 @@ def _limit(request: IRequest) -> int:
 def _page(request: IRequest, names: list[str]) -> tuple[list[str], str | None]:
     """The names of the page that was asked for, and the cursor of the next (None at the end)."""
     limit = _limit(request)
-    after = _argument(request, b"cursor")
+    after = argument_of(request, b"cursor")
     if after is not None:
         names = [name for name in names if name > after]
     page = heapq.nsmallest(limit, names)

@@ -24,7 +24,10 @@ TOP = {"service", "embed", "testing", "bench", "__main__"}  # may import everyth
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 
 # A program beside the broker, which reads the configuration and the password file itself.
-PROGRAMS = {"mqttd.admin.ctl": {"mqttd.config.load", "mqttd.access.username"}}
+PROGRAMS = {
+    "mqttd.admin.ctl": {"mqttd.config.load", "mqttd.access.username"},
+    "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
+}
 
 PURE = {"codec", "session"}  # no reactor, no clock, no socket, no logging
 IMPURE = {"twisted", "zope", "asyncio", "logging", "select", "selectors", "socket", "ssl",
