@@ -11,7 +11,7 @@ synced, as the writer does): what an acknowledgement waits for.
 Promise: `append` costs a list's append, a block about 0.1 ms, and neither waits for anything. The
 queue holds at most `queue_bytes` and one block; with ``overflow="block"`` twice that, because
 publishers stop a little later than they are told. When the disk fails, blocks wait in the queue
-and are tried again every second.
+and are tried again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ __all__ = ["Appender", "Overflow"]
 
 Overflow = Literal["drop", "block"]
 
-#: Seconds between two looks at retention, and two tries to write to a disk that fails.
+#: Seconds between two looks at retention.
 CLEAN_UP_EVERY: Final = 30.0
-RETRY_EVERY: Final = 1.0
 
 
 class Appender:
@@ -42,6 +41,7 @@ class Appender:
     later: ``later(seconds, f)`` calls `f` in this thread.
     soon: ``soon(f)`` does so as soon as possible, and may be called from the other one.
     changed: told when `congested` or `failing` is not what it was.
+    retry_every: seconds between two tries to write to a disk that fails.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Appender:
         queue_bytes: int = 64 << 20,
         overflow: Overflow = "drop",
         changed: Callable[[], None] = lambda: None,
+        retry_every: float = 1.0,
     ) -> None:
         self.writer = writer
         self.block_events = block_events
@@ -61,6 +62,7 @@ class Appender:
         self.queue_bytes = queue_bytes
         self.overflow: Overflow = overflow
         self.changed = changed
+        self.retry_every = retry_every
         #: What went in, what was dropped and how often the disk failed, since the start.
         self.appended = 0
         self.dropped = 0
@@ -233,7 +235,7 @@ class Appender:
                 with contextlib.suppress(OSError):
                     self.writer.close()
                 return
-            wait = RETRY_EVERY if error is not None else CLEAN_UP_EVERY
+            wait = self.retry_every if error is not None else CLEAN_UP_EVERY
 
     def _settle(self, blocks: list[Encoded], error: Exception | None) -> None:
         """Take what is written off the queue."""

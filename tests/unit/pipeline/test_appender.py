@@ -1,0 +1,209 @@
+"""From events to blocks: batches, bounds, gaps, and what waits until something is written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.pipeline.log.appender import Appender
+from mqttd.pipeline.log.reader import LogReader
+from mqttd.pipeline.log.writer import Encoded, Writer
+from tests.unit.pipeline.logs import NODE, all_events, offsets, row
+
+DEADLINE = 30.0
+
+
+class Slow(Writer):
+    """A writer whose disk stops taking blocks when a test says so."""
+
+    full = False
+
+    def write(self, blocks: Any) -> None:
+        if self.full and blocks:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(blocks)
+
+
+class Bench:
+    """An appender and the reactor it believes in."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.path = path
+        self.writer = Slow(str(path), NODE)
+        self.timers: list[Callable[[], None]] = []
+        self.calls: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.changes = 0
+        self.log = Appender(
+            self.writer,
+            lambda seconds, f: self.timers.append(f),
+            self.calls.put,
+            changed=self.changed,
+            retry_every=0.02,
+            **options,
+        )
+        self.count = 0
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def append(self, count: int, **more: Any) -> None:
+        for _ in range(count):
+            self.log.append(row(self.count, **more))
+            self.count += 1
+
+    def until(self, true: Callable[[], Any]) -> None:
+        """Run what the thread asks for, until something is so."""
+        while not true():
+            self.calls.get(timeout=DEADLINE)()
+
+    def written(self, offset: int) -> None:
+        done: list[int] = []
+        self.log.when_written(offset, lambda: done.append(1))
+        self.until(lambda: done)
+
+    def stop(self) -> None:
+        self.log.stop()
+        assert self.log.join(DEADLINE)
+
+    def events(self) -> list[Any]:
+        return all_events(LogReader(str(self.path)))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def bench(**options: Any) -> Bench:
+        made.append(Bench(tmp_path, **options))
+        return made[-1]
+
+    yield bench
+    for one in made:
+        one.writer.full = False
+        if not one.log.join(0):
+            one.stop()
+
+
+def test_a_full_block_goes_at_once_a_started_one_after_its_time(make: Callable[..., Bench]) -> None:
+    bench = make(block_events=10)
+    bench.append(25)
+    bench.written(20)
+    assert len(bench.timers) == 1 and bench.log.next == 25
+    assert offsets(bench.events()) == list(range(20))
+    bench.timers.pop()()
+    bench.written(25)
+    assert offsets(bench.events()) == list(range(25))
+
+
+def test_nothing_that_went_in_is_missing_after_a_stop(make: Callable[..., Bench]) -> None:
+    bench = make(block_events=7)
+    bench.append(1000)
+    bench.stop()
+    assert [event.payload for event in bench.events()] == [b"%d" % i for i in range(1000)]
+    assert bench.log.written_events == bench.log.appended == 1000
+
+
+def test_what_waits_for_an_event_is_called_when_it_is_written_and_not_before(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(block_events=10)
+    told: list[int] = []
+    bench.writer.full = True
+    bench.append(10)
+    bench.log.when_written(5, lambda: told.append(5))
+    bench.log.when_written(10, lambda: told.append(10))
+    bench.until(lambda: bench.log.failing)
+    assert told == []
+    bench.writer.full = False
+    bench.until(lambda: told == [5, 10])
+    bench.log.when_written(10, lambda: told.append(11))
+    assert told == [5, 10, 11]
+
+
+def test_when_the_disk_is_full_events_are_dropped_and_a_gap_says_so(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(block_events=10, queue_bytes=2000)
+    bench.writer.full = True
+    bench.append(200)
+    bench.until(lambda: bench.log.failing == "No space left on device")
+    bench.append(200)
+    assert bench.log.dropped > 300 and bench.log.queued_bytes < 3000
+    bench.writer.full = False
+    bench.until(lambda: not bench.log.failing and not bench.log._lost)
+    bench.append(10)
+    bench.stop()
+    found = bench.events()
+    gaps = [event for event in found if event.event == "log.gap"]
+    assert sum(gap.lost for gap in gaps) == bench.log.dropped
+    # Every offset is an event or stands in a gap, and no event is where it does not belong.
+    at = 0
+    for event in found:
+        assert event.seq == at
+        at += max(event.lost, 1)
+        if not event.lost:
+            assert event.payload == b"%d" % event.seq
+    assert at == 410
+
+
+def test_block_means_that_publishers_are_told_before_anything_is_lost(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(block_events=10, queue_bytes=4000, overflow="block")
+    bench.writer.full = True
+    while not bench.log.congested:
+        bench.append(10)
+    assert bench.changes and not bench.log.dropped
+    bench.append(10)  # what was read from sockets already
+    assert not bench.log.dropped
+    bench.writer.full = False
+    bench.until(lambda: not bench.log.congested)
+    bench.stop()
+    assert offsets(bench.events()) == list(range(bench.count))
+
+
+def test_even_block_has_a_bound(make: Callable[..., Bench]) -> None:
+    bench = make(block_events=10, queue_bytes=4000, overflow="block")
+    bench.writer.full = True
+    bench.append(1000)
+    assert bench.log.queued_bytes < 2 * 4000 + 1000
+    assert bench.log.dropped
+    bench.writer.full = False
+
+
+def test_a_stop_with_a_full_disk_ends_and_the_log_stays_sound(make: Callable[..., Bench]) -> None:
+    bench = make(block_events=10)
+    bench.append(20)
+    bench.written(20)
+    bench.writer.full = True
+    bench.append(15)
+    bench.stop()
+    assert offsets(bench.events()) == list(range(20))
+
+
+def test_gaps_reach_the_log_when_no_event_follows(make: Callable[..., Bench]) -> None:
+    bench = make(block_events=10, queue_bytes=1000)
+    bench.writer.full = True
+    bench.append(100)
+    bench.until(lambda: bench.log.failing)
+    bench.writer.full = False
+    bench.until(lambda: not bench.log._lost)
+    bench.written(100)
+    found = bench.events()
+    assert found[-1].event == "log.gap" and found[-1].seq + found[-1].lost == 100
+
+
+def test_encoded_blocks_know_their_place(make: Callable[..., Bench]) -> None:
+    bench = make(block_events=3)
+    bench.append(7)
+    bench.stop()
+    reader = LogReader(str(bench.path))
+    blocks = reader.blocks(NODE, *reader.bounds()[NODE])
+    assert [(one.base, one.rows) for one in blocks] == [(0, 3), (3, 3), (6, 1)]
+    assert isinstance(Encoded(0, 1, b"").rows, int)

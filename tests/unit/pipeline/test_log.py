@@ -1,0 +1,407 @@
+"""The log on disk: dense offsets, torn tails, segments, and readers that never miss an event.
+
+Counted against what was written, never against what a reader says of itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.pipeline.log.blocks import Corrupt, encode_gap
+from mqttd.pipeline.log.files import LOG_FILE, read_json, segments_in
+from mqttd.pipeline.log.reader import (
+    Bounds,
+    DataLoss,
+    LogReader,
+    check_cover,
+    events,
+    find_time,
+    runs_of,
+    split,
+)
+from mqttd.pipeline.log.retention import Retention, commit_group
+from mqttd.pipeline.log.writer import RESERVE, Encoded, Writer
+from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, offsets, written
+
+
+def segment(path: Path, number: int = -1) -> Path:
+    return path / NODE / segments_in(str(path / NODE))[number]
+
+
+def test_a_reader_gets_every_event_in_order(tmp_path: Path) -> None:
+    written(tmp_path, 30, segment_bytes=4000)
+    assert len(segments_in(str(tmp_path / NODE))) > 3
+    found = all_events(LogReader(str(tmp_path)))
+    assert offsets(found) == list(range(300))
+    assert [event.payload for event in found] == [b"%d" % i for i in range(300)]
+
+
+def test_offsets_go_on_after_a_restart(tmp_path: Path) -> None:
+    for _ in range(3):
+        written(tmp_path, 2)
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(60))
+
+
+def test_two_writers_cannot_share_a_node(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    with pytest.raises(BlockingIOError, match="another process writes this event log"):
+        Writer(str(tmp_path), NODE)
+    other = Writer(str(tmp_path), "w2")
+    fill(other, 1)
+    fill(writer, 2)
+    assert LogReader(str(tmp_path)).bounds() == {NODE: Bounds(0, 20), "w2": Bounds(0, 10)}
+    writer.close()
+    other.close()
+
+
+# -- torn and garbage tails
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_torn_tail_is_cut_to_the_last_whole_block(tmp_path: Path, seed: int) -> None:
+    """Truncations, flipped bits, zeroed and appended bytes."""
+    chance = random.Random(seed)
+    writer = Writer(str(tmp_path), NODE)
+    ends = [0]
+    for _ in range(5):
+        fill(writer, 1)
+        ends.append(writer._size)
+    fd = os.dup(writer._fd)
+    writer._let_go()  # a kill -9: no close
+    kind = seed % 4
+    at = chance.randrange(ends[-1])
+    if kind == 0:
+        os.ftruncate(fd, at)
+    elif kind == 1:
+        byte = os.pread(fd, 1, at)[0] ^ 1 << chance.randrange(8)
+        os.pwrite(fd, bytes([byte]), at)
+    elif kind == 2:
+        os.pwrite(fd, bytes(ends[-1] - at), at)
+    else:
+        at = ends[-1]
+        os.pwrite(fd, chance.randbytes(chance.randrange(1, 300)), at)
+    os.close(fd)
+    whole = max(i for i, end in enumerate(ends) if end <= at)
+    # Zeros may fall on zeros: then the block is whole.
+    possible = (whole * 10, whole * 10 + 10) if kind == 2 else (whole * 10,)
+    assert LogReader(str(tmp_path)).bounds()[NODE].latest in possible
+    writer = Writer(str(tmp_path), NODE)
+    assert writer.next in possible
+    first = writer.next
+    fill(writer, 3)
+    writer.close()
+    found = all_events(LogReader(str(tmp_path)))
+    assert offsets(found) == list(range(first + 30))
+    assert [event.payload for event in found] == [b"%d" % i for i in range(first + 30)]
+
+
+def test_a_power_cut_never_gives_an_offset_twice(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    fill(writer, 5)
+    size = writer._size
+    fill(writer, 3)
+    writer._let_go()
+    # What the system had not written is gone; somebody had read it already.
+    os.truncate(segment(tmp_path), size)
+    writer = Writer(str(tmp_path), NODE, boot="tuesday")
+    fill(writer, 1)
+    writer.close()
+    found = all_events(LogReader(str(tmp_path)))
+    gap = found[50]
+    assert (gap.event, gap.seq, gap.reason) == (
+        "log.gap",
+        50,
+        f"{gap.lost} events lost: the machine stopped",
+    )
+    assert found[51].seq == 50 + gap.lost >= 80
+    assert 10 + RESERVE == found[51].seq  # what the first write had reserved
+    assert offsets(found[51:]) == list(range(found[51].seq, found[51].seq + 10))
+
+
+def test_a_crash_of_the_process_alone_leaves_no_gap(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    fill(writer, 5)
+    writer._let_go()
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    fill(writer, 5)
+    writer.close()
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(100))
+
+
+def test_a_clean_stop_leaves_no_gap_whatever_the_machine_does_then(tmp_path: Path) -> None:
+    for boot in ("monday", "tuesday"):
+        writer = Writer(str(tmp_path), NODE, boot=boot)
+        fill(writer, 5)
+        writer.close()
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(100))
+
+
+# -- readers beside a writer
+
+
+def test_a_segment_indexed_while_partial_is_looked_at_again(tmp_path: Path) -> None:
+    """The silent loss of the prototype: partial, then two rolls before the next refresh."""
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000)
+    fill(writer, 1)
+    reader = LogReader(str(tmp_path))
+    assert reader.bounds()[NODE] == (0, 10)
+    while len(segments_in(str(tmp_path / NODE))) < 5:
+        fill(writer, 1)
+    end = writer.next
+    assert reader.bounds()[NODE] == (0, end)
+    assert offsets(all_events(reader)) == list(range(end))
+    writer.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rolls_between_refreshes_hide_nothing(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    writer = Writer(str(tmp_path), NODE, segment_bytes=3000)
+    readers = [LogReader(str(tmp_path)), LogReader(str(tmp_path))]
+    read = [0, 0]
+    for _ in range(20):
+        fill(writer, chance.randrange(12), chance.randrange(1, 30))
+        i = chance.randrange(2)
+        end = readers[i].bounds()[NODE].latest
+        assert end == writer.next
+        found = list(events(readers[i], NODE, read[i], end))
+        assert offsets(found) == list(range(read[i], end))
+        read[i] = end
+    writer.close()
+
+
+def test_a_block_that_is_half_written_is_not_there_yet(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 1)
+    reader = LogReader(str(tmp_path))
+    data = block(10).data
+    for cut in (1, 63, 64, len(data) - 1):
+        os.pwrite(writer._fd, data[:cut], writer._size)
+        assert reader.bounds()[NODE] == (0, 10)
+    os.pwrite(writer._fd, data[:-20] + bytes(20), writer._size)  # its size, not yet its bytes
+    assert reader.bounds()[NODE] == (0, 10)
+    os.pwrite(writer._fd, data, writer._size)
+    assert reader.bounds()[NODE] == (0, 20)
+    writer._let_go()
+
+
+def test_a_hole_is_data_loss_never_a_short_answer(tmp_path: Path) -> None:
+    written(tmp_path, 30, segment_bytes=4000)
+    names = segments_in(str(tmp_path / NODE))
+    os.unlink(tmp_path / NODE / names[1])
+    reader = LogReader(str(tmp_path))
+    bounds = reader.bounds()[NODE]
+    first, second = int(names[1][:20]), int(names[2][:20])
+    with pytest.raises(DataLoss, match=f"events {first} to {second - 1} of node mqttd"):
+        reader.blocks(NODE, *bounds)
+    with pytest.raises(DataLoss):
+        check_cover(reader.blocks(NODE, *bounds, whole=False), NODE, *bounds)
+    assert reader.blocks(NODE, second, bounds.latest)
+
+
+def test_a_segment_deleted_between_plan_and_read_is_data_loss(tmp_path: Path) -> None:
+    written(tmp_path, 30, segment_bytes=4000)
+    reader = LogReader(str(tmp_path))
+    bounds = reader.bounds()[NODE]
+    runs = runs_of(reader.blocks(NODE, *bounds))
+    os.unlink(segment(tmp_path, 0))
+    with pytest.raises(DataLoss, match=r"events 0 to \d+ of node mqttd were deleted"):
+        reader.read_run(runs[0])
+
+
+def test_another_block_in_the_planned_place_is_no_answer(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    reader = LogReader(str(tmp_path))
+    (run,) = runs_of(reader.blocks(NODE, *reader.bounds()[NODE]))
+    data = reader.read_run(run)
+    assert len(list(split(data, run))) == 3
+    harmed = bytearray(data)
+    harmed[200] ^= 1
+    with pytest.raises(Corrupt, match="wrong checksum, events 0 to 9"):
+        list(split(harmed, run))
+    with pytest.raises(Corrupt, match="event 5 of node mqttd expected, 0 found"):
+        list(split(data, run._replace(base=5)))
+    with pytest.raises(Corrupt, match="events up to 39"):
+        list(split(data, run._replace(end=40)))
+
+
+def test_a_log_that_was_made_anew_is_another_log(tmp_path: Path) -> None:
+    written(tmp_path / "log", 3)
+    reader = LogReader(str(tmp_path / "log"))
+    reader.bounds()
+    shutil.rmtree(tmp_path / "log")
+    written(tmp_path / "log", 5)
+    with pytest.raises(DataLoss, match="made anew"):
+        reader.bounds()
+    assert LogReader(str(tmp_path / "log")).log_id != reader.log_id
+
+
+def test_a_directory_without_a_log_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no event log here"):
+        LogReader(str(tmp_path))
+
+
+def test_runs_are_blocks_side_by_side(tmp_path: Path) -> None:
+    written(tmp_path, 30, segment_bytes=4000)
+    reader = LogReader(str(tmp_path))
+    blocks = reader.blocks(NODE, *reader.bounds()[NODE])
+    assert len(runs_of(blocks)) == len(segments_in(str(tmp_path / NODE)))
+    assert len(runs_of(blocks, 1)) == 30
+    some = runs_of([*blocks[:2], *blocks[3:4]])
+    assert [(run.base, run.end) for run in some] == [(0, 20), (30, 40)]
+
+
+def test_a_time_finds_its_offset(tmp_path: Path) -> None:
+    written(tmp_path, 10)
+    reader = LogReader(str(tmp_path))
+    assert find_time(reader, NODE, 0) == 0
+    assert find_time(reader, NODE, START + 37) == 37
+    assert find_time(reader, NODE, START + 1000) == 100
+
+
+def test_a_gap_is_in_the_range_of_its_first_offset(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 1)
+    writer.write([Encoded(10, 50, encode_gap(10, 50, START, "queue full"))])
+    writer.write([block(60)])
+    writer.close()
+    reader = LogReader(str(tmp_path))
+    assert reader.bounds()[NODE] == (0, 70)
+    assert offsets(list(events(reader, NODE, 0, 30))) == list(range(11))
+    assert offsets(list(events(reader, NODE, 30, 70))) == list(range(60, 70))
+
+
+# -- a disk that fails
+
+
+class Disk:
+    """Stands for `os.writev`: takes so many bytes, then it is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.real = os.writev
+
+    def writev(self, fd: int, buffers: list[Any]) -> int:
+        if self.room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        data = b"".join(buffers)[: self.room]
+        self.room -= len(data)
+        return self.real(fd, [data])
+
+
+def test_a_full_disk_leaves_whole_blocks_and_an_end_to_go_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    blocks = [block(at) for at in (0, 10, 20, 30)]
+    whole = len(blocks[0].data) + len(blocks[1].data)
+    disk = Disk(whole + 100)
+    monkeypatch.setattr(os, "writev", disk.writev)
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(blocks)
+    assert writer.next == 20
+    assert os.path.getsize(segment(tmp_path)) == whole
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(20))
+    disk.room = 1 << 20
+    writer.write(blocks[2:])
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(40))
+    writer.close()
+
+
+def test_a_block_with_the_wrong_offset_is_refused(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    with pytest.raises(ValueError, match="block at 5, expected 0"):
+        writer.write([block(5)])
+    writer.close()
+
+
+# -- segments and retention
+
+
+def test_a_segment_ends_when_it_is_old(tmp_path: Path) -> None:
+    now = [1000.0]
+    writer = Writer(str(tmp_path), NODE, segment_seconds=60, clock=lambda: now[0])
+    fill(writer, 2)
+    now[0] += 61
+    fill(writer, 1)
+    assert len(segments_in(str(tmp_path / NODE))) == 2
+    now[0] += 61
+    writer.clean_up()  # nothing is written, retention by age must not wait for it
+    assert len(segments_in(str(tmp_path / NODE))) == 3
+    writer.close()
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(30))
+
+
+def test_a_log_stays_within_its_size(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=Retention(bytes=20_000))
+    fill(writer, 100)
+    sizes = [os.path.getsize(tmp_path / NODE / name) for name in segments_in(str(tmp_path / NODE))]
+    assert sum(sizes) <= 20_000 + 5000
+    reader = LogReader(str(tmp_path))
+    bounds = reader.bounds()[NODE]
+    assert bounds.earliest > 0 and bounds.latest == 1000
+    assert writer.deleted_segments and writer.deleted_bytes
+    assert offsets(all_events(reader)) == list(range(*bounds))
+    writer.close()
+
+
+def test_old_segments_go_and_the_newest_stays(tmp_path: Path) -> None:
+    now = [2_000_000_000.0]
+    writer = Writer(str(tmp_path), NODE, 4000, retention=Retention(0, 3600.0), clock=lambda: now[0])
+    fill(writer, 30)
+    for name in segments_in(str(tmp_path / NODE)):
+        os.utime(tmp_path / NODE / name, (now[0] - 4000, now[0] - 4000))
+    writer._born = now[0]
+    writer.clean_up()
+    assert len(segments_in(str(tmp_path / NODE))) == 1
+    writer.close()
+
+
+def test_a_group_keeps_what_it_has_not_read_up_to_the_hard_cap(tmp_path: Path) -> None:
+    limits = Retention(bytes=8000, held_bytes=40_000)
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=limits)
+    commit_group(str(tmp_path), "etl", writer.log, {NODE: 50})
+    fill(writer, 30)
+    reader = LogReader(str(tmp_path))
+    assert reader.bounds()[NODE].earliest <= 50
+    fill(writer, 100)
+    bounds = reader.bounds()[NODE]
+    assert bounds.earliest > 50
+    commit_group(str(tmp_path), "etl", writer.log, {NODE: bounds.latest})
+    writer.clean_up()
+    size = sum(f.stat().st_size for f in (tmp_path / NODE).glob("*.events"))
+    assert size <= 8000 + 5000
+    writer.close()
+
+
+def test_a_group_that_is_gone_keeps_nothing(tmp_path: Path) -> None:
+    limits = Retention(bytes=8000, held_bytes=1 << 30, group_seconds=-1)
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=limits)
+    commit_group(str(tmp_path), "etl", writer.log, {NODE: 0})
+    fill(writer, 40)
+    assert LogReader(str(tmp_path)).bounds()[NODE].earliest > 0
+    writer.close()
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "x" * 101])
+def test_a_name_that_would_leave_the_directory_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="expected letters"):
+        commit_group(str(tmp_path), name, "log", {})
+    with pytest.raises(ValueError, match="expected letters"):
+        Writer(str(tmp_path), name)
+
+
+def test_workers_that_start_together_make_one_log(tmp_path: Path) -> None:
+    writers = [Writer(str(tmp_path), f"w{i}") for i in range(4)]
+    assert len({writer.log for writer in writers}) == 1
+    assert read_json(str(tmp_path / LOG_FILE))["log"] == writers[0].log
+    assert sorted(os.listdir(tmp_path)) == [LOG_FILE, "w0", "w1", "w2", "w3"]
+    for writer in writers:
+        writer.close()

@@ -1,0 +1,98 @@
+"""Options of the data source: what is meant is read, what is wrong is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttd.pipeline.log.schema import CODES, COLUMNS, GAP
+from mqttd.pipeline.spark.options import read_options, schema_of
+
+
+def test_a_path_is_enough() -> None:
+    options = read_options({"path": "data/events"})
+    assert options.fail_on_data_loss and options.gaps and options.codes is None
+    assert "headers" not in options.columns and options.columns[0] == "seq"
+    assert schema_of(options).startswith("seq BIGINT, node STRING, event STRING, timestamp")
+
+
+def test_names_are_found_in_any_case_as_spark_hands_them_over() -> None:
+    options = read_options({"PATH": "x", "startingoffsets": "earliest", "MAXEVENTSPERTRIGGER": "5"})
+    assert (options.starting, options.max_events) == ("earliest", 5)
+
+
+def test_events_are_globs() -> None:
+    codes = read_options({"path": "x", "events": "client.*con*, message.publish"}).codes
+    assert codes == {CODES[f"client.{end}"] for end in ("connected", "disconnected")} | {
+        CODES["message.publish"]
+    }
+
+
+def test_shared_subscriptions_are_their_filters() -> None:
+    options = read_options({"path": "x", "subscribe": "$share/g/a/#, b/+"})
+    assert options.filters == ("a/#", "b/+")
+
+
+def test_rows_of_gaps_come_when_asked_for_or_when_nothing_is() -> None:
+    assert read_options({"path": "x"}).gaps
+    assert not read_options({"path": "x", "subscribe": "a"}).gaps
+    assert not read_options({"path": "x", "events": "message.*"}).gaps
+    assert read_options({"path": "x", "events": "log.gap", "subscribe": "a"}).codes == {GAP}
+    assert read_options({"path": "x", "events": "log.gap", "subscribe": "a"}).gaps
+
+
+def test_headers_are_a_column_that_is_asked_for() -> None:
+    assert "headers" in read_options({"path": "x", "includeHeaders": "true"}).columns
+    assert read_options({"path": "x", "columns": "topic, headers"}).columns == ("topic", "headers")
+    assert schema_of(read_options({"path": "x", "columns": "headers"})) == (
+        "headers ARRAY<STRUCT<key: STRING, value: STRING>>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", "earliest"),
+        (' {"mqttd": 1000, "w2": -2} ', {"mqttd": 1000, "w2": -2}),
+        ("2026-01-31T12:00:00Z", 1769860800000000),
+        ("2026-01-31T12:00:00", 1769860800000000),
+        ("2026-01-31T13:00:00+01:00", 1769860800000000),
+    ],
+)
+def test_positions(text: str, position: object) -> None:
+    assert read_options({"path": "x", "startingOffsets": text}).starting == position
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "set the option path .* or url"),
+        ({"path": "a", "url": "http://b"}, "path and url were both given"),
+        ({"url": "b:1"}, "option url = 'b:1': expected http://host:port"),
+        ({"path": "a", "startingOffset": "x"}, "'startingOffset'; did you mean startingOffsets"),
+        ({"path": "a", "qqq": "x"}, "unknown option 'qqq'; known: path, url, token"),
+        ({"path": "a", "events": "client.connect"}, "option events .* expected names or globs of"),
+        ({"path": "a", "events": ","}, "option events"),
+        ({"path": "a", "subscribe": "a/#/b"}, "option subscribe = 'a/#/b': expected MQTT topic"),
+        ({"path": "a", "subscribe": " "}, "at least one MQTT topic filter"),
+        ({"path": "a", "subscribePattern": "("}, "option subscribePattern .* regular expression"),
+        ({"path": "a", "subscribe": "a", "subscribePattern": "b"}, "exclude each other"),
+        ({"path": "a", "columns": "topics"}, "option columns .* a list of seq, node, event"),
+        ({"path": "a", "columns": "topic,topic"}, "each column once"),
+        ({"path": "a", "startingOffsets": "first"}, "option startingOffsets .* earliest, latest"),
+        ({"path": "a", "startingOffsets": "{"}, "option startingOffsets"),
+        ({"path": "a", "endingOffsets": '{"n": -3}'}, "option endingOffsets"),
+        ({"path": "a", "maxEventsPerTrigger": "0"}, "option maxEventsPerTrigger = '0': expected a"),
+        ({"path": "a", "minPartitions": "-1"}, "option minPartitions"),
+        ({"path": "a", "failOnDataLoss": "yes"}, "failOnDataLoss = 'yes': expected true or false"),
+        ({"path": "a", "groupId": "../x"}, "option groupId"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_allowed(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        read_options(options)
+
+
+def test_every_column_has_a_type_for_arrow() -> None:
+    from mqttd.pipeline.spark.arrow import ARROW_TYPES
+
+    assert {kind for kind, _ in COLUMNS.values()} == set(ARROW_TYPES)

@@ -1,0 +1,441 @@
+"""What the readers plan and read, without Spark: exactly the rows of a range, or an error."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType
+
+from mqttd.pipeline.log.blocks import encode_block, encode_gap
+from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.reader import DataLoss, LogReader, events
+from mqttd.pipeline.log.retention import Retention, groups
+from mqttd.pipeline.log.schema import COLUMNS
+from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.spark.options import read_options
+from mqttd.pipeline.spark.source import BatchReader, PushingReader, StreamReader
+from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, row, written
+
+
+def schema(columns: tuple[str, ...]) -> StructType:
+    # Only the names count: the types are those of COLUMNS.
+    return StructType([StructField(name, StringType()) for name in columns])
+
+
+def stream(path: Path, **options: str) -> StreamReader:
+    found = read_options({"path": str(path), **options})
+    return StreamReader(found, schema(found.columns))
+
+
+def batch(path: Path, kind: type[BatchReader] = BatchReader, **options: str) -> BatchReader:
+    found = read_options({"path": str(path), **options})
+    return kind(found, schema(found.columns))
+
+
+def rows(reader: Any, tasks: Any) -> list[dict[str, Any]]:
+    """What executors read: reader and tasks travel there."""
+    found: list[dict[str, Any]] = []
+    for task in tasks:
+        there = pickle.loads(pickle.dumps(reader))
+        for one in there.read(pickle.loads(pickle.dumps(task))):
+            found += one.to_pylist()
+    return found
+
+
+def seqs(found: list[dict[str, Any]]) -> list[int]:
+    return [one["seq"] for one in found]
+
+
+def step(reader: StreamReader, start: Any, limit: int = 0) -> tuple[Any, list[dict[str, Any]]]:
+    """One micro-batch: the next offset and its rows."""
+    read_limit = ReadMaxRows(limit) if limit else ReadAllAvailable()
+    end = reader.latestOffset(start, read_limit)
+    return end, rows(reader, reader.partitions(start, end))
+
+
+# -- batch
+
+
+def test_a_batch_is_the_log_row_for_row(tmp_path: Path) -> None:
+    written(tmp_path, 50, segment_bytes=6000)
+    reader = batch(tmp_path, includeHeaders="true")
+    found = rows(reader, reader.partitions())
+    wanted = all_events(LogReader(str(tmp_path)))
+    assert len(found) == 500
+    for got, event in zip(found, wanted, strict=True):
+        assert list(got) == list(COLUMNS)
+        assert int(got["timestamp"].timestamp() * 1e6 + 0.5) == event.timestamp
+        for name in COLUMNS:
+            if name not in ("timestamp", "headers"):
+                assert got[name] == getattr(event, name), name
+        assert got["headers"] is None
+
+
+def test_values_of_every_kind_reach_arrow(tmp_path: Path) -> None:
+    from mqttd.codec.properties import encode_properties
+
+    writer = Writer(str(tmp_path), NODE)
+    header = encode_properties({38: [("k", "v"), ("k", "w")]})
+    other = encode_properties({3: "text/plain"})
+    mixed = [
+        row(0, "client.connected"),
+        (*row(1)[:6], "", "ü/ß", "", 3, b"abc", header),
+        (*row(2)[:2], 0x3E, *row(2)[3:9], 9, b"x" * 9, other),
+        (*row(3)[:2], 0x28, *row(3)[3:8], "why", 1 << 20, b"", b""),
+        row(4, "session.created"),
+    ]
+    writer.write([Encoded(0, 5, encode_block(mixed, 0))])
+    fill(writer, 1)
+    writer.close()
+    reader = batch(tmp_path, includeHeaders="true")
+    found = rows(reader, reader.partitions())
+    assert seqs(found) == list(range(15))
+    assert [one["topic"] for one in found[:5]] == [None, "ü/ß", "t/2", "t/3", None]
+    assert [one["qos"] for one in found[:5]] == [None, 1, 2, 0, None]
+    assert [one["retain"] for one in found[:5]] == [None, False, True, False, None]
+    assert [one["payload"] for one in found[:5]] == [None, b"abc", b"x" * 9, None, None]
+    assert [one["payload_size"] for one in found[:5]] == [None, 3, 9, 1 << 20, None]
+    assert [one["reason"] for one in found[:5]] == [None, None, None, "why", None]
+    assert [one["message_id"] is None for one in found[:5]] == [True, False, False, False, True]
+    assert found[1]["headers"] == [{"key": "k", "value": "v"}, {"key": "k", "value": "w"}]
+    assert found[2]["headers"] is None and found[5]["headers"] is None
+
+
+def test_offsets_and_times_cut_a_batch(tmp_path: Path) -> None:
+    written(tmp_path, 10)
+    reader = batch(tmp_path, startingOffsets='{"mqttd": 15}', endingOffsets='{"mqttd": 37}')
+    assert seqs(rows(reader, reader.partitions())) == list(range(15, 37))
+    reader = batch(tmp_path, startingOffsets='{"mqttd": -1}')
+    assert rows(reader, reader.partitions()) == []
+    reader = batch(tmp_path, endingOffsets="2023-11-14T22:13:20.000042Z")
+    assert seqs(rows(reader, reader.partitions())) == list(range(42))
+    with pytest.raises(ValueError, match="offset 5000 of node mqttd is behind the end"):
+        batch(tmp_path, endingOffsets='{"mqttd": 5000}').partitions()
+    with pytest.raises(ValueError, match="name the node 'n7'; the log has mqttd"):
+        batch(tmp_path, startingOffsets='{"n7": 0}').partitions()
+
+
+def test_tasks_are_about_equal_and_lose_nothing(tmp_path: Path) -> None:
+    written(tmp_path, 40, segment_bytes=5000)
+    for partitions, most in ((1, 250_000), (7, 250_000), (1, 33), (1000, 1)):
+        reader = batch(tmp_path, minPartitions=str(partitions), maxEventsPerPartition=str(most))
+        tasks = reader.partitions()
+        assert len(tasks) >= min(partitions, 20) if partitions > 1 else len(tasks) >= 1
+        assert seqs(rows(reader, tasks)) == list(range(400))
+
+
+def test_topics_are_matched_as_the_broker_does(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    topics = ["a", "a/b", "a/b/c", "$SYS/x", "b/b", "a/", "/b", "a/b"]
+    data = encode_block([row(i, topic=topic) for i, topic in enumerate(topics)], 0)
+    writer.write(
+        [
+            Encoded(0, len(topics), data),
+        ]
+    )
+    writer.write([Encoded(8, 1, encode_block([row(8, "client.connected")], 8))])
+    writer.close()
+    for filters, wanted in (
+        ("#", [0, 1, 2, 4, 5, 6, 7]),
+        ("+/b", [1, 4, 6, 7]),
+        ("a/#", [0, 1, 2, 5, 7]),
+        ("$SYS/#, b/b", [3, 4]),
+        ("nothing", []),
+    ):
+        reader = batch(tmp_path, subscribe=filters)
+        assert seqs(rows(reader, reader.partitions())) == wanted, filters
+    reader = batch(tmp_path, subscribePattern="a/b|.SYS.*")
+    assert seqs(rows(reader, reader.partitions())) == [1, 3, 7]
+
+
+def test_events_and_columns_prune_what_is_read(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    for i in range(20):
+        one = "client.connected" if i % 4 == 0 else "message.publish"
+        writer.write([block(10 * i, event=one)])
+    writer.close()
+    reader = batch(tmp_path, events="client.*", columns="event,seq")
+    tasks = reader.partitions()
+    assert sum(run.end - run.base for task in tasks for run in task.runs) == 50
+    found = rows(reader, tasks)
+    assert found[0] == {"event": "client.connected", "seq": 0}
+    assert len(found) == 50
+
+
+def test_pushed_filters_prune_blocks_and_never_lose_a_row(tmp_path: Path) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    written(tmp_path, 100)
+    start = datetime.fromtimestamp(START / 1e6, UTC)
+    reader = batch(tmp_path, PushingReader)
+    assert isinstance(reader, PushingReader)
+    left = list(
+        reader.pushFilters(
+            [
+                EqualTo(("event",), "message.publish"),
+                GreaterThanOrEqual(("seq",), 205),
+                LessThan(("timestamp",), start + timedelta(microseconds=333)),
+                In(("node",), (NODE, "other")),
+                EqualTo(("topic",), "t/0"),
+            ]
+        )
+    )
+    # Spark still checks rows by what only chose blocks.
+    assert [type(one).__name__ for one in left] == ["GreaterThanOrEqual", "LessThan", "EqualTo"]
+    found = seqs(rows(reader, reader.partitions()))
+    assert set(range(205, 333)) <= set(found) <= set(range(200, 341))
+    none = batch(tmp_path, PushingReader)
+    assert isinstance(none, PushingReader)
+    list(none.pushFilters([EqualTo(("event",), "no.such")]))
+    assert rows(none, none.partitions()) == []
+
+
+# -- streams
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stream_gets_each_event_once_whatever_the_batches(tmp_path: Path, seed: int) -> None:
+    """Writers roll and readers start anew between batches; each range is read twice."""
+    chance = random.Random(seed)
+    writer = Writer(str(tmp_path), NODE, segment_bytes=3000)
+    fill(writer, 1)
+    reader = stream(tmp_path, startingOffsets="earliest")
+    at = reader.initialOffset()
+    found: list[int] = []
+    for _ in range(25):
+        fill(writer, chance.randrange(6), chance.randrange(1, 25))
+        if chance.random() < 0.3:
+            reader = stream(tmp_path)  # a restart from the checkpoint
+        end, some = step(reader, at, chance.choice([0, 1, 17, 1000]))
+        assert rows(stream(tmp_path), stream(tmp_path).partitions(at, end)) == some
+        found += seqs(some)
+        at = end
+    while step(reader, at)[1]:
+        at, some = step(reader, at)
+        found += seqs(some)
+    assert found == list(range(writer.next))
+    writer.close()
+
+
+def test_a_stream_begins_with_what_comes_next_unless_told(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    assert stream(tmp_path).initialOffset()["nodes"] == {NODE: 30}
+    assert stream(tmp_path, startingOffsets="earliest").initialOffset()["nodes"] == {NODE: 0}
+    assert stream(tmp_path, startingOffsets='{"mqttd": 7}').initialOffset()["nodes"] == {NODE: 7}
+
+
+def test_a_node_that_joins_is_read_from_its_first_event(tmp_path: Path) -> None:
+    written(tmp_path, 1)
+    reader = stream(tmp_path)
+    at = reader.initialOffset()
+    writer = Writer(str(tmp_path), "w2")
+    fill(writer, 2)
+    writer.close()
+    end, some = step(reader, at)
+    assert list(end["nodes"]) == [NODE, "w2"]
+    assert [(one["node"], one["seq"]) for one in some] == [("w2", i) for i in range(20)]
+
+
+def test_a_limit_is_shared_by_the_nodes_and_none_starves(tmp_path: Path) -> None:
+    for node, count in (("a", 100), ("b", 1), ("c", 10)):
+        writer = Writer(str(tmp_path), node)
+        fill(writer, count)
+        writer.close()
+    reader = stream(tmp_path, startingOffsets="earliest")
+    at = reader.initialOffset()
+    found = []
+    batches = 0
+    while True:
+        end, some = step(reader, at, 50)
+        if end == at:
+            break
+        assert 0 < len(some) <= 50
+        found += [(one["node"], one["seq"]) for one in some]
+        at, batches = end, batches + 1
+    assert len(found) == len(set(found)) == 1110 and batches < 30
+
+
+def test_available_now_ends_with_what_was_there(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 3)
+    reader = stream(tmp_path, startingOffsets="earliest")
+    at = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    fill(writer, 3)
+    end, some = step(reader, at)
+    assert len(some) == 30
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert reader.partitions(end, end) == []
+    assert reader.reportLatestOffset()["nodes"] == {NODE: 60}
+    writer.close()
+
+
+def lagging(path: Path) -> Any:
+    """A checkpoint at 100, and a log that retention has cut since."""
+    writer = Writer(str(path), NODE, segment_bytes=4000, retention=Retention(bytes=10_000))
+    at = {"log": writer.log, "nodes": {NODE: 100}}
+    fill(writer, 100)
+    writer.close()
+    return at
+
+
+def test_a_reader_past_retention_stops_and_names_what_is_missing(tmp_path: Path) -> None:
+    at = lagging(tmp_path)
+    reader = stream(tmp_path)
+    earliest = reader.bounds()[1][NODE].earliest
+    told = rf"events 100 to {earliest - 1} of node mqttd were deleted by retention.*failOnDataLoss"
+    with pytest.raises(DataLoss, match=told):
+        reader.latestOffset(at, ReadAllAvailable())
+    with pytest.raises(DataLoss, match=told):
+        reader.partitions(at, {"log": at["log"], "nodes": {NODE: 1000}})
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5])
+def test_without_fail_on_data_loss_it_goes_on_and_the_gap_is_a_row(
+    tmp_path: Path, limit: int
+) -> None:
+    at = lagging(tmp_path)
+    reader = stream(tmp_path, failOnDataLoss="false")
+    earliest = reader.bounds()[1][NODE].earliest
+    end, some = step(reader, at, limit)
+    assert some[0]["event"] == "log.gap" and some[0]["seq"] == 100
+    assert some[0]["reason"] == (
+        f"{earliest - 100} events lost: deleted by retention before they were read"
+    )
+    assert seqs(some[1:]) == list(range(earliest, earliest + limit if limit else 1000))
+    end, some = step(reader, end, 7)
+    assert all(one["event"] != "log.gap" for one in some)
+
+
+def test_a_hole_in_the_log_fails_the_query_or_is_a_row(tmp_path: Path) -> None:
+    written(tmp_path, 30, segment_bytes=4000)
+    names = segments_in(str(tmp_path / NODE))
+    first, second = int(names[1][:20]), int(names[2][:20])
+    os.unlink(tmp_path / NODE / names[1])
+    strict = stream(tmp_path, startingOffsets="earliest", events="client.connected")
+    with pytest.raises(DataLoss, match=f"events {first} to {second - 1}"):
+        step(strict, strict.initialOffset())  # before pruning: no event was even wanted there
+    reader = stream(tmp_path, startingOffsets="earliest", failOnDataLoss="false")
+    _, some = step(reader, reader.initialOffset())
+    gaps = [one for one in some if one["event"] == "log.gap"]
+    assert [(one["seq"], one["reason"]) for one in gaps] == [
+        (first, f"{second - first} events lost: not in the log")
+    ]
+    assert len(some) == 300 - (second - first) + 1
+
+
+def test_a_log_made_anew_under_a_checkpoint_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    written(path, 5)
+    reader = stream(path, startingOffsets="earliest")
+    at, _ = step(reader, reader.initialOffset())
+    shutil.rmtree(path)
+    written(path, 9)
+    for one in (reader, stream(path)):
+        with pytest.raises(DataLoss, match="the event log was made anew: .* is of log"):
+            one.latestOffset(at, ReadAllAvailable())
+    relaxed = stream(path, failOnDataLoss="false")
+    end, some = step(relaxed, at)
+    assert seqs(some) == list(range(90)) and end["log"] != at["log"]
+
+
+def test_a_log_that_ends_before_the_checkpoint_is_data_loss(tmp_path: Path) -> None:
+    written(tmp_path, 1)
+    reader = stream(tmp_path, startingOffsets="earliest")
+    at = reader.initialOffset()
+    at["nodes"][NODE] = 50
+    with pytest.raises(DataLoss, match="ends at event 10, the query has read up to 50"):
+        reader.latestOffset(at, ReadAllAvailable())
+    with pytest.raises(DataLoss, match="events 10 to 49 of node mqttd are not in the log"):
+        reader.partitions({**at, "nodes": {NODE: 0}}, at)
+    shutil.rmtree(tmp_path / NODE)
+    with pytest.raises(DataLoss, match="the log of node mqttd is gone"):
+        stream(tmp_path).latestOffset(at, ReadAllAvailable())
+
+
+def test_gaps_in_the_log_are_rows_once(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 2)
+    writer.write([Encoded(20, 100, encode_gap(20, 100, START, "queue full"))])
+    writer.write([block(120)])
+    writer.close()
+    for limit in (0, 1, 7, 30):
+        reader = stream(tmp_path, startingOffsets="earliest")
+        at, found = reader.initialOffset(), []
+        for _ in range(500):
+            end, some = step(reader, at, limit)
+            if end == at:
+                break
+            found += some
+            at = end
+        assert seqs(found) == [*range(21), *range(120, 130)]
+        assert found[20]["reason"] == "100 events lost: queue full"
+
+
+def test_a_group_registers_what_is_done(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    reader = stream(tmp_path, startingOffsets="earliest", groupId="etl")
+    end, _ = step(reader, reader.initialOffset())
+    reader.commit(end)
+    assert groups(str(tmp_path))["etl"]["nodes"] == {NODE: 20}
+
+
+def test_two_queries_do_not_know_of_each_other(tmp_path: Path) -> None:
+    written(tmp_path, 20)
+    readers = [stream(tmp_path, startingOffsets="earliest") for _ in range(2)]
+    at = [reader.initialOffset() for reader in readers]
+    found: list[list[int]] = [[], []]
+    for turn in range(40):
+        one = turn % 2
+        at[one], some = step(readers[one], at[one], 13 + one)
+        found[one] += seqs(some)
+    assert found == [list(range(200)), list(range(200))]
+
+
+def test_the_batches_have_the_schema_spark_expects(tmp_path: Path) -> None:
+    from pyspark.sql import types as t
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    written(tmp_path, 1)
+    kinds = {
+        "BIGINT": t.LongType(),
+        "STRING": t.StringType(),
+        "TIMESTAMP": t.TimestampType(),
+        "BINARY": t.BinaryType(),
+        "TINYINT": t.ByteType(),
+        "BOOLEAN": t.BooleanType(),
+        "INT": t.IntegerType(),
+    }
+    pairs = t.StructType(
+        [t.StructField("key", t.StringType()), t.StructField("value", t.StringType())]
+    )
+    fields = [
+        t.StructField(name, kinds.get(kind, t.ArrayType(pairs)))
+        for name, (kind, _) in COLUMNS.items()
+    ]
+    options = read_options({"path": str(tmp_path), "includeHeaders": "true"})
+    reader = BatchReader(options, t.StructType(fields))
+    (task,) = reader.partitions()
+    (one,) = reader.read(task)
+    wanted = to_arrow_schema(t.StructType(fields), timezone="UTC")
+    assert isinstance(one, pa.RecordBatch) and one.schema.equals(wanted)
+
+
+def test_the_readers_agree_with_the_plain_one(tmp_path: Path) -> None:
+    written(tmp_path, 10)
+    log = LogReader(str(tmp_path))
+    log.bounds()
+    for start, end in ((0, 100), (5, 6), (9, 31), (99, 100)):
+        position = f'{{"{NODE}": {start}}}', f'{{"{NODE}": {end}}}'
+        reader = batch(tmp_path, startingOffsets=position[0], endingOffsets=position[1])
+        plain = [event.seq for event in events(log, NODE, start, end)]
+        assert seqs(rows(reader, reader.partitions())) == plain == list(range(start, end))
