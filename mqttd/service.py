@@ -28,6 +28,7 @@ from mqttd import __version__, compiled
 from mqttd.access.by_listener import AccessByListener, configs_by_listener
 from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
+from mqttd.admin.listeners import ListenersApi
 from mqttd.admin.plugins import PluginsApi
 from mqttd.admin.server import AdminService
 from mqttd.broker.broker import Broker
@@ -254,6 +255,7 @@ class MqttdService(MultiService):
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self._alarm, _most
         )
+        api.doors = ListenersApi(self.doors)
         try:
             self.doors.bind()
         except ListenError as error:

@@ -201,12 +201,15 @@ def _parser() -> argparse.ArgumentParser:
 
     add(group("auth", "Who may connect and do what."), "list", _auth_list,
         "List the modules in the order they are asked, with their counters.")  # fmt: skip
-    add(group("acl", "Access rules."), "reload", _acl_reload,
-        "Read the access rules again; with a mistake in them the old ones stay.")  # fmt: skip
+    from mqttd.admin import ctl_acl
+
+    ctl_acl.add_commands(add, group("acl", "Access rules."))
     add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
 
+    from mqttd.admin import ctl_listeners
     from mqttd.admin.ctl_plugins import add_commands
 
+    ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
     add_commands(add, group("plugins", "Plugins of the running broker."))
 
     publish = add(commands, "publish", _publish, "Publish a message as the broker itself.")
@@ -332,10 +335,6 @@ def _auth_list(options: argparse.Namespace) -> None:
         answer["modules"],
         ["kind", "seq", "name", "hit", "ok", "deny", "ignore", "error", "description"],
     )
-
-
-def _acl_reload(options: argparse.Namespace) -> None:
-    done(options, client_of(options).request("POST", "/acl/reload"), "the new rules are in force")
 
 
 def _hooks_list(options: argparse.Namespace) -> None:

@@ -34,11 +34,14 @@ python_requires = >=3.11
 # Plugins are looked for in directories: without this line an editable install is not found.
 package_dir =
     = .
-# Named one by one: mqttd_plugins itself has no __init__.py here, and never gets one.
-packages =
-    mqttd_plugins.{name}
+# mqttd_plugins itself has no __init__.py here, and never gets one.
+packages = find_namespace:
 install_requires =
     mqttd
+
+[options.packages.find]
+include =
+    mqttd_plugins*
 
 [options.extras_require]
 test =

@@ -190,12 +190,7 @@ class Door:
     def bind(self) -> None:
         """Take the address and read the files. Raises `ListenError`."""
         settings = self.settings
-        try:
-            if isinstance(settings, SslListener) and self.tls is None:
-                alpn = ("http/1.1",) if isinstance(settings, WssListener) else ("mqtt",)
-                self.tls = Tls(settings, alpn)
-        except TlsError as error:
-            raise ListenError(f"{self.where}: {error}") from None
+        self._read_certificate()
         if isinstance(settings, WsListener | WssListener) and self._site is None:
             from mqttd.transports.websocket import WebSite
 
@@ -209,6 +204,16 @@ class Door:
             self.host = settings.path
         elif isinstance(settings, EndpointListener):
             self.host = settings.endpoint
+
+    def _read_certificate(self) -> None:
+        settings = self.settings
+        if not isinstance(settings, SslListener) or self.tls is not None:
+            return
+        alpn = ("http/1.1",) if isinstance(settings, WssListener) else ("mqtt",)
+        try:
+            self.tls = Tls(settings, alpn)
+        except TlsError as error:
+            raise ListenError(f"{self.where}: {error}") from None
 
     def release(self) -> None:
         """Let go of a bound address."""
@@ -255,7 +260,16 @@ class Door:
         return maybeDeferred(port.stopListening if port is not None else lambda: None)
 
     def restart(self) -> Deferred[Any]:
-        """Stop, then start on the same port; raises or fails as `start`."""
+        """Stop, then start on the same port, with the files read again; fails as `start`.
+
+        Where a file cannot be used, the listener goes on as it was.
+        """
+        before, self.tls = self.tls, None
+        try:
+            self._read_certificate()
+        except ListenError:
+            self.tls = before
+            raise
         stopped = self.stop()
         stopped.addCallback(lambda _: self.start())
         return stopped

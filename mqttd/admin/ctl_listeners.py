@@ -1,0 +1,56 @@
+"""`mqttd-ctl listeners ...`: see, start, stop and restart listeners, read certificates again.
+
+Part of `mqttd.admin.ctl`, whose promises hold here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from mqttd.admin import ctl
+
+__all__ = ["add_commands"]
+
+
+def add_commands(add: Callable[..., Any], listeners: Any) -> None:
+    """Add the commands to the group `listeners`, with `add` of `mqttd.admin.ctl`."""
+    add(listeners, "list", _list, "List all listeners with their connections.")
+    for name, text in (
+        ("start", "Accept connections again."),
+        ("stop", "Stop accepting connections, end those there are."),
+        ("restart", "Stop and start, on the same address and with the files as they are now."),
+    ):
+        command = add(listeners, name, _change, text)
+        command.add_argument("name", metavar="KIND:NAME")
+        command.set_defaults(operation=name)
+    add(
+        listeners,
+        "reload-certificates",
+        _reload,
+        "Read certificates, authorities and revocation lists again; nobody is disconnected.",
+    )
+
+
+def _list(options: argparse.Namespace) -> None:
+    answer = ctl.client_of(options).get("/listeners")
+    if options.json:
+        return ctl.print_json(answer)
+    ctl.print_table(
+        answer["listeners"],
+        ["id", "host", "port", "transport", "state", "connections", "max_connections"],
+    )
+
+
+def _change(options: argparse.Namespace) -> None:
+    path = f"/listeners/{quote(options.name, safe='')}/{options.operation}"
+    answer = ctl.client_of(options).request("POST", path)
+    ctl.done(options, answer, f"listener {answer['id']} is {answer['state']}")
+
+
+def _reload(options: argparse.Namespace) -> None:
+    answer = ctl.client_of(options).request("POST", "/listeners/certificates/reload")
+    names = ", ".join(answer["reloaded"]) or "no listener has any"
+    ctl.done(options, answer, f"certificates read again: {names}")
