@@ -4,12 +4,13 @@
     GET    /api/v1/metrics                      every counter and gauge
     GET    /api/v1/clients[?limit=&cursor=]     a page of clients
     GET    /api/v1/clients/{id}                 one client
-    DELETE /api/v1/clients/{id}                 end its connection (reason 0x98)
+    DELETE /api/v1/clients/{id}[?reason_code=]  end its connection (reason 0x98)
     GET    /api/v1/subscriptions[?client_id=]   subscriptions, of one client or a page of all
     GET    /api/v1/auth                         the modules that decide, with their counters
     *      /api/v1/acl/...                      the access rules, see `mqttd.admin.acl`
     GET    /api/v1/hooks                        hook points and who listens
     *      /api/v1/plugins...                   plugins, see `mqttd.admin.plugins`
+    POST   /api/v1/auth/reload                  read users and keys again
     POST   /api/v1/publish                      {topic, payload | payload_base64, qos, retain}
 
 A refusal is ``{"error": {"code": "not_found", "message": "..."}}`` with a fitting HTTP status.
@@ -41,6 +42,7 @@ from werkzeug.routing import BaseConverter
 from mqttd import __version__, compiled
 from mqttd.broker.broker import Broker
 from mqttd.broker.hooks import POINTS
+from mqttd.codec import reasons
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
@@ -185,7 +187,7 @@ class Api:
         session = self._session(client_id)
         if request.method == b"GET":
             return answer(request, self._client(session))
-        if not self.broker.kick(session.client_id):
+        if not self.broker.kick(session.client_id, _reason_code(request)):
             raise ApiError(409, "not_connected", f"client {session.client_id!r} is not connected")
         self.log.info("client {client!r} ended by administrator", client=session.client_id)
         return answer(request, {"kicked": session.client_id})
@@ -256,6 +258,16 @@ class Api:
 
             self.acl = AclApi(self.broker)
         return cast(IResource, self.acl.resource())
+
+    @app.route("/api/v1/auth/reload", methods=["POST"])
+    def reload_auth(self, request: IRequest) -> bytes:
+        """Read users and keys again; with a mistake in a file its old content stays."""
+        try:
+            self.broker.access.reload_auth()
+        except Exception as error:
+            raise ApiError(422, "reload_failed", f"what there was stays: {error}") from error
+        self.log.info("users and keys read again")
+        return answer(request, {"reloaded": True})
 
     @app.route("/api/v1/publish", methods=["POST"])
     def publish(self, request: IRequest) -> bytes:
@@ -339,6 +351,24 @@ def argument_of(request: IRequest, name: bytes) -> str | None:
         return cast(str, values[-1].decode())
     except UnicodeDecodeError:
         raise ApiError(400, "bad_request", f"{name.decode()}: expected UTF-8") from None
+
+
+def _reason_code(request: IRequest) -> int:
+    """The reason code of DISCONNECT that was asked for, 0x98 if none was."""
+    text = argument_of(request, b"reason_code")
+    if text is None:
+        return reasons.ADMINISTRATIVE_ACTION
+    try:
+        code = int(text, 0)
+    except ValueError:
+        code = 0
+    if code < 0x80 or code not in reasons.CODES_OF[14]:
+        raise ApiError(
+            400,
+            "bad_request",
+            f"reason_code = {text!r}: expected a code of DISCONNECT from 0x80, such as 0x98",
+        )
+    return code
 
 
 def _limit(request: IRequest) -> int:

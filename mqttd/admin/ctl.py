@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import argparse
 import base64
-import getpass
 import http.client
 import json
 import os
 import socket
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
@@ -53,6 +51,10 @@ class CtlError(Exception):
     """What was asked cannot be done; the text is the one line the operator sees."""
 
 
+class NoBroker(CtlError):
+    """There is no broker to talk to."""
+
+
 class Client:
     """Speaks to the broker that listens on the Unix socket `path`."""
 
@@ -78,7 +80,7 @@ class Client:
             response = connection.getresponse()
             status, data = response.status, response.read()
         except (FileNotFoundError, ConnectionRefusedError):
-            raise CtlError(f"no broker is running at {self.path}") from None
+            raise NoBroker(f"no broker is running at {self.path}") from None
         except PermissionError:
             raise CtlError(
                 f"no right to open {self.path}: run this as the broker's user, or as root"
@@ -189,7 +191,14 @@ def _parser() -> argparse.ArgumentParser:
         ("show", _clients_show, "Show one client."),
         ("kick", _clients_kick, "End a client's connection."),
     ):
-        add(clients, name, run, text).add_argument("client_id", metavar="ID")
+        command = add(clients, name, run, text)
+        command.add_argument("client_id", metavar="ID")
+    command.add_argument(
+        "--reason",
+        metavar="CODE",
+        default="0x98",
+        help="reason code for a 5.0 client: 0x98 administrative action (default), 0x87, ...",
+    )
 
     listing = add(
         group("subscriptions", "Who subscribes to what."),
@@ -199,14 +208,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     listing.add_argument("--client", metavar="ID", help="of this client only")
 
-    add(group("auth", "Who may connect and do what."), "list", _auth_list,
-        "List the modules in the order they are asked, with their counters.")  # fmt: skip
     from mqttd.admin import ctl_acl
 
     ctl_acl.add_commands(add, group("acl", "Access rules."))
     add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
 
-    from mqttd.admin import ctl_listeners
+    from mqttd.admin import ctl_listeners, ctl_users
     from mqttd.admin.ctl_plugins import add_commands
 
     ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
@@ -218,22 +225,15 @@ def _parser() -> argparse.ArgumentParser:
     publish.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
     publish.add_argument("--retain", action="store_true")
 
-    users = group("users", "Users of the password file (auth.username.file).")
-    for name, run, text in (
-        ("add", _users_add, "Add a user; asks for the password, or reads a line from a pipe."),
-        ("passwd", _users_passwd, "Give a user a new password."),
-        ("del", _users_delete, "Delete a user."),
-    ):
-        command = add(users, name, run, text)
-        command.add_argument("user", metavar="USER")
-        command.add_argument("--file", metavar="PATH", help="the password file")
-    add(users, "list", _users_list, "List the users.").add_argument(
-        "--file", metavar="PATH", help="the password file"
+    ctl_users.add_commands(
+        add,
+        group("auth", "Who may connect and do what."),
+        group("users", "Users of the password files (auth.username.file, auth.scram.file)."),
     )
     return parser
 
 
-def _config(options: argparse.Namespace) -> Config:
+def config_of(options: argparse.Namespace) -> Config:
     """The broker's configuration, from where the command line says."""
     from mqttd.config.load import ConfigError, load
 
@@ -250,7 +250,7 @@ def _config(options: argparse.Namespace) -> Config:
 
 def client_of(options: argparse.Namespace) -> Client:
     """The broker that the command line means."""
-    return Client(options.socket or _config(options).admin.socket)
+    return Client(options.socket or config_of(options).admin.socket)
 
 
 # -- commands
@@ -308,7 +308,9 @@ def _clients_show(options: argparse.Namespace) -> None:
 
 def _clients_kick(options: argparse.Namespace) -> None:
     path = "/clients/" + quote(options.client_id, safe="")
-    answer = client_of(options).request("DELETE", path)
+    answer = client_of(options).request(
+        "DELETE", f"{path}?{urlencode({'reason_code': options.reason})}"
+    )
     done(options, answer, f"ended the connection of {options.client_id}")
 
 
@@ -325,16 +327,6 @@ def _subscriptions_list(options: argparse.Namespace) -> None:
         ["client_id", "topic_filter", "qos", "no_local", "retain_as_published",
          "subscription_identifier"],
     )  # fmt: skip
-
-
-def _auth_list(options: argparse.Namespace) -> None:
-    answer = client_of(options).get("/auth")
-    if options.json:
-        return print_json(answer)
-    print_table(
-        answer["modules"],
-        ["kind", "seq", "name", "hit", "ok", "deny", "ignore", "error", "description"],
-    )
 
 
 def _hooks_list(options: argparse.Namespace) -> None:
@@ -366,93 +358,6 @@ def _publish(options: argparse.Namespace) -> None:
     )
     count = answer["receivers"]
     done(options, answer, f"published to {count} receiver{'' if count == 1 else 's'}")
-
-
-# -- users
-
-
-def _users_file(options: argparse.Namespace) -> str:
-    # The helpers warn of a file that everybody may read: one line, not Python's two.
-    warnings.showwarning = _warn
-    return str(options.file or _config(options).auth.username.file)
-
-
-def _users_add(options: argparse.Namespace) -> None:
-    path = _users_file(options)
-    if options.user in _users(path):
-        raise CtlError(f"{path}: user {options.user!r} is there already; use: users passwd")
-    _set_password(options, path)
-
-
-def _users_passwd(options: argparse.Namespace) -> None:
-    path = _users_file(options)
-    if options.user not in _users(path):
-        raise CtlError(f"{path}: no user {options.user!r}; use: users add")
-    _set_password(options, path)
-
-
-def _set_password(options: argparse.Namespace, path: str) -> None:
-    from mqttd.access.username import add_user
-
-    new = _file_access(add_user, path, options.user, _new_password(options.user))
-    text = f"{'added' if new else 'changed'} {options.user} in {path}; {_AT_NEXT_START}"
-    done(options, {"user": options.user, "new": new}, text)
-
-
-def _users_delete(options: argparse.Namespace) -> None:
-    from mqttd.access.username import delete_user
-
-    path = _users_file(options)
-    if not _file_access(delete_user, path, options.user):
-        raise CtlError(f"{path}: no user {options.user!r}")
-    text = f"deleted {options.user} from {path}; {_AT_NEXT_START}"
-    done(options, {"deleted": options.user}, text)
-
-
-_AT_NEXT_START: Final = "a running broker reads it when it starts next"
-
-
-def _users_list(options: argparse.Namespace) -> None:
-    users = sorted(_users(_users_file(options)))
-    if options.json:
-        return print_json({"users": users})
-    for user in users:
-        print(printable(user))
-
-
-def _users(path: str) -> dict[str, str]:
-    from mqttd.access.username import read_users
-
-    if not os.path.exists(path):
-        return {}
-    found: dict[str, str] = _file_access(read_users, path)
-    return found
-
-
-def _file_access(call: Callable[..., Any], path: str, *args: object) -> Any:
-    try:
-        return call(path, *args)
-    except OSError as error:
-        raise CtlError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise CtlError(str(error)) from None
-
-
-def _new_password(user: str) -> str:
-    """Asked for twice on a terminal, else the first line of standard input."""
-    if sys.stdin.isatty():
-        password = getpass.getpass(f"Password for {user}: ")
-        if getpass.getpass("Again: ") != password:
-            raise CtlError("the two passwords differ")
-    else:
-        password = sys.stdin.readline().rstrip("\r\n")
-    if not password:
-        raise CtlError("an empty password is no password")
-    return password
-
-
-def _warn(message: Warning | str, *args: object, **more: object) -> None:
-    print(f"mqttd-ctl: {message}", file=sys.stderr)
 
 
 # -- output

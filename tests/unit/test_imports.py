@@ -25,7 +25,8 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 
 # A program beside the broker, which reads the configuration and the password file itself.
 PROGRAMS = {
-    "mqttd.admin.ctl": {"mqttd.config.load", "mqttd.access.username"},
+    "mqttd.admin.ctl": {"mqttd.config.load"},
+    "mqttd.admin.ctl_users": {"mqttd.access.scram", "mqttd.access.username"},
     "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
 }
 
