@@ -64,7 +64,7 @@ TARGETS = {"codec": codec, "channel": channel}
 
 
 def instrument() -> None:
-    """Count the branches of mqttd's functions (beside compiled modules an import hook misses them)."""
+    """Count the branches of mqttd's functions; beside compiled modules import hooks miss them."""
     for found in gc.get_objects():
         if isinstance(found, FunctionType) and str(found.__module__).startswith("mqttd."):
             atheris.instrument_func(found)

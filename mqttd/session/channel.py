@@ -216,7 +216,8 @@ class Channel(Timer):
         rest = self.rest
         if rest is not None:
             if self.state == NEW:
-                # `extend` would take up to an eighth more than the peer has sent.
+                # Exactly what was sent: `extend` takes up to an eighth more. Copying anew is
+                # bounded by `max_connect_size`, and cheaper than reading the piece was.
                 rest = rest + data
                 self.rest = rest
             else:
