@@ -170,7 +170,7 @@ POINTS: Final[dict[str, Point]] = {
             "a message enters the broker, before retain and routing; all but the broker's own"
             " `$SYS/`",
             (),
-            "Message; None drops it",
+            "Message; None drops it, a reason code from 0x80 refuses it",
             "the accumulator is routed as it is",
         ),
         Point(MESSAGE_DELIVERED, "a message is written to a subscriber", _CLIENT, "Message"),
@@ -232,6 +232,9 @@ class Callback:
     call: HookCallable = field(default=lambda *args: None, repr=False)
 
 
+_Running = tuple[Callback, Budget, HookCallable, tuple[Any, ...]]
+
+
 class Hooks:
     """The callbacks of every point.
 
@@ -245,6 +248,7 @@ class Hooks:
         "_budgets",
         "_chains",
         "_number",
+        "_running",
         "alarms",
         "clock",
         "errors",
@@ -255,6 +259,8 @@ class Hooks:
 
     def __init__(self, on_error: OnError | None = None, clock: Any = None) -> None:
         self._chains: dict[str, tuple[Callback, ...]] = {}
+        #: The same as tuples, for `run_hooks`.
+        self._running: dict[str, tuple[_Running, ...]] = {}
         self._budgets: dict[Budget, int] = {}
         self._number = 0
         self.on_error = on_error
@@ -321,62 +327,67 @@ class Hooks:
         The first item is the very object `OK` or `STOP`.  Raises nothing but `HookError` for
         an unknown point.  A callback that answers with a Deferred has failed here: see `ask_hooks`.
         """
-        chain = self._chains.get(point)
+        chain = self._running.get(point)
         if chain is None:
             if point not in POINTS:
                 self.lookup(point)
             return OK, acc
-        # The watch is set and read without a call: this loop is the cost of every hooked message.
+        # This loop is the cost of every hooked message: nothing is set for the watchdog, which
+        # knows the local name `entry`, and the clock is read as seldom as a busy owner allows.
         watch = self.watch
-        outer, outer_since = watch.entry, watch.since
-        start = now = monotonic()
-        status = OK
-        for entry in chain:
-            budget = entry.budget
-            if budget.shut and not budget.admits(now):
+        if not watch.armed:
+            watch.arm()
+        for entry, budget, call, init_args in chain:
+            if budget.shut and not budget.admits(monotonic()):
                 if budget.policy == "deny" and point in DENIED:
                     budget.denied += 1
-                    status, acc = STOP, DENIED[point](budget)
-                    break
+                    return STOP, DENIED[point](budget)
                 continue
-            watch.since = now
-            watch.entry = entry
-            if watch.asleep:
-                watch.wake()
+            count = budget.calls
+            budget.calls = count + 1
+            timed = not count & budget.mask
+            if timed:
+                inner = watch.inner
+                start = monotonic()
             error: BaseException | None = None
             try:
-                result = entry.call(*args, acc, *entry.init_args)
+                if args or init_args:
+                    result = call(*args, acc, *init_args)
+                else:
+                    result = call(acc)
+            except KeyboardInterrupt:
+                raise
             except BaseException as raised:  # a plugin's fault must never stop the broker
-                watch.entry = outer
-                if isinstance(raised, KeyboardInterrupt):
-                    raise
                 error = raised
                 result = None
-            since = watch.since
-            now = monotonic()
-            budget.calls += 1
-            budget.time += now - since
-            if error is None:
-                if result is None:
-                    pass
-                elif isinstance(result, HookResult):
+            if result is None and error is None and not timed and watch.stuck is None:
+                if not budget.shut:
+                    continue
+            if result is not None:
+                if isinstance(result, HookResult):
                     acc = result.accumulate(acc)
-                    if result.stop:
-                        status = STOP
                 else:
                     error = _no_result(result)
-            if error is not None or now - since > budget.per_call or budget.shut:
-                watch.entry = outer
-                if not self._returned(point, entry, error, since, now) and error is not None:
-                    if budget.policy == "deny" and point in DENIED:
-                        budget.denied += 1
-                        status, acc = STOP, DENIED[point](budget)
-                        break
-            if status is STOP:
-                break
-        watch.entry = outer
-        watch.since = outer_since + (now - start)
-        return status, acc
+                    result = None
+            taken = 0.0
+            if timed:
+                passed = monotonic() - start
+                taken = passed - (watch.inner - inner)
+                watch.inner = inner + passed
+                budget.time += taken * (budget.mask + 1)
+            if (
+                error is not None
+                or watch.stuck is not None
+                or taken > budget.per_call
+                or budget.shut
+            ):
+                self._returned(point, entry, error, taken)
+                if error is not None and budget.policy == "deny" and point in DENIED:
+                    budget.denied += 1
+                    return STOP, DENIED[point](budget)
+            if result is not None and result.stop:
+                return STOP, acc
+        return OK, acc
 
     def ask_hooks(
         self, point: str, args: Sequence[Any], acc: Any = None
@@ -422,7 +433,7 @@ class Hooks:
             why = "needs a reactor" if self.clock is None else "is one too many that wait"
             waiting.addErrback(lambda failure: None)
             waiting.cancel()
-            self._returned(point, entry, RuntimeError(f"its Deferred {why}"), 0.0, 0.0)
+            self._returned(point, entry, RuntimeError(f"its Deferred {why}"), 0.0)
             ended = self._answered(point, entry, FAILED, acc)
             return ended if ended[0] is STOP else self._ask(point, chain, i + 1, args, ended[1])
         budget.waiting += 1
@@ -441,7 +452,7 @@ class Hooks:
             if late.active():
                 late.cancel()
             if error is not None:
-                self._returned(point, entry, error, 0.0, 0.0)
+                self._returned(point, entry, error, 0.0)
                 answer = FAILED
             else:
                 budget.succeeded()
@@ -487,32 +498,30 @@ class Hooks:
     def _call(self, point: str, entry: Callback, args: tuple[Any, ...], judged: bool) -> Any:
         """One call under the watch: its result, or FAILED; `judged` wants a hook's answer."""
         watch = self.watch
-        outer, outer_since = watch.entry, watch.since
-        watch.since = start = monotonic()
-        watch.entry = entry
-        if watch.asleep:
-            watch.wake()
+        if not watch.armed:
+            watch.arm()
+        entry.budget.calls += 1
         error: BaseException | None = None
         result: Any = None
+        inner = watch.inner
+        start = monotonic()
         try:
             result = entry.call(*args)
+        except KeyboardInterrupt:
+            raise
         except BaseException as raised:
-            watch.entry = outer
-            if isinstance(raised, KeyboardInterrupt):
-                raise
             error = raised
-        watch.entry = outer
-        since, now = watch.since, monotonic()
-        watch.since = outer_since + (now - start)
-        entry.budget.calls += 1
-        entry.budget.time += now - since
+        passed = monotonic() - start
+        taken = passed - (watch.inner - inner)
+        watch.inner = inner + passed
+        entry.budget.time += taken
         if error is None and judged:
             if isinstance(result, Coroutine):
                 result = Deferred.fromCoroutine(result)
             elif result is not None and not isinstance(result, (HookResult, Deferred)):
                 error = _no_result(result)
         waiting = judged and isinstance(result, Deferred) and error is None
-        self._returned(point, entry, error, since, now, waiting)
+        self._returned(point, entry, error, taken, waiting)
         return result if error is None else FAILED
 
     def unusable(self, point: str, answer: object) -> None:
@@ -564,30 +573,26 @@ class Hooks:
         point: str,
         entry: Callback,
         error: BaseException | None,
-        since: float,
-        now: float,
+        taken: float,
         waiting: bool = False,
-    ) -> bool:
-        """Account for a call that was not a plain success; True if it was one after all."""
+    ) -> None:
+        """Account for a call that was not a plain success, or on trial."""
         budget = entry.budget
-        taken = now - since
-        if taken > budget.per_call:
-            budget.longest = max(budget.longest, taken)
-            # Counted only if the watchdog saw it, or nobody could overlook it: a process that did
-            # not get the processor for a moment is not the callback's fault.
-            if isinstance(error, PluginTimeout) or error is None:
-                if self.watch.stuck == since or taken > 5 * budget.per_call:
-                    if error is None:
-                        error = TimeoutError(f"took {taken * 1000:.0f} ms")
-                    self._failed(point, entry.callback, error, budget, "blocked", now)
-                    return False
+        budget.longest = max(budget.longest, taken)
+        kind = "late" if isinstance(error, TimeoutError) else "raised"
+        stuck = self.watch.stuck is entry
+        if stuck:
+            self.watch.stuck = None
+        # Counted only if the watchdog found it, or nobody could overlook it: a process that did
+        # not get the processor for a moment is not the callback's fault.
+        if isinstance(error, PluginTimeout):
+            kind = "blocked"
+        elif error is None and (stuck or taken > 5 * budget.per_call):
+            kind, error = "blocked", TimeoutError(f"took {taken * 1000:.0f} ms")
         if error is not None:
-            kind = "late" if isinstance(error, TimeoutError) else "raised"
-            self._failed(point, entry.callback, error, budget, kind, now or monotonic())
-            return False
-        if budget.shut and not waiting:
+            self._failed(point, entry.callback, error, budget, kind, monotonic())
+        elif budget.shut and not waiting:
             budget.succeeded()
-        return True
 
     def _failed(
         self,
@@ -622,11 +627,14 @@ class Hooks:
 
     def _replace(self, point: str, chain: tuple[Callback, ...]) -> None:
         if chain:
-            self._chains[point] = tuple(
-                sorted(chain, key=lambda entry: (-entry.priority, entry.number))
+            chain = tuple(sorted(chain, key=lambda entry: (-entry.priority, entry.number)))
+            self._chains[point] = chain
+            self._running[point] = tuple(
+                (entry, entry.budget, entry.call, entry.init_args) for entry in chain
             )
         else:
             self._chains.pop(point, None)
+            self._running.pop(point, None)
         for changed in tuple(self.listeners_changed):
             changed(point, bool(chain))
 

@@ -1,24 +1,27 @@
 """The watchdog: breaks off a callback that keeps the reactor, from outside.
 
-    reactor thread                                watchdog thread
-      Hooks: watch.entry, watch.since = ...   <-- looks every `TICK`, while callbacks are called
-      callback runs, and runs, and runs           has seen this call before, and it is over its
-      SIGURG: `_signalled` raises             <-- time: pthread_kill(reactor thread, SIGURG)
-      PluginTimeout inside the callback
+    Hooks.run_hooks     callback runs, and runs, and runs
+                            ^       ^       ^
+    timer (SIGALRM):  look -+- look +- look +-- raise PluginTimeout there
 
-The handler decides, not the thread: it raises only if the code that the signal has stopped lies
-below a callback's frame (`_interruptible`) whose time is really over. Broker code that a callback
-has called is never broken off; the thread asks again until the callback is back in its own code.
-Code that catches the exception gets another one; code stuck in C hears of it when C returns, and
-is reported meanwhile.
+A timer of the kernel signals the process while callbacks are called. Its handler runs in the
+reactor's thread, in the middle of whatever runs there, and finds the callback by its frame: the one
+below a frame of `GUARDS`. A look that finds the same call again counts it, and when there were as
+many looks as fit into the budget of a call, the handler raises `PluginTimeout`. It does so only in
+the callback's own code and in what it has called (`interruptible`): broker code is left to finish,
+and looked at again at once. Looks are counted, not seconds: a process that did not get the
+processor had no look.
 
-SIGURG, because it is ignored by default and hardly ever means anything; Twisted's wake-up
-descriptor sees one byte for it, and no other handler changes. A blocking system call comes back
-with EINTR, and Python runs the handler before it would repeat it. Python runs handlers in the main
-thread only: a reactor anywhere else gets reports and no more.
+A blocking system call comes back with EINTR and Python runs the handler before it would repeat it;
+C code that asks for signals (regular expressions, large integers) is broken off too. What does
+neither is reported: by a thread while it goes on, if it has let go of the interpreter's lock, and
+by `Hooks` when it comes back. Code that catches the exception gets another one.
 
-Promise: a callback within its time costs nothing here; while callbacks are called the thread wakes
-up every `TICK` seconds, and sleeps when for `IDLE` looks there were none.
+Python runs handlers in the main thread only: a reactor in another thread gets reports and no more.
+Twisted's wake-up descriptor sees a byte per look, and no other handler changes.
+
+Promise: a call within its time costs one look at a flag. While callbacks are called there is a look
+every `TICK` seconds, and none any more when `IDLE` of them in a row have found no callback.
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -35,20 +37,26 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mqttd.broker.hooks import Callback
 
-__all__ = ["PluginTimeout", "Watch", "Watchdog"]
+__all__ = ["GUARDS", "STEPS", "PluginTimeout", "Watch", "Watchdog", "interruptible"]
 
-#: Seconds between two looks, and looks without any call before the thread goes to sleep.
+#: Seconds between two looks, and before another one at broker code that should soon be left.
 TICK: Final = 0.01
+SOON: Final = 0.001
+#: Looks without any call before there are no more.
 IDLE: Final = 50
+#: A callback that calls others (by publishing) may take this many times its budget in all.
+NESTED: Final = 5
 #: Seconds after which a callback that cannot be broken off is reported.
 STUCK: Final = 1.0
 
-SIGNAL: Final = signal.SIGURG
+#: The code objects whose calls may be broken off, and a step between them and the callback.
+GUARDS: Final[set[CodeType]] = set()
+STEPS: Final[set[CodeType]] = set()
 
 #: Modules of ours that hold no state of the broker: a callback may be broken off in them.
 _HARMLESS: Final = ("mqttd.types", "mqttd.codec.", "mqttd.session.message", "mqttd.testing")
-#: Twisted's own code is left to finish what it does, but not for ever: seconds.
-_PATIENCE: Final = 0.2
+#: Looks for which Twisted's own code is left to finish what it does.
+_PATIENCE: Final = 20
 
 
 class PluginTimeout(BaseException):
@@ -59,32 +67,27 @@ class PluginTimeout(BaseException):
 
 
 class Watch:
-    """What is being called now: `entry` since `since` (`time.monotonic`); None when nothing is.
+    """What `Hooks` and a `Watchdog` tell one another.
 
-    `asleep` asks the caller to `wake` the watchdog; without one it stays False.
+    `armed`: there are looks; always, without a watchdog, so that nobody calls `arm`. `stuck`: the
+    callback that a look found too long, until `Hooks` has it back. `inner`: seconds that timed
+    calls have taken in all, so that nested ones are charged once.
     """
 
-    __slots__ = ("asleep", "bell", "entry", "since", "stuck")
+    __slots__ = ("arm", "armed", "inner", "stuck")
 
     def __init__(self) -> None:
-        self.entry: Callback | None = None
-        self.since: float = 0.0
-        self.asleep: bool = False
-        self.bell = threading.Lock()
-        #: `since` of the call that the watchdog has found too long.
-        self.stuck: float = 0.0
-
-    def wake(self) -> None:
-        """Somebody is going to be called: look again."""
-        self.asleep = False
-        self.bell.release()
+        self.armed: bool = True
+        self.arm: Callable[[], None] = lambda: None
+        self.stuck: Callback | None = None
+        self.inner: float = 0.0
 
 
 class Watchdog:
-    """Looks after the calls of one `Watch`; `start` and `stop` in the reactor thread.
+    """Looks after the calls of one `Watch`; `start` and `stop` in the reactor's thread.
 
-    `report(entry, seconds, stack)` is called in the watchdog's thread, once per call, when a
-    callback could not be broken off.
+    `report(entry, seconds, stack)` is called in a thread, once per call, when a callback could not
+    be broken off.
     """
 
     def __init__(
@@ -92,128 +95,159 @@ class Watchdog:
     ) -> None:
         self.watch = watch
         self.report = report
-        #: Signals sent, and exceptions raised.
-        self.sent: int = 0
+        #: Looks, and exceptions raised.
+        self.looks: int = 0
         self.raised: int = 0
-        self._thread: threading.Thread | None = None
-        self._reactor_thread: int = 0
-        self._stopping: bool = False
+        self._running: bool = False
+        self._interrupts: bool = False
         self._former: Any = None
-        #: Whether callbacks can be broken off: only if the reactor runs in the main thread.
-        self.armed: bool = False
+        self._reactor_thread: int = 0
+        # What the last look saw, and how many looks saw the same: call, outermost call, nothing.
+        self._call: _Call = _NOTHING
+        self._outer: _Call = _NOTHING
+        self._same: int = 0
+        self._same_outer: int = 0
+        self._idle: int = 0
+        self._bell = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look; takes SIGURG if this is the main thread."""
-        if self._thread is not None:
+        """Begin to look; takes SIGALRM and the real interval timer if this is the main thread."""
+        if self._running:
             return
-        self._stopping = False
+        self._running = True
         self._reactor_thread = threading.get_ident()
-        self.armed = threading.current_thread() is threading.main_thread()
-        if self.armed:
-            self._former = signal.signal(SIGNAL, self._signalled)
-        if not self.watch.bell.locked():
-            self.watch.bell.acquire()
-        self._thread = threading.Thread(target=self._run, name="mqttd-watchdog", daemon=True)
+        self._interrupts = threading.current_thread() is threading.main_thread()
+        if self._interrupts:
+            self._former = signal.signal(signal.SIGALRM, self._look)
+        self._bell.clear()
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._reports, name="mqttd-watchdog", daemon=True)
         self._thread.start()
+        self.watch.arm = self._arm
+        self.watch.armed = False
 
     def stop(self) -> None:
-        """End the thread and give SIGURG back."""
-        thread = self._thread
-        if thread is None:
+        """End the looks and give SIGALRM back."""
+        if not self._running:
             return
-        self._thread = None
-        self._stopping = True
-        if self.watch.asleep:
-            self.watch.wake()
-        thread.join()
-        self.watch.asleep = False
-        if self.armed:
-            self.armed = False
-            if signal.getsignal(SIGNAL) == self._signalled:
-                signal.signal(SIGNAL, self._former or signal.SIG_DFL)
+        self._running = False
+        self.watch.armed = True
+        self.watch.arm = lambda: None
+        if self._interrupts:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._former or signal.SIG_DFL)
+        self._stopped.set()
+        self._bell.set()
+        if self._thread is not None:
+            self._thread.join()
 
-    # -- in the watchdog's thread ----------------------------------------------------------------
+    def _arm(self) -> None:
+        self.watch.armed = True
+        self._idle = 0
+        if self._interrupts:
+            signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
+        self._bell.set()
 
-    def _run(self) -> None:
-        watch = self.watch
-        seen = 0.0
-        idle = 0
-        reported = 0.0
-        pause = TICK
-        while not self._stopping:
-            time.sleep(pause)
-            pause = TICK
-            entry, since = watch.entry, watch.since
-            if entry is None:
-                idle = idle + 1 if since == seen else 0
-                seen = since
-                if idle >= IDLE:
-                    watch.asleep = True
-                    watch.bell.acquire()
-                    idle = 0
-                continue
-            idle = 0
-            if since != seen:
-                seen = since
-                left = since + entry.budget.per_call - time.monotonic()
-                pause = min(max(left, 0.001), TICK)
-                continue
-            # The second look at the same call: a machine that stood still is no blocked callback.
-            taken = time.monotonic() - since
-            left = entry.budget.per_call - taken
-            if left > 0:
-                pause = min(left, TICK)
-                continue
-            watch.stuck = since
-            if self.armed:
-                self.sent += 1
-                signal.pthread_kill(self._reactor_thread, SIGNAL)
-            if taken > STUCK and reported != since:
-                reported = since
-                self._report(entry, taken)
+    # -- in the reactor's thread, inside whatever it does --------------------------------------
 
-    def _report(self, entry: Callback, taken: float) -> None:
-        frame = sys._current_frames().get(self._reactor_thread)
-        stack = "".join(traceback.format_stack(frame, limit=None)[-5:]) if frame else ""
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        self.looks += 1
+        call, outer = calls(frame)
+        self._same = self._same + 1 if _same(call, self._call) else 0
+        self._same_outer = self._same_outer + 1 if _same(outer, self._outer) else 0
+        self._call, self._outer = call, outer
+        entry = call[1]
+        if entry is None or frame is None:
+            self._idle += 1
+            if self._idle >= IDLE and self._running:
+                self.watch.armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            return
+        self._idle = 0
+        most = entry.budget.per_call / TICK
+        if self._same < most:
+            if self._same_outer < NESTED * most:
+                return
+            if not _same(call, outer):
+                # It is not this one that takes so long, but the one that calls it so often.
+                signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
+                return
+        self.watch.stuck = entry
+        if interruptible(frame, self._same > most + _PATIENCE):
+            self.raised += 1
+            raise PluginTimeout(
+                f"{entry.budget.name} kept the reactor for more than"
+                f" {entry.budget.per_call * 1000:g} ms"
+            )
+        signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
+
+    # -- in a thread of its own ------------------------------------------------------------------
+
+    def _reports(self) -> None:
+        """Look slowly, to tell of what the reactor's thread cannot tell of itself."""
+        seen = reported = _NOTHING
+        while not self._stopped.is_set():
+            self._bell.wait()
+            self._stopped.wait(STUCK)
+            frame = sys._current_frames().get(self._reactor_thread)
+            call, _ = calls(frame)
+            if call[1] is None:
+                if not self.watch.armed:
+                    self._bell.clear()
+                    if self.watch.armed:  # just now
+                        self._bell.set()
+            elif _same(call, seen) and not _same(call, reported):
+                reported = call
+                self._report(call[1], "".join(traceback.format_stack(frame)[-5:]))
+            seen = call
+            del frame, call
+
+    def _report(self, entry: Callback, stack: str) -> None:
         if self.report is not None:
             try:
-                self.report(entry, taken, stack)
+                self.report(entry, STUCK, stack)
             except Exception:
                 traceback.print_exc()
 
-    # -- in the reactor thread, inside whatever it does --------------------------------------------
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        watch = self.watch
-        entry = watch.entry
-        if entry is None or frame is None:
-            return
-        taken = time.monotonic() - watch.since
-        budget = entry.budget
-        if taken < budget.per_call or watch.stuck != watch.since:
-            return
-        if _interruptible(frame, taken > budget.per_call + _PATIENCE):
-            self.raised += 1
-            raise PluginTimeout(
-                f"{budget.name} kept the reactor for more than {budget.per_call * 1000:g} ms"
-            )
+#: A guard's frame and the callback that it has called: what makes a call this one.
+_Call = tuple["FrameType | None", "Callback | None"]
+_NOTHING: Final[_Call] = (None, None)
 
 
-#: The code objects whose calls may be broken off, and a step between them and the callback.
-GUARDS: Final[set[CodeType]] = set()
-STEPS: Final[set[CodeType]] = set()
+def calls(frame: FrameType | None) -> tuple[_Call, _Call]:
+    """The innermost and the outermost call of a callback that `frame` is part of."""
+    if frame is None or frame.f_code in GUARDS:
+        return _NOTHING, _NOTHING
+    inner = outer = _NOTHING
+    at: FrameType | None = frame.f_back
+    while at is not None:
+        if at.f_code in GUARDS:
+            outer = (at, at.f_locals.get("entry"))
+            if inner is _NOTHING:
+                inner = outer
+        at = at.f_back
+    return inner, outer
 
 
-def _interruptible(frame: FrameType, patient: bool) -> bool:
-    """Is `frame` a callback's own code, or code it has called that is not the broker's?"""
-    leaf = frame
-    at: FrameType | None = frame
-    if not patient and str(leaf.f_globals.get("__name__", "")).startswith("twisted."):
+def _same(one: _Call, other: _Call) -> bool:
+    return one[0] is other[0] and one[1] is other[1] is not None
+
+
+def interruptible(frame: FrameType, impatient: bool = False) -> bool:
+    """Is `frame` a callback's own code, or code it has called that is not the broker's?
+
+    Twisted's own code is not, unless `impatient`.
+    """
+    if not impatient and str(frame.f_globals.get("__name__", "")).startswith("twisted."):
         return False
+    at: FrameType | None = frame
     while at is not None:
         code = at.f_code
         if code in GUARDS:
-            return at is not leaf
+            return at is not frame
         if code not in STEPS:
             name = str(at.f_globals.get("__name__", ""))
             if name.startswith("mqttd.") and not name.startswith(_HARMLESS):
