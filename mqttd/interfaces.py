@@ -76,6 +76,10 @@ class IAuthenticator(Interface):
     of the configuration: deadline, concurrency, circuit breaker, cache of its answers.  A module
     may narrow or widen that for itself by an attribute ``limits``, a mapping of keys of that
     table to values (seconds, numbers).
+
+    A module may say by an optional method ``concerns(client, password) -> bool``, at once, for whom
+    it is there at all: those it is not concerned with go to the next module even while its
+    circuit breaker is open.
     """
 
     def init(opts: Mapping[str, object]) -> None:
@@ -349,6 +353,23 @@ class IPluginHandle(IHooks):
 
     def figures() -> tuple[dict[str, int], dict[str, int]]:
         """The broker's counters since its start, and its gauges of now, by name."""
+
+    def hold_acknowledgements(hold: Callable[[Callable[[], None]], object] | None) -> None:
+        """Have ``hold(release)`` called for each PUBACK and PUBREC, right after its message.
+
+        Each is sent when its ``release()`` is called, in the reactor thread, and only then.  They
+        must be released in the order in which they were held (MQTT-4.6.0-2).  What was held
+        at unload can still be released.
+
+        :param hold: None ends it.
+        :raises RuntimeError: another plugin does this already.
+        """
+
+    def pause_publishers(paused: bool) -> None:
+        """Stop reading from clients that send, for as long as something cannot follow.
+
+        What was received already is still handled, at most 64 KiB per connection.
+        """
 
     def client(client_id: str) -> ClientInfo | None:
         """Who a connected client is; None if it is not connected."""
@@ -627,7 +648,8 @@ class IFabric(Interface):
     def call(peer: str, name: str, args: Mapping[str, object]) -> Deferred[Any]:
         """Call a named procedure on another node.
 
-        :param name: str; :param args: dict of plain values.
+        :param name: str.
+        :param args: dict of plain values.
         :return: a Deferred of a plain value; it fails if the peer is gone or answers with an
             error.
         """

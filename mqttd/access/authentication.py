@@ -53,6 +53,7 @@ __all__ = [
 OnRevoked: TypeAlias = Callable[[str, frozenset[str]], None]
 
 _NOT_AUTHORIZED: Final = 0x87
+_BAD_USER_NAME: Final = 0x86
 
 #: Names of the built-in modules.
 BUILT_IN: Final = ("username", "clientid", "certificate", "jwt", "scram", "anonymous")
@@ -73,6 +74,8 @@ class _Entry:
     guard: Guard
     #: it judges clients by what CONNECT shows
     checks: bool
+    #: its ``concerns``, None if it has none
+    concerns: Callable[[ClientInfo, bytes | None], bool] | None
     #: the Authentication Method it serves, "" for none
     method: str
     #: the result of its plain yes, which needs no object per client
@@ -154,7 +157,8 @@ class AuthenticationChain:
             self._drop(had)
         self._number += 1
         plain = AuthResult(True, module=name)
-        entry = _Entry(name, module, seq, self._number, guard, checks, method, plain)
+        concerns = getattr(module, "concerns", None)
+        entry = _Entry(name, module, seq, self._number, guard, checks, concerns, method, plain)
         self._entries = tuple(
             sorted((*self._entries, entry), key=lambda entry: (entry.seq, entry.number))
         )
@@ -202,7 +206,7 @@ class AuthenticationChain:
     ) -> AuthResult | Deferred[AuthResult]:
         for i in range(start, len(chain)):
             entry = chain[i]
-            if not entry.checks:
+            if not entry.checks or not _concerns(entry, client, password):
                 continue
             module = entry.module
             answer = entry.guard.ask(_Check(module, client, password), client, password)
@@ -214,7 +218,9 @@ class AuthenticationChain:
             result = self._judge(client, entry, answer)
             if result is not None:
                 return result
-        return AuthResult(False, _NOT_AUTHORIZED, "no authentication module knows this client")
+        # As for a wrong password, so that nobody can find out which names there are.
+        code = _NOT_AUTHORIZED if client.username is None else _BAD_USER_NAME
+        return AuthResult(False, code, "no authentication module knows this client")
 
     def _came(
         self,
@@ -407,7 +413,11 @@ def built_in(
 
         module = Username(reactor, on_revoked=on_revoked, on_event=on_event)
         required = "auth.username.file" in config.given
-        filled = {"file": auth.username.file, "required": required}
+        filled = {
+            "file": auth.username.file,
+            "required": required,
+            "unknown": auth.username.unknown,
+        }
     elif name == "clientid":
         from mqttd.access.clientid import Clientid
 
@@ -436,6 +446,15 @@ def built_in(
     if watch is not None and reactor is not None:
         watch()
     return cast(object, module)
+
+
+def _concerns(entry: _Entry, client: ClientInfo, password: bytes | None) -> bool:
+    if entry.concerns is None:
+        return True
+    try:
+        return entry.concerns(client, password) is not False
+    except Exception:
+        return True  # then its ``check`` is asked, whose failures are counted
 
 
 def _nothing() -> None:

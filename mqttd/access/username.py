@@ -24,7 +24,7 @@ from mqttd.access import secret_file
 from mqttd.access.passwords import Hasher, hash_password, is_hash
 from mqttd.access.secret_file import PasswordFileError, PasswordFileWarning, SecretFile
 from mqttd.interfaces import IAuthenticator
-from mqttd.types import AUTH_IGNORE, AuthVerdict, ClientInfo
+from mqttd.types import AUTH_IGNORE, AuthError, AuthVerdict, ClientInfo
 
 __all__ = [
     "PasswordFileError",
@@ -37,14 +37,17 @@ __all__ = [
     "read_users",
 ]
 
+_BAD_USER_NAME: Final = 0x86
+
 
 @implementer(IAuthenticator)
 class Username:
     """Checks user name and password against a file.
 
     Options: ``file``, its path; ``required`` (False): whether it must exist; one that need not
-    and does not holds no users.  A client without a user name is ignored, an
-    unknown user and a wrong password are refused alike.
+    and does not holds no users; ``unknown``: what an unknown user is, ``deny`` or ``ignore``.  A
+    client without a user name is ignored.  An unknown user and a wrong password are refused alike,
+    and with ``ignore`` the next module is asked as late as a refusal would come.
 
     Without a `reactor` hashes are verified in the caller's thread.  `pool` is a thread pool
     to use instead of one of its own.
@@ -65,6 +68,7 @@ class Username:
         self._on_revoked = on_revoked
         self._on_event = on_event
         self._file = SecretFile("", _expects, False)
+        self._ignores_unknown = False
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; `PasswordFileError` or OSError if that is not possible."""
@@ -75,6 +79,7 @@ class Username:
             on_change=self._changed,
             on_fault=self._fault,
         )
+        self._ignores_unknown = opts.get("unknown", "deny") == "ignore"
         self._file.reload()
 
     def watch(self) -> None:
@@ -91,7 +96,16 @@ class Username:
         """IGNORE without a user name, else OK or ERROR, later if there is a reactor."""
         if client.username is None:
             return AUTH_IGNORE
-        return self._hasher.check(self._file.names, client.username, password)
+        verdict = self._hasher.check(self._file.names, client.username, password)
+        if not self._ignores_unknown or client.username in self._file.names:
+            return verdict
+        if isinstance(verdict, Deferred):
+            return verdict.addCallback(_unknown)
+        return _unknown(verdict)
+
+    def concerns(self, client: ClientInfo, password: bytes | None) -> bool:
+        """Those with a user name."""
+        return client.username is not None
 
     def description(self) -> str:
         """The file and how many users it holds."""
@@ -109,6 +123,12 @@ class Username:
     def _fault(self, error: Exception) -> None:
         if self._on_event is not None:
             self._on_event("user file not taken", {"module": "username", "error": str(error)})
+
+
+def _unknown(verdict: AuthVerdict) -> AuthVerdict:
+    """IGNORE in place of the refusal of an unknown user; a busy broker stays busy."""
+    refused = isinstance(verdict, AuthError) and verdict.reason_code == _BAD_USER_NAME
+    return AUTH_IGNORE if refused else verdict
 
 
 def _expects(proof: str) -> str | None:

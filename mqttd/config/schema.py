@@ -738,11 +738,19 @@ class UsernameAuth(Struct, frozen=True, kw_only=True):
     file: Annotated[
         str,
         _path(
-            "File of `user:hash` lines, argon2id or as mosquitto_passwd writes them, read again when"
-            " it changes; while this key is not set the file may be missing, which means no users.",
+            "File of `user:hash` lines, argon2id or as mosquitto_passwd writes them, read again"
+            " when it changes; while this key is not set the file may be missing, which means no"
+            " users.",
             reload=True,
         ),
     ] = "users.conf"
+    unknown: Annotated[
+        Literal["deny", "ignore"],
+        _plain(
+            "What becomes of a user that is not in the file: `deny` refuses, `ignore` asks the next"
+            " module of the chain, after the time a refusal takes.",
+        ),
+    ] = "deny"
 
 
 class ClientidAuth(Struct, frozen=True, kw_only=True):

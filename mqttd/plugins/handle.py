@@ -35,6 +35,7 @@ from mqttd.codec.topic import validate_topic_name
 from mqttd.interfaces import (
     IAccessControl,
     IAuthenticator,
+    IEnhancedAuthenticator,
     IPluginHandle,
     IRepeating,
     ISubscription,
@@ -209,6 +210,7 @@ class PluginHandle:
         self._ports: dict[str, Any] = {}
         self._threads: Threads | None = None
         self._nested = 0
+        self._holds = self._pauses = False
         host.broker.hooks.adopt(budget)
 
     @property
@@ -258,7 +260,10 @@ class PluginHandle:
         self._check()
         if kind not in ("auth", "acl"):
             raise ValueError(f'kind = {kind!r}: expected "auth" or "acl"')
-        verifyObject(IAuthenticator if kind == "auth" else IAccessControl, module)
+        if kind == "acl":
+            verifyObject(IAccessControl, module)
+        elif IAuthenticator.providedBy(module) or not IEnhancedAuthenticator.providedBy(module):
+            verifyObject(IAuthenticator, module)
         guarded = _GuardedModule(self, f"{kind} {name}", module)
         self._host.broker.access.register_mod(kind, name, guarded, seq)
         self._mods.append((kind, name))
@@ -364,6 +369,20 @@ class PluginHandle:
         """See `IPluginHandle.figures`."""
         self._check()
         return self._host.broker.metrics.snapshot(), self._host.broker.stats()
+
+    def hold_acknowledgements(self, hold: Callable[[Callable[[], None]], object] | None) -> None:
+        """See `IPluginHandle.hold_acknowledgements`."""
+        self._check()
+        if self._host.broker.holding and not self._holds:
+            raise RuntimeError("another plugin holds acknowledgements already")
+        self._host.broker.hold_acknowledgements(hold)
+        self._holds = hold is not None
+
+    def pause_publishers(self, paused: bool) -> None:
+        """See `IPluginHandle.pause_publishers`."""
+        self._check()
+        self._pauses = paused
+        self._host.broker.set_congested(paused)
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -491,6 +510,10 @@ class PluginHandle:
             self._quietly(broker.access.unregister_mod, kind, name)
         if self._mods:
             broker.access_changed()
+        if self._holds:
+            broker.hold_acknowledgements(None)
+        if self._pauses:
+            broker.set_congested(False)
         for timer in list(self._timers):
             if isinstance(timer, _Repeating):
                 timer.stop()

@@ -43,6 +43,22 @@ class Backend:
         return "backend"
 
 
+@implementer(IAuthenticator)
+class Says:
+    """Answers at once."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def init(self, opts: Mapping[str, object]) -> None: ...
+
+    def check(self, client: ClientInfo, password: bytes | None) -> Any:
+        return self.answer
+
+    def description(self) -> str:
+        return "says"
+
+
 class Bench:
     """A chain of one back end, its clock, and what was reported."""
 
@@ -209,7 +225,7 @@ def test_a_module_may_narrow_its_limits(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Backend({"deadline": 0.5, "on_error": "ignore"}), deadline=5.0)
     result = bench.ask()
     bench.clock.advance(0.5)
-    assert codes(result) == [0x87]  # ignored, and nobody else knows the client
+    assert codes(result) == [0x86]  # ignored, and nobody else knows the client
 
 
 @pytest.mark.parametrize(
@@ -365,3 +381,23 @@ def test_latency_is_shown_as_a_histogram(tmp_path: Path) -> None:
         0.5: 1,
         5.0: 1,
     }
+
+
+def test_clients_a_module_is_not_there_for_get_past_its_open_breaker(tmp_path: Path) -> None:
+    class ForBob(Backend):
+        def concerns(self, client: ClientInfo, password: bytes | None) -> bool:
+            return client.client_id == "bob"
+
+    backend = ForBob()
+    bench = Bench(tmp_path, backend, Says(AUTH_OK), breaker_failures=1)
+    bench.ask(client_id="bob")
+    backend.open[0].errback(ConnectionError())
+    assert codes(bench.ask(client_id="bob"), bench.ask(client_id="eve")) == [0x88, 0]
+    assert bench.figures()["hit"] == 2
+
+
+def test_who_is_unknown_everywhere_and_who_has_a_wrong_password_see_the_same(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, Says(AUTH_IGNORE))
+    assert codes(bench.ask()) == [WRONG.reason_code]

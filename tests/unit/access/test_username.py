@@ -102,6 +102,14 @@ def test_an_unknown_user_costs_a_verification_as_dear_as_a_known_one(
     assert len(set(verified)) == 1
 
 
+def test_an_unknown_user_may_be_left_to_the_next_module(users: Path) -> None:
+    names = Username()
+    names.init({"file": str(users), "unknown": "ignore"})
+    assert names.check(client("mallory"), b"secret") is AUTH_IGNORE
+    assert isinstance(names.check(client("alice"), b"wrong"), AuthError)
+    assert names.check(client("alice"), b"secret") is AUTH_OK
+
+
 def test_a_client_without_a_user_name_is_left_to_others(users: Path) -> None:
     assert checker(users).check(client(None), b"secret") is AUTH_IGNORE
 
