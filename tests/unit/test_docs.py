@@ -30,6 +30,10 @@ PAGES = sorted(DOCS.rglob("*.md"))
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: What a reader writes while following a tutorial; tests/integration/test_plugins_story.py does too.
+TYPED = re.compile(
+    r"^<!-- (?:file|method|line): .*? -->\n```\w+\n.*?^```$", re.MULTILINE | re.DOTALL
+)
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->\n```", re.MULTILINE)
 
 
@@ -96,12 +100,13 @@ def test_every_page_is_reached_from_the_index() -> None:
 def test_programs_and_files_shown_are_files_that_exist(page: Path) -> None:
     """Programs and files are never written in a page: they are included, and so tested.
 
-    Reference pages may show fragments besides, in the language they are about.
+    Reference pages may show fragments besides, in the language they are about; what a reader is to
+    write is marked, and written by the test that follows the page.
     """
     text = page.read_text("utf-8")
     for file in INCLUDE.findall(text):
         assert ROOT / file in EXAMPLES, f"{name(page)} includes {file}, which is not an example"
-    rest = GENERATE.BLOCK.sub("", text)
+    rest = TYPED.sub("", GENERATE.BLOCK.sub("", text))
     written = [language for language, _ in FENCE.findall(rest) if language not in {"text", "sh"}]
     if page.parent == DOCS / "reference":
         written = [language for language in written if language == "python"]
