@@ -267,6 +267,9 @@ class Channel(Timer):
         try:
             while self.challenged and self.rest is not None:
                 data = bytes(self.rest)
+                if data and data[0] & 0xF0 not in (0xE0, 0xF0):
+                    # Judged by its type alone: CONNACK has no codes for what else is wrong with it.
+                    raise ProtocolViolation("a packet other than AUTH before CONNACK")
                 start, end = frame(data)
                 if max(end, len(data)) > node.settings.max_connect_size:
                     raise PacketTooLarge("more than one CONNECT may have, before CONNACK")
@@ -276,9 +279,8 @@ class Channel(Timer):
                 packet = parse_packet(data[0], data[start:end], self.version)
                 if isinstance(packet, Disconnect):
                     self.end("client disconnected")
-                elif not isinstance(packet, Auth):
-                    raise ProtocolViolation("a packet other than AUTH before CONNACK")
                 else:
+                    assert isinstance(packet, Auth)
                     self.last = node.now
                     self.challenged = False
                     node.auth(self, packet)
