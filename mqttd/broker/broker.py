@@ -125,6 +125,9 @@ class Broker(Node):
             settings.retained_max_bytes,
             settings.retained_max_payload,
         )
+        #: See `hold_acknowledgements`; acknowledgements that were released in this turn.
+        self.holder: Callable[[Callable[[], None]], object] | None = None
+        self.released: bool = False
         self.pubsub = PubSub(self, self.router, self.retainer)
         self.revision = Revision(self)
         #: The hook points somebody listens to: an unused point costs one look-up here.
@@ -153,7 +156,9 @@ class Broker(Node):
             self.settings.fast_path
             and self.settings.max_qos == 2
             and not self.settings.upgrade_qos
-            and not (self.tap_publish or self.tap_delivered or self.tap_dropped)
+            and not (self.tap_delivered or self.tap_dropped)
+            # An acknowledgement names the message that was published.
+            and not (self.tap_publish and self.tap_acked)
         )
 
     def access_changed(self) -> None:
@@ -780,18 +785,67 @@ class Broker(Node):
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
         if self.tap_publish:
-            _, changed = self.hooks.run_hooks("message.publish", (), message)
-            if changed is not message and not self._usable(changed, message):
-                self.metrics.dropped_hook += 1
-                self._message_dropped(message, "hook")
-                return 0
+            changed = self.ask_publish(message)
+            if changed is None:
+                return self.refusal
             message = changed
+        return self.route_message(message)
+
+    def ask_publish(self, message: Message) -> Message | None:
+        """Hook message.publish: None stops the message, and `refusal` is what `publish` returns."""
+        _, changed = self.hooks.run_hooks("message.publish", (), message)
+        if changed is message:
+            return message
+        self.refusal = 0
+        if isinstance(changed, int) and 0x80 <= changed <= 0xFF:
+            self.refusal = -self._refused(message, changed)
+            return None
+        if not self._usable(changed, message):
+            self.metrics.dropped_hook += 1
+            self._message_dropped(message, "hook")
+            return None
+        assert isinstance(changed, Message)
+        return changed
+
+    def route_message(self, message: Message) -> int:
+        """`publish` without asking the hooks."""
         if message.retain and message.client_id:
             self.revision.stamp(message)
         receivers = self.pubsub.publish(message)
         if receivers <= 0 and self.tap_dropped:
             self._message_dropped(message, "retained_full" if receivers else "no_subscriber")
         return receivers
+
+    def _refused(self, message: Message, code: int) -> int:
+        """A hook refuses a message with a reason code; before MQTT 5.0 no packet can say so."""
+        self.metrics.dropped_hook += 1
+        self._message_dropped(message, "hook")
+        session = self.sessions.get(message.client_id)
+        if message.qos and session is not None and not session.v5 and session.channel is not None:
+            session.channel.close(code, "message refused by a plugin")
+        return code
+
+    def hold_acknowledgements(self, hold: Callable[[Callable[[], None]], object] | None) -> None:
+        """Have ``hold(release)`` called for each acknowledgement of a PUBLISH; None ends it.
+
+        The acknowledgement is sent when `release` is called, which must be in the same order.
+        """
+        self.holder = hold
+        self.holding = hold is not None
+
+    def hold(self, channel: Channel, first: int, packet_id: int, code: int) -> None:
+        """See `Node.hold`."""
+        release = _Release(self, channel, first, packet_id, code)
+        if self.holder is None:
+            release()
+        else:
+            self.holder(release)
+
+    def set_congested(self, congested: bool) -> None:
+        """Stop reading from publishers, or go on."""
+        self.congested = congested
+        if not congested:
+            self.perform_later()
 
     def _usable(self, changed: object, message: Message) -> bool:
         """May this go on in place of `message`? What cannot be sent is no message either."""
@@ -970,6 +1024,11 @@ class Broker(Node):
         """Finish the turn's effects in a later turn."""
         self.soon(self.perform)
 
+    def flush_released(self) -> None:
+        """Write the acknowledgements that were released."""
+        self.released = False
+        self.perform()
+
     def resume_later(self, session: Session) -> None:
         """Go on with a session's retained messages in a later turn."""
         self.soon(_Drain(self, session))
@@ -1122,3 +1181,22 @@ class _Drain:
     def __call__(self) -> None:
         self.session.drain()
         self.broker.perform()
+
+
+class _Release:
+    """Sends one acknowledgement that was held; many in one turn are flushed together."""
+
+    def __init__(
+        self, broker: Broker, channel: Channel, first: int, packet_id: int, code: int
+    ) -> None:
+        self.broker = broker
+        self.channel = channel
+        self.first = first
+        self.packet_id = packet_id
+        self.code = code
+
+    def __call__(self) -> None:
+        self.channel.release(self.first, self.packet_id, self.code)
+        if not self.broker.released:
+            self.broker.released = True
+            self.broker.soon(self.broker.flush_released)

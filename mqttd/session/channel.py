@@ -231,7 +231,11 @@ class Channel(Timer):
             # Its acknowledgements cannot be written: do not read more from it.
             self.pause()
             self.thirsty = True
-        elif node.backlog > node.settings.backlog and self.state == OPEN and not self.paused:
+        elif (
+            (node.congested or node.backlog > node.settings.backlog)
+            and self.state == OPEN
+            and not self.paused
+        ):
             self.pause()
             node.stalled.append(self)
 
@@ -313,7 +317,8 @@ class Channel(Timer):
         v5: bool = self.v5
         opened: bool = self.state == OPEN
         largest: int = settings.max_packet_size if opened else settings.max_connect_size
-        fast: bool = node.fast
+        fast: bool = node.fast and not node.holding
+        hooked: bool = node.tap_publish
         by_flags: bool = node.grant_by_flags
         while n - pos >= 2:
             b0 = data[pos]
@@ -406,7 +411,14 @@ class Channel(Timer):
                     # A run: the same header, topic and properties mean the same length and route.
                     size: int = end - pos
                     run: int = 1
-                    if end + size <= n and settings.coalesce_runs:
+                    if hooked:
+                        if not self._passes(grant, data[body:end], 0, 0):
+                            metrics.messages_received_qos0 += 1
+                            pos = end
+                            if self.state != OPEN:
+                                break
+                            continue
+                    elif end + size <= n and settings.coalesce_runs:
                         prefix = data[pos:body]
                         while end + size <= n and data.startswith(prefix, end):
                             end += size
@@ -468,6 +480,11 @@ class Channel(Timer):
                         continue
                 else:
                     metrics.messages_received_qos1 += 1
+                if hooked and not self._passes(grant, data[body:end], qos, packet_id):
+                    pos = end
+                    if self.state != OPEN:
+                        break
+                    continue
                 first: Delivery | None = None
                 if sessions:
                     options = route.options
@@ -518,7 +535,8 @@ class Channel(Timer):
                 opened = True
                 v5 = self.v5
                 largest = settings.max_packet_size
-                fast = node.fast
+                fast = node.fast and not node.holding
+                hooked = node.tap_publish
                 by_flags = node.grant_by_flags
                 continue
             pos = end
@@ -819,7 +837,7 @@ class Channel(Timer):
             self._deny(packet)
             return
         if qos == 2 and not self._record_qos2(packet.packet_id):
-            self._answer(0x50, packet.packet_id, 0)
+            self._acknowledge(0x50, packet.packet_id, 0)
             return
         message = Message(
             node.next_message_id(),
@@ -832,19 +850,62 @@ class Channel(Timer):
             session.username,
             expires_at,
         )
+        self._published(qos, packet.packet_id, node.publish(message))
+
+    def _passes(self, grant: Grant, payload: bytes, qos: int, packet_id: int) -> bool:
+        """Ask the hooks of message.publish: may the packet go the fast path, as it came?
+
+        If not, what they made of it is routed and the publisher answered.
+        """
+        node = self.node
+        session = self.session
+        assert session is not None
+        message = Message(
+            node.next_message_id(),
+            grant.topic,
+            payload,
+            qos,
+            False,
+            grant.properties,
+            session.client_id,
+            session.username,
+        )
+        changed = node.ask_publish(message)
+        if changed is message and grant.route.valid and self.state == OPEN:
+            return True
+        receivers = node.refusal if changed is None else node.route_message(changed)
+        self._published(qos, packet_id, receivers)
+        return False
+
+    def _published(self, qos: int, packet_id: int, receivers: int) -> None:
+        """Acknowledge a PUBLISH that had so many receivers, or minus a reason code."""
+        session = self.session
         code = 0
-        receivers = node.publish(message)
         if receivers == 0:
-            metrics.messages_no_subscriber += 1
+            self.node.metrics.messages_no_subscriber += 1
             code = reasons.NO_MATCHING_SUBSCRIBERS
         elif receivers < 0:
-            code = -receivers  # a reason code: refused by a hook or a full store
+            code = -receivers  # refused by a hook or a full store
+        if self.state != OPEN:
+            return  # and the client was disconnected for it
         if qos == 1:
-            self._answer(0x40, packet.packet_id, code)
+            self._acknowledge(0x40, packet_id, code)
         elif qos == 2:
-            if code >= 0x80 and session.awaiting_rel is not None:
-                session.awaiting_rel.pop(packet.packet_id, None)
-            self._answer(0x50, packet.packet_id, code)
+            if code >= 0x80 and session is not None and session.awaiting_rel is not None:
+                session.awaiting_rel.pop(packet_id, None)
+            self._acknowledge(0x50, packet_id, code)
+
+    def _acknowledge(self, first: int, packet_id: int, code: int) -> None:
+        """Answer a PUBLISH now, or have the node do so when what it promises is true."""
+        if self.node.holding:
+            self.node.hold(self, first, packet_id, code)
+        else:
+            self._answer(first, packet_id, code)
+
+    def release(self, first: int, packet_id: int, code: int) -> None:
+        """Send an acknowledgement that was held, if the connection is still there."""
+        if self.state == OPEN:
+            self._answer(first, packet_id, code)
 
     def _check_offered(self, packet: Publish) -> None:
         settings = self.node.settings
@@ -864,11 +925,11 @@ class Channel(Timer):
             self.close(reasons.NOT_AUTHORIZED, "publish denied")
             return
         if packet.qos == 1:
-            self._answer(0x40, packet.packet_id, reasons.NOT_AUTHORIZED)
+            self._acknowledge(0x40, packet.packet_id, reasons.NOT_AUTHORIZED)
         elif packet.qos == 2:
             if not self.v5:
                 self._record_qos2(packet.packet_id)
-            self._answer(0x50, packet.packet_id, reasons.NOT_AUTHORIZED)
+            self._acknowledge(0x50, packet.packet_id, reasons.NOT_AUTHORIZED)
 
     # -- acknowledgements ----------------------------------------------------------------------
 

@@ -77,12 +77,18 @@ class Node:
         self.thirsty: list[Channel] = []
         #: Publishers that are not read from while the backlog is over its budget.
         self.stalled: list[Channel] = []
+        #: Something behind the broker cannot follow: publishers are not read from.
+        self.congested: bool = False
+        #: Acknowledgements of PUBLISH go through `hold`.
+        self.holding: bool = False
         #: Type of the packet that is being handled, for the log of a fault.
         self.packet_type: int = 0
         #: Grants are kept per QoS and RETAIN too, because a rule depends on them.
         self.grant_by_flags: bool = False
         self.tap_publish: bool = False
         self.tap_delivered: bool = False
+        #: What the publisher of the message that `ask_publish` stopped last is told.
+        self.refusal: int = 0
         self.tap_acked: bool = False
         self.tap_completed: bool = False
         self.tap_dropped: bool = False
@@ -104,7 +110,7 @@ class Node:
             self._flush_and_close()
             if self.thirsty:
                 self.perform_later()
-        if self.stalled and self.backlog * 2 < self.settings.backlog:
+        if self.stalled and not self.congested and self.backlog * 2 < self.settings.backlog:
             stalled = self.stalled
             self.stalled = []
             for channel in stalled:
@@ -158,6 +164,17 @@ class Node:
         """Whether the publisher of a retained message would be allowed to publish it now."""
         raise NotImplementedError
 
+    def ask_publish(self, message: Message) -> Message | None:
+        """What the hooks of message.publish make of a message; None stops it, see `refusal`.
+
+        `refusal` is then what `publish` would return.
+        """
+        raise NotImplementedError
+
+    def route_message(self, message: Message) -> int:
+        """`publish` without asking the hooks."""
+        raise NotImplementedError
+
     def subscribe(self, channel: Channel, packet: Subscribe) -> None:
         """Serve a SUBSCRIBE: SUBACK and retained messages go to the channel's output."""
         raise NotImplementedError
@@ -176,6 +193,10 @@ class Node:
 
     def resume_later(self, session: Session) -> None:
         """Call `session.drain` in a later turn."""
+        raise NotImplementedError
+
+    def hold(self, channel: Channel, first: int, packet_id: int, code: int) -> None:
+        """Call `channel.release` when this acknowledgement may go (only with `holding`)."""
         raise NotImplementedError
 
     # -- told by channels and sessions ---------------------------------------------------------
