@@ -143,11 +143,12 @@ class AclRules:
                 table.subscribe.search(asked)
         return asked.best if asked.best < len(self.rules) else -1
 
-    def covering(self, who: Who, kind: str, topic: str | None, eq: bool = False) -> list[int]:
+    def covering(self, who: Who, kind: str, topic: str | None, exact: bool) -> list[int]:
         """The rules that cover `topic` (None: all topics) and may be about all of `who`, rising.
 
-        A placeholder in `topic` is covered by the same placeholder.  For reports: the conditions
-        of the rules and whom exactly they are about is for the caller to see.
+        With `exact`, also those with ``{eq, topic}``.  A placeholder in `topic` is covered by the
+        same placeholder.  For reports: the conditions of the rules and whom exactly they are
+        about is for the caller to see.
         """
         action = Action("publish" if kind == "publish" else "subscribe")
         own = ClientInfo("%c", "%u", "", 0, "", 5, cert_common_name="${cn}")
@@ -159,7 +160,7 @@ class AclRules:
             if topic is None:
                 asked.take(side.every)
             else:
-                side.covering(asked, eq)
+                side.covering(asked, exact)
         return sorted(asked.numbers)
 
     def _around(self, who: Who) -> list[Table]:

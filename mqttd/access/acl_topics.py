@@ -201,15 +201,17 @@ class _Side:
                     self.deny = _Node(number)
                 self.deny.add(number, topic.text)
 
-    def covering(self, asked: Collecting, eq: bool) -> None:
-        """Collect the rules, of either verdict, that cover what is asked for."""
+    def covering(self, asked: Collecting, exact: bool) -> None:
+        """Collect the rules, of either verdict, that cover what is asked for.
+
+        With `exact`, those with ``eq`` too.
+        """
         asked.take(self.every)
-        if self.exact is not None:
+        if exact and self.exact is not None:
             asked.take(self.exact.get(asked.topic, []))
-        if not eq or not asked.wild:
-            for node in (self.allow, self.deny):
-                if node is not None:
-                    _covering(node, asked, 0)
+        for node in (self.allow, self.deny):
+            if node is not None:
+                _covering(node, asked, 0)
 
     def search(self, asked: Asked) -> None:
         if self.every:

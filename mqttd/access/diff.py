@@ -65,8 +65,10 @@ def diff(
             asked[Action(ACTION_SUBSCRIBE, qos), topic_filter] = "subscribed"
         for topic in topics:
             asked.setdefault((Action(ACTION_PUBLISH), topic), "publishes")
+        known = {(action.kind, topic) for action, topic in asked}
         for action, topic in _probes(changed, client):
-            asked.setdefault((action, topic), "")
+            if (action.kind, topic) not in known:
+                asked[action, topic] = ""
         for (action, topic), held in asked.items():
             was = authorization.look(client, action, topic)
             will = authorization.look(client, action, topic, rules)

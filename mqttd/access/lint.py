@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mqttd.access.acl_conf import All, And, Client, IpAddr, Or, Rule, User, Who
+from mqttd.access.acl_conf import All, And, Client, IpAddr, Or, Rule, Topic, User, Who
 from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_topics import is_template
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo, Verdict
 
 __all__ = ["Finding", "lint"]
@@ -78,16 +79,11 @@ def _shadowed(rules: AclRules, number: int, rule: Rule) -> Iterator[Finding]:
     others: list[Rule] = []
     for kind in sorted(rule.kinds):
         for topic in rule.topics or (None,):
-            text = None if topic is None else topic.text
-            for earlier in rules.covering(rule.who, kind, text, topic is not None and topic.eq):
+            for earlier in _covering(rules, rule, kind, topic):
                 if earlier >= number:
                     return
                 other = rules.rules[earlier]
                 if _includes(other.who, rule.who) and _conditions(other, rule, kind):
-                    # A deny rule touches filters that an allow rule must cover: those remain.
-                    if kind == ACTION_SUBSCRIBE and other.allow and not rule.allow:
-                        if topic is None or not topic.eq:
-                            continue
                     others.append(other)
                     break
             else:
@@ -102,6 +98,41 @@ def _shadowed(rules: AclRules, number: int, rule: Rule) -> Iterator[Finding]:
         yield Finding("shadowed", f"never decides: all of it is {word} before", rule, first)
     else:
         yield Finding("shadowed", "never decides: earlier rules decide all of it", rule, first)
+
+
+def _covering(rules: AclRules, rule: Rule, kind: str, topic: Topic | None) -> list[int]:
+    """The rules that decide whatever `rule` would decide because of `topic`, rising."""
+    if topic is None:
+        return rules.covering(rule.who, kind, None, False)
+    if topic.eq:
+        # As a filter to publish to it is no topic name, and matches nothing.
+        return rules.covering(rule.who, kind, topic.text, True)
+    if rule.allow:
+        return rules.covering(rule.who, kind, topic.text, not set("+#") & set(topic.text))
+    # A deny rule touches filters that are wider than its topic, which an allow rule must cover;
+    # and with a value that must not stand in a topic, it denies all that begins as it does.
+    exact = kind == ACTION_PUBLISH and not set("+#") & set(topic.text)
+    text: str | None = topic.text
+    same: list[int] = []
+    words = topic.text.split("/")
+    at = next((i for i, word in enumerate(words) if is_template(word)), -1)
+    if at >= 0:
+        text = "/".join([*words[:at], "#"]) if at else None
+        same = [
+            number
+            for number in rules.covering(rule.who, kind, topic.text, False)
+            if any(each.text == topic.text for each in rules.rules[number].topics or ())
+            and not rules.rules[number].allow
+        ]
+    found = rules.covering(rule.who, kind, text, exact and at < 0)
+    if kind == ACTION_SUBSCRIBE:
+        found = [number for number in found if _is_denial(rules.rules[number])]
+    return sorted({*found, *same})
+
+
+def _is_denial(rule: Rule) -> bool:
+    """Whether a rule that covers a topic decides wider filters too."""
+    return rule.topics is None or not rule.allow
 
 
 def _conditions(other: Rule, rule: Rule, kind: str) -> bool:
@@ -145,7 +176,7 @@ def _wide(rules: AclRules, rule: Rule) -> Iterator[Finding]:
         if rule.topics is None:
             if _unconditional(rule):
                 yield Finding("wide", "everybody may do this with every topic, $SYS too", rule)
-        elif any(topic.text == "#" and not topic.eq for topic in rule.topics):
+        elif any(topic.text in ("#", "+/#") and not topic.eq for topic in rule.topics):
             yield Finding("wide", 'everybody may do this with "#"', rule)
     if isinstance(rule.who, User) and rule.who.name in ("all", "*", "+", "#", "%u"):
         yield Finding("wide", f'is about a user called "{rule.who.name}"; everybody is: all', rule)
