@@ -273,7 +273,7 @@ def may_connect(origin: str | None, host: str, origins: tuple[str, ...]) -> bool
     >>> may_connect("https://evil.example", "127.0.0.1:8083", ())
     False
     """
-    if origin is None or "*" in origins:
+    if not origin or "*" in origins:
         return True
     if origins:
         return origin.rstrip("/").lower() in {item.rstrip("/").lower() for item in origins}

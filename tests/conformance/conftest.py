@@ -1,7 +1,9 @@
 """Fixtures of the conformance suite: brokers with settings, and a bench to build clients at.
 
 Set MQTTD_CONFORMANCE_PORT to run the suite against a broker that already listens on that port;
-tests that need settings of their own are then skipped.
+tests that need settings of their own are then skipped. Set MQTTD_CONFORMANCE_DOOR to `ssl`, `ws`,
+`wss` or `unix` (with `:twisted` behind it for Twisted's transports) to run the whole suite through
+such a listener; without it the suite runs over plain TCP, and part 8 through every door.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +22,10 @@ from tests.conformance.statements import STATEMENTS
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.doors import Door, dial, doors_of, write_certificates
 
+DOOR = os.environ.get("MQTTD_CONFORMANCE_DOOR", "tcp")
+_doors: dict[Path, Door] = {}
 _serial = itertools.count(int(time.time() * 10) % 36**5)
 
 
@@ -38,6 +44,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("version", versions, ids=[f"v{v if v == 5 else '311'}" for v in versions])
 
 
+def door_of(broker: Broker) -> Door | None:
+    """The door that MQTTD_CONFORMANCE_DOOR names, at this broker; None for plain TCP."""
+    kind = DOOR.partition(":")[0]
+    if DOOR == "tcp" or broker.directory is None:
+        return None
+    if broker.directory not in _doors:
+        _doors[broker.directory] = doors_of(broker)[f"{kind}:door"]
+    return _doors[broker.directory]
+
+
 class Bench:
     """A place to build clients of one protocol version, with names no other test uses."""
 
@@ -47,10 +63,23 @@ class Bench:
         self.version = version
         self.tag = tag or _base36(next(_serial))
         self._clients: list[RawClient] = []
+        self.door: Door | None = None
+
+    def through(self, door: Door | None) -> Bench:
+        """This bench, its clients coming in by a door of the broker."""
+        self.door = door
+        return self
+
+    def dial(self) -> Any:
+        """A connection by the bench's door; None where that is plain TCP."""
+        if self.door is None:
+            return None
+        assert self.broker.directory is not None
+        return dial(self.door, self.broker.directory / "etc" / "certs")
 
     def at(self, broker: Broker) -> Bench:
         """The same bench at another broker."""
-        other = Bench(broker, self.version, self.tag)
+        other = Bench(broker, self.version, self.tag).through(door_of(broker))
         other._clients = self._clients
         return other
 
@@ -63,8 +92,8 @@ class Bench:
         return f"{self.tag}{name}"
 
     def open(self, version: int | None = None) -> RawClient:
-        """A TCP connection that has sent nothing yet."""
-        client = RawClient(self.port, version or self.version)
+        """A connection that has sent nothing yet."""
+        client = RawClient(self.port, version or self.version, sock=self.dial())
         self._clients.append(client)
         return client
 
@@ -123,6 +152,7 @@ def broker_with(
 ) -> Iterator[Callable[..., Broker]]:
     """Brokers with settings, one process for each set of settings in a session."""
     running: dict[str, Broker] = {}
+    kind, _, transport = DOOR.partition(":")
 
     def start(**overrides: Any) -> Broker:
         if external_port:
@@ -130,7 +160,13 @@ def broker_with(
         key = repr(sorted(overrides.items()))
         broker = running.get(key)
         if broker is None or (broker.process and broker.process.poll() is not None):
-            broker = running[key] = start_broker(tmp_path_factory.mktemp("broker"), **overrides)
+            folder = tmp_path_factory.mktemp("broker")
+            if kind != "tcp" or transport:
+                write_certificates(folder / "etc" / "certs")
+                where = {"path": str(folder / "s")} if kind == "unix" else {"bind": "127.0.0.1:0"}
+                door = {kind: {"door": {**where, "transport": transport or "engine"}}}
+                overrides = {**overrides, "listener": {**overrides.get("listener", {}), **door}}
+            broker = running[key] = start_broker(folder, **overrides)
         return broker
 
     yield start
@@ -157,7 +193,7 @@ def ours(external_port: int) -> None:
 @pytest.fixture
 def bench(broker: Broker, version: int) -> Iterator[Bench]:
     """A bench at the shared broker."""
-    made = Bench(broker, version)
+    made = Bench(broker, version).through(door_of(broker))
     yield made
     made.close()
 

@@ -1,9 +1,9 @@
 """Certificates for tests: an authority, servers, clients, a revocation list, made in milliseconds.
 
-    authority = Authority()
-    authority.write(folder)                         ca.crt, ca.crl
-    authority.server("localhost").write(folder, "server")       server.crt, server.key
-    authority.client("device-7").write(folder, "client")        client.crt, client.key
+authority = Authority()
+authority.write(folder)                         ca.crt, ca.crl
+authority.server("localhost").write(folder, "server")       server.crt, server.key
+authority.client("device-7").write(folder, "client")        client.crt, client.key
 """
 
 from __future__ import annotations

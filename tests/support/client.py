@@ -14,6 +14,7 @@ the order they came.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -31,16 +32,21 @@ CLOSED: Final = None
 class RawClient:
     """One TCP connection to a broker.
 
-    `port` is on loopback; `version` (4 or 5, or 3 for MQTT 3.1) decides how packets are written and
-    read. Attributes: `connack`, the broker's answer to `connect`; `aliases`, the topic aliases the
-    broker has set on this connection.
+    `port` is on loopback, `sock` a connection that is there already (see `tests.support.doors`);
+    `version` (4 or 5, or 3 for MQTT 3.1) decides how packets are written and read. Attributes:
+    `connack`, the broker's answer to `connect`; `aliases`, the topic aliases the broker has set on
+    this connection.
     """
 
-    def __init__(self, port: int, version: int = mq.V311, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self, port: int, version: int = mq.V311, deadline: float = DEADLINE, sock: Any = None
+    ) -> None:
         self.version = version
         self.deadline = deadline
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=deadline)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock: Any = sock
+        if sock is None:
+            self.sock = socket.create_connection(("127.0.0.1", port), timeout=deadline)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connack: Packet | None = None
         self.aliases: dict[int, str] = {}
         self.closed = False
@@ -56,7 +62,7 @@ class RawClient:
         try:
             self.sock.settimeout(self.deadline)
             self.sock.sendall(b"".join(parts))
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             pass
 
     def send_slowly(self, data: bytes) -> None:
