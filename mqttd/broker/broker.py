@@ -793,7 +793,8 @@ class Broker(Node):
 
     def ask_publish(self, message: Message) -> Message | None:
         """Hook message.publish: None stops the message, and `refusal` is what `publish` returns."""
-        _, changed = self.hooks.run_hooks("message.publish", (), message)
+        result: Any = self.hooks.run_hooks("message.publish", (), message)
+        changed: object = result[1]
         if changed is message:
             return message
         self.refusal = 0

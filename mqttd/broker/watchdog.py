@@ -194,15 +194,18 @@ class Watchdog:
             frame = sys._current_frames().get(self._reactor_thread)
             call, _ = calls(frame)
             if call[1] is None:
-                if not self.watch.armed:
-                    self._bell.clear()
-                    if self.watch.armed:  # just now
-                        self._bell.set()
+                self._rest()
             elif _same(call, seen) and not _same(call, reported):
                 reported = call
                 self._report(call[1], "".join(traceback.format_stack(frame)[-5:]))
             seen = call
             del frame, call
+
+    def _rest(self) -> None:
+        """Nothing to look at: wait until `arm`, unless it was called just now."""
+        self._bell.clear()
+        if self.watch.armed:
+            self._bell.set()
 
     def _report(self, entry: Callback, stack: str) -> None:
         if self.report is not None:

@@ -39,7 +39,9 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
+from mqttd.session.message import Message
 from mqttd.session.settings import Settings
+from mqttd.types import OK, STOP, HookResult
 from tests.support.memory import MemoryBroker, MemoryClient
 
 CLIENTS = 4
@@ -225,12 +227,16 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 class Stage:
     """Plays a story on one broker and keeps what every client received."""
 
-    def __init__(self, story: Story, **switches: bool) -> None:
+    def __init__(
+        self, story: Story, hook: Callable[..., Any] | None = None, **switches: bool
+    ) -> None:
         configured = Settings()
         for name, value in (story.twist | switches).items():
             assert hasattr(configured, name), name
             setattr(configured, name, value)
         self.node = MemoryBroker(configured)
+        if hook is not None:
+            self.node.hooks.hook("message.publish", hook)
         self.story = story
         self.output: list[bytearray] = [bytearray() for _ in range(CLIENTS)]
         #: Received packets, one list per connection, packet ids by order of delivery.
@@ -361,6 +367,31 @@ def test_every_path_gives_the_same_bytes(
     slow = Stage(story, **switches).play()
     assert view(fast) == view(slow)
     assert fast.state() == slow.state()
+
+
+def changes(message: Message) -> HookResult:
+    """Something of everything that a callback may do."""
+    return {
+        b"x": OK(message.replace(payload=b"changed")),
+        b"yz": OK(message.replace(qos=0)),
+        b"001": STOP(None),
+        b"002": OK(message.replace(topic="b")),
+    }.get(message.payload, OK)
+
+
+@pytest.mark.parametrize("hook", [lambda message: None, changes], ids=["noop", "changes"])
+@settings(max_examples=100, deadline=None)
+@given(story=stories())
+def test_every_path_gives_the_same_bytes_to_hooks_too(
+    story: Story, hook: Callable[..., Any]
+) -> None:
+    """A callback at message.publish sees each message, and what it answers holds on every path."""
+    fast = Stage(story, hook).play()
+    slow = Stage(story, hook, fast_path=False).play()
+    assert with_numbers(fast) == with_numbers(slow)
+    assert fast.state() == slow.state()
+    dropped = [stage.node.broker.metrics.dropped_hook for stage in (fast, slow)]
+    assert dropped[0] == dropped[1]
 
 
 def test_a_broker_without_hooks_takes_the_fast_path() -> None:
