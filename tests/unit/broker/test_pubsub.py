@@ -84,6 +84,21 @@ def test_many_retained_messages_make_no_queue(retaining: MemoryBroker) -> None:
     client.drop()
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_retained_message_that_has_no_room_waits_and_the_others_behind_it(qos: int) -> None:
+    """Its place in the queue is new to the replay under way (compiled, that was a crash)."""
+    node = node_with(high_watermark=500, low_watermark=400)
+    for name in "abcdef":
+        node.broker.publish_text(f"r/{name}", bytes(300), 2, True)
+    client = node.connect("c", room=0)
+    client.send(Subscribe(1, [Subscription("r/+", qos)]))
+    assert client.session.mqueue is not None and client.session.replays
+    got: list[str] = []
+    for _ in range(20):
+        got += [packet.topic for packet in client.published()]
+    assert sorted(got) == ["r/a", "r/b", "r/c", "r/d", "r/e", "r/f"]
+
+
 def node_with(**settings: object) -> MemoryBroker:
     offered = Settings()
     for name, value in settings.items():
