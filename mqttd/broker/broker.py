@@ -496,7 +496,8 @@ class Broker(Node):
             properties = changed if channel.v5 else None
         channel.accept(session, present, properties)
         self._run("session.resumed" if present else "session.created", session)
-        self._run("client.connected", session)
+        if "client.connected" in self.points:
+            self.hooks.run_hooks("client.connected", (client,))
 
     def remember(self, session: Session, client: ClientInfo) -> None:
         """Keep of a client what access control cannot find out again."""

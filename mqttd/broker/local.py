@@ -258,7 +258,15 @@ def publish(
 
 
 def republish(broker: Broker, message: Message) -> int:
-    """Route a message that is there already, with its id and expiry; returns as `publish`."""
+    """Route a message that is there already, with its id and expiry; returns as `publish`.
+
+    One that has expired meanwhile is dropped.
+    """
+    if message.expires_at and message.expires_at <= broker.now:
+        broker.metrics.dropped_expired += 1
+        if broker.tap_dropped:
+            broker._message_dropped(message, "expired")
+        return 0
     # Whoever made the list non-empty performs it at the end of the turn.
     quiet = not broker.dirty
     receivers = broker.publish(message)

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
@@ -66,7 +67,7 @@ from mqttd.session.settings import Settings
 from mqttd.testing.plugin import LoadedPlugin, patient
 from mqttd.testing.plugin import load as load_plugin
 from mqttd.transports.stream import StreamEdge
-from mqttd.types import Action, ClientInfo, Verdict
+from mqttd.types import Action, AuthResult, ClientInfo, Verdict
 
 __all__ = ["MemoryBroker", "MemoryClient", "NotConnected", "Wire"]
 
@@ -378,7 +379,7 @@ class MemoryBroker:
         self.unread: dict[Wire, MemoryClient] = {}
         self.hooks = Hooks(on_error=self._hook_failed, clock=self.clock)
         self.config = _open_config()
-        self.access = AccessControl(self.config, self.clock, on_error=self._module_failed)
+        self.access = _Access(self.config, self.clock, on_error=self._module_failed)
         self._denied = _Denied()
         self.broker = Broker(
             self.settings,
@@ -554,6 +555,18 @@ class MemoryBroker:
         self.faults.append((f"{kind} {name}", error))
 
 
+class _Access(AccessControl):
+    """The real one, which lets everybody in until there is a module to ask."""
+
+    def authenticate(
+        self, client: ClientInfo, password: bytes | None
+    ) -> AuthResult | Deferred[AuthResult]:
+        """As `AccessControl.authenticate`."""
+        if any(entry["kind"] == "auth" for entry in self.describe()):
+            return super().authenticate(client, password)
+        return AuthResult(True)
+
+
 @implementer(IAccessControl)
 class _Denied:
     """Access control that forbids a set of topics."""
@@ -584,7 +597,7 @@ def _open_config() -> Any:
     replace = msgspec.structs.replace
     return replace(
         config,
-        auth=replace(config.auth, chain=("anonymous",), anonymous="always"),
+        auth=replace(config.auth, chain=()),
         acl=replace(config.acl, file=os.devnull, nomatch="allow"),
         sys=replace(config.sys, interval=0.0),
     )

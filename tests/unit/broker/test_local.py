@@ -218,3 +218,16 @@ def test_no_client_sees_it_or_takes_it_over(node: MemoryBroker) -> None:
     node.connect("test").send(Publish("t", b"x"))
     node.run_soon()
     assert heard.texts() == ["t x"]
+
+
+def test_what_expired_meanwhile_is_not_routed_again(node: MemoryBroker) -> None:
+    heard = Heard()
+    local.subscribe(node.broker, "test", "t", heard.append)
+    reasons: list[str] = []
+    node.hooks.hook("message.dropped", lambda client, reason, message: reasons.append(reason))
+    message = Message(1, "t", b"x", expires_at=node.now + 1000)
+    assert local.republish(node.broker, message) == 1
+    node.advance(2000)
+    assert local.republish(node.broker, message) == 0
+    assert len(heard) == 1
+    assert reasons == ["expired"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from zope.interface import implementer
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Subscription, Will
+from mqttd.interfaces import IAuthenticator
 from mqttd.testing import HookRecorder, MemoryBroker, NotConnected
 from mqttd.types import OK, AuthError
 
@@ -145,3 +147,23 @@ def test_what_never_rests_is_found(node: MemoryBroker, monkeypatch: pytest.Monke
     node.clock.callLater(0, again)
     with pytest.raises(AssertionError, match="does not come to rest"):
         node.settle()
+
+
+def test_everybody_may_connect_until_a_module_is_asked(node: MemoryBroker) -> None:
+    assert not node.connect("alice", username="al", password=b"any").closed
+
+    @implementer(IAuthenticator)
+    class Nobody:
+        def init(self, opts: object) -> None:
+            pass
+
+        def check(self, client: object, password: object) -> AuthError:
+            return AuthError("nobody may")
+
+        def description(self) -> str:
+            return "lets nobody in"
+
+    node.access.register_mod("auth", "nobody", Nobody())
+    assert node.connect("bob").closed
+    node.access.unregister_mod("auth", "nobody")
+    assert not node.connect("bob").closed

@@ -1,0 +1,134 @@
+"""delayed: messages wait for their time, within bounds, under the rights of their real topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Will
+from mqttd.testing import HookRecorder, MemoryBroker, PluginConformance
+from mqttd_plugins.delayed import delayed
+from mqttd_plugins.delayed.plugin import BATCH, parse
+
+
+class TestConformance(PluginConformance):
+    plugin = delayed
+
+
+@pytest.fixture
+def node() -> MemoryBroker:
+    return MemoryBroker()
+
+
+@pytest.mark.parametrize(
+    ("topic", "parsed"),
+    [
+        ("$delayed/5/a", (5, "a")),
+        ("$delayed/0/a/b", (0, "a/b")),
+        ("$delayed/4294967//a", (4294967, "/a")),
+        ("$delayed/5/", None),
+        ("$delayed/5", None),
+        ("$delayed//a", None),
+        ("$delayed/-1/a", None),
+        ("$delayed/1.5/a", None),
+        ("$delayed/٣/a", None),
+        ("$delayed/99999999/a", None),
+        ("$delayed/1/$delayed/1/a", None),
+        ("$delayed/1/$SYS/broker/version", None),
+    ],
+)
+def test_topics(topic: str, parsed: tuple[int, str] | None) -> None:
+    assert parse(topic) == parsed
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_comes_when_it_is_time(node: MemoryBroker, qos: int) -> None:
+    loaded = node.load(delayed)
+    bob = node.connect("bob")
+    bob.subscribe("lamp/#", "$delayed/#", qos=2)
+    node.connect("alice").publish(
+        "$delayed/10/lamp/off", b"x", qos, properties={prop.CONTENT_TYPE: "text/plain"}
+    )
+    seen = HookRecorder(node.hooks, "message.publish")
+    node.advance(9.5)
+    assert not bob.messages()
+    assert loaded.metrics()["waiting"] == 1
+    assert "1 messages wait" in loaded.command("status")
+    node.advance(1)
+    (message,) = bob.messages()
+    assert (message.topic, message.payload, message.qos) == ("lamp/off", b"x", qos)
+    assert message.properties == {prop.CONTENT_TYPE: "text/plain"}
+    assert seen.only("message.publish").acc.client_id == "alice"
+    metrics = loaded.metrics()
+    assert (metrics["waiting"], metrics["waiting_bytes"], metrics["published_total"]) == (0, 0, 1)
+
+
+def test_order_is_by_time_then_arrival(node: MemoryBroker) -> None:
+    node.load(delayed)
+    heard = node.subscribe("#")
+    alice = node.connect("alice")
+    for seconds, name in ((3, "c"), (1, "a"), (3, "d"), (2, "b"), (0, "now")):
+        alice.publish(f"$delayed/{seconds}/{name}", b"", 1)
+    node.advance(5)
+    assert [message.topic for message in heard] == ["now", "a", "b", "c", "d"]
+
+
+def test_many_at_once_come_in_batches(node: MemoryBroker) -> None:
+    node.load(delayed)
+    heard = node.subscribe("t")
+    alice = node.connect("alice")
+    for number in range(3 * BATCH):
+        alice.publish("$delayed/1/t", b"%d" % number)
+    node.advance(2)
+    assert [message.payload for message in heard] == [b"%d" % n for n in range(3 * BATCH)]
+
+
+def test_the_right_is_that_to_the_real_topic(node: MemoryBroker) -> None:
+    node.deny("secret")
+    node.load(delayed, {"max_delay": 100})
+    alice = node.connect("alice")
+    assert alice.publish("$delayed/1/secret", b"x", 1) == 0x87
+    assert alice.publish("$delayed/1/public", b"x", 1) != 0x87
+    assert alice.publish("$delayed/101/public", b"x", 1) == 0x87
+    assert alice.publish("$delayed/x/public", b"x", 1) == 0x87
+    will = node.connect("bob", will=Will("$delayed/1/secret", b"x"))
+    assert will.closed
+    heard = node.subscribe("#")
+    node.advance(3)
+    assert [message.topic for message in heard] == ["public"]
+
+
+def test_bounds_hold_and_refusals_are_counted(node: MemoryBroker) -> None:
+    loaded = node.load(delayed, {"max_messages": 3, "max_bytes": 2000})
+    alice = node.connect("alice")
+    alice.publish("$delayed/1/t", bytes(2000))
+    for _ in range(5):
+        alice.publish("$delayed/1/t", b"x")
+    metrics = loaded.metrics()
+    assert (metrics["waiting"], metrics["refused_total"]) == (3, 3)
+    assert metrics["waiting_bytes"] <= 2000
+    node.advance(2)
+    alice.publish("$delayed/1/t", b"x")
+    assert loaded.metrics()["waiting"] == 1
+
+
+def test_retained_and_expiring_messages_stay_so(node: MemoryBroker) -> None:
+    node.load(delayed)
+    alice = node.connect("alice")
+    alice.publish("$delayed/5/kept", b"x", 1, True)
+    expiry = {prop.MESSAGE_EXPIRY_INTERVAL: 3}
+    alice.publish("$delayed/5/old", b"x", 1, properties=expiry)
+    old = node.connect("bob")
+    old.subscribe("old", qos=1)
+    node.advance(6)
+    assert [message.topic for message in node.subscribe("kept")] == ["kept"]
+    assert not old.messages(), "it expired while it waited"
+
+
+def test_unloading_drops_what_waits(node: MemoryBroker) -> None:
+    loaded = node.load(delayed)
+    heard = node.subscribe("t")
+    node.connect("alice").publish("$delayed/1/t", b"x")
+    loaded.unload()
+    node.advance(3)
+    assert not heard

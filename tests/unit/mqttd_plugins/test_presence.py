@@ -1,0 +1,79 @@
+"""presence: who came and who went, as EMQ tells it, below a level that is the client's own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.testing import MemoryBroker, PluginConformance
+from mqttd_plugins.presence import presence
+from mqttd_plugins.presence.plugin import level_of
+
+
+class TestConformance(PluginConformance):
+    plugin = presence
+
+
+def test_connecting_and_leaving_is_told() -> None:
+    node = MemoryBroker()
+    loaded = node.load(presence)
+    heard = node.subscribe("$SYS/brokers/+/clients/#")
+    alice = node.connect("alice", username="al", keep_alive=30, peer=("192.0.2.1", 4711))
+    node.advance(5)
+    alice.disconnect()
+    came, went = heard
+    assert came.topic == "$SYS/brokers/memory/clients/alice/connected"
+    assert went.topic == "$SYS/brokers/memory/clients/alice/disconnected"
+    notice = json.loads(came.payload)
+    assert notice["clientid"] == "alice"
+    assert notice["username"] == "al"
+    assert notice["ipaddress"] == "192.0.2.1"
+    assert (notice["proto_name"], notice["proto_ver"], notice["keepalive"]) == ("MQTT", 5, 30)
+    assert notice["connack"] == 0 and notice["clean_start"] is True
+    gone = json.loads(went.payload)
+    assert gone["disconnected_at"] - gone["connected_at"] == 5000
+    assert gone["connected_at"] == notice["connected_at"] == notice["ts"]
+    assert gone["reason"]
+    assert loaded.metrics() == {"notices_total": 2.0}
+
+
+def test_notices_can_be_kept_and_made_anonymous() -> None:
+    node = MemoryBroker()
+    node.load(presence, {"retain": True, "qos": 1, "identity": False})
+    node.connect("alice", username="al")
+    (notice,) = node.subscribe("$SYS/brokers/#")
+    assert notice.retain and notice.qos == 1
+    assert not {"username", "ipaddress"} & json.loads(notice.payload).keys()
+
+
+@pytest.mark.parametrize(
+    "client_id", ["a/connected", "../x", "+", "#", "a+b#c", "%2F", "ü☃", "x" * 200]
+)
+def test_no_client_id_leaves_its_level(client_id: str) -> None:
+    node = MemoryBroker()
+    node.load(presence)
+    heard = node.subscribe("$SYS/brokers/+/clients/+/connected")
+    assert node.connect(client_id).connack is not None
+    (notice,) = heard
+    assert notice.topic.count("/") == 5
+    assert json.loads(notice.payload)["clientid"] == client_id
+    assert not node.faults
+
+
+def test_levels_are_one_to_one() -> None:
+    names = ["a", "a/b", "a%2Fb", "a+b", "a#b", "%", ""]
+    assert len({level_of(name) for name in names}) == len(names)
+
+
+def test_a_takeover_ends_with_the_client_present() -> None:
+    node = MemoryBroker()
+    node.load(presence)
+    heard = node.subscribe("$SYS/brokers/#")
+    expiry = {prop.SESSION_EXPIRY_INTERVAL: 60}
+    node.connect("alice", properties=dict(expiry))
+    node.connect("alice", clean_start=False, properties=dict(expiry)).disconnect()
+    events = [message.topic.rpartition("/")[2] for message in heard]
+    assert events[0] == "connected" and events[-1] == "disconnected"
+    assert events.count("connected") == 2
