@@ -101,6 +101,42 @@ class _GuardedModule:
         return guarded
 
 
+@implementer(IResource)
+class _GuardedResource:
+    """A route of a plugin, called on its budget; one that fails answers 500."""
+
+    def __init__(self, handle: PluginHandle, resource: Any) -> None:
+        self._handle = handle
+        self._resource = resource
+
+    @property
+    def isLeaf(self) -> bool:
+        """Whether it looks at the rest of the path itself."""
+        return bool(self._resource.isLeaf)
+
+    def putChild(self, path: bytes, child: Any) -> None:
+        """As the resource itself does."""
+        self._resource.putChild(path, child)
+
+    def getChildWithDefault(self, name: bytes, request: Any) -> Any:
+        """The child, guarded too."""
+        child = self._call(self._resource.getChildWithDefault, name, request)
+        return self if child is None else _GuardedResource(self._handle, child)
+
+    def render(self, request: Any) -> Any:
+        """What the resource answers."""
+        answer = self._call(self._resource.render, request)
+        if answer is None and not (request.finished or request.startedWriting):
+            request.setResponseCode(500)
+            request.setHeader(b"content-type", b"text/plain; charset=utf-8")
+            budget = self._handle.budget
+            return f"plugin {budget.name} is {budget.state}: {budget.last_error}\n".encode()
+        return answer if answer is not None else b""
+
+    def _call(self, f: Callable[..., Any], *args: Any) -> Any:
+        return self._handle._guard("route", f, args)
+
+
 class _Timer:
     """A call that is due: the plugin's own or one round of `call_every`."""
 
@@ -428,7 +464,7 @@ class PluginHandle:
         if path in _RESERVED:
             raise ValueError(f"path = {path!r}: the broker serves that itself")
         verifyObject(IResource, resource)
-        self.routes[path] = resource
+        self.routes[path] = _GuardedResource(self, resource)
 
     def add_command(self, name: str, function: Callable[[list[str]], Any], help: str = "") -> None:
         """See `IPluginHandle.add_command`."""

@@ -120,16 +120,15 @@ def resolve(dotted: str) -> Any:
 Modules = dict[str, ModuleType]
 
 
-def forget(plugin: Plugin) -> Modules:
+def forget(plugin: Plugin, others: Iterable[Plugin] = ()) -> Modules:
     """Take the plugin's modules out of Python, so that the next import reads their files anew.
 
     Returns them for `restore`. They are those of its declaration and of the top package of its
-    factory and of its schema.
+    factory and of its schema, unless one of the `others` has it too.
     """
-    tops = {_top(plugin.module), _top(plugin.declaration.factory)}
-    if plugin.declaration.config_schema is not None:
-        tops.add(_top(plugin.declaration.config_schema))
-    tops -= {"", "mqttd", _PACKAGE}
+    tops = _tops(plugin)
+    for other in others:
+        tops -= _tops(other)
     dropped: Modules = {}
     for name, module in list(sys.modules.items()):
         if any(name == top or name.startswith(f"{top}.") for top in tops):
@@ -147,9 +146,9 @@ def forget(plugin: Plugin) -> Modules:
     return dropped
 
 
-def restore(plugin: Plugin, modules: Modules) -> None:
+def restore(plugin: Plugin, modules: Modules, others: Iterable[Plugin] = ()) -> None:
     """Undo `forget`: the new code cannot be used."""
-    forget(plugin)
+    forget(plugin, others)
     sys.modules.update(modules)
     for name, module in modules.items():
         parent, _, last = name.rpartition(".")
@@ -236,6 +235,13 @@ def _file_of(module: str) -> str:
             if os.path.exists(os.path.join(folder, path)):
                 return os.path.join(folder, path)
     return module
+
+
+def _tops(plugin: Plugin) -> set[str]:
+    """Where the modules of a plugin are."""
+    declaration = plugin.declaration
+    names = (plugin.module, declaration.factory, declaration.config_schema or "")
+    return {_top(name) for name in names} - {"", "mqttd", _PACKAGE}
 
 
 def _top(dotted: str) -> str:

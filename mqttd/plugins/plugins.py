@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -262,7 +262,7 @@ class Plugins:
             raise PluginError(f"plugin {name!r} is {known.state} already")
         plugin = _get(self._discover(), name)
         if known is not None:
-            forget(plugin)
+            forget(plugin, self._others(name))
             plugin = _get(self._discover(), name)
         active = self._active[name] = _Active(plugin)
         try:
@@ -362,7 +362,7 @@ class Plugins:
         await self._take_out(active)
         self._active.pop(name, None)
         self._remember(name, False)
-        forget(active.plugin)
+        forget(active.plugin, self._others(name))
         self.log.info("plugin {name} unloaded", name=name)
 
     async def _take_out(self, active: _Active) -> None:
@@ -409,18 +409,22 @@ class Plugins:
             raise PluginError(f"plugin {name!r} is {active.state}")
         active.state = LOADING  # nobody else may start anything with it meanwhile
         old = active.plugin
-        modules = forget(old)
+        modules = forget(old, self._others(name))
         try:
             new = _get(self._discover(), name)
             settings = await self._import(lambda: self._settings(new))
             factory = await self._import(lambda: resolve(new.declaration.factory))
         except PluginError as error:
-            restore(old, modules)
+            restore(old, modules, self._others(name))
             active.state = LOADED
             raise PluginError(f"the old plugin {name!r} stays loaded: {error}") from None
         await self._take_out(active)
         active = self._active[name] = _Active(new)
         await self._start(active, factory, settings)
+
+    def _others(self, name: str) -> Iterator[Plugin]:
+        """The loaded plugins but this one."""
+        return (active.plugin for other, active in self._active.items() if other != name)
 
     # -- files -----------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: What a reader writes while following a tutorial; tests/integration/test_plugins_story.py does too.
+#: What a reader of a tutorial writes; tests/integration/test_plugins_story.py does as well.
 TYPED = re.compile(
     r"^<!-- (?:file|method|line): .*? -->\n```\w+\n.*?^```$", re.MULTILINE | re.DOTALL
 )

@@ -486,3 +486,27 @@ def test_a_thousand_times_loaded_and_unloaded_nothing_grows(node: Node, tmp_path
     assert after[-1] - before[-1] < 100
     node.publish("a/b", b"still there")
     assert [message.payload for message in alice.messages()] == [b"still there"]
+
+
+def test_code_that_two_plugins_share_stays_while_one_of_them_uses_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = node.directory / "shared"
+    shared.mkdir()
+    (shared / "acme_shared.py").write_text(
+        "from zope.interface import implementer\n"
+        "from mqttd.interfaces import IPlugin\n"
+        "@implementer(IPlugin)\n"
+        "class Plugin:\n"
+        "    def load(self, handle, config): ...\n"
+        "    def unload(self): ...\n"
+    )
+    monkeypatch.syspath_prepend(shared)
+    for name in ("one", "two"):
+        node.write(name, "", factory="acme_shared:Plugin")
+        node.load(name)
+    module = sys.modules["acme_shared"]
+    result_of(node.plugins.unload("one"))
+    assert sys.modules["acme_shared"] is module
+    result_of(node.plugins.unload("two"))
+    assert "acme_shared" not in sys.modules
