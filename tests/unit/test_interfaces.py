@@ -12,8 +12,17 @@ from zope.interface.verify import verifyClass, verifyObject
 from mqttd import interfaces
 from mqttd.access.acl_rules import AclFile
 from mqttd.access.anonymous import Anonymous
+from mqttd.access.certificate import CertificateName
+from mqttd.access.clientid import Clientid
+from mqttd.access.jwt import Jwt
+from mqttd.access.scram import Scram
 from mqttd.access.username import Username
-from mqttd.interfaces import IAccessControl, IAccessExplainer, IAuthenticator
+from mqttd.interfaces import (
+    IAccessControl,
+    IAccessExplainer,
+    IAuthenticator,
+    IEnhancedAuthenticator,
+)
 
 ALL = [
     value
@@ -56,6 +65,10 @@ def test_every_interface_and_each_of_its_members_is_documented(interface: Interf
     [
         (IAuthenticator, Anonymous),
         (IAuthenticator, Username),
+        (IAuthenticator, Clientid),
+        (IAuthenticator, CertificateName),
+        (IAuthenticator, Jwt),
+        (IEnhancedAuthenticator, Scram),
         (IAccessControl, AclFile),
         (IAccessExplainer, AclFile),
     ],

@@ -1,0 +1,216 @@
+"""A back end that hangs, dies, answers garbage or after 10 s: nobody else notices.
+
+A plugin registers four authentication modules of these kinds, in front of the module that the
+others use. While clients knock at one of them all the time, others connect, and publish to
+themselves; how long that takes is compared with an undisturbed broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+
+MODES = ("hangs", "dies", "garbage", "late")
+ROUNDS = 200  # at least
+SECONDS = 2.0  # at least, several deadlines of the back ends
+KNOCKING = 8
+DEADLINE = 30.0
+
+PLUGIN = """
+from twisted.internet.defer import Deferred, fail
+from zope.interface import implementer
+
+from mqttd.interfaces import IAuthenticator, IPlugin
+from mqttd.plugins.declare import MqttdPlugin
+from mqttd.types import AUTH_OK
+
+broken = MqttdPlugin(
+    name="broken",
+    version="1.0",
+    description="Authentication with back ends that do not work.",
+    factory="mqttd_plugins.broken:Broken",
+)
+
+
+@implementer(IAuthenticator)
+class Backend:
+    def __init__(self, handle, mode):
+        self.handle, self.mode = handle, mode
+
+    def init(self, opts): ...
+
+    def concerns(self, client, password):
+        return client.username == self.mode
+
+    def check(self, client, password):
+        waiting = Deferred()
+        if self.mode == "dies":
+            return fail(ConnectionRefusedError("nobody listens"))
+        if self.mode == "garbage":
+            self.handle.call_later(0.01, waiting.callback, "<html>")
+        if self.mode == "late":
+            self.handle.call_later(10, lambda: waiting.called or waiting.callback(AUTH_OK))
+        return waiting
+
+    def description(self):
+        return "back end that " + self.mode
+
+
+@implementer(IPlugin)
+class Broken:
+    def load(self, handle, config):
+        for mode in ("hangs", "dies", "garbage", "late"):
+            handle.register_mod("auth", mode, Backend(handle, mode))
+
+    def unload(self): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("backends")
+    (folder / "etc/plugins").mkdir(parents=True, mode=0o755)
+    broker = start_broker(
+        folder,
+        files={"plugins/broken.py": PLUGIN},
+        plugins={"load": ["broken"]},
+        auth={
+            "chain": [*MODES, "anonymous"],
+            "backend": {"deadline": "500ms", "concurrency": 4, "breaker_retry": "300ms"},
+        },
+    )
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+class Knocking(threading.Thread):
+    """Connects as a client of one back end, again and again; notes the answers."""
+
+    def __init__(self, broker: Broker, mode: str, name: str, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.broker, self.mode, self.name_, self.stop = broker, mode, name, stop
+        self.codes: list[int] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            n = 0
+            while not self.stop.wait(0.02):
+                n += 1
+                client = RawClient(self.broker.port, mq.V5, DEADLINE)
+                client.send(
+                    mq.connect(f"{self.name_}-{n}", mq.V5, username=self.mode, password=b"%d" % n)
+                )
+                self.codes.append(client.expect(mq.CONNACK).reason)
+                client.close()
+        except BaseException as error:
+            self.error = error
+
+
+def percentile(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100)[98]
+
+
+def measure(broker: Broker, name: str, seconds: float = SECONDS) -> tuple[float, float]:
+    """p99 in milliseconds of CONNECT to CONNACK, and of a message there and back."""
+    connects, messages = [], []
+    subscriber = RawClient(broker.port, mq.V5, DEADLINE)
+    subscriber.connect(f"{name}-sub")
+    subscriber.subscribe((f"{name}/t", 1))
+    until = time.monotonic() + seconds
+    while time.monotonic() < until or len(connects) < ROUNDS:
+        client = RawClient(broker.port, mq.V5, DEADLINE)
+        start = time.perf_counter()
+        client.connect(f"{name}-{len(connects)}")
+        connects.append(time.perf_counter() - start)
+        client.close()
+        start = time.perf_counter()
+        subscriber.publish(f"{name}/t", b"x", qos=1)
+        subscriber.message(topic=f"{name}/t")
+        messages.append(time.perf_counter() - start)
+    subscriber.close()
+    return percentile(connects) * 1000, percentile(messages) * 1000
+
+
+@contextlib.contextmanager
+def knocking(broker: Broker, mode: str) -> Iterator[list[Knocking]]:
+    stop = threading.Event()
+    threads = [Knocking(broker, mode, f"{mode}-{i}", stop) for i in range(KNOCKING)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield threads
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def quiet(broker: Broker) -> tuple[float, float]:
+    """What it takes while nobody knocks at a broken back end, but as many at the sound one.
+
+    The threads of this test share one interpreter with the client that measures: what they cost it
+    has to be in both figures.
+    """
+    measure(broker, "warm", 0.2)
+    with knocking(broker, "nobody's"):
+        return measure(broker, "quiet")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_broken_back_end_is_no_matter_to_others(
+    broker: Broker, quiet: tuple[float, float], mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with knocking(broker, mode) as threads:
+        connect, message = measure(broker, mode)
+    with capsys.disabled():
+        print(
+            f"\n  {mode:8} p99 CONNECT {connect:6.2f} ms (undisturbed {quiet[0]:.2f}),"
+            f" publish {message:6.2f} ms (undisturbed {quiet[1]:.2f}),"
+            f" {sum(len(thread.codes) for thread in threads)} clients refused"
+        )
+    # An unchanged p99 on a machine that is busy with other things: far below the deadline of the
+    # back end, which is what anybody would see who had to wait for it.
+    assert connect < max(3 * quiet[0], 100)
+    assert message < max(3 * quiet[1], 100)
+    for thread in threads:
+        assert thread.error is None
+        assert set(thread.codes) == {0x88}
+    opened = [line for line in broker.lines if "auth breaker opened" in line and mode in line]
+    assert opened, broker.output
+    reason = {"dies": "ConnectionRefusedError", "garbage": "TypeError"}
+    assert reason.get(mode, "no answer within 0.5 s") in opened[0]
+    assert any("alarm raised" in line and mode in line for line in broker.lines)
+
+
+def test_the_figures_of_each_module_are_shown(broker: Broker, tmp_path: Path) -> None:
+    assert broker.directory is not None
+    shown = subprocess.run(
+        [Path(sys.executable).parent / "mqttd-ctl",
+         "--socket", broker.directory / "data/mqttd.sock", "auth", "list", "--json"],
+        capture_output=True, text=True, timeout=DEADLINE, check=True,
+    )  # fmt: skip
+    modules = {module["name"]: module for module in json.loads(shown.stdout)["modules"]}
+    for mode in MODES:
+        module = modules[mode]
+        assert module["breaker_opened"] >= 1
+        assert module["hit"] == module["error"] + module["rejected"] > 0
+        assert (module["late"] > 0) == (mode in ("hangs", "late"))
+        assert (module["running"], module["waiting"]) == (0, 0)
