@@ -21,8 +21,8 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
 
     #: Directory of the log, relative to this file; empty is `events` in the data directory.
     path: str = ""
-    #: Name of this node in the log.
-    node: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,99}\Z")] = "mqttd"
+    #: Name of this node in the log; empty is `node.name`.
+    node: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,99})?\Z")] = ""
 
     #: Events, names or globs.
     events: Texts = ("client.*", "session.*", "message.publish", "message.dropped")
@@ -48,7 +48,8 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     #: When a block counts as written: the system has it (survives a crash of the broker), or the
     #: disk has it (survives a power cut).
     sync: Literal["os", "fsync"] = "os"
-    #: PUBACK and PUBREC wait until the event of their message is written.
+    #: PUBACK and PUBREC wait until the event of their message is written; implies
+    #: overflow = "block".
     acked_means_logged: bool = False
 
     #: A segment is closed when it has so many bytes or is so old.

@@ -7,13 +7,13 @@ unload   hooks go --> what is left is written --> the thread ends
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.threads import deferToThread
 from zope.interface import implementer
 
 from mqttd.interfaces import IPlugin
-from mqttd.pipeline.log.appender import Appender
+from mqttd.pipeline.log.appender import Appender, Overflow
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
 from mqttd.types import STOP, HookResult
@@ -35,6 +35,13 @@ def log_path(config: SparkConfig, config_dir: str, data_dir: str) -> str:
     return os.path.abspath(os.path.join(data_dir, "..", "..", "events"))
 
 
+def _soon(clock: Any) -> Callable[[Callable[[], None]], object]:
+    """How the writing thread calls into the reactor's; a test's clock has no such thing."""
+    found: Callable[[Callable[[], None]], object] | None
+    found = getattr(clock, "callFromThread", None)
+    return found or (lambda f: clock.callLater(0, f))
+
+
 @implementer(IPlugin)
 class SparkPlugin:
     """Exports events while it is loaded."""
@@ -43,6 +50,8 @@ class SparkPlugin:
         self.log: Appender | None = None
         self.path = ""
         self._handle: Any = None
+        self._paused = False
+        self._hooked: list[tuple[str, Callable[..., Any]]] = []
 
     def load(self, handle: Any, config: SparkConfig) -> None:
         """Open the log and hook the points; raises ValueError or OSError, which say why not."""
@@ -51,7 +60,7 @@ class SparkPlugin:
         self.path = log_path(config, handle.config_dir, handle.data_dir)
         writer = Writer(
             self.path,
-            config.node,
+            config.node or handle.node,
             config.segment_bytes,
             config.segment_seconds,
             config.sync == "fsync",
@@ -67,22 +76,27 @@ class SparkPlugin:
                 "event log {path}: cut a torn tail of {cut} bytes", path=self.path, cut=writer.cut
             )
         clock = handle.clock
+        # An event that may be dropped cannot be waited for.
+        overflow: Overflow = "block" if config.acked_means_logged else config.overflow
         self.log = log = Appender(
             writer,
             clock.callLater,
-            clock.callFromThread,
+            _soon(clock),
             config.block_events,
             config.flush_after,
             config.queue_bytes,
-            config.overflow,
+            overflow,
             self._changed,
         )
         self._exporter = exporter = Exporter(config, log)
-        careful = config.overflow == "block" or config.acked_means_logged
+        careful = overflow == "block"
         for point, callback in exporter.callbacks():
             if point == "message.publish" and careful:
                 callback = self._publish
             handle.hook(point, callback, priority=LAST)
+            self._hooked.append((point, callback))
+        if config.acked_means_logged:
+            handle.hold_acknowledgements(self._hold)
         self._show(handle, log)
 
     def unload(self) -> Any:
@@ -90,8 +104,10 @@ class SparkPlugin:
         log, self.log = self.log, None
         if log is None:
             return None
+        for point, callback in self._hooked:
+            self._handle.unhook(point, callback)
         log.stop()
-        return deferToThread(log.join, STOP_DEADLINE)
+        return self._handle.in_thread(log.join, STOP_DEADLINE)
 
     def _show(self, handle: Any, log: Appender) -> None:
         for name, text, read in (
@@ -114,20 +130,31 @@ class SparkPlugin:
         log, handle = self.log, self._handle
         if log is None:
             return
+        if self._paused is not log.congested:
+            self._paused = log.congested
+            handle.pause_publishers(self._paused)
         if log.failing:
             handle.alarm("disk", f"the event log {self.path} cannot be written: {log.failing}")
         else:
             handle.clear_alarm("disk")
-        if log.dropped and log.queued_bytes > log.queue_bytes:
+        if log.losing:
             handle.alarm("overflow", f"the disk does not follow: {log.dropped} events were lost")
-        elif not log.queued_bytes * 2 > log.queue_bytes:
+        else:
             handle.clear_alarm("overflow")
 
     def _publish(self, message: Any) -> HookResult | None:
         """QoS 1 and 2 are promises: no promise while the log cannot take their events."""
         log = self.log
-        if message.qos and log is not None and log.failing:
-            if self._exporter.wants_topic(message.topic):
+        if message.qos and log is not None and self._exporter.wants_topic(message.topic):
+            if log.failing or log.full:
                 return STOP(_QUOTA_EXCEEDED)
         self._exporter.message_publish(message)
         return None
+
+    def _hold(self, release: Callable[[], None]) -> None:
+        """An acknowledgement waits for the event of its message, and for those before it."""
+        log = self.log
+        if log is None:
+            release()
+        else:
+            log.when_written(log.next, release)

@@ -38,7 +38,7 @@ class Appender:
     """Takes events in one thread, and has them written by another.
 
     writer: opened; it is closed by `stop`.
-    later: ``later(seconds, f)`` calls `f` in this thread.
+    later: ``later(seconds, f)`` calls `f` in this thread; what it gives can be cancelled.
     soon: ``soon(f)`` does so as soon as possible, and may be called from the other one.
     changed: told when `congested` or `failing` is not what it was.
     retry_every: seconds between two tries to write to a disk that fails.
@@ -47,7 +47,7 @@ class Appender:
     def __init__(
         self,
         writer: Writer,
-        later: Callable[[float, Callable[[], None]], object],
+        later: Callable[[float, Callable[[], None]], Any],
         soon: Callable[[Callable[[], None]], object],
         block_events: int = 256,
         flush_after: float = 0.02,
@@ -79,7 +79,7 @@ class Appender:
         self._soon = soon
         self._rows: list[Row] = []
         self._base = writer.next
-        self._timed = False
+        self._timer: Any = None
         self._lost = 0
         self._lost_at = 0
         self._lost_why = ""
@@ -100,6 +100,16 @@ class Appender:
         return self._base + len(self._rows)
 
     @property
+    def full(self) -> bool:
+        """Whether what comes now would be dropped."""
+        return self._queued > (2 if self.overflow == "block" else 1) * self.queue_bytes
+
+    @property
+    def losing(self) -> bool:
+        """Whether events are being dropped."""
+        return self._lost > 0
+
+    @property
     def queued_bytes(self) -> int:
         """Bytes that wait to be written."""
         return self._queued
@@ -110,12 +120,11 @@ class Appender:
         rows.append(row)
         if len(rows) >= self.block_events:
             self.flush()
-        elif not self._timed:
-            self._timed = True
-            self._later(self.flush_after, self._flush_in_time)
+        elif self._timer is None:
+            self._timer = self._later(self.flush_after, self._flush_in_time)
 
     def _flush_in_time(self) -> None:
-        self._timed = False
+        self._timer = None
         self.flush()
 
     def flush(self) -> None:
@@ -124,7 +133,7 @@ class Appender:
         if rows:
             self._rows = []
             self.appended += len(rows)
-            if self._queued > (2 if self.overflow == "block" else 1) * self.queue_bytes:
+            if self.full:
                 self._lose(rows)
                 return
             self._put_gap()
@@ -143,18 +152,20 @@ class Appender:
             self._busy.notify()
 
     def _lose(self, rows: list[Row]) -> None:
-        if not self._lost:
-            self._lost_at = rows[0][1]
-            self._lost_why = self.failing or "queue full"
+        first = not self._lost
         self._lost += len(rows)
         self.dropped += len(rows)
-        self.changed()
+        if first:
+            self._lost_at = rows[0][1]
+            self._lost_why = self.failing or "queue full"
+            self.changed()
 
     def _put_gap(self) -> None:
         if self._lost:
             lost, self._lost = self._lost, 0
             data = encode_gap(self._base, lost, self._lost_at, self._lost_why, self.writer.epoch)
             self._put(Encoded(self._base, lost, data))
+            self.changed()
 
     def _congest(self, now: bool) -> None:
         if self.congested is not now:
@@ -197,6 +208,9 @@ class Appender:
 
     def stop(self) -> None:
         """Hand over what is left; the thread writes it, closes the writer and ends. See `join`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self.flush()
         self._put_gap()
         with self._busy:

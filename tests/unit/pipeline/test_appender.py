@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.base import DelayedCall
 
 from mqttd.pipeline.log.appender import Appender
 from mqttd.pipeline.log.reader import LogReader
@@ -41,13 +42,17 @@ class Bench:
         self.changes = 0
         self.log = Appender(
             self.writer,
-            lambda seconds, f: self.timers.append(f),
+            self.later,
             self.calls.put,
             changed=self.changed,
             retry_every=0.02,
             **options,
         )
         self.count = 0
+
+    def later(self, seconds: float, f: Callable[[], None]) -> Any:
+        self.timers.append(f)
+        return DelayedCall(0, f, (), {}, lambda call: None, lambda call: None)
 
     def changed(self) -> None:
         self.changes += 1

@@ -1,0 +1,392 @@
+"""The plugin in a broker in memory: which events reach the log, and what waits for them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.codec.packets import Puback, Publish, Pubrec, Subscription
+from mqttd.pipeline.log.reader import LogReader
+from mqttd.pipeline.log.schema import Event
+from mqttd.testing import LoadedPlugin, MemoryBroker, NotConnected, PluginConformance
+from mqttd_plugins.spark import spark
+from mqttd_plugins.spark.exporter import chosen_events
+
+DEADLINE = 30.0
+
+
+class Node(MemoryBroker):
+    """A broker whose clock has what a reactor has for threads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.calls: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.clock.callFromThread = self.calls.put
+
+    def export(self, **config: Any) -> LoadedPlugin:
+        config.setdefault("path", str(self.path))
+        self.loaded = self.load(spark, config)
+        return self.loaded
+
+    @property
+    def log(self) -> Any:
+        return self.loaded.plugin.log
+
+    def until(self, true: Callable[[], Any]) -> None:
+        """Let the writing thread say what it has to, until something is so."""
+        self.advance(0.25)
+        while not true():
+            self.calls.get(timeout=DEADLINE)()
+            self.settle()
+
+    def written(self) -> None:
+        done: list[int] = []
+        self.log.when_written(self.log.next, lambda: done.append(1))
+        self.until(lambda: done)
+
+    def exported(self) -> list[Event]:
+        """Everything in the log, after a clean stop."""
+        self.loaded.unload()
+        reader = LogReader(str(self.path))
+        (name,) = reader.bounds()
+        assert name == "memory"
+        return _events(reader, name)
+
+
+def _events(reader: LogReader, node: str) -> list[Event]:
+    from mqttd.pipeline.log.reader import events
+
+    return list(events(reader, node, *reader.bounds()[node]))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    assert not made.faults
+
+
+class TestSpark(PluginConformance):
+    """What every plugin must do."""
+
+    plugin = spark
+    config = {"events": ["*"]}
+    cycles = 3
+
+
+def test_a_life_of_a_client_is_told_in_order(node: Node) -> None:
+    node.export(events=["*"])
+    alice = node.connect("alice", username="al")
+    alice.subscribe(Subscription("a/#", 1))
+    node.connect("bob").publish("a/b", b"hello", 1, properties={38: [("k", "v")], 3: "text"})
+    alice.messages()
+    alice.unsubscribe("a/#")
+    alice.disconnect()
+    found = [
+        (one.event, one.client_id, one.topic, one.qos, one.payload, one.reason)
+        for one in node.exported()
+    ]
+    assert found == [
+        ("session.created", "alice", None, None, None, None),
+        ("client.connected", "alice", None, None, None, None),
+        ("client.subscribe", "alice", "a/#", 1, None, None),
+        ("session.subscribed", "alice", "a/#", 1, None, None),
+        ("session.created", "bob", None, None, None, None),
+        ("client.connected", "bob", None, None, None, None),
+        ("message.publish", "bob", "a/b", 1, b"hello", None),
+        ("message.delivered", "alice", "a/b", 1, None, None),
+        ("message.acked", "alice", "a/b", 1, None, None),
+        ("client.unsubscribe", "alice", "a/#", None, None, None),
+        ("session.unsubscribed", "alice", "a/#", None, None, None),
+        ("client.disconnected", "alice", None, None, None, "client disconnected"),
+        ("session.terminated", "alice", None, None, None, "client disconnected"),
+    ]
+
+
+def test_a_message_has_one_id_from_publish_to_ack_and_its_own_time(node: Node) -> None:
+    node.export(events=["message.*"])
+    alice = node.connect("alice")
+    alice.subscribe("a", qos=1)
+    node.connect("bob").publish("a", b"x", 1, properties={38: [("k", "v")]})
+    node.connect("bob2").publish("nobody", b"y", 1)
+    found = node.exported()
+    assert [one.event for one in found] == [
+        "message.publish",
+        "message.delivered",
+        "message.acked",
+        "message.publish",
+        "message.dropped",
+    ]
+    assert len({one.message_id for one in found[:3]}) == 1
+    assert found[0].message_id is not None
+    assert int.from_bytes(found[0].message_id, "big") >> 64 == found[0].timestamp
+    assert found[0].properties and not found[1].properties
+    assert found[4].reason == "no_subscriber" and found[4].message_id == found[3].message_id
+
+
+def test_only_what_was_chosen_is_exported(node: Node) -> None:
+    node.export(events=["message.publish", "client.connected"], topics=["a/+"], clients=["dev-*"])
+    for name in ("dev-1", "other"):
+        client = node.connect(name)
+        for topic in ("a/b", "a/b/c"):
+            client.publish(topic, b"x")
+    found = [(one.event, one.client_id, one.topic) for one in node.exported()]
+    assert found == [("client.connected", "dev-1", None), ("message.publish", "dev-1", "a/b")]
+    assert node.broker.points == set()
+
+
+def test_points_that_were_not_chosen_are_not_hooked(node: Node) -> None:
+    node.export(events=["client.connected"])
+    assert node.broker.points == {"client.connected"}
+    assert node.broker.fast
+
+
+@pytest.mark.parametrize(
+    ("config", "payload"),
+    [
+        ({}, b"x" * 100),
+        ({"payload": False}, None),
+        ({"payload_limit": 99}, None),
+        ({"payload_limit": 100}, b"x" * 100),
+        ({"redact": ["payload"]}, None),
+    ],
+)
+def test_payloads_as_far_as_they_are_wanted_sizes_always(
+    node: Node, config: dict[str, Any], payload: bytes | None
+) -> None:
+    node.export(events=["message.publish"], **config)
+    node.connect("alice").publish("a", b"x" * 100)
+    (event,) = node.exported()
+    assert (event.payload, event.payload_size) == (payload, 100)
+
+
+def test_redacted_columns_stay_empty(node: Node) -> None:
+    node.export(
+        events=["client.connected", "message.publish"],
+        redact=["client_id", "username", "peer", "topic", "headers"],
+    )
+    alice = node.connect("alice", username="al")
+    alice.publish("secret", b"x", properties={38: [("k", "v")]})
+    for event in node.exported():
+        assert (event.client_id, event.username, event.peer, event.topic) == (None,) * 4
+        assert not event.properties
+
+
+def test_a_sample_takes_delivered_and_acked_of_the_same_messages(node: Node) -> None:
+    node.export(events=["message.*"], sample=0.3)
+    alice = node.connect("alice")
+    alice.subscribe("a", qos=1)
+    bob = node.connect("bob")
+    for i in range(300):
+        node.clock.advance(0.000_137)
+        bob.publish("a", b"%d" % i, 1)
+    found = node.exported()
+    ids = {
+        name: [one.message_id for one in found if one.event == name]
+        for name in ("message.publish", "message.delivered", "message.acked")
+    }
+    assert len(ids["message.publish"]) == 300
+    assert ids["message.delivered"] == ids["message.acked"]
+    assert 30 < len(ids["message.acked"]) < 180
+
+
+def test_large_payloads_do_not_make_large_blocks(node: Node) -> None:
+    node.export(events=["message.publish"])
+    alice = node.connect("alice")
+    for _ in range(5):
+        alice.publish("a", b"x" * 100_000)
+    node.loaded.unload()
+    reader = LogReader(str(node.path))
+    reader.bounds()
+    assert [one.rows for one in reader.blocks("memory", 0, 5)] == [1] * 5
+
+
+# -- acknowledgements
+
+
+def full(node: Node, is_full: bool) -> None:
+    """The disk is full, or has room again."""
+    writer = node.log.writer
+    node.log.retry_every = 0.02
+
+    def write(blocks: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if is_full:
+        writer.write = write
+    else:
+        del writer.write
+
+
+def answers(client: Any) -> list[int]:
+    return [one.packet_id for one in client.received if isinstance(one, Puback | Pubrec)]
+
+
+def test_acked_means_logged(node: Node) -> None:
+    node.export(events=["message.publish"], acked_means_logged=True)
+    alice = node.connect("alice")
+    full(node, True)
+    alice.send(*[Publish("a", b"%d" % i, 1, packet_id=i) for i in range(1, 4)])
+    alice.send(Publish("a", b"4", 2, packet_id=4))
+    node.until(lambda: node.log.failing)
+    assert answers(alice) == []
+    full(node, False)
+    node.until(lambda: len(answers(alice)) == 4)
+    assert answers(alice) == [1, 2, 3, 4]
+    alice.send(Publish("a", b"5", 0))
+    assert [one.payload for one in node.exported()] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_qos_2_that_is_sent_again_is_not_acknowledged_before_the_first_is_logged(
+    node: Node,
+) -> None:
+    node.export(events=["message.publish"], acked_means_logged=True)
+    alice = node.connect("alice", clean_start=False, properties={17: 100})
+    full(node, True)
+    alice.send(Publish("a", b"1", 2, packet_id=1))
+    alice.drop()
+    alice = node.connect("alice", clean_start=False, properties={17: 100})
+    alice.send(Publish("a", b"1", 2, dup=True, packet_id=1))
+    node.until(lambda: node.log.failing)
+    assert answers(alice) == []
+    full(node, False)
+    node.until(lambda: answers(alice))
+    assert answers(alice) == [1]
+    assert [one.payload for one in node.exported()] == [b"1"]
+
+
+@pytest.mark.parametrize("config", [{"overflow": "block"}, {"acked_means_logged": True}])
+def test_on_a_full_disk_qos_1_is_refused_and_qos_0_flows(
+    node: Node, config: dict[str, Any]
+) -> None:
+    node.export(events=["message.publish"], topics=["a/#"], **config)
+    bob = node.connect("bob")
+    bob.subscribe("#")
+    alice = node.connect("alice")
+    full(node, True)
+    alice.publish("a/1", b"before")
+    node.until(lambda: node.log.failing)
+    assert "No space left" in node.loaded.alarms["disk"]
+    alice.send(Publish("a/1", b"refused", 1, packet_id=7))
+    node.advance(0.25)
+    if not config.get("acked_means_logged"):
+        assert [(one.packet_id, one.reason_code) for one in alice.received[1:]] == [(7, 0x97)]
+    alice.publish("a/1", b"qos 0")
+    assert [one.payload for one in bob.messages()] == [b"before", b"qos 0"]
+    # MQTT 3.1.1 has no word for it: no acknowledgement, but the end of the connection.
+    old = node.connect("old", version=4)
+    with pytest.raises((NotConnected, AssertionError)):
+        old.publish("a/1", b"refused", 1)
+    assert old.closed and not answers(old)
+    full(node, False)
+    node.until(lambda: not node.log.failing and "disk" not in node.loaded.alarms)
+    node.until(lambda: not node.log.waiters)
+    assert [one.reason_code for one in alice.received[1:]] == [0x97]
+    alice.send(Publish("a/1", b"after", 1, packet_id=8))
+    node.until(lambda: answers(alice)[-1:] == [8])
+    assert [one.payload for one in node.exported()] == [b"before", b"qos 0", b"after"]
+
+
+def test_on_a_full_disk_drop_goes_on_and_leaves_a_gap(node: Node) -> None:
+    node.export(events=["message.publish"], queue_bytes=1 << 16)
+    alice = node.connect("alice")
+    full(node, True)
+    for _ in range(3):
+        for i in range(1000):
+            alice.send(Publish("a", b"%200d" % i))
+        node.advance(0.25)
+    assert alice.publish("a", b"", 1) in (0, 0x10)
+    node.until(lambda: node.log.failing)
+    assert "events were lost" in node.loaded.alarms["overflow"]
+    full(node, False)
+    node.until(lambda: not node.log.failing and not node.log.losing)
+    node.written()
+    assert node.loaded.alarms == {}
+    found = node.exported()
+    gaps = [one for one in found if one.event == "log.gap"]
+    assert gaps and len(found) - len(gaps) + sum(one.lost for one in gaps) == 3001
+    assert node.loaded.plugin.log is None
+
+
+def test_block_stops_reading_from_publishers_until_there_is_room(node: Node) -> None:
+    node.export(events=["message.publish"], overflow="block", queue_bytes=1 << 16)
+    alice = node.connect("alice")
+    full(node, True)
+    while not node.log.congested:
+        alice.feed(Publish_many)
+    assert not alice.wire.reading or alice.channel.paused
+    assert not node.log.dropped
+    full(node, False)
+    node.until(lambda: not node.log.congested and not alice.channel.paused)
+    assert not node.log.dropped
+
+
+def _many() -> bytes:
+    from mqttd.codec.serializer import serialize
+
+    return b"".join(serialize(Publish("a", b"%100d" % i), 5) for i in range(100))
+
+
+Publish_many = _many()
+
+
+def test_unload_sends_what_was_held(node: Node) -> None:
+    node.export(events=["message.publish"], acked_means_logged=True)
+    alice = node.connect("alice")
+    alice.send(Publish("a", b"1", 1, packet_id=1))
+    assert answers(alice) == []
+    node.loaded.unload()
+    node.until(lambda: answers(alice) == [1])
+    assert alice.publish("a", b"2", 1) in (0, 0x10)  # nothing is held any more
+
+
+# -- configuration
+
+
+def test_events_that_are_none_are_told() -> None:
+    with pytest.raises(ValueError, match="'message.published' is no event; there are: client.con"):
+        chosen_events(("message.published",))
+    assert chosen_events(("session.c*",)) == ["session.created"]
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"events": ["nope"]}, "'nope' is no event"),
+        ({"overflow": "wait"}, "overflow"),
+        ({"sample": 2.0}, "sample"),
+        ({"redact": ["secret"]}, "redact"),
+        ({"block_events": 0}, "block_events"),
+        ({"evnts": []}, "evnts"),
+    ],
+)
+def test_a_wrong_configuration_says_what_is_wrong(
+    node: Node, config: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(Exception, match=told):
+        node.export(**config)
+
+
+def test_the_log_goes_on_after_the_plugin_was_loaded_again(node: Node) -> None:
+    for i in range(3):
+        node.export(events=["message.publish"])
+        node.connect("alice").publish("a", b"%d" % i)
+        node.loaded.unload()
+    reader = LogReader(str(node.path))
+    assert [one.payload for one in _events(reader, "memory")] == [b"0", b"1", b"2"]
+
+
+def test_figures_are_shown(node: Node) -> None:
+    node.export(events=["message.publish"])
+    node.connect("alice").publish("a", b"x")
+    node.written()
+    figures = node.loaded.metrics()
+    assert figures["events_total"] == figures["written_total"] == 1
+    assert figures["written_bytes_total"] > 64 and figures["dropped_total"] == 0
