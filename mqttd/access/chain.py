@@ -14,6 +14,7 @@ raises, answers nonsense or does not answer within the deadline refuses, and is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
@@ -223,6 +224,18 @@ class AccessControl:
         """Each module in the order it is asked: kind, name, seq, description and counters."""
         return self.authentication.describe() + self.authorization.describe()
 
+    def counters(self) -> dict[str, float]:
+        """What there is to count of authentication, by name: ``auth_MODULE_hits``, ..."""
+        found: dict[str, float] = {}
+        for entry in self.authentication.describe():
+            prefix = "auth_" + re.sub(r"[^A-Za-z0-9_]", "_", str(entry["name"]))
+            for key, name in _COUNTERS.items():
+                found[f"{prefix}_{name}"] = cast(int, entry[key])
+            latency = cast("dict[str, float]", entry["latency"])
+            found[f"{prefix}_seconds_count"] = latency["count"]
+            found[f"{prefix}_seconds_sum"] = latency["sum"]
+        return found
+
     def close(self) -> None:
         """Let go of what the modules hold (threads); the chains refuse everything afterwards."""
         self.authentication.close()
@@ -250,3 +263,15 @@ class AccessControl:
 
 
 _KINDS: Final = ("auth", "acl")
+_COUNTERS: Final = {
+    "hit": "hits",
+    "ok": "accepted",
+    "deny": "denied",
+    "ignore": "ignored",
+    "error": "errors",
+    "late": "late",
+    "busy": "busy",
+    "cached": "cached",
+    "rejected": "rejected",
+    "breaker_opened": "breaker_opened",
+}

@@ -8,7 +8,8 @@
     GET    /api/v1/subscriptions[?client_id=]   subscriptions, of one client or a page of all
     GET    /api/v1/auth                         the modules that decide, with their counters
     *      /api/v1/acl/...                      the access rules, see `mqttd.admin.acl`
-    GET    /api/v1/hooks                        hook points and who listens
+    GET    /api/v1/hooks                        hook points, who listens, and what it costs
+    GET    /api/v1/alarms                       what is wrong now, and what was lately
     *      /api/v1/plugins...                   plugins, see `mqttd.admin.plugins`
     POST   /api/v1/auth/reload                  read users and keys again
     POST   /api/v1/publish                      {topic, payload | payload_base64, qos, retain}
@@ -144,6 +145,7 @@ class Api:
     def metrics(self, request: IRequest) -> bytes:
         """Counters since the start, and gauges."""
         counters: dict[str, float] = {**self.broker.metrics.snapshot()}
+        counters.update(self.broker.access.counters())
         gauges: dict[str, float] = {**self.broker.stats()}
         for name, value in self.more().items():
             (counters if name.endswith("_total") else gauges)[name] = value
@@ -164,13 +166,31 @@ class Api:
                 "when": point.when,
                 "errors": hooks.errors.get(name, 0),
                 "callbacks": [
-                    {"callback": _name_of(entry.callback), "priority": entry.priority}
+                    {
+                        "callback": _name_of(entry.callback),
+                        "priority": entry.priority,
+                        "owner": entry.budget.name,
+                        "state": entry.budget.state,
+                    }
                     for entry in hooks.lookup(name)
                 ],
             }
             for name, point in POINTS.items()
         ]
-        return answer(request, {"hooks": points})
+        budgets = [budget.describe() for budget in hooks.budgets()]
+        return answer(request, {"hooks": points, "budgets": budgets})
+
+    @app.route("/api/v1/alarms", methods=["GET"])
+    def alarms(self, request: IRequest) -> bytes:
+        """Alarms that are raised, and the last ones that were."""
+        alarms = self.broker.alarms
+        return answer(
+            request,
+            {
+                "alarms": [alarm.describe() for alarm in alarms.active()],
+                "past": [alarm.describe() for alarm in alarms.past()],
+            },
+        )
 
     # -- clients
 
@@ -271,7 +291,7 @@ class Api:
 
     @app.route("/api/v1/publish", methods=["POST"])
     def publish(self, request: IRequest) -> bytes:
-        """Publish a message as the broker itself: no access rule is asked, no hook runs."""
+        """Publish a message as the broker itself: no access rule is asked, hooks run."""
         topic, payload, qos, retain = _message(body_of(request))
         settings = self.broker.settings
         try:

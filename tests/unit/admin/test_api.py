@@ -66,10 +66,17 @@ def test_status_says_who_and_where_the_broker_is(ask: Door) -> None:
     assert {"version", "compiled", "python", "pid", "uptime"} <= answer.keys()
 
 
+#: What the counters of authentication modules begin with, see AccessControl.counters.
+MODULES = ("auth_username_", "auth_anonymous_")
+
+
 def test_metrics_have_every_counter_and_gauge(ask: Door, broker: Broker) -> None:
     MemoryClient(broker, "a")
     _, answer = ask("GET", "/metrics")
-    assert set(answer["counters"]) == {*COUNTERS, "messages_received", "dropped"}
+    counters = {name for name in answer["counters"] if not name.startswith(MODULES)}
+    assert counters == {*COUNTERS, "messages_received", "dropped"}
+    assert answer["counters"]["auth_username_hits"] == 0
+    assert "auth_anonymous_seconds_sum" in answer["counters"]
     assert answer["gauges"] == broker.stats()
     assert answer["gauges"]["clients_connected"] == 1
 
@@ -194,6 +201,20 @@ def test_hooks_list_who_listens(ask: Door, broker: Broker) -> None:
     (callback,) = point["callbacks"]
     assert callback["priority"] == 7
     assert callback["callback"].endswith("on_connected")
+    assert callback["owner"] == callback["callback"]
+    assert callback["state"] == "active"
+    assert [budget["name"] for budget in answer["budgets"]] == [callback["owner"]]
+
+
+def test_alarms_are_listed_while_they_last_and_afterwards(ask: Door, broker: Broker) -> None:
+    assert ask("GET", "/alarms") == (200, {"alarms": [], "past": []})
+    broker.alarms.activate("quarantine.bad", "bad is quarantined")
+    _, answer = ask("GET", "/alarms")
+    (alarm,) = answer["alarms"]
+    assert (alarm["name"], alarm["text"]) == ("quarantine.bad", "bad is quarantined")
+    broker.alarms.clear("quarantine.bad")
+    _, answer = ask("GET", "/alarms")
+    assert not answer["alarms"] and answer["past"][0]["cleared_at"] >= alarm["raised_at"]
 
 
 @pytest.mark.parametrize(
