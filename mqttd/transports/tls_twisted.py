@@ -9,13 +9,13 @@ into a context by Twisted's `CertificateOptions`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from OpenSSL import SSL, crypto
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.ssl import AcceptableCiphers, CertificateOptions, TLSVersion
-from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -25,6 +25,9 @@ from mqttd.transports.proxy import ProxyLayer
 from mqttd.transports.tls import CIPHERS, Tls, TlsError, by_name, host_names
 
 __all__ = ["openssl_context", "tls_factory"]
+
+#: Seconds a closing connection waits for the peer's close_notify.
+GOODBYE: Final = 2.0
 
 ProxyFor = Callable[[Any], ProxyLayer | None]
 
@@ -112,10 +115,27 @@ class _Creator:
         return SSL.Connection(self.tls.openssl_context(), None)
 
 
-class _Records(TLSMemoryBIOProtocol):
-    """Twisted's TLS, which tells what came when it was no TLS."""
+class _Records(BufferingTLSTransport):
+    """Twisted's TLS, which tells what came when it was no TLS, and does not wait for ever at the
+    end for a peer that says no goodbye."""
 
     begun = False
+    deadline: Any = None
+
+    def loseConnection(self) -> None:
+        # A producer that stays registered would put the end off.
+        self.unregisterProducer()  # type: ignore[no-untyped-call]
+        super().loseConnection()
+        inner: Any = self.wrappedProtocol
+        if self.connected and self.deadline is None:
+            reactor = inner.factory.reactor
+            self.deadline = reactor.callLater(GOODBYE, self.abortConnection)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        deadline, self.deadline = self.deadline, None
+        if deadline is not None and deadline.active():
+            deadline.cancel()
+        super().connectionLost(reason)
 
     def dataReceived(self, data: bytes) -> None:
         if not self.begun:
