@@ -21,6 +21,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
@@ -212,6 +213,8 @@ def _parser() -> argparse.ArgumentParser:
 
     ctl_acl.add_commands(add, group("acl", "Access rules."))
     add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
+    alarms = add(commands, "alarms", _alarms, "List the alarms that are raised.")
+    alarms.add_argument("--past", action="store_true", help="the last ones that were, too")
 
     from mqttd.admin import ctl_listeners, ctl_users
     from mqttd.admin.ctl_plugins import add_commands
@@ -338,7 +341,20 @@ def _hooks_list(options: argparse.Namespace) -> None:
         for point in answer["hooks"]
         for callback in point["callbacks"]
     ]
-    print_table(rows, ["point", "priority", "callback", "errors"])
+    print_table(rows, ["point", "priority", "callback", "owner", "state", "errors"])
+
+
+def _alarms(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/alarms")
+    if options.json:
+        return print_json(answer)
+    rows = answer["alarms"] + (answer["past"] if options.past else [])
+    for row in rows:
+        for name in ("raised_at", "cleared_at"):
+            if row[name]:
+                at = time.gmtime(row[name])
+                row[name] = time.strftime("%Y-%m-%dT%H:%M:%SZ", at)
+    print_table(rows, ["name", "raised_at", *(["cleared_at"] if options.past else []), "text"])
 
 
 def _publish(options: argparse.Namespace) -> None:

@@ -23,6 +23,7 @@ is not compiled, because the watchdog finds a callback by its Python frames.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -580,7 +581,7 @@ class Hooks:
         budget = entry.budget
         budget.longest = max(budget.longest, taken)
         kind = "late" if isinstance(error, TimeoutError) else "raised"
-        stuck = self.watch.stuck is entry
+        stuck = self.watch.stuck is not None and self.watch.stuck is sys._getframe(1)
         if stuck:
             self.watch.stuck = None
         # Counted only if the watchdog found it, or nobody could overlook it: a process that did

@@ -70,7 +70,7 @@ class Watch:
     """What `Hooks` and a `Watchdog` tell one another.
 
     `armed`: there are looks; always, without a watchdog, so that nobody calls `arm`. `stuck`: the
-    callback that a look found too long, until `Hooks` has it back. `inner`: seconds that timed
+    guard's frame whose call a look found too long, until it is back. `inner`: seconds that timed
     calls have taken in all, so that nested ones are charged once.
     """
 
@@ -79,7 +79,7 @@ class Watch:
     def __init__(self) -> None:
         self.armed: bool = True
         self.arm: Callable[[], None] = lambda: None
-        self.stuck: Callback | None = None
+        self.stuck: FrameType | None = None
         self.inner: float = 0.0
 
 
@@ -174,7 +174,7 @@ class Watchdog:
                 # It is not this one that takes so long, but the one that calls it so often.
                 signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
                 return
-        self.watch.stuck = entry
+        self.watch.stuck = call[0]
         if interruptible(frame, self._same > most + _PATIENCE):
             self.raised += 1
             raise PluginTimeout(
@@ -222,10 +222,8 @@ _NOTHING: Final[_Call] = (None, None)
 
 def calls(frame: FrameType | None) -> tuple[_Call, _Call]:
     """The innermost and the outermost call of a callback that `frame` is part of."""
-    if frame is None or frame.f_code in GUARDS:
-        return _NOTHING, _NOTHING
     inner = outer = _NOTHING
-    at: FrameType | None = frame.f_back
+    at = frame.f_back if frame is not None else None
     while at is not None:
         if at.f_code in GUARDS:
             outer = (at, at.f_locals.get("entry"))

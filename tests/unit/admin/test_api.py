@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 import pytest
 from treq.testing import StubTreq
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 
+from mqttd.admin.acl import AclApi
 from mqttd.admin.api import Api
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
@@ -31,7 +32,9 @@ class Door:
 
     def __init__(self, broker: Broker) -> None:
         listeners: list[dict[str, Any]] = [{"name": "default", "port": 1883}]
-        self.stub = StubTreq(Api(broker, lambda: listeners, "anybody").resource())
+        api = Api(broker, lambda: listeners, "anybody")
+        api.acl = AclApi(broker, in_thread=maybeDeferred)
+        self.stub = StubTreq(api.resource())
 
     def __call__(
         self, method: str, path: str, body: object = None, data: bytes = b"", **params: str
