@@ -216,15 +216,29 @@ class AclFile:
     def __init__(self) -> None:
         self.path = ""
         self.rules = AclRules(())
+        self._ready: AclRules | Exception | None = None
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; raises OSError or `AclSyntaxError`, which name it."""
         self.path = str(opts["file"])
         self.reload_acl()
 
+    def prepare(self) -> None:
+        """Do the slow part of the next `reload_acl`, in any thread."""
+        try:
+            self._ready = AclRules.from_file(self.path)
+        except Exception as error:
+            self._ready = error
+
     def reload_acl(self) -> None:
         """Read the file again; on any error the rules there were stay."""
-        self.rules = AclRules.from_file(self.path)
+        if self._ready is None:
+            self.prepare()
+        ready, self._ready = self._ready, None
+        if isinstance(ready, Exception):
+            raise ready
+        assert ready is not None
+        self.rules = ready
 
     def check_acl(self, client: ClientInfo, action: Action, topic: str) -> Verdict:
         """The verdict of the first rule that matches, IGNORE where none does."""

@@ -241,6 +241,14 @@ class Authorization:
 
     # -- control
 
+    def prepare(self) -> None:
+        """Do the slow part of the next `reload_acl` (reading, compiling), in any thread."""
+        for entry in list(self._modules):
+            if isinstance(entry.module, AclFile):
+                entry.module.prepare()
+        if self.shadow is not None:
+            self.shadow.prepare()
+
     def reload_acl(self) -> None:
         """Make every module read its rules again.
 
@@ -268,6 +276,12 @@ class Authorization:
         The rules there were are kept beside it, as ``FILE.bak``; their path is returned.  Raises
         `PromoteError`, and then nothing has changed.
         """
+        backup = self.write_candidate()
+        self.reload_acl()
+        return backup
+
+    def write_candidate(self) -> str:
+        """The slow part of `promote`, in any thread: the files; then comes `reload_acl`."""
         shadow = self.shadow
         if shadow is None:
             raise PromoteError("there is no candidate: acl.shadow.file is not set")
@@ -283,7 +297,7 @@ class Authorization:
             _replace(path, shadow.text, path)
         except (OSError, ValueError) as error:
             raise PromoteError(f"the old rules stay in force: {error}") from None
-        self.reload_acl()
+        self.prepare()
         return backup
 
     def describe(self) -> list[dict[str, object]]:

@@ -96,6 +96,10 @@ class AccessByListener:
         """Read users again, everywhere; the first fault is raised at the end."""
         _each(self._all(), "reload_auth")
 
+    def prepare_acl(self) -> None:
+        """As `AccessControl.prepare_acl`."""
+        _each(self._all(), "prepare_acl")
+
     def reload_acl(self) -> None:
         """Read rules again, everywhere; the first fault is raised at the end."""
         _each(self._all(), "reload_acl")

@@ -211,6 +211,10 @@ class AccessControl:
         """True if any rule looks at QoS or retain, so that a cache must be keyed by them too."""
         return self.authorization.depends_on_qos_retain
 
+    def prepare_acl(self) -> None:
+        """Do the slow part of the next `reload_acl`, in any thread."""
+        self.authorization.prepare()
+
     def reload_acl(self) -> None:
         """Make every access-control module read its rules again; raises `AclReloadError`."""
         try:

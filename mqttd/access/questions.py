@@ -126,9 +126,13 @@ class AclQuestions:
             for finding in lint(rules, self.authorization.config.nomatch)
         ]
 
-    def diff(self, text: str, name: str, clients: Iterable[Held], found: Json) -> Iterator[None]:
-        """What the rules in `text` would change for these clients; raises `AclSyntaxError`."""
-        return diff(self.authorization, AclRules.from_text(text, name), clients, found)
+    def read(self, text: str, name: str) -> AclRules:
+        """Rules for `diff`, in any thread; raises `AclSyntaxError`."""
+        return AclRules.from_text(text, name)
+
+    def diff(self, rules: AclRules, clients: Iterable[Held], found: Json) -> Iterator[None]:
+        """What these rules would change for these clients."""
+        return diff(self.authorization, rules, clients, found)
 
     def shadow(self) -> Json | None:
         """Where the candidate differs, most frequent first; None without a candidate."""
@@ -160,9 +164,12 @@ class AclQuestions:
             ],
         }
 
-    def promote(self) -> str:
-        """Make the candidate the rules; returns where the old ones are.  Raises `PromoteError`."""
-        return self.authorization.promote()
+    def write_candidate(self) -> str:
+        """The files' part of making the candidate the rules, in any thread; then reload.
+
+        Returns where the old rules are.  Raises `PromoteError`.
+        """
+        return self.authorization.write_candidate()
 
 
 _ALLOW: Final = Verdict.ALLOW

@@ -72,13 +72,26 @@ class Shadow:
         self.would_allow: int = 0
         self.would_deny: int = 0
         self.pairs: dict[tuple[str, str], Difference] = {}
+        self._ready: tuple[str, AclRules] | Exception | None = None
         self.reload()
+
+    def prepare(self) -> None:
+        """Do the slow part of the next `reload`, in any thread."""
+        try:
+            text = read(self.path)
+            self._ready = text, AclRules.from_text(text, self.path)
+        except Exception as error:
+            self._ready = error
 
     def reload(self) -> None:
         """Read the candidate again and start counting anew; on any error the old one stays."""
-        text = read(self.path)
-        self.rules = AclRules.from_text(text, self.path)
-        self.text = text
+        if self._ready is None:
+            self.prepare()
+        ready, self._ready = self._ready, None
+        if isinstance(ready, Exception):
+            raise ready
+        assert ready is not None
+        self.text, self.rules = ready
         self.compared = self.would_allow = self.would_deny = 0
         self.pairs = {}
 

@@ -12,7 +12,8 @@
 
 With `listener=ssl:devices` the rules of a listener that has its own are meant.
 
-Promise: `who` and `diff` look at one client at a time and let the broker go on in between.
+Promise: `who` and `diff` look at one client at a time and let the broker go on in between; files
+are read, compiled and written in a thread.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Final, cast
 from klein import Klein
 from twisted.internet.defer import Deferred
 from twisted.internet.task import cooperate
+from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
@@ -52,15 +54,22 @@ def in_turns(work: Iterator[None]) -> Deferred[Any]:
 
 
 class AclApi:
-    """The resource below ``/api/v1/acl/``; `run` works an iterator off."""
+    """The resource below ``/api/v1/acl/``.
+
+    `run` works an iterator off, `in_thread` calls something in a thread.
+    """
 
     app = Klein()
 
     def __init__(
-        self, broker: Broker, run: Callable[[Iterator[None]], Deferred[Any]] = in_turns
+        self,
+        broker: Broker,
+        run: Callable[[Iterator[None]], Deferred[Any]] = in_turns,
+        in_thread: Callable[..., Deferred[Any]] = deferToThread,
     ) -> None:
         self.broker = broker
         self.run = run
+        self.in_thread = in_thread
         self.log = Logger(namespace="mqttd")
 
     def resource(self) -> IResource:
@@ -97,29 +106,24 @@ class AclApi:
         return work.addCallback(lambda _: answer(request, found))
 
     @app.route("/lint", methods=["GET", "POST"])
-    def lint(self, request: IRequest) -> bytes:
+    def lint(self, request: IRequest) -> Deferred[bytes]:
         """What is suspicious in the rules in force, or in those sent along."""
         questions = self._questions(request)
-        if request.method == b"GET":
-            return answer(request, {"findings": questions.lint()})
-        text, name = _rules_of(request)
-        try:
-            return answer(request, {"findings": questions.lint(text, name)})
-        except ValueError as error:
-            raise ApiError(422, "bad_rules", str(error)) from None
+        given = _rules_of(request) if request.method == b"POST" else ()
+        work = self.in_thread(questions.lint, *given)
+        work.addErrback(_bad_rules)
+        return work.addCallback(lambda findings: answer(request, {"findings": findings}))
 
     @app.route("/diff", methods=["POST"])
     def diff(self, request: IRequest) -> Deferred[bytes]:
         """What other rules would change for the clients that are here."""
-        text, name = _rules_of(request)
         questions = self._questions(request)
         found: Json = {}
         clients = (self._held(session) for session in self._sessions(questions))
-        try:
-            work = questions.diff(text, name, clients, found)
-        except ValueError as error:
-            raise ApiError(422, "bad_rules", str(error)) from None
-        return self.run(work).addCallback(lambda _: answer(request, found))
+        work = self.in_thread(questions.read, *_rules_of(request))
+        work.addErrback(_bad_rules)
+        work.addCallback(lambda rules: self.run(questions.diff(rules, clients, found)))
+        return work.addCallback(lambda _: answer(request, found))
 
     @app.route("/shadow", methods=["GET"])
     def shadow(self, request: IRequest) -> bytes:
@@ -132,20 +136,35 @@ class AclApi:
     # -- changes
 
     @app.route("/promote", methods=["POST"])
-    def promote(self, request: IRequest) -> bytes:
+    def promote(self, request: IRequest) -> Deferred[bytes]:
         """Make the candidate the rules, for the clients that are here too."""
-        try:
-            backup = self._questions(request).promote()
-        except Exception as error:
-            raise ApiError(422, "promote_failed", str(error)) from error
-        self.log.info("the candidate for the access rules is in force; the old are in {backup}",
-                      backup=backup)  # fmt: skip
-        self.broker.access_changed()
-        return answer(request, {"promoted": True, "backup": backup})
+
+        def written(backup: str) -> bytes:
+            self._reload()
+            self.log.info(
+                "the candidate for the access rules is in force; the old are in {backup}",
+                backup=backup,
+            )
+            return answer(request, {"promoted": True, "backup": backup})
+
+        def failed(failure: Failure) -> Any:
+            raise ApiError(422, "promote_failed", str(failure.value))
+
+        work = self.in_thread(self._questions(request).write_candidate)
+        return work.addErrback(failed).addCallback(written)
 
     @app.route("/reload", methods=["POST"])
-    def reload(self, request: IRequest) -> bytes:
+    def reload(self, request: IRequest) -> Deferred[bytes]:
         """Read the access rules again; with a mistake in them the old ones stay."""
+
+        def read(_: object) -> bytes:
+            self._reload()
+            self.log.info("access rules read again")
+            return answer(request, {"reloaded": True})
+
+        return self.in_thread(self.broker.access.prepare_acl).addCallback(read)
+
+    def _reload(self) -> None:
         try:
             self.broker.access.reload_acl()
         except Exception as error:
@@ -153,8 +172,6 @@ class AclApi:
         finally:
             # Also after a failure: one of several modules may have new rules.
             self.broker.access_changed()
-        self.log.info("access rules read again")
-        return answer(request, {"reloaded": True})
 
     # -- errors
 
@@ -267,6 +284,11 @@ def _check(validate: Callable[[str], object], topic: str) -> None:
         validate(topic)
     except MqttError as error:
         raise ApiError(400, "bad_topic", error.detail) from None
+
+
+def _bad_rules(failure: Failure) -> Any:
+    failure.trap(ValueError)
+    raise ApiError(422, "bad_rules", str(failure.value))
 
 
 def _rules_of(request: IRequest) -> tuple[str, str]:

@@ -306,7 +306,7 @@ def test_diff_names_what_clients_would_lose_and_gain(site: Site) -> None:
         (client("eve", "pc", "10.9.0.1"), [], []),
         (client("dashboard", "d"), [("$SYS/#", 0)], []),
     ]
-    for _ in site.ask.diff(new, "new.conf", held, found):
+    for _ in site.ask.diff(site.ask.read(new, "new.conf"), held, found):
         pass
     changes = {
         (c["client_id"], c["change"], c["action"], c["topic"], c["held"]) for c in found["changes"]
@@ -328,7 +328,7 @@ def test_diff_sees_that_the_order_has_changed(tmp_path: Path) -> None:
     first, second = '{deny, all, publish, ["a"]}.\n', "{allow, all}.\n"
     site = Site(tmp_path, first + second)
     found: dict[str, Any] = {}
-    for _ in site.ask.diff(second + first, "new.conf", [(client(), [], [])], found):
+    for _ in site.ask.diff(site.ask.read(second + first, "new.conf"), [(client(), [], [])], found):
         pass
     assert [(c["change"], c["action"], c["topic"]) for c in found["changes"]] == [
         ("gains", "publish", "a")
@@ -337,7 +337,7 @@ def test_diff_sees_that_the_order_has_changed(tmp_path: Path) -> None:
 
 def test_diff_of_rules_with_a_mistake_names_it(site: Site) -> None:
     with pytest.raises(AclSyntaxError, match=r"^new\.conf:1:13: "):
-        site.ask.diff("{allow, all}", "new.conf", [], {})
+        site.ask.read("{allow, all}", "new.conf")
 
 
 # -- shadow
@@ -411,7 +411,7 @@ def test_samples_of_one_pair_come_once_a_minute_and_pairs_are_bounded(tmp_path: 
 def test_promoting_puts_the_candidate_into_force_and_keeps_the_old_rules(tmp_path: Path) -> None:
     site = Site(tmp_path, "{allow, all}.\n", "{deny, all}. % new\n")
     site.live.chmod(0o640)
-    assert site.ask.promote() == f"{site.live}.bak"
+    assert site.access.authorization.promote() == f"{site.live}.bak"
     assert not site.access.authorize(client(), PUBLISH, "a")
     assert site.live.read_text() == "{deny, all}. % new\n"
     assert Path(f"{site.live}.bak").read_text() == "{allow, all}.\n"
@@ -424,7 +424,7 @@ def test_what_was_not_tried_out_is_not_promoted(tmp_path: Path) -> None:
     site = Site(tmp_path, "{allow, all}.\n", "{deny, all}.\n")
     site.candidate.write_text('{deny, {user, "bob"}}.\n')
     with pytest.raises(PromoteError, match=r"new\.conf has changed since it was read"):
-        site.ask.promote()
+        site.access.authorization.promote()
     assert site.live.read_text() == "{allow, all}.\n"
     with pytest.raises(PromoteError, match=r"acl\.shadow\.file is not set"):
         Authorization(Acl(file="x")).promote()
@@ -440,6 +440,6 @@ def test_promoting_into_a_directory_that_cannot_be_written_changes_nothing(
 
     monkeypatch.setattr("tempfile.mkstemp", refused)
     with pytest.raises(PromoteError, match="the old rules stay in force: .*Permission denied"):
-        site.ask.promote()
+        site.access.authorization.promote()
     assert site.access.authorize(client(), PUBLISH, "a")
     assert site.live.read_text() == "{allow, all}.\n"

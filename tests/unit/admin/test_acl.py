@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 
 from mqttd.admin import ctl
 from mqttd.admin.acl import AclApi
@@ -41,7 +41,7 @@ class AclDoor(Door):
         from treq.testing import StubTreq
 
         api = Api(broker)
-        api.acl = AclApi(broker, at_once)
+        api.acl = AclApi(broker, at_once, maybeDeferred)
         self.stub = StubTreq(api.resource())
 
 
