@@ -290,6 +290,7 @@ class Door:
         self._twisted_port = self.doors.reactor.adoptStreamPort(
             bound.fileno(), bound.family, self._wrapped(factory)
         )
+        factory.port = self._twisted_port
         bound.close()
 
     def _start_endpoint(self, most: int) -> None:

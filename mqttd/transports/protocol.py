@@ -137,6 +137,8 @@ class MqttFactory(Factory):
         #: What is known of a new transport's peer, and of a certificate (pyOpenSSL's X509).
         self.identify_transport: Callable[[Any], PeerIdentity | None] = lambda transport: None
         self.identify_certificate: Callable[[Any], PeerIdentity | None] = lambda certificate: None
+        #: The listening port, for what bounds the handshakes.
+        self.port: Any = None
         self.connections = 0
         self.open: set[MqttProtocol] = set()
         self._scheduled = False

@@ -34,9 +34,7 @@ ProxyFor = Callable[[Any], ProxyLayer | None]
 
 def tls_factory(tls: Tls, factory: MqttFactory, proxy_for: ProxyFor | None) -> Any:
     """`factory` behind TLS, and behind the PROXY header where one is expected."""
-    wrapped = TLSMemoryBIOFactory(_Creator(tls), False, factory)
-    wrapped.protocol = _Records
-    wrapped.noisy = False
+    wrapped = _Handshakes(tls, factory)
     return _ProxyFactory(wrapped, factory, proxy_for) if proxy_for is not None else wrapped
 
 
@@ -115,12 +113,63 @@ class _Creator:
         return SSL.Connection(self.tls.openssl_context(), None)
 
 
+class _Handshakes(TLSMemoryBIOFactory):
+    """TLS for a factory, with a bound on handshakes under way.
+
+    At the bound the listening port (`mqtt.port`) is not read from; the few connections that Twisted
+    accepts in one turn may still come on top.
+    """
+
+    noisy = False
+
+    def __init__(self, tls: Tls, mqtt: MqttFactory) -> None:
+        make: Any = super().__init__
+        make(_Creator(tls), False, mqtt)
+        self.protocol = _Records
+        self.mqtt = mqtt
+        self.settings = tls.settings
+        self.shaking = 0
+
+    def begins(self) -> None:
+        """One more handshake."""
+        self.shaking += 1
+        if self.shaking == self.settings.max_handshakes and self.mqtt.port is not None:
+            self.mqtt.port.stopReading()
+
+    def ends(self) -> None:
+        """One handshake less."""
+        self.shaking -= 1
+        if self.shaking == self.settings.max_handshakes - 1 and self.mqtt.port is not None:
+            self.mqtt.port.startReading()
+
+
 class _Records(BufferingTLSTransport):
     """Twisted's TLS, which tells what came when it was no TLS, and does not wait for ever at the
     end for a peer that says no goodbye."""
 
     begun = False
+    shaking = False
     deadline: Any = None
+
+    def makeConnection(self, transport: Any) -> None:
+        factory: Any = self.factory
+        self.shaking = True
+        factory.begins()
+        seconds = factory.settings.handshake_timeout
+        self.deadline = factory.mqtt.reactor.callLater(seconds, self.abortConnection)
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]
+
+    def _shaken(self) -> None:
+        if self.shaking:
+            self.shaking = False
+            self._cancel()
+            factory: Any = self.factory
+            factory.ends()
+
+    def _cancel(self) -> None:
+        deadline, self.deadline = self.deadline, None
+        if deadline is not None and deadline.active():
+            deadline.cancel()
 
     def loseConnection(self) -> None:
         # A producer that stays registered would put the end off.
@@ -132,9 +181,8 @@ class _Records(BufferingTLSTransport):
             self.deadline = reactor.callLater(GOODBYE, self.abortConnection)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        deadline, self.deadline = self.deadline, None
-        if deadline is not None and deadline.active():
-            deadline.cancel()
+        self._shaken()
+        self._cancel()
         super().connectionLost(reason)
 
     def dataReceived(self, data: bytes) -> None:
@@ -145,6 +193,8 @@ class _Records(BufferingTLSTransport):
                 inner: Any = self.wrappedProtocol
                 inner.wrong = f"expected TLS, got {seen}"
         super().dataReceived(data)  # type: ignore[no-untyped-call]
+        if self.shaking and self._handshakeDone:
+            self._shaken()
 
 
 class _ProxyFactory(Factory):
