@@ -1,0 +1,136 @@
+"""Bundled plugins in a real broker: a real HTTP server, a real scrape, mqttd-ctl from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+
+CTL = "import sys; from mqttd.admin.ctl import main; sys.exit(main())"
+DEADLINE = 30.0
+
+
+class HttpServer:
+    """Keeps what is posted; answers 503 to the first `failing` requests."""
+
+    def __init__(self, failing: int = 0) -> None:
+        self.batches: list[tuple[list[dict[str, Any]], dict[str, str]]] = []
+        self.failing = failing
+        outer = self
+
+        class Answer(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                outer.batches.append((json.loads(body), dict(self.headers)))
+                outer.failing -= 1
+                self.send_response(503 if outer.failing >= 0 else 204)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    made = HttpServer(failing=2)
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def ctl(broker: Broker, *argv: str) -> str:
+    assert broker.directory is not None
+    socket = broker.directory / "data/mqttd.sock"
+    done = subprocess.run(
+        [sys.executable, "-c", CTL, "--socket", socket, *argv],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def eventually(seen: Callable[[], Any]) -> Any:
+    until = time.monotonic() + DEADLINE
+    while True:
+        found = seen()
+        if found or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
+def test_they_work_together_in_a_real_broker(tmp_path: Path, server: HttpServer) -> None:
+    broker = start_broker(
+        tmp_path,
+        plugins={"load": ["presence", "delayed", "webhook", "prometheus", "trace"]},
+        files={
+            "plugins/webhook.conf": (
+                f'url = "http://127.0.0.1:{server.port}/events"\n'
+                'events = ["client.connected", "message.publish"]\n'
+                "batch_seconds = 0.1\nretry_after = 0.1\n"
+                'headers = { Authorization = "Bearer token" }\n'
+            ),
+            "plugins/prometheus.conf": 'bind = "127.0.0.1:0"\n',
+        },
+    )
+    try:
+        assert "client=alice" in ctl(broker, "trace", "start", "t", "client=alice")
+        bob = RawClient(broker.port)
+        bob.connect("bob")
+        bob.subscribe("lamp", qos=1)
+        bob.subscribe("$SYS/brokers/+/clients/alice/#")
+        alice = RawClient(broker.port)
+        alice.connect("alice")
+        notice = bob.wait_for(mq.PUBLISH, DEADLINE)
+        assert json.loads(notice.payload)["clientid"] == "alice"
+        alice.publish("$delayed/1/lamp", b"on", 1)
+        late = bob.wait_for(mq.PUBLISH, DEADLINE)
+        assert (late.topic, late.payload) == ("lamp", b"on")
+
+        # webhook: two batches were answered with 503, and sent again
+        def published() -> list[dict[str, Any]]:
+            events = [event for batch, _ in server.batches for event in batch]
+            return [event for event in events if event.get("topic") == "lamp"]
+
+        assert eventually(published), server.batches
+        first, second, third = [headers for _, headers in server.batches[:3]]
+        assert first["X-Mqttd-Batch"] == second["X-Mqttd-Batch"] == third["X-Mqttd-Batch"]
+        assert third["X-Mqttd-Attempt"] == "3"
+        assert first["Authorization"] == "Bearer token"
+
+        # prometheus: its own address, told in the log, and the administration socket
+        line = next(line for line in broker.lines if "metrics at " in line)
+        url = line.split("metrics at ")[1].strip()
+        text = urllib.request.urlopen(url, timeout=DEADLINE).read().decode()
+        assert "mqttd_clients_connected{" in text and "process_cpu_seconds_total" in text
+
+        # trace: the file holds what alice did
+        shown = ctl(broker, "trace", "show", "t")
+        assert "'alice' is connected" in shown and "'bob' is connected" not in shown
+        assert "lines" in ctl(broker, "trace", "stop", "t")
+        assert "t  ended" in ctl(broker, "trace", "list")
+        assert "0 messages wait" in ctl(broker, "delayed", "status")
+    finally:
+        broker.stop()
+    assert "Traceback" not in broker.output

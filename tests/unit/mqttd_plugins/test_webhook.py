@@ -1,0 +1,247 @@
+"""webhook: events go out in order and in batches; what does not fit or is not taken is counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, fail, succeed
+
+from mqttd.testing import LoadedPlugin, MemoryBroker, PluginConformance
+from mqttd_plugins.webhook.plugin import EVENTS, Settings, Webhook
+
+URL = "http://127.0.0.1:9/events"
+
+
+class Server:
+    """Stands in for the HTTP server: keeps requests, answers what it is told."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[list[dict[str, Any]], dict[str, str]]] = []
+        self.status: int | Exception | None = 200
+        self.hung: list[Deferred[int]] = []
+
+    def post(self, body: bytes, headers: dict[str, str]) -> Deferred[int]:
+        self.requests.append((json.loads(body), headers))
+        if self.status is None:
+            self.hung.append(Deferred())
+            return self.hung[-1]
+        return fail(self.status) if isinstance(self.status, Exception) else succeed(self.status)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [event for batch, _ in self.requests for event in batch]
+
+
+def load(node: MemoryBroker, server: Server, **config: Any) -> LoadedPlugin:
+    plugin = Webhook(server.post)
+    events = {"events": ["message.publish"]}
+    return node.load(_Configured(plugin, Settings(url=URL, **(events | config))))
+
+
+class _Configured:
+    """The plugin with a configuration made here."""
+
+    def __new__(cls, plugin: Webhook, config: Settings) -> Any:
+        original = plugin.load
+        plugin.load = lambda handle, _: original(handle, config)  # type: ignore[method-assign]
+        return plugin
+
+
+class TestConformance(PluginConformance):
+    cycles = 10
+
+    def make(self) -> Any:
+        return _Configured(Webhook(Server().post), Settings(url=URL, events=EVENTS))
+
+
+@pytest.fixture
+def node() -> MemoryBroker:
+    return MemoryBroker()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_everything_that_can_be_chosen_is_sent(node: MemoryBroker, server: Server) -> None:
+    loaded = load(node, server, events=EVENTS)
+    alice = node.connect("alice", username="al")
+    alice.subscribe("t", qos=1)
+    alice.publish("t", b"hello", 1)
+    alice.publish("nobody", b"", 0)
+    alice.unsubscribe("t")
+    alice.disconnect()
+    node.advance(2)
+    (request,) = server.requests
+    events, headers = request
+    assert {event["event"] for event in events} == set(EVENTS)
+    assert headers["X-Mqttd-Batch"] == "1" and headers["X-Mqttd-Attempt"] == "1"
+    published = next(event for event in events if event["event"] == "message.publish")
+    assert published["topic"] == "t" and published["payload"] == "hello"
+    assert published["from"] == "alice" and published["node"] == "memory"
+    acked = next(event for event in events if event["event"] == "message.acked")
+    assert acked["id"] == published["id"] and acked["clientid"] == "alice"
+    assert loaded.metrics()["sent_total"] == len(events)
+
+
+def test_a_batch_goes_when_it_is_full_or_old(node: MemoryBroker, server: Server) -> None:
+    load(node, server, batch_size=3, batch_seconds=1.0)
+    for number in range(7):
+        node.publish("t", b"%d" % number)
+    node.advance(0.1)
+    assert [len(batch) for batch, _ in server.requests] == [3, 3]
+    node.advance(1)
+    assert [event["payload"] for event in server.events] == [str(n) for n in range(7)]
+
+
+def test_only_chosen_topics_go(node: MemoryBroker, server: Server) -> None:
+    load(node, server, topics=("a/#", "b"))
+    for topic in ("a/x", "b", "c"):
+        node.publish(topic)
+    node.advance(2)
+    assert [event["topic"] for event in server.events] == ["a/x", "b"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "payload", "sent"),
+    [
+        ("text", "ü".encode(), {"payload": "ü"}),
+        ("text", b"\xff", {"payload_base64": "/w=="}),
+        ("base64", b"x", {"payload_base64": "eA=="}),
+        ("none", b"x", {}),
+        ("text", b"x" * 11, {}),
+    ],
+)
+def test_payloads(
+    node: MemoryBroker, server: Server, mode: str, payload: bytes, sent: dict[str, str]
+) -> None:
+    load(node, server, payload=mode, payload_bytes=10)
+    node.publish("t", payload)
+    node.advance(2)
+    (event,) = server.events
+    assert {key: event[key] for key in event if key.startswith("payload")} == sent
+    assert event["size"] == len(payload)
+
+
+@pytest.mark.parametrize("answer", [500, 503, 429, 408, OSError("refused")])
+def test_a_batch_is_tried_again_until_it_is_taken(
+    node: MemoryBroker, server: Server, answer: Any
+) -> None:
+    loaded = load(node, server, retry_after=1.0, batch_seconds=0.1)
+    server.status = answer
+    node.publish("t", b"1")
+    node.advance(0.5)
+    assert "server" in loaded.alarms
+    node.publish("t", b"2")
+    node.advance(2)
+    server.status = 200
+    node.advance(5)
+    batches = [headers["X-Mqttd-Batch"] for _, headers in server.requests]
+    assert batches[:-1] == ["1"] * (len(batches) - 1) and batches[-1] == "2"
+    assert server.requests[-2][0] == server.requests[0][0]
+    assert [event["payload"] for event in server.requests[-1][0]] == ["2"]
+    assert not loaded.alarms
+    metrics = loaded.metrics()
+    assert (metrics["sent_total"], metrics["dropped_failed_total"]) == (2, 0)
+
+
+def test_pauses_grow_and_attempts_end(node: MemoryBroker, server: Server) -> None:
+    loaded = load(node, server, retry_after=1.0, retry_most=3.0, attempts=5, batch_seconds=0.1)
+    server.status = 500
+    times = []
+    original = server.post
+
+    def post(body: bytes, headers: dict[str, str]) -> Deferred[int]:
+        times.append(node.clock.seconds())
+        return original(body, headers)
+
+    loaded.plugin._post = post
+    node.publish("t", b"x")
+    node.advance(60)
+    pauses = [round(after - before) for before, after in zip(times, times[1:], strict=False)]
+    assert pauses == [1, 2, 3, 3]
+    assert loaded.metrics()["dropped_failed_total"] == 1
+    server.status = 200
+    node.publish("t", b"next")
+    node.advance(2)
+    assert loaded.metrics()["sent_total"] == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 301])
+def test_a_refused_batch_is_dropped_at_once(
+    node: MemoryBroker, server: Server, status: int
+) -> None:
+    loaded = load(node, server)
+    server.status = status
+    node.publish("t", b"x")
+    node.advance(60)
+    assert len(server.requests) == 1
+    assert loaded.metrics()["dropped_failed_total"] == 1
+    assert f"status {status}" in loaded.alarms["server"]
+
+
+def test_the_queue_is_bounded_and_drops_are_counted(node: MemoryBroker, server: Server) -> None:
+    loaded = load(node, server, queue=5, batch_size=2, batch_seconds=0.1)
+    server.status = None
+    for number in range(10):
+        node.publish("t", b"%d" % number)
+    node.advance(1)
+    metrics = loaded.metrics()
+    assert len(server.events) == 2  # under way
+    assert metrics["waiting"] == 5
+    assert metrics["dropped_queue_full_total"] == 3
+    server.status = 200
+    server.hung[0].callback(200)
+    node.advance(1)
+    assert [event["payload"] for event in server.events] == [str(n) for n in range(7)]
+
+
+def test_large_events_count_by_size(node: MemoryBroker, server: Server) -> None:
+    loaded = load(node, server, queue_bytes=3000)
+    server.status = None
+    for _ in range(10):
+        node.publish("t", b"x" * 1000)
+    assert 0 < loaded.metrics()["waiting"] < 3
+
+
+def test_a_server_that_never_answers_is_given_up(node: MemoryBroker, server: Server) -> None:
+    loaded = load(node, server, timeout=5.0, attempts=2, retry_after=1.0, batch_seconds=0.1)
+    server.status = None
+    node.publish("t", b"x")
+    node.advance(30)
+    assert len(server.requests) == 2
+    assert loaded.metrics()["dropped_failed_total"] == 1
+
+
+def test_unloading_ends_what_is_under_way(node: MemoryBroker, server: Server) -> None:
+    loaded = load(node, server, batch_seconds=0.1)
+    server.status = None
+    node.publish("t", b"x")
+    node.advance(1)
+    loaded.unload()
+    assert server.hung[0].called
+    node.advance(60)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"url": "ftp://x/"}, "expected http"),
+        ({"url": "http:///x"}, "expected http"),
+        ({"url": URL, "topics": ("a/#/b",)}, "last level"),
+        ({"url": URL, "headers": {"X-A": "b\r\nX-B: c"}}, "line break"),
+    ],
+)
+def test_mistakes_are_named_and_secrets_are_not(
+    node: MemoryBroker, config: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(Exception, match=why):
+        node.load(_Configured(Webhook(Server().post), Settings(**config)))
+    secret = Settings(url="ftp://user:secret@host/token")
+    with pytest.raises(ValueError) as error:
+        node.load(_Configured(Webhook(Server().post), secret))
+    assert "secret" not in str(error.value) and "token" not in str(error.value)
