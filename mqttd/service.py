@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
 import os
 import platform
 import resource
@@ -31,13 +32,14 @@ from mqttd.admin.api import Api
 from mqttd.admin.listeners import ListenersApi
 from mqttd.admin.plugins import PluginsApi
 from mqttd.admin.server import AdminService
+from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.broker import Broker
 from mqttd.broker.budget import Budget
 from mqttd.broker.hooks import Callback, Hooks, where
 from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config
-from mqttd.monitor.garbage import Garbage
+from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.plugins.handle import Host
@@ -237,6 +239,7 @@ class MqttdService(MultiService):
                 lambda name: MqttFactory(self.broker, name, reactor, _raise_file_limit()),
             ),
             threaded=lambda: self.opened,
+            gone=self._plugin_gone,
         )
         self.plugins.check()
         self.sys_topics.more.append(self.plugins.sys_topics)
@@ -252,6 +255,7 @@ class MqttdService(MultiService):
                 api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
             )
         )
+        self.admin_tcp = self._admin_tcp(api)
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self._alarm, _most
         )
@@ -266,6 +270,21 @@ class MqttdService(MultiService):
         self._hang_up: Callable[[], None] = lambda: None
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
+
+    def _admin_tcp(self, api: Api) -> AdminTcpService | None:
+        """The HTTP interface over TCP, where there are tokens for it."""
+        settings = self.config.admin.tcp
+        if not (settings.token_file or settings.pull_token_file):
+            return None
+        try:
+            service = AdminTcpService(
+                api.resource(), settings, self.reactor, 2 * self.config.mqtt.max_packet_size
+            )
+        except AdminTcpError as error:
+            raise StartError(str(error)) from None
+        self.addService(service)  # type: ignore[no-untyped-call]
+        self.log.info("HTTP interface on port {port}", port=service.port)
+        return service
 
     @staticmethod
     def _lock_data_dir(path: str) -> TextIO:
@@ -349,6 +368,12 @@ class MqttdService(MultiService):
         # Plugins see the clients go; what they decide for the broker is asked to the last.
         stopped.append(self.plugins.unload())
         return DeferredList(stopped, consumeErrors=True).addBoth(self._unloaded)
+
+    def _plugin_gone(self) -> None:
+        """The classes of a plugin are cycles that have grown old: give them back."""
+        garbage = self.garbage
+        if garbage is not None and self.running and gc.get_freeze_count() < WALKABLE:
+            garbage.collect()
 
     def _unloaded(self, result: object) -> Any:
         self.watchdog.stop()

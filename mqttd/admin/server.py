@@ -22,7 +22,7 @@ from twisted.application.service import Service
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 
-__all__ = ["AdminService", "AdminSocketError", "claim"]
+__all__ = ["AdminService", "AdminSocketError", "claim", "site_of"]
 
 SOCKET_MODE: Final = 0o600
 #: Seconds after which a connection that says nothing is closed.
@@ -46,11 +46,7 @@ class AdminService(Service):
         claim(path)
         self.path = path
         self.reactor = reactor
-        self.site: Any = _Site(  # type: ignore[no-untyped-call]
-            resource, requestFactory=_request_class(max_body), timeout=IDLE_TIMEOUT
-        )
-        self.site.displayTracebacks = False
-        self.site.noisy = False
+        self.site: Any = site_of(resource, max_body)
         self.port: Any = None
 
     def startService(self) -> None:
@@ -64,6 +60,16 @@ class AdminService(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         port, self.port = self.port, None
         return port.stopListening() if port is not None else None
+
+
+def site_of(resource: IResource, max_body: int) -> Any:
+    """What serves `resource` and refuses bodies of more than `max_body` bytes."""
+    site: Any = _Site(  # type: ignore[no-untyped-call]
+        resource, requestFactory=_request_class(max_body), timeout=IDLE_TIMEOUT
+    )
+    site.displayTracebacks = False
+    site.noisy = False
+    return site
 
 
 def claim(path: str) -> None:

@@ -239,6 +239,16 @@ def _agree(config: Config, reading: _Reading) -> None:
     if len(os.fsencode(config.admin.socket)) > MAX_SOCKET_PATH:
         bound = f"a path of at most {MAX_SOCKET_PATH} bytes, the limit of Unix sockets"
         reading.conflict("admin.socket", "node.data_dir", config.admin.socket, bound)
+    tcp = config.admin.tcp
+    if bool(tcp.certificate) != bool(tcp.private_key):
+        bound = "a file, as admin.tcp.certificate and admin.tcp.private_key go together"
+        missing = "private_key" if tcp.certificate else "certificate"
+        reading.conflict(f"admin.tcp.{missing}", "admin.tcp.bind", "", bound)
+    host = tcp.address[0]
+    is_local = host == "localhost" or host == "::1" or host.startswith("127.")
+    if (tcp.token_file or tcp.pull_token_file) and not tcp.certificate and not is_local:
+        bound = "a loopback address, or admin.tcp.certificate: tokens do not travel in plain"
+        reading.conflict("admin.tcp.bind", "admin.tcp.certificate", tcp.bind, bound)
 
 
 def _agree_listener(path: str, listener: Listener, reading: _Reading) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Acl",
     "AclShadow",
     "Admin",
+    "AdminTcp",
     "Auth",
     "AuthBackend",
     "CertificateAuth",
@@ -1024,6 +1025,47 @@ class Plugins(Struct, frozen=True, kw_only=True):
     ] = "plugins"
 
 
+class AdminTcp(Struct, frozen=True, kw_only=True):
+    """The HTTP interface for other machines, such as Spark's: closed until a file of tokens is
+    named."""
+
+    bind: Bind = "127.0.0.1:8081"
+    token_file: Annotated[
+        str,
+        _path(
+            "File of bearer tokens, one a line, each of which may do everything; empty: none.",
+            reload=True,
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+    pull_token_file: Annotated[
+        str,
+        _path(
+            "File of bearer tokens that may read the event log and nothing else; empty: none.",
+            reload=True,
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+    certificate: Annotated[
+        str,
+        _path(
+            "PEM file with the certificate, then those that lead to its issuer; empty speaks plain"
+            " HTTP, which only a loopback address may.",
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+    private_key: Annotated[
+        str,
+        _path("PEM file with the certificate's private key.", pattern=r"^[^\0]*$"),
+    ] = ""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of `bind`; the host is empty for all addresses."""
+        host, _, port = self.bind.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 class Admin(Struct, frozen=True, kw_only=True):
     """The operator's door, used by mqttd-ctl."""
 
@@ -1035,6 +1077,7 @@ class Admin(Struct, frozen=True, kw_only=True):
             pattern=r"^[^\0]*$",
         ),
     ] = ""
+    tcp: AdminTcp = AdminTcp()
 
 
 class Log(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from zope.interface import implementer
 
 from mqttd.interfaces import IPlugin
+from mqttd.pipeline.endpoint import LogResource
 from mqttd.pipeline.log.appender import Appender, Overflow
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
@@ -110,6 +111,8 @@ class SparkPlugin:
         return self._handle.in_thread(log.join, STOP_DEADLINE)
 
     def _show(self, handle: Any, log: Appender) -> None:
+        resource = LogResource(self.path, handle.in_thread)
+        handle.add_route("log", resource)
         for name, text, read in (
             ("events_total", "Events handed to the event log.", lambda: log.appended),
             ("written_total", "Events written to the event log.", lambda: log.written_events),
@@ -118,6 +121,7 @@ class SparkPlugin:
             ("failures_total", "Writes that failed.", lambda: log.failures),
             ("queue_bytes", "Bytes that wait for the disk.", lambda: log.queued_bytes),
             ("acks_waiting", "Acknowledgements that wait for it.", lambda: log.waiters),
+            ("pulled_bytes_total", "Bytes read by the pull endpoint.", lambda: resource.bytes),
             ("deleted_segments_total", "Segments deleted by retention.",
              lambda: log.writer.deleted_segments),
         ):  # fmt: skip

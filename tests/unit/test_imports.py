@@ -27,6 +27,7 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 PROGRAMS = {
     "mqttd.admin.ctl": {"mqttd.config.load"},
     "mqttd.admin.ctl_users": {"mqttd.access.scram", "mqttd.access.username"},
+    "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
     "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
 }
 
