@@ -87,13 +87,21 @@ class Plugins:
     """Finds, loads and unloads plugins; `host` is what their handles are made of.
 
     Arguments: the configuration (its `plugins` table, its path and `node.data_dir`); `threaded`
-    says whether code is imported in a thread (not before the reactor runs, nor in tests).
+    says whether code is imported in a thread (not before the reactor runs, nor in tests);
+    `gone()` is called, in a turn of its own, when the code of a plugin is garbage.
     """
 
-    def __init__(self, config: Config, host: Host, threaded: Callable[[], bool] = bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        host: Host,
+        threaded: Callable[[], bool] = bool,
+        gone: Callable[[], object] | None = None,
+    ) -> None:
         self.config = config
         self.host = host
         self.threaded = threaded
+        self.gone = gone
         self.log = Logger(namespace="mqttd.plugins")
         base = os.path.dirname(config.path) if config.path else os.path.abspath("etc")
         self.config_dir = os.path.join(base, "plugins")
@@ -372,6 +380,8 @@ class Plugins:
             await active.handle.revoke()
         active.handle = active.instance = None
         active.state = UNLOADED
+        if self.gone is not None:
+            self.host.reactor.callLater(0, self.gone)
 
     async def _let_go(self, active: _Active) -> None:
         """Have the plugin's own `unload` called; a failure is logged."""
