@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["SLICE", "Revision"]
 
 #: Rights asked for in one turn.
-SLICE: Final = 200
+SLICE: Final = 50
 
 _SUBSCRIBE: Final = "subscribe"
 _PUBLISH: Final = "publish"
