@@ -107,6 +107,7 @@ class SparkPlugin:
             return None
         for point, callback in self._hooked:
             self._handle.unhook(point, callback)
+        self._hooked.clear()
         log.stop()
         return self._handle.in_thread(log.join, STOP_DEADLINE)
 

@@ -77,8 +77,24 @@ class TestSpark(PluginConformance):
     """What every plugin must do."""
 
     plugin = spark
-    config = {"events": ["*"]}
     cycles = 3
+
+    @pytest.fixture(autouse=True)
+    def stopped(self, tmp_path: Path) -> Iterator[None]:
+        """No thread outlives its test: it would write into a directory that is being removed."""
+        self.made: list[LoadedPlugin] = []
+        self.config = {"events": ["*"], "path": str(tmp_path)}
+        yield
+        for one in self.made:
+            log = one.plugin.log
+            if log is not None:
+                one.plugin.unload()
+                assert log.join(DEADLINE)
+
+    def load(self, node: MemoryBroker) -> LoadedPlugin:
+        loaded = super().load(node)
+        self.made.append(loaded)
+        return loaded
 
 
 def test_a_life_of_a_client_is_told_in_order(node: Node) -> None:
