@@ -105,6 +105,8 @@ class Webhook:
         self._queue: deque[bytes] = deque()
         self._bytes = 0
         self._batches = 0
+        #: Batches of another load have other names.
+        self._series = f"{handle.node}-{int(handle.clock.seconds() * 1000):x}"
         self._timer: Any = None
         #: A batch is under way, or waits for its next attempt.
         self._busy = False
@@ -270,7 +272,7 @@ class Webhook:
             batch.append(event)
         self._batches += 1
         self._busy = True
-        self._try(batch, str(self._batches), 1)
+        self._try(batch, f"{self._series}-{self._batches}", 1)
 
     def _try(self, batch: list[bytes], number: str, attempt: int) -> None:
         assert self._post is not None
