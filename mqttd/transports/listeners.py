@@ -47,7 +47,7 @@ from mqttd.transports.layers import Layer, Stack
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.proxy import ProxyHeader, ProxyLayer
 from mqttd.transports.records import TlsLayer
-from mqttd.transports.tls import Tls, TlsError, certificate_identity, map_identity
+from mqttd.transports.tls import Tls, TlsError, certificate_identity, map_identity, subject_of
 from mqttd.types import PeerIdentity
 
 __all__ = ["Door", "ListenError", "Listeners", "listener_text"]
@@ -252,7 +252,7 @@ class Door:
         if factory is not None:
             factory.close_all()
         port, self._twisted_port = self._twisted_port, None
-        if isinstance(self.settings, UnixListener):
+        if isinstance(self.settings, UnixListener) and port is None:
             _unlink(self.settings.path)
         if isinstance(port, Deferred):
             port.cancel()
@@ -287,6 +287,16 @@ class Door:
 
     def _start_twisted(self, bound: socket.socket, most: int) -> None:
         factory = self._factory(most)
+        settings = self.settings
+        if isinstance(settings, UnixListener):
+            # Twisted would open an adopted socket to everybody; this sets the mode first.
+            bound.close()
+            _unlink(settings.path)
+            self._twisted_port = self.doors.reactor.listenUNIX(
+                settings.path, factory, settings.backlog, int(settings.mode, 8)
+            )
+            _give_away(settings)
+            return
         self._twisted_port = self.doors.reactor.adoptStreamPort(
             bound.fileno(), bound.family, self._wrapped(factory)
         )
@@ -373,8 +383,9 @@ class Door:
         return None
 
     def _identify_proxied(self, header: ProxyHeader) -> PeerIdentity | None:
-        identity = PeerIdentity(header.host, header.port, header.common_name)
-        return map_identity(identity, self.settings)
+        name = header.common_name
+        subject = subject_of(name) if name is not None else None
+        return map_identity(PeerIdentity(header.host, header.port, name, subject), self.settings)
 
     def _identify_certificate(self, certificate: Any) -> PeerIdentity | None:
         from OpenSSL import crypto
@@ -453,7 +464,8 @@ def peer_process(fd: int) -> PeerIdentity | None:
         return None
     finally:
         peer.detach()
-    pid, uid, gid = struct.unpack("3i", data)
+    # Texts, so that access rules can use them: ${client_attrs.peer_uid}.
+    pid, uid, gid = (str(number) for number in struct.unpack("3i", data))
     return PeerIdentity(attributes={"peer_pid": pid, "peer_uid": uid, "peer_gid": gid})
 
 
@@ -461,7 +473,8 @@ def _transport_identity(transport: Any) -> PeerIdentity | None:
     """What is known of a Twisted transport's peer: by a PROXY header, or by its process."""
     below = getattr(transport, "transport", transport)  # that of TLS
     known: PeerIdentity | None = getattr(below, "mqttd_known", None)
-    if known is None and getattr(below, "addressFamily", 0) == socket.AF_UNIX:
+    carrier = getattr(below, "socket", None)
+    if known is None and carrier is not None and carrier.family == socket.AF_UNIX:
         known = peer_process(below.fileno())
     return known
 
@@ -497,8 +510,7 @@ def _bind_unix(where: str, settings: UnixListener) -> socket.socket:
     path = settings.path
     try:
         _make_room(path)
-        owner = _number(settings.owner, lambda name: pwd.getpwnam(name).pw_uid)
-        group = _number(settings.group, lambda name: grp.getgrnam(name).gr_gid)
+        _owners(settings)
     except KeyError as error:
         raise ListenError(f"{where}: no such user or group: {error.args[0]}") from None
     except OSError as error:
@@ -507,8 +519,7 @@ def _bind_unix(where: str, settings: UnixListener) -> socket.socket:
     try:
         bound.bind(path)
         # Nobody can connect before `listen`: owner and mode hold from the first moment.
-        if owner >= 0 or group >= 0:
-            os.chown(path, owner, group)
+        _give_away(settings)
         os.chmod(path, int(settings.mode, 8))
         bound.listen(settings.backlog)
     except OSError as error:
@@ -516,6 +527,18 @@ def _bind_unix(where: str, settings: UnixListener) -> socket.socket:
         raise ListenError(f"{where}: cannot listen at {path}: {error.strerror}") from None
     bound.setblocking(False)
     return bound
+
+
+def _owners(settings: UnixListener) -> tuple[int, int]:
+    """User and group of the socket, -1 for our own. Raises KeyError for unknown ones."""
+    owner = _number(settings.owner, lambda name: pwd.getpwnam(name).pw_uid)
+    return owner, _number(settings.group, lambda name: grp.getgrnam(name).gr_gid)
+
+
+def _give_away(settings: UnixListener) -> None:
+    owner, group = _owners(settings)
+    if owner >= 0 or group >= 0:
+        os.chown(settings.path, owner, group)
 
 
 def _make_room(path: str) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "certificate_identity",
     "host_names",
     "map_identity",
+    "subject_of",
 ]
 
 #: TLS 1.2 suites with forward secrecy and authenticated encryption.
@@ -214,6 +215,12 @@ def certificate_identity(der: bytes) -> PeerIdentity | None:
         )
     except ValueError:
         return None
+
+
+def subject_of(common_name: str) -> str:
+    """The subject of a certificate of which only the common name is known, escaped (RFC 4514)."""
+    name = x509.NameAttribute(NameOID.COMMON_NAME, common_name, _validate=False)
+    return x509.Name([name]).rfc4514_string()
 
 
 def map_identity(identity: PeerIdentity | None, settings: Any) -> PeerIdentity | None:
