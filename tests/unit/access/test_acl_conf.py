@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttd.access.acl_conf import (
@@ -310,6 +310,7 @@ def test_a_file_that_is_missing_or_no_text_is_an_error_that_names_it(tmp_path: P
         read_acl(tmp_path / "acl.conf")
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="{}[],.\"'<>%\\ \nalowdenyuser/+#0129$ü", max_size=60))
 def test_any_text_is_read_or_refused_and_nothing_else_happens(text: str) -> None:
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttd.access.acl_conf import AclSyntaxError
@@ -208,6 +208,7 @@ TOPICS = [
 ]
 
 
+@settings(deadline=None)
 @given(FILTERS, FILTERS)
 def test_meeting_and_covering_mean_what_they_say_topic_by_topic(a: str, b: str) -> None:
     of_a = {topic for topic in TOPICS if match(topic, a)}
