@@ -33,6 +33,7 @@ from mqttd.admin.listeners import ListenersApi
 from mqttd.admin.plugins import PluginsApi
 from mqttd.admin.server import AdminService
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
+from mqttd.broker.bans import Bans
 from mqttd.broker.broker import Broker
 from mqttd.broker.budget import Budget
 from mqttd.broker.hooks import Callback, Hooks, where
@@ -229,6 +230,7 @@ class MqttdService(MultiService):
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed
+        self.broker.bans = Bans(os.path.join(config.node.data_dir, "bans.json"))
         self.engine = Engine(self.broker)
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
         self.plugins = Plugins(

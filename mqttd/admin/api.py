@@ -12,6 +12,7 @@
     GET    /api/v1/alarms                       what is wrong now, and what was lately
     *      /api/v1/plugins...                   plugins, see `mqttd.admin.plugins`
     POST   /api/v1/auth/reload                  read users and keys again
+    *      /api/v1/bans                         GET; POST {kind, value, reason, seconds}; DELETE
     POST   /api/v1/publish                      {topic, payload | payload_base64, qos, retain}
 
 A refusal is ``{"error": {"code": "not_found", "message": "..."}}`` with a fitting HTTP status.
@@ -29,7 +30,9 @@ import heapq
 import json
 import os
 import platform
+import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final, cast
 
 from klein import Klein
@@ -41,6 +44,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
 from mqttd import __version__, compiled
+from mqttd.broker.bans import BanError
 from mqttd.broker.broker import Broker
 from mqttd.broker.hooks import POINTS
 from mqttd.codec import reasons
@@ -279,6 +283,30 @@ class Api:
             self.acl = AclApi(self.broker)
         return cast(IResource, self.acl.resource())
 
+    @app.route("/api/v1/bans", methods=["GET", "POST", "DELETE"])
+    def bans(self, request: IRequest) -> bytes:
+        """See the bans, add one (its connections end), or lift one."""
+        bans = self.broker.bans
+        try:
+            if request.method == b"POST":
+                kind, value, reason, until = _ban(body_of(request))
+                ban = bans.add(kind, value, reason, until)
+                ended = self.broker.enforce_bans()
+                self.log.info("banned {kind} {value!r}", kind=kind, value=ban.value)
+                return answer(request, {"ban": asdict(ban), "ended": ended})
+            if request.method == b"DELETE":
+                kind = argument_of(request, b"kind") or ""
+                value = argument_of(request, b"value") or ""
+                if not bans.remove(kind, value):
+                    raise ApiError(404, "not_found", f"no ban of {kind} {value!r}")
+                self.log.info("lifted the ban of {kind} {value!r}", kind=kind, value=value)
+                return answer(request, {"lifted": {"kind": kind, "value": value}})
+        except BanError as error:
+            raise ApiError(400, "bad_request", str(error)) from None
+        except OSError as error:
+            raise ApiError(507, "not_stored", f"{bans.path}: {error.strerror}") from error
+        return answer(request, {"bans": [asdict(ban) for ban in bans.list()]})
+
     @app.route("/api/v1/auth/reload", methods=["POST"])
     def reload_auth(self, request: IRequest) -> bytes:
         """Read users and keys again; with a mistake in a file its old content stays."""
@@ -389,6 +417,27 @@ def _reason_code(request: IRequest) -> int:
             f"reason_code = {text!r}: expected a code of DISCONNECT from 0x80, such as 0x98",
         )
     return code
+
+
+def _ban(body: Json) -> tuple[str, str, str, float | None]:
+    """Kind, value, reason and end of a request to ban."""
+    known = ("kind", "value", "reason", "seconds")
+    unknown = sorted(set(body) - set(known))
+    if unknown:
+        raise ApiError(
+            400, "bad_request", f"unknown key {unknown[0]!r}; there are: {', '.join(known)}"
+        )
+    texts = [body.get("kind"), body.get("value"), body.get("reason", "")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ApiError(400, "bad_request", "kind, value and reason: expected texts")
+    seconds = body.get("seconds")
+    until = None
+    if seconds is not None:
+        if type(seconds) not in (int, float) or not 0 < seconds < 1e10:
+            raise ApiError(400, "bad_request", f"seconds = {seconds!r}: expected a positive number")
+        until = time.time() + seconds
+    kind, value, reason = texts
+    return str(kind), str(value), str(reason), until
 
 
 def _limit(request: IRequest) -> int:

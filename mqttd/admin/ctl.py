@@ -216,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     alarms = add(commands, "alarms", _alarms, "List the alarms that are raised.")
     alarms.add_argument("--past", action="store_true", help="the last ones that were, too")
 
-    from mqttd.admin import ctl_events, ctl_listeners, ctl_users
+    from mqttd.admin import ctl_bans, ctl_events, ctl_listeners, ctl_users
     from mqttd.admin.ctl_plugins import add_commands
 
     ctl_events.add_commands(add, group("events", "The event log that Spark reads."))
@@ -230,6 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     publish.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
     publish.add_argument("--retain", action="store_true")
 
+    ctl_bans.add_commands(add, group("bans", "Who must stay out, whatever it shows."))
     ctl_users.add_commands(
         add,
         group("auth", "Who may connect and do what."),

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.broker.alarms import Alarms
+from mqttd.broker.bans import Bans
 from mqttd.broker.hooks import POINTS
 from mqttd.broker.login import Login, module_of
 from mqttd.broker.pubsub import PubSub
@@ -115,6 +116,8 @@ class Broker(Node):
         self.guid = Guid(node_id, process_id)
         #: Listener -> the MQTT versions it takes, where those are not all.
         self.versions: dict[str, frozenset[int]] = {}
+        #: Who must stay out; the service puts those of its file here.
+        self.bans: Any = Bans()
         self.sessions: dict[str, Session] = {}
         #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
         self.completing: dict[str, dict[int, Message]] = {}
@@ -231,11 +234,24 @@ class Broker(Node):
             client.cert_subject = shown.subject
             client.cert_sans = shown.sans
             client.attributes = shown.attributes
+        if self._banned(channel, connect, client):
+            return
         if "client.connect" in self.points:
             asked = self.hooks.ask_hooks("client.connect", (client,), connect.properties)
             self._wait_or_advance(channel, connect, client, _CONNECT_HOOKS, asked)
         else:
             self._authenticate(channel, connect, client)
+
+    def _banned(self, channel: Channel, connect: Connect, client: ClientInfo) -> bool:
+        """Refuse a client that is banned; says whether it was."""
+        ban = self.bans.match(client.client_id, client.username, client.peerhost)
+        if ban is None:
+            return False
+        detail = f"banned: {ban.kind} {ban.value}"
+        if ban.reason:
+            detail = f"{detail}: {ban.reason}"
+        self._refuse(channel, connect, reasons.BANNED, detail)
+        return True
 
     def _authenticate(self, channel: Channel, connect: Connect, client: ClientInfo) -> None:
         """Hook client.authenticate first, then the chain."""
@@ -424,6 +440,8 @@ class Broker(Node):
         if not result.ok:
             self._refuse(channel, connect, result.reason_code, result.reason)
             return
+        if client.username != connect.username and self._banned(channel, connect, client):
+            return  # the module has proved another user name than the client gave
         expires_at = result.expires_at
         if expires_at is not None and expires_at * 1_000_000 <= self.clock():
             self._refuse(channel, connect, reasons.NOT_AUTHORIZED, "what was shown has expired")
@@ -738,6 +756,22 @@ class Broker(Node):
             self.end_channel(
                 channel, reasons.NOT_AUTHORIZED, "the user is gone or has a new password"
             )
+        self.perform()
+        return len(ended)
+
+    def enforce_bans(self) -> int:
+        """End the connections of clients that are banned; returns how many. Sessions stay."""
+        ended: list[Channel] = []
+        for session in self.sessions.values():
+            channel = session.channel
+            if channel is None:
+                continue
+            host, _ = channel.edge.peer(channel)
+            if self.bans.match(session.client_id, session.username, host) is not None:
+                ended.append(channel)
+        for channel in ended:
+            self.metrics.clients_kicked += 1
+            self.end_channel(channel, reasons.ADMINISTRATIVE_ACTION, "banned")
         self.perform()
         return len(ended)
 

@@ -137,6 +137,28 @@ def test_a_kicked_client_gets_the_reason_code_asked_for(started: Any, ctl: Ctl) 
     client.close()
 
 
+def test_a_ban_ends_connections_and_outlives_a_restart(started: Any, ctl: Ctl) -> None:
+    broker = started()
+    client = RawClient(broker.port, mq.V5, DEADLINE).connect("rude")
+    said = ctl("bans", "add", "client_id", "rude", "--reason", "floods", "--for", "1h").stdout
+    assert "ended 1 connection" in said
+    client.expect_close(0x98)
+    client.close()
+    broker.stop()
+    broker = started()
+    client = RawClient(broker.port, mq.V5, DEADLINE)
+    client.connect("rude", reason=0x8A)
+    client.close()
+    assert "banned: client_id rude: floods" in broker.output
+    assert "floods" in ctl("bans", "list").stdout
+    ctl("bans", "del", "client_id", "rude")
+    RawClient(broker.port, mq.V5, DEADLINE).connect("rude").close()
+    assert "expected an address" in ctl("bans", "add", "peerhost", "x", status=1).stderr
+    assert "expected a time" in ctl(
+        "bans", "add", "client_id", "x", "--for", "10", status=1
+    ).stderr  # fmt: skip
+
+
 def test_mqttjs_logs_in_by_scram_twice(started: Any, ctl: Ctl) -> None:
     MqttJs.require()
     broker = started(

@@ -1,0 +1,80 @@
+"""`mqttd-ctl bans ...`: keep clients out, by client identifier, user name or address.
+
+Part of `mqttd.admin.ctl`, whose promises hold here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from mqttd.admin import ctl
+
+__all__ = ["add_commands"]
+
+_KINDS: Final = ("client_id", "username", "peerhost")
+
+
+def add_commands(add: Callable[..., Any], bans: Any) -> None:
+    """Add the commands to the group `bans`, with `add` of `mqttd.admin.ctl`."""
+    add(bans, "list", _list, "List the bans, the oldest first.")
+    command = add(bans, "add", _add, "Ban somebody, and end the connections this is about.")
+    _what(command)
+    command.add_argument(
+        "--for",
+        dest="duration",
+        metavar="TIME",
+        help="how long, such as 30s, 10m, 2h or 1d (default: until lifted)",
+    )
+    command.add_argument("--reason", metavar="TEXT", default="", help="for the log and the list")
+    _what(add(bans, "del", _delete, "Lift a ban."))
+
+
+def _what(command: Any) -> None:
+    command.add_argument("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
+    command.add_argument("value", metavar="VALUE", help="of a peerhost, an address or a network")
+
+
+def _list(options: argparse.Namespace) -> None:
+    answer = ctl.client_of(options).get("/bans")
+    if options.json:
+        return ctl.print_json(answer)
+    for ban in answer["bans"]:
+        for key in ("since", "until"):
+            ban[key] = _when(ban[key])
+    ctl.print_table(answer["bans"], ["kind", "value", "since", "until", "reason"])
+
+
+def _add(options: argparse.Namespace) -> None:
+    body = {"kind": options.kind, "value": options.value, "reason": options.reason}
+    if options.duration is not None:
+        body["seconds"] = _seconds(options.duration)
+    answer = ctl.client_of(options).request("POST", "/bans", body)
+    ban, ended = answer["ban"], answer["ended"]
+    until = f"until {_when(ban['until'])}" if ban["until"] else "until this is lifted"
+    plural = "" if ended == 1 else "s"
+    text = f"banned {ban['kind']} {ban['value']} {until}, ended {ended} connection{plural}"
+    ctl.done(options, answer, text)
+
+
+def _delete(options: argparse.Namespace) -> None:
+    query = urlencode({"kind": options.kind, "value": options.value})
+    answer = ctl.client_of(options).request("DELETE", f"/bans?{query}")
+    ctl.done(options, answer, f"lifted the ban of {options.kind} {options.value}")
+
+
+def _seconds(text: str) -> int:
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.isascii() or not number.isdigit() or not int(number):
+        raise ctl.CtlError(f"--for {text}: expected a time such as 30s, 10m, 2h or 1d")
+    return int(number) * units[unit]
+
+
+def _when(seconds: float | None) -> str:
+    if not seconds:
+        return ""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))

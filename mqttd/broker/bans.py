@@ -1,0 +1,189 @@
+"""Who must stay out whatever it shows: client identifiers, user names, addresses.
+
+    ban --> bans.json --> every CONNECT is compared with it, before any module is asked
+     |
+     '--> connections that it is about end (DISCONNECT 0x98), their sessions stay
+
+A ban ends by itself at its time, if it has one. Promise: comparing costs three look-ups, and one
+more for each banned network; at most `MOST` bans and `MOST_NETWORKS` networks; the file is replaced
+as a whole, mode 0600, and one that cannot be read keeps the broker from starting.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+__all__ = ["KINDS", "MOST", "MOST_NETWORKS", "Ban", "BanError", "Bans"]
+
+#: What a ban may be about.
+KINDS: Final = ("client_id", "username", "peerhost")
+MOST: Final = 100_000
+MOST_NETWORKS: Final = 1000
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class BanError(ValueError):
+    """A ban that is none, or a file of bans that cannot be used; the text says what to do."""
+
+
+@dataclass(slots=True, frozen=True)
+class Ban:
+    """One ban; ``until`` is in seconds since 1970, None for ever."""
+
+    kind: str
+    value: str
+    reason: str = ""
+    until: float | None = None
+    since: float = 0.0
+
+
+class Bans:
+    """The bans of one broker, kept in the file `path` ("": nowhere).
+
+    Raises BanError for a file that cannot be used, naming it.
+    """
+
+    def __init__(self, path: str = "", seconds: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._seconds = seconds
+        self._bans: dict[tuple[str, str], Ban] = {}
+        self._networks: dict[str, Network] = {}
+        if path and os.path.exists(path):
+            self._load()
+
+    def __len__(self) -> int:
+        return len(self._bans)
+
+    def add(self, kind: str, value: str, reason: str = "", until: float | None = None) -> Ban:
+        """Ban until a second since 1970 (None: for ever), in place of a ban there is.
+
+        Raises BanError for a kind or value that cannot be, OSError if it cannot be stored.
+        """
+        if kind not in KINDS:
+            raise BanError(f"kind = {kind!r}: expected one of {', '.join(KINDS)}")
+        if not value:
+            raise BanError(f"an empty {kind} cannot be banned")
+        network = None
+        if kind == "peerhost":
+            value, network = _address(value)
+        self._purge()
+        if (kind, value) not in self._bans and len(self._bans) >= MOST:
+            raise BanError(f"there are {MOST} bans; expected no more")
+        if network is not None and value not in self._networks:
+            if len(self._networks) >= MOST_NETWORKS:
+                raise BanError(f"there are {MOST_NETWORKS} banned networks; expected no more")
+        ban = Ban(kind, value, reason, until, self._seconds())
+        self._store({**self._bans, (kind, value): ban})
+        if network is not None:
+            self._networks[value] = network
+        return ban
+
+    def remove(self, kind: str, value: str) -> bool:
+        """Lift a ban; False if there is none.  Raises as `add`."""
+        if kind == "peerhost":
+            value, _ = _address(value)
+        if (kind, value) not in self._bans:
+            return False
+        self._store({key: ban for key, ban in self._bans.items() if key != (kind, value)})
+        self._networks.pop(value, None) if kind == "peerhost" else None
+        return True
+
+    def list(self) -> list[Ban]:
+        """All bans that hold, the oldest first."""
+        self._purge()
+        return list(self._bans.values())
+
+    def match(self, client_id: str, username: str | None, peerhost: str) -> Ban | None:
+        """The ban that keeps this client out, None if there is none."""
+        bans = self._bans
+        if not bans:
+            return None
+        found = bans.get(("client_id", client_id))
+        if found is None and username is not None:
+            found = bans.get(("username", username))
+        if found is None:
+            found = bans.get(("peerhost", peerhost)) or self._in_network(peerhost)
+        if found is None or found.until is None or found.until > self._seconds():
+            return found
+        self._purge()
+        return self.match(client_id, username, peerhost)
+
+    def _in_network(self, peerhost: str) -> Ban | None:
+        try:
+            address = ipaddress.ip_address(peerhost)
+        except ValueError:
+            return None
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        found = self._bans.get(("peerhost", str(address)))
+        if found is not None:
+            return found
+        for value, network in self._networks.items():
+            if address in network:
+                return self._bans.get(("peerhost", value))
+        return None
+
+    def _purge(self) -> None:
+        """Forget bans whose time is over; the file forgets them when it is written next."""
+        now = self._seconds()
+        over = [
+            key for key, ban in self._bans.items() if ban.until is not None and ban.until <= now
+        ]
+        for key in over:
+            del self._bans[key]
+            if key[0] == "peerhost":
+                self._networks.pop(key[1], None)
+
+    def _load(self) -> None:
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                entries = json.load(file)
+            for entry in entries:
+                ban = Ban(**entry)
+                if ban.kind not in KINDS or not isinstance(ban.value, str):
+                    raise ValueError(ban.kind)
+                if ban.kind == "peerhost":
+                    value, network = _address(ban.value)
+                    if network is not None:
+                        self._networks[value] = network
+                self._bans[(ban.kind, ban.value)] = ban
+        except OSError as error:
+            raise BanError(f"{self.path}: {error.strerror}") from None
+        except (ValueError, TypeError) as error:
+            raise BanError(
+                f"{self.path}: no list of bans ({error}); repair it, or move it away to start"
+                " without bans"
+            ) from None
+
+    def _store(self, bans: dict[tuple[str, str], Ban]) -> None:
+        if self.path:
+            temporary = f"{self.path}.new"
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump([asdict(ban) for ban in bans.values()], file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path)
+        self._bans = bans
+
+
+def _address(text: str) -> tuple[str, Network | None]:
+    """An address or network as it is kept, and the network if it is more than one address."""
+    if text == "unix":
+        return text, None
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise BanError(
+            f"peerhost = {text!r}: expected an address or network such as 10.0.0.7 or 10.0.0.0/8"
+        ) from None
+    if network.num_addresses == 1:
+        return str(network.network_address), None
+    return str(network), network

@@ -1,0 +1,146 @@
+"""Bans: who is kept out, what becomes of who is in, and what outlives a restart."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from mqttd.broker.bans import BanError, Bans
+from mqttd.codec.packets import Connect
+from tests.support.memory import MemoryBroker
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def banned(bans: Bans, client_id: str = "c", username: str | None = "u", host: str = "::1") -> bool:
+    return bans.match(client_id, username, host) is not None
+
+
+@pytest.mark.parametrize(
+    "kind,value,yes,no",
+    [
+        ("client_id", "c", {}, {"client_id": "C"}),
+        ("username", "u", {}, {"username": None}),
+        ("peerhost", "10.0.0.7", {"host": "10.0.0.7"}, {"host": "10.0.0.70"}),
+        ("peerhost", "10.0.0.7", {"host": "::ffff:10.0.0.7"}, {"host": "unix"}),
+        ("peerhost", "10.0.0.0/8", {"host": "10.9.8.7"}, {"host": "11.0.0.1"}),
+        ("peerhost", "10.0.0.0/8", {"host": "::ffff:10.9.8.7"}, {"host": "fe80::1%eth0"}),
+        ("peerhost", "2001:db8::/32", {"host": "2001:db8::1"}, {"host": "2001:db9::1"}),
+        ("peerhost", "0:0:0:0:0:0:0:1", {"host": "::1"}, {"host": "::2"}),
+        ("peerhost", "unix", {"host": "unix"}, {"host": "127.0.0.1"}),
+    ],
+)
+def test_a_ban_is_about_those_it_names(
+    kind: str, value: str, yes: dict[str, str], no: dict[str, str]
+) -> None:
+    bans = Bans()
+    bans.add(kind, value)
+    assert banned(bans, **yes)
+    assert not banned(bans, **no)
+    assert bans.remove(kind, value)
+    assert not banned(bans, **yes)
+    assert not bans.remove(kind, value)
+
+
+def test_a_ban_ends_at_its_time() -> None:
+    seconds = Time()
+    bans = Bans(seconds=seconds)
+    bans.add("client_id", "c", until=1010.0)
+    bans.add("peerhost", "::/0", until=1010.0)
+    assert banned(bans)
+    seconds.now = 1010.0
+    assert not banned(bans)
+    assert len(bans) == 0
+
+
+def test_bans_outlive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "bans.json"
+    seconds = Time()
+    bans = Bans(str(path), seconds)
+    bans.add("username", "u", "was rude")
+    bans.add("peerhost", "10.0.0.0/8", until=2000.0)
+    bans.add("client_id", "c", until=1001.0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    seconds.now = 1500.0
+    again = Bans(str(path), seconds)
+    assert [(ban.value, ban.reason) for ban in again.list()] == [
+        ("u", "was rude"),
+        ("10.0.0.0/8", ""),
+    ]
+    assert banned(again, "x", None, "10.1.1.1")
+    assert not banned(again, "c", None)
+
+
+@pytest.mark.parametrize("text", ["", "{}1", '[{"kind": "x", "value": "y"}]', '["a"]', "[1]"])
+def test_a_broken_file_keeps_the_broker_from_starting_without_its_bans(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "bans.json"
+    path.write_text(text)
+    with pytest.raises(BanError, match=r"bans\.json: no list of bans"):
+        Bans(str(path))
+
+
+def test_what_cannot_be_stored_is_not_in_force(tmp_path: Path) -> None:
+    bans = Bans(str(tmp_path / "missing" / "bans.json"))
+    with pytest.raises(OSError, match="No such file"):
+        bans.add("client_id", "c")
+    assert not banned(bans)
+
+
+@pytest.mark.parametrize(
+    "kind,value", [("ip", "::1"), ("client_id", ""), ("peerhost", "host.example"), ("peerhost", "")]
+)
+def test_what_is_no_ban_is_refused(kind: str, value: str) -> None:
+    with pytest.raises(BanError):
+        Bans().add(kind, value)
+
+
+def test_bans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqttd.broker.bans.MOST", 2)
+    bans = Bans()
+    for name in ("a", "b", "b"):
+        bans.add("client_id", name)
+    with pytest.raises(BanError, match="there are 2 bans"):
+        bans.add("client_id", "c")
+
+
+@pytest.mark.parametrize("version,code", [(5, 0x8A), (4, 5)])
+def test_a_banned_client_is_refused_before_it_is_authenticated(version: int, code: int) -> None:
+    node = MemoryBroker()
+    node.broker.bans.add("client_id", "c", "was rude")
+    client = node.client(version)
+    client.send(Connect("c", version=version))
+    (connack,) = client.take()
+    assert connack.reason_code == code  # type: ignore[union-attr]
+    assert client.closed
+    ((_, fields),) = [event for event in node.events if event[0] == "connect refused"]
+    assert fields["detail"] == "banned: client_id c: was rude"
+
+
+def test_a_ban_ends_the_connections_it_is_about() -> None:
+    node = MemoryBroker()
+    bad, good = node.connect("bad", 5, username="eve"), node.connect("good", 5, username="bob")
+    node.broker.bans.add("username", "eve")
+    assert node.broker.enforce_bans() == 1
+    (packet,) = bad.take()
+    assert packet.reason_code == 0x98  # type: ignore[union-attr]
+    assert bad.closed
+    assert not good.closed
+
+
+def test_the_file_is_plain_json(tmp_path: Path) -> None:
+    path = tmp_path / "bans.json"
+    Bans(str(path), Time()).add("client_id", "c", "r")
+    assert json.loads(path.read_text()) == [
+        {"kind": "client_id", "value": "c", "reason": "r", "until": None, "since": 1000.0}
+    ]
