@@ -392,6 +392,14 @@ class MqttdService(MultiService):
 
     def who_may_connect(self) -> str:
         """Who gets past authentication, in a sentence."""
+        auth = self.config.auth
+        others = [name for name in auth.chain if name != "anonymous"]
+        if others != ["username"]:
+            checked = f"checked by {', '.join(others)}" if others else "refused"
+            if "anonymous" not in auth.chain or auth.anonymous == "never":
+                return f"every client is {checked}"
+            where = "this machine" if auth.anonymous == "loopback" else "anywhere"
+            return f"clients from {where} need no user name, others are {checked}"
         return {
             "loopback": "clients on this machine need no password, others a user name and password",
             "always": "anybody may connect (auth.anonymous = always)",
