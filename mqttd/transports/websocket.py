@@ -71,7 +71,11 @@ class WebSite:
         self.factory.protocol = _Handshake
         self.factory.server = None
         self.factory.setProtocolOptions(
-            openHandshakeTimeout=0, closeHandshakeTimeout=0, autoPingInterval=0, webStatus=True
+            openHandshakeTimeout=0,
+            closeHandshakeTimeout=0,
+            autoPingInterval=0,
+            webStatus=True,
+            allowNullOrigin=True,
         )
 
     def upgrade(self) -> Upgrade:

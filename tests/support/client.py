@@ -62,7 +62,7 @@ class RawClient:
         try:
             self.sock.settimeout(self.deadline)
             self.sock.sendall(b"".join(parts))
-        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
             pass
 
     def send_slowly(self, data: bytes) -> None:
