@@ -2,10 +2,11 @@
 
     none      no hook: PUBLISH packets are forwarded as bytes, runs of them as one slice
     apart     no hook, runs switched off: one packet at a time         -> lost run coalescing
-    message   no hook, bytes switched off: one Message per packet      -> Message building
+    message   no hook, but asked for one: a Message for each packet    -> Message building
     noop      one callback that does nothing                           -> the call
     observe   one callback that counts messages and bytes per topic
     five      five callbacks that do nothing                           -> each further call
+    change    one callback that gives each message another payload, so that none goes as it came
 
 p2p, QoS 0 and 1, broker CPU per delivered message. The variants take turns, each with a broker
 started afresh; shown are the medians, the ratio to none, and the shares that add up to noop's cost.
@@ -34,6 +35,7 @@ BOUNDS: Final = {0: 5.0, 1: 4.0}
 
 BEFORE: Final = """\
 import os
+from mqttd.types import OK
 from twisted.application.service import Application
 from mqttd.service import Options, makeService
 
@@ -47,6 +49,9 @@ settings, hooks = service.broker.settings, service.hooks
 def noop(message):
     return None
 
+def change(message):
+    return OK(message.replace(payload=message.payload[:]))
+
 def observe(message, seen):
     count, size = seen.get(message.topic, (0, 0))
     seen[message.topic] = (count + 1, size + len(message.payload))
@@ -57,9 +62,10 @@ def observe(message, seen):
 VARIANTS: Final[dict[str, str]] = {
     "none": "",
     "apart": "settings.coalesce_runs = False",
-    "message": "settings.fast_path = False\nservice.broker.hooks_changed('', False)",
+    "message": "service.broker.tap_publish = True",
     "noop": "hooks.hook('message.publish', noop)",
     "observe": "hooks.hook('message.publish', observe, ({},))",
+    "change": "hooks.hook('message.publish', change)",
     "five": "for _ in range(5):\n    hooks.hook('message.publish', lambda message: None)",
 }
 

@@ -197,7 +197,10 @@ class IHooks(Interface):
         :raises HookError: unknown point, or hooked there already.
 
         The callback returns `OK` (or None), ``OK(acc)``, `STOP` or ``STOP(acc)`` of
-        `mqttd.types`; one that raises is counted and passed over.
+        `mqttd.types`, or a Deferred of one where the point waits (`client.connect`,
+        `client.authenticate`), for 5 seconds at most.  It may keep the reactor for 20
+        milliseconds, and is broken off then.  One that fails is counted and passed over, or
+        refuses, as the policy of its plugin says; after ten the plugin is quarantined.
         """
 
     def unhook(point: str, callback: Callable[..., HookResult | None]) -> None:

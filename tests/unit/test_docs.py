@@ -152,6 +152,13 @@ def test_generated_parts_are_fresh(page: Path) -> None:
 def test_the_reference_has_each_hook_point_once() -> None:
     text = (DOCS / "reference/hooks.md").read_text("utf-8")
     assert re.findall(r"(?m)^### (.*)$", text) == list(POINTS)
+    for point in POINTS.values():
+        assert all(f"`{arg}`" in text for arg in point.args)
+        assert (f"| [`{point.name}`](#" in text) and point.stop in text
+
+
+def test_every_hook_point_is_called_by_the_broker() -> None:
+    assert GENERATE.called_points() == set(POINTS)
 
 
 def test_the_session_page_shows_the_states_of_a_channel() -> None:

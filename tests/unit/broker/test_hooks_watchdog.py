@@ -1,0 +1,199 @@
+"""Where a look of the watchdog breaks a callback off, and where it must not."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from mqttd.broker import watchdog
+from mqttd.broker.budget import Budget
+from mqttd.broker.hooks import Hooks, PluginTimeout
+from mqttd.broker.watchdog import IDLE, NESTED, SOON, TICK, Watch, Watchdog
+from mqttd.types import OK
+
+POINT = "message.publish"
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The timers that were set, instead of timers."""
+    found: list[float] = []
+    monkeypatch.setattr(signal, "setitimer", lambda which, *seconds: found.append(seconds[0]))
+    return found
+
+
+class Stage:
+    """Hooks with one callback, and looks where a test wants them."""
+
+    def __init__(self, callback: Callable[[Stage], Any]) -> None:
+        self.hooks = Hooks()
+        self.dog = Watchdog(self.hooks.watch)
+        self.owner = Budget("bad")
+        self.hooks.hook(POINT, lambda acc: callback(self), owner=self.owner)
+
+    def look(self, times: int = 1, frame: FrameType | None = None) -> None:
+        for _ in range(times):
+            self.dog._look(signal.SIGALRM, frame or sys._getframe(1))
+
+    def run(self) -> dict[str, int]:
+        assert self.hooks.run_hooks(POINT, (), "same") == (OK, "same")
+        return self.owner.faults
+
+
+def test_the_third_look_at_the_same_call_breaks_it_off(timers: list[float]) -> None:
+    assert Stage(lambda stage: stage.look(2)).run() == {}
+    assert Stage(lambda stage: stage.look(3)).run() == {"blocked": 1}
+    assert timers == []
+
+
+def test_the_log_says_where_the_callback_was() -> None:
+    stage = Stage(lambda stage: stage.look(3))
+    stage.run()
+    assert "bad kept the reactor for more than 20 ms" in stage.owner.last_error
+    assert __file__ in stage.owner.last_error
+
+
+def test_looks_at_different_calls_do_not_add_up() -> None:
+    stage = Stage(lambda stage: stage.look(2))
+    for _ in range(5):
+        assert stage.run() == {}
+
+
+def test_after_its_return_nothing_is_broken_off() -> None:
+    stage = Stage(lambda stage: stage.look(2))
+    stage.run()
+    stage.look(5)
+
+
+def test_one_that_catches_the_exception_gets_another_one() -> None:
+    def stubborn(stage: Stage) -> None:
+        with pytest.raises(PluginTimeout):
+            stage.look(3)
+        with pytest.raises(PluginTimeout):
+            stage.look()
+        stage.look()
+
+    assert Stage(stubborn).run() == {"blocked": 1}
+
+
+def module(name: str) -> Callable[[Callable[[], None]], None]:
+    """A function of a module called `name` that calls what it is given."""
+    space: dict[str, Any] = {"__name__": name}
+    exec("def function(call):\n    call()\n    return None", space)
+    found: Callable[[Callable[[], None]], None] = space["function"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["mqttd.broker.broker", "mqttd.plugins.handle", "mqttd.service"])
+def test_broker_code_that_a_callback_has_called_is_left_to_finish(
+    timers: list[float], name: str
+) -> None:
+    def callback(stage: Stage) -> None:
+        module(name)(lambda: stage.look(5))
+        assert timers == [SOON] * 3  # looks again, to find it in its own code
+
+    stage = Stage(callback)
+    assert stage.run() == {"blocked": 1}  # counted all the same, when it comes back
+    assert stage.dog.raised == 0
+    assert stage.hooks.watch.stuck is None
+
+
+@pytest.mark.parametrize("name", ["json.decoder", "mqttd.types", "mqttd.codec.topic", "plugin"])
+def test_other_code_that_a_callback_has_called_is_broken_off(name: str) -> None:
+    stage = Stage(lambda stage: module(name)(lambda: stage.look(3)))
+    assert stage.run() == {"blocked": 1}
+    assert stage.dog.raised == 1
+
+
+def test_twisteds_own_code_is_left_to_finish_for_a_while(timers: list[float]) -> None:
+    def callback(stage: Stage) -> None:
+        space: dict[str, Any] = {"__name__": "twisted.internet.base", "sys": sys}
+        exec("def function(look):\n    look(1, sys._getframe())", space)
+        for _ in range(10):
+            space["function"](stage.look)
+        assert stage.dog.raised == 0
+        for _ in range(30):
+            space["function"](stage.look)
+
+    stage = Stage(callback)
+    assert stage.run() == {"blocked": 1}
+    assert stage.dog.raised == 1
+
+
+def test_of_nested_callbacks_the_inner_one_is_broken_off() -> None:
+    inner = Budget("inner")
+
+    def callback(stage: Stage) -> None:
+        stage.look(2)
+        stage.hooks.run_hooks("client.connected", ())
+
+    stage = Stage(callback)
+    stage.hooks.hook("client.connected", lambda acc: stage.look(3), owner=inner)
+    assert stage.run() == {}
+    assert inner.faults == {"blocked": 1}
+
+
+def test_one_that_calls_others_without_end_is_broken_off_itself(timers: list[float]) -> None:
+    inner = Budget("inner")
+    rounds: list[int] = []
+
+    def callback(stage: Stage) -> None:
+        while len(rounds) < 100:
+            rounds.append(1)
+            stage.hooks.run_hooks("client.connected", ())
+            stage.look()
+
+    stage = Stage(callback)
+    stage.hooks.hook("client.connected", lambda acc: stage.look(), owner=inner)
+    assert stage.run() == {"blocked": 1}
+    assert inner.faults == {}
+    assert len(rounds) <= NESTED * stage.owner.per_call / TICK
+
+
+def test_a_timer_of_a_plugin_is_looked_after_too() -> None:
+    stage, owner = Stage(lambda stage: None), Budget("timed")
+    assert stage.hooks.call(owner, "timer", lambda: stage.look(3)) is None
+    assert owner.faults == {"blocked": 1}
+
+
+def test_a_callable_written_in_c_has_a_frame_to_be_found_by() -> None:
+    stage = Stage(lambda stage: None)
+    (entry,) = stage.hooks.lookup(POINT)
+    assert entry.call is entry.callback
+    stage.hooks.hook("client.connected", [].append)
+    (entry,) = stage.hooks.lookup("client.connected")
+    assert entry.call.__code__ in watchdog.STEPS  # type: ignore[attr-defined]
+
+
+def test_looks_begin_with_a_call_and_end_when_there_are_none(timers: list[float]) -> None:
+    former = signal.getsignal(signal.SIGALRM)
+    stage = Stage(lambda stage: None)
+    dog = stage.dog
+    dog.start()
+    try:
+        assert not stage.hooks.watch.armed and not timers
+        stage.run()
+        assert stage.hooks.watch.armed and timers == [TICK]
+        stage.look(IDLE - 1)
+        assert stage.hooks.watch.armed
+        stage.look()
+        assert not stage.hooks.watch.armed and timers == [TICK, 0]
+        stage.run()
+        assert timers == [TICK, 0, TICK]
+    finally:
+        dog.stop()
+    assert signal.getsignal(signal.SIGALRM) == former
+    assert stage.hooks.watch.armed
+    stage.run()
+    assert timers == [TICK, 0, TICK, 0]
+
+
+def test_without_a_watchdog_nobody_is_asked_to_arm_it() -> None:
+    watch = Watch()
+    assert watch.armed
+    watch.arm()
