@@ -334,6 +334,9 @@ class Api:
                 f"{settings.max_packet_size} bytes",
             )
         receivers = self.broker.publish_text(topic, payload, qos, retain)
+        if receivers < 0 and -receivers != reasons.QUOTA_EXCEEDED:
+            why = reasons.name_of(-receivers)
+            raise ApiError(409, "refused", f"a message.publish hook refused it: {why}")
         if receivers < 0:
             raise ApiError(507, "quota_exceeded", "the retained store is full")
         return answer(request, {"receivers": receivers})

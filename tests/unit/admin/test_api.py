@@ -16,7 +16,7 @@ from mqttd.admin.api import Api
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
 from mqttd.session.metrics import COUNTERS
-from mqttd.types import OK
+from mqttd.types import OK, STOP
 from tests.unit.admin.node import MemoryClient, make_broker
 
 BASE = "http://localhost/api/v1"
@@ -207,6 +207,12 @@ def test_hooks_list_who_listens(ask: Door, broker: Broker) -> None:
     assert callback["owner"] == callback["callback"]
     assert callback["state"] == "active"
     assert [budget["name"] for budget in answer["budgets"]] == [callback["owner"]]
+
+
+def test_a_publish_that_a_hook_refuses_says_so(ask: Door, broker: Broker) -> None:
+    broker.hooks.hook("message.publish", lambda message: STOP(0x87))
+    status, answer = ask("POST", "/publish", {"topic": "a"})
+    assert (status, answer["error"]["code"]) == (409, "refused")
 
 
 def test_alarms_are_listed_while_they_last_and_afterwards(ask: Door, broker: Broker) -> None:
