@@ -61,6 +61,8 @@ class ProxyLayer(Layer):
 
     def received(self, data: bytes) -> bytes:
         """Bytes from the proxy; returns those behind the header."""
+        if self.done:
+            return data
         buffer = self.buffer + data
         try:
             header = parse_header(buffer)

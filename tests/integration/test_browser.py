@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,17 +161,32 @@ def test_mqtt_js_directly_from_a_page(broker: Broker, browser: Chromium, tmp_pat
     assert sorted(got) == list(range(300))
 
 
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """Somebody else's page."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
 def test_a_page_of_another_origin_may_not_connect(broker: Broker, browser: Chromium) -> None:
     """The default list: a page that did not come from this port is somebody else's."""
-    doors = doors_of(broker)
-    page = browser.open("about:blank")
-    outcome = page.evaluate(
-        f"""new Promise((resolve) => {{
-            const socket = new WebSocket("ws://127.0.0.1:{doors["ws:default"].port}/mqtt", "mqtt");
-            socket.onopen = () => resolve("open");
-            socket.onclose = (event) => resolve(event.code);
-        }})"""
-    )
+    port = doors_of(broker)["ws:default"].port
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.open(f"http://127.0.0.1:{server.server_port}/")
+        page.wait(f"location.port === '{server.server_port}' && document.readyState === 'complete'")
+        outcome = page.evaluate(
+            f"""new Promise((resolve) => {{
+                const socket = new WebSocket("ws://127.0.0.1:{port}/mqtt", "mqtt");
+                socket.onopen = () => resolve("open");
+                socket.onclose = (event) => resolve(event.code);
+            }})"""
+        )
+        server.shutdown()
     assert outcome == 1006
     end = time.monotonic() + 10
     while "WebSocket from a page that may not connect" not in broker.output:
