@@ -45,8 +45,8 @@ def start(path: Path, conf: str = "", tcp: dict[str, Any] | None = None, **more:
     )
 
 
-def until(true: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + DEADLINE
+def until(true: Callable[[], Any], what: str, deadline: float = DEADLINE) -> Any:
+    end = time.monotonic() + deadline
     while not (found := true()):
         assert time.monotonic() < end, what
         time.sleep(0.02)

@@ -1,0 +1,274 @@
+"""Real Spark, local[2], on event logs: row for row what the log says.
+
+One session for all tests here: starting one takes ten seconds. MQTTD_LONG=1 takes more kills.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.pipeline.log.reader import LogReader, events
+from mqttd.pipeline.log.retention import Retention
+from mqttd.pipeline.log.writer import Writer
+from tests.integration.test_events import everything, start, until
+from tests.support.needs import missing
+from tests.support.numbered import Publisher
+from tests.unit.pipeline.logs import NODE, fill, written
+
+LONG = os.environ.get("MQTTD_LONG") == "1"
+
+pytestmark = pytest.mark.timeout(1800 if LONG else 240)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from mqttd.pipeline.spark import NoJava, register, session
+    from mqttd.pipeline.spark.sessions import check_java
+
+    try:
+        check_java()
+    except NoJava:
+        missing("Java", "apt-get install default-jre-headless")
+    made = session(
+        "tests",
+        "local[2]",
+        spark__ui__enabled="false",
+        spark__sql__shuffle__partitions="2",
+        spark__driver__memory="1g",
+        spark__sql__session__timeZone="UTC",
+    )
+    yield register(made)
+    made.stop()
+
+
+def ran(frame: Any, tmp_path: Path, **more: Any) -> Any:
+    """Run a stream to its end, into Parquet; returns the query."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(tmp_path / "table"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    return query
+
+
+def test_a_table_is_the_log_row_for_row(spark: Any, tmp_path: Path) -> None:
+    log = written(tmp_path / "log", 40, 100, segment_bytes=60_000)
+    frame = (
+        spark.readStream.format("mqttd")
+        .option("path", str(log))
+        .option("startingOffsets", "earliest")
+        .option("maxEventsPerTrigger", "1500")
+        .load()
+    )
+    query = ran(frame, tmp_path)
+    assert [one["numInputRows"] for one in query.recentProgress] == [1500, 1500, 1000]
+    reader = LogReader(str(log))
+    wanted = list(events(reader, NODE, *reader.bounds()[NODE]))
+    rows = spark.read.parquet(str(tmp_path / "table")).orderBy("seq").collect()
+    assert len(rows) == len(wanted) == 4000
+    for row, event in zip(rows, wanted, strict=True):
+        assert (row.seq, row.node, row.event, row.client_id) == event[:3] + (event.client_id,)
+        assert (bytes(row.payload), bytes(row.message_id)) == (event.payload, event.message_id)
+        assert (row.topic, row.qos, row.retain) == (event.topic, event.qos, event.retain)
+        assert round(row.timestamp.timestamp() * 1e6) == event.timestamp
+    # What comes later is read by the next run, once.
+    written(tmp_path / "log", 3, 100)
+    ran(frame, tmp_path)
+    table = spark.read.parquet(str(tmp_path / "table"))
+    assert table.count() == table.select("seq").distinct().count() == 4300
+
+
+def test_batch_options_and_pushed_filters_change_what_is_read_not_what_is_right(
+    spark: Any, tmp_path: Path
+) -> None:
+    log = written(tmp_path / "log", 40, 100)
+    frame = spark.read.format("mqttd").load(str(log))
+    assert frame.count() == 4000
+    some = frame.where("event = 'message.publish' and seq >= 150 and seq < 250 and topic = 't/3'")
+    assert sorted(row.seq for row in some.collect()) == list(range(153, 250, 5))
+    # Spark leaves the filter on the event to the source.
+    plan = some._jdf.queryExecution().executedPlan().toString()
+    assert "message.publish" not in plan.partition("BatchScan")[0]
+    assert frame.where("event = 'client.connected'").count() == 0
+    chosen = (
+        spark.read.format("mqttd")
+        .option("subscribe", "+/1,t/2")
+        .option("columns", "topic,seq")
+        .option("includeHeaders", "true")
+        .load(str(log))
+    )
+    assert chosen.columns == ["topic", "seq"]
+    assert {row.topic for row in chosen.collect()} == {"t/1", "t/2"}
+    assert chosen.count() == 1600
+    pattern = spark.read.format("mqttd").option("subscribePattern", "t/[34]").load(str(log))
+    assert pattern.count() == 1600
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "set the option path"),
+        ({"path": "PATH", "maxEventPerTrigger": "5"}, "did you mean maxEventsPerTrigger"),
+        ({"path": "PATH", "startingOffsets": "begin"}, "expected earliest, latest, JSON"),
+        ({"path": "PATH", "events": "mesage.*"}, "expected names or globs of client.connected"),
+    ],
+)
+def test_a_wrong_option_is_told_before_a_query_starts(
+    spark: Any, tmp_path: Path, options: dict[str, str], told: str
+) -> None:
+    log = written(tmp_path / "log", 1)
+    given = {key: str(log) if value == "PATH" else value for key, value in options.items()}
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(Exception, match=told):
+            reader.format("mqttd").options(**given).load()
+
+
+def test_no_log_is_told_by_its_name(spark: Any, tmp_path: Path) -> None:
+    frame = spark.read.format("mqttd").load(str(tmp_path))
+    with pytest.raises(Exception, match="no event log here"):
+        frame.count()
+
+
+def test_past_retention_a_query_stops_or_shows_the_gap(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = Writer(str(path), NODE, segment_bytes=10_000, retention=Retention(bytes=25_000))
+    fill(writer, 1, 100)
+
+    def frame(**options: str) -> Any:
+        reader = spark.readStream.format("mqttd").option("startingOffsets", "earliest")
+        return reader.options(**options).load(str(path))
+
+    ran(frame(), tmp_path)
+    fill(writer, 10, 100)
+    writer.close()
+    earliest = LogReader(str(path)).bounds()[NODE].earliest
+    assert earliest > 100
+    with pytest.raises(Exception, match=f"events 100 to {earliest - 1} of node {NODE}"):
+        ran(frame(), tmp_path)
+    ran(frame(failOnDataLoss="false"), tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "table")).orderBy("seq").collect()
+    assert [row.seq for row in rows] == [*range(101), *range(earliest, 1100)]
+    assert (rows[100].event, rows[100].reason) == (
+        "log.gap",
+        f"{earliest - 100} events lost: deleted by retention before they were read",
+    )
+
+
+def test_events_of_a_running_broker_arrive_by_http(spark: Any, tmp_path: Path) -> None:
+    broker = start(tmp_path, 'events = ["message.publish"]\n', {"pull_token_file": "pull"})
+    try:
+        line = until(
+            lambda: [one for one in broker.lines if "HTTP interface on port" in one], broker.output
+        )
+        port = int(line[0].rpartition(" ")[2])
+        publisher = Publisher(lambda: broker.port, "a/b")
+        publisher.start()
+        until(lambda: len(publisher.acknowledged) >= 2000, "nothing is acknowledged")
+        publisher.stop()
+        until(lambda: len(everything(tmp_path)) >= 2000, "nothing is logged")
+        token = (tmp_path / "etc/pull").read_text().split()[-1]
+        frame = (
+            spark.readStream.format("mqttd")
+            .option("url", f"http://127.0.0.1:{port}")
+            .option("token", token)
+            .option("startingOffsets", "earliest")
+            .option("maxEventsPerTrigger", "700")
+            .option("groupId", "tests")
+            .load()
+        )
+        ran(frame, tmp_path)
+        found = everything(tmp_path)
+        rows = spark.read.parquet(str(tmp_path / "table")).orderBy("seq").collect()
+        assert [(row.seq, bytes(row.payload)) for row in rows] == [
+            (event.seq, event.payload) for event in found
+        ]
+    finally:
+        broker.stop()
+
+
+DRIVER = """
+import sys
+from mqttd.pipeline.spark import register, session
+log, table, checkpoint, most = sys.argv[1:]
+spark = register(session("driver", "local[2]", spark__ui__enabled="false",
+                         spark__driver__memory="1g"))
+spark.sparkContext.setLogLevel("ERROR")
+query = (spark.readStream.format("mqttd").option("path", log)
+         .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most).load()
+         .writeStream.format("parquet").option("path", table)
+         .option("checkpointLocation", checkpoint).trigger(processingTime="200 milliseconds")
+         .start())
+print("running", flush=True)
+query.awaitTermination()
+"""
+
+
+def test_exactly_once_while_driver_and_broker_are_killed(spark: Any, tmp_path: Path) -> None:
+    """kill -9 of the driver with its JVM and workers, and of the broker; the table is the log."""
+    conf = 'events = ["message.publish"]\nacked_means_logged = true\nsegment_bytes = 500_000\n'
+    program = tmp_path / "driver.py"
+    program.write_text(DRIVER)
+    path, table = tmp_path / "data/events", tmp_path / "table"
+    chance = random.Random(11)
+    broker = start(tmp_path, conf)
+    publishers = [
+        Publisher(lambda: broker.port, f"t/{i}", rate=0 if LONG else 500) for i in range(2)
+    ]
+    for one in publishers:
+        one.start()
+
+    output = open(tmp_path / "driver.log", "wb")  # noqa: SIM115
+
+    def drive() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, program, path, table, tmp_path / "checkpoint", "20000"],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+
+    def batches() -> int:
+        return len(list((tmp_path / "checkpoint/commits").glob("[0-9]*")))
+
+    until(lambda: path.exists() and everything(tmp_path), "nothing is logged")
+    for _ in range(20 if LONG else 1):
+        done = batches()
+        driver = drive()
+        try:
+            until(lambda done=done: batches() > done, "no micro-batch ends", 150)
+            time.sleep(chance.random())
+        except AssertionError as error:
+            raise AssertionError((tmp_path / "driver.log").read_text()[-5000:]) from error
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        broker.stop(hard=True)
+        broker = start(tmp_path, conf)
+    for one in publishers:
+        one.stop()
+    broker.stop()
+    frame = spark.readStream.format("mqttd").load(str(path))
+    ran(frame, tmp_path)  # what is left, from the same checkpoint
+    wanted = everything(tmp_path)
+    rows = spark.read.parquet(str(table)).orderBy("seq").collect()
+    assert [row.seq for row in rows] == [event.seq for event in wanted] == list(range(len(wanted)))
+    assert [(row.topic, bytes(row.payload)) for row in rows] == [
+        (event.topic, event.payload) for event in wanted
+    ]
+    told = {(one.topic, b"%d" % n) for one in publishers for n in one.acknowledged}
+    assert told <= {(event.topic, event.payload) for event in wanted}
+    assert told
