@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -45,6 +45,8 @@ from mqttd.plugins.loader import (
     resolve,
     restore,
 )
+from mqttd.plugins.pipe import RemoteError
+from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.plugins.settings import read_settings
 from mqttd.types import PluginError
 
@@ -275,7 +277,7 @@ class Plugins:
         active = self._active[name] = _Active(plugin)
         try:
             settings = await self._import(lambda: self._settings(plugin))
-            factory = await self._import(lambda: resolve(plugin.declaration.factory))
+            factory = await self._import(lambda: _factory(plugin))
         except PluginError as error:
             self._failed(active, str(error))
             raise
@@ -287,7 +289,10 @@ class Plugins:
         """Make the running part and have it load; takes everything back if it does not."""
         plugin = active.plugin
         name = plugin.declaration.name
+        isolated = plugin.declaration.isolation == "process"
         budget = Budget(name, plugin.declaration.policy)
+        if isolated:
+            budget.per_call = PER_CALL
         handle = PluginHandle(
             self.host,
             name,
@@ -303,7 +308,7 @@ class Plugins:
         except (Exception, SystemExit) as error:
             failure = Failure()
             text = _text_of(error, "load")
-            if not isinstance(error, (Invalid, DeadlineError, PluginError)):
+            if not isinstance(error, (Invalid, DeadlineError, PluginError, RemoteError)):
                 self.log.failure("plugin {name} failed to load", failure, name=name)
             if active.instance is not None:
                 await self._let_go(active)
@@ -423,7 +428,7 @@ class Plugins:
         try:
             new = _get(self._discover(), name)
             settings = await self._import(lambda: self._settings(new))
-            factory = await self._import(lambda: resolve(new.declaration.factory))
+            factory = await self._import(lambda: _factory(new))
         except PluginError as error:
             restore(old, modules, self._others(name))
             active.state = LOADED
@@ -505,6 +510,14 @@ class Plugins:
         }
 
 
+def _factory(plugin: Plugin) -> Callable[[], Any]:
+    """What makes the running part: here, or in a process of its own."""
+    dotted = plugin.declaration.factory
+    if plugin.declaration.isolation == "process":
+        return lambda: IsolatedPlugin(dotted)
+    return cast(Callable[[], Any], resolve(dotted))
+
+
 def _get(found: Found, name: str) -> Plugin:
     plugin = found.plugins.get(name)
     if plugin is None:
@@ -526,6 +539,6 @@ def _text_of(error: BaseException, what: str) -> str:
         return f"its {what} did not finish within {DEADLINE:g} s"
     if isinstance(error, Invalid):
         return " ".join(str(error).split())
-    if isinstance(error, PluginError):
+    if isinstance(error, (PluginError, RemoteError)):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -1,0 +1,293 @@
+"""Calls between two processes over a pair of sockets, either way, also one inside the other.
+
+    parent                                            child
+      call(what, args)  -- ("call", id, what, args) -->  serve(what, args)
+                        <-- ("call", 7, "publish", ...)      |  may call back meanwhile
+      serve(...)        -- ("done", 7, True, value) -->      |
+      value             <-- ("done", id, True, value) -------'
+      tell(what, args)  -- ("tell", what, args) ------>  serve(what, args), nobody waits
+
+Frames are a length and a pickle: both ends are one program, and trust each other as much as two
+modules of it. What mypyc has compiled is taken apart and put together here.
+
+Promise: `call` waits at most its `seconds`, and while it does only what the other end calls is
+served; an answer that comes too late is thrown away. At most `MOST_WAITING` bytes wait to be
+written, more is refused.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Coroutine
+from itertools import count
+from time import monotonic
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, fail
+
+from mqttd.codec.packets import Subscription
+from mqttd.session.message import Message
+from mqttd.types import ClientInfo, HookResult, QueueFull
+
+__all__ = ["MOST_WAITING", "Pipe", "PipeClosed", "RemoteError"]
+
+MOST_WAITING: Final = 4 << 20
+_HEAD: Final = struct.Struct("!I")
+
+Serve = Callable[[str, tuple[Any, ...]], Any]
+
+
+class PipeClosed(Exception):
+    """The other process has ended."""
+
+
+class RemoteError(Exception):
+    """What was called has raised; the text is its type and text."""
+
+
+class Pipe:
+    """One end. `serve(what, args)` answers what the other end calls; it may raise.
+
+    Its owner calls `pump` when the socket can be read.
+    """
+
+    def __init__(self, sock: socket.socket, serve: Serve) -> None:
+        self.sock = sock
+        self.serve = serve
+        self.closed = False
+        #: Calls given up that the other end has not answered: it is still busy with them.
+        self.late: set[int] = set()
+        self._ids = count(1)
+        self._done: dict[int, tuple[bool, Any]] = {}
+        self._asked: dict[int, Deferred[Any]] = {}
+        self._told: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self._in = bytearray()
+        self._out = bytearray()
+        self._depth = 0
+        sock.setblocking(False)
+
+    def call(self, what: str, *args: Any, seconds: float) -> Any:
+        """Call `what` at the other end and wait for it.
+
+        Raises RemoteError, TimeoutError, PipeClosed.
+        """
+        if self.late:
+            raise TimeoutError("its process is still busy with an earlier call")
+        number = next(self._ids)
+        self._send(("call", number, what, args))
+        until = monotonic() + seconds
+        self._depth += 1
+        try:
+            while number not in self._done:
+                left = until - monotonic()
+                if left <= 0:
+                    self.late.add(number)
+                    raise TimeoutError(f"no answer from its process within {seconds:g} s")
+                self._wait(left)
+        finally:
+            self._depth -= 1
+        ok, value = self._done.pop(number)
+        if not ok:
+            raise RemoteError(value)
+        return value
+
+    def ask(self, what: str, *args: Any) -> Deferred[Any]:
+        """As `call`, without waiting: a Deferred, which fails as `call` raises, never for time."""
+        if self.late:
+            return fail(TimeoutError("its process is still busy with an earlier call"))
+        number = next(self._ids)
+
+        def given_up(asked: Deferred[Any]) -> None:
+            self._asked.pop(number, None)
+
+        asked: Deferred[Any] = Deferred(given_up)
+        try:
+            self._send(("call", number, what, args))
+        except Exception:
+            return fail()
+        self._asked[number] = asked
+        return asked
+
+    def tell(self, what: str, *args: Any) -> None:
+        """Have `what` called at the other end; QueueFull when it does not keep up."""
+        if len(self._out) > MOST_WAITING:
+            raise QueueFull("its process does not keep up")
+        self._send(("tell", what, args))
+
+    def pump(self) -> None:
+        """Take what has come, and serve it."""
+        self._read()
+        if not self._depth:
+            while self._told:
+                what, args = self._told.popleft()
+                self.serve(what, args)
+
+    def flush(self) -> bool:
+        """Write what the socket takes; True if all is written."""
+        while self._out and not self.closed:
+            try:
+                sent = self.sock.send(self._out)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                self.close()
+                return True
+            del self._out[:sent]
+        return True
+
+    def close(self) -> None:
+        """No more calls, either way; the socket is the owner's to close."""
+        self.closed = True
+        asked, self._asked = self._asked, {}
+        for waiting in asked.values():
+            waiting.errback(PipeClosed("its process has ended"))
+
+    def _send(self, message: object) -> None:
+        if self.closed:
+            raise PipeClosed("its process has ended")
+        data = _dumps(message)
+        self._out += _HEAD.pack(len(data)) + data
+        self.flush()
+
+    def _wait(self, seconds: float) -> None:
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN | (select.POLLOUT if self._out else 0))
+        for _, event in poll.poll(max(seconds, 0) * 1000):
+            if event & select.POLLOUT:
+                self.flush()
+            if event & ~select.POLLOUT:
+                self._read()
+        if self.closed:
+            raise PipeClosed("its process has ended")
+
+    def _read(self) -> None:
+        while not self.closed:
+            try:
+                data = self.sock.recv(1 << 16)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                break
+            self._in += data
+        while len(self._in) >= 4:
+            (size,) = _HEAD.unpack_from(self._in)
+            if len(self._in) < 4 + size:
+                break
+            data = bytes(self._in[4 : 4 + size])
+            del self._in[: 4 + size]
+            self._take(pickle.loads(data))
+
+    def _take(self, message: Any) -> None:
+        if message[0] == "tell":
+            self._told.append((message[1], message[2]))
+        elif message[0] == "done":
+            _, number, ok, value = message
+            asked = self._asked.pop(number, None)
+            if asked is not None and ok:
+                asked.callback(value)
+            elif asked is not None:
+                asked.errback(RemoteError(value))
+            elif number in self.late:
+                self.late.discard(number)
+            elif self._depth:
+                self._done[number] = (ok, value)
+        else:
+            _, number, what, args = message
+            try:
+                value = self.serve(what, args)
+            except BaseException as error:
+                self._answer(number, False, error)
+                return
+            if isinstance(value, Coroutine):
+                value = Deferred.fromCoroutine(value)
+            if isinstance(value, Deferred):
+                value.addCallbacks(
+                    lambda result: self._answer(number, True, result),
+                    lambda failure: self._answer(number, False, failure.value),
+                )
+            else:
+                self._answer(number, True, value)
+
+    def _answer(self, number: int, ok: bool, value: Any) -> None:
+        if self.closed:
+            return
+        if not ok:
+            value = f"{type(value).__name__}: {value}"
+        try:
+            self._send(("done", number, ok, value))
+        except PipeClosed:
+            pass
+        except Exception as error:  # what cannot be pickled
+            self._send(("done", number, False, f"{type(error).__name__}: {error}"))
+
+
+class _Pickler(pickle.Pickler):
+    """Knows the classes that do not pickle by themselves."""
+
+    dispatch_table = copyreg.dispatch_table.copy()
+
+
+def _dumps(message: object) -> bytes:
+    out = io.BytesIO()
+    _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(message)
+    return out.getvalue()
+
+
+def _message(message: Message) -> tuple[type[Message], tuple[Any, ...]]:
+    return Message, (
+        message.id,
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.properties,
+        message.client_id,
+        message.username,
+        message.expires_at,
+    )
+
+
+def _subscription(subscription: Subscription) -> tuple[type[Subscription], tuple[Any, ...]]:
+    return Subscription, (
+        subscription.topic_filter,
+        subscription.qos,
+        subscription.no_local,
+        subscription.retain_as_published,
+        subscription.retain_handling,
+    )
+
+
+def _client(client: ClientInfo) -> tuple[Callable[..., ClientInfo], tuple[Any, ...]]:
+    """All but the rules of its own, which are objects of the broker."""
+    fields = {name: getattr(client, name) for name in ClientInfo.__dataclass_fields__}
+    fields["acl"] = None
+    return _client_of, (fields,)
+
+
+def _client_of(fields: dict[str, Any]) -> ClientInfo:
+    return ClientInfo(**fields)
+
+
+def _result(result: HookResult) -> tuple[Callable[..., HookResult], tuple[Any, ...]]:
+    unchanged = object()
+    acc = result.accumulate(unchanged)
+    return _result_of, (result.stop, acc is not unchanged, None if acc is unchanged else acc)
+
+
+def _result_of(stop: bool, changed: bool, acc: Any) -> HookResult:
+    result = HookResult(stop)
+    return result(acc) if changed else result
+
+
+_Pickler.dispatch_table.update(
+    {Message: _message, Subscription: _subscription, ClientInfo: _client, HookResult: _result}
+)
