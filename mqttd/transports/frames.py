@@ -188,7 +188,9 @@ class WebSocketLayer(Layer):
         return b""
 
     def sent(self, data: bytes) -> bytes:
-        """One binary frame."""
+        """One binary frame; nothing may follow a close frame."""
+        if self.closed:
+            return b""
         return frame_header(len(data)) + data
 
     def closing(self) -> bytes:

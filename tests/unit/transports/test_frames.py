@@ -112,6 +112,7 @@ def test_a_close_is_echoed_with_its_code() -> None:
         taker.received(frame(0x88, body))
         assert taker.answer == close_frame(code)
         assert "closed by the client" in taker.ended
+        assert taker.sent(b"late") == b""
 
 
 def test_no_more_than_a_header_is_kept() -> None:
