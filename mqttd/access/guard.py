@@ -34,10 +34,12 @@ from mqttd.access.breaker import CLOSED, HALF_OPEN, Breaker
 from mqttd.config.schema import AuthBackend
 from mqttd.types import (
     AUTH_IGNORE,
+    AUTH_OK,
     AuthContinue,
     AuthError,
     AuthIgnore,
     AuthOk,
+    AuthVerdict,
     ClientInfo,
 )
 
@@ -159,6 +161,15 @@ class Guard:
                 self.cached += 1
                 return self._count(known)
         return self._enter(call, key, _VERDICTS, lambda: self.cache.key(client, password))
+
+    def tell(self, verdict: AuthVerdict) -> bool:
+        """Count the verdict of a module that needs no guard; True for a plain yes."""
+        self.hit += 1
+        if verdict is AUTH_OK:
+            self.ok += 1
+            return True
+        self.ignore += 1
+        return False
 
     def step(self, call: Call) -> Answer | Deferred[Answer]:
         """Have the module take a step of an enhanced authentication."""
