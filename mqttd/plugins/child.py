@@ -19,7 +19,6 @@ from itertools import count
 from typing import Any
 
 from twisted.application.service import MultiService
-from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.internet.task import LoopingCall
@@ -35,7 +34,6 @@ from mqttd.types import Action, ClientInfo, HookResult
 
 __all__ = ["ChildHandle", "main"]
 
-reactor: Any = _reactor
 #: Seconds to wait for the broker, which may be busy.
 ANSWER = 10.0
 
@@ -66,13 +64,15 @@ class _Repeating:
 class ChildHandle:
     """The handle in the child: most of `IPluginHandle`."""
 
-    def __init__(self, pipe: Pipe, name: str, node: str, data_dir: str, config_dir: str) -> None:
+    def __init__(
+        self, pipe: Pipe, name: str, node: str, data_dir: str, config_dir: str, clock: Any
+    ) -> None:
         self.pipe = pipe
         self.name = name
         self.node = node
         self.data_dir = data_dir
         self.config_dir = config_dir
-        self.clock = reactor
+        self.clock = clock
         self.log = Logger(namespace=f"mqttd.plugin.{name}", observer=_ToBroker(pipe))
         self.functions: dict[int, Callable[..., Any]] = {}
         self._hooked: dict[tuple[str, Any], int] = {}
@@ -252,7 +252,8 @@ class _ToBroker:
 class _Child:
     """The plugin's process: serves what the broker asks until it closes the socket."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, reactor: Any) -> None:
+        self.reactor = reactor
         self.pipe = Pipe(sock, self.serve)
         self.handle: ChildHandle | None = None
         self.plugin: Any = None
@@ -286,7 +287,7 @@ class _Child:
         mqttd_plugins.__path__[:] = paths
         self.plugin = resolve(factory)()
         verifyObject(IPlugin, self.plugin)
-        self.handle = ChildHandle(self.pipe, name, node, data_dir, config_dir)
+        self.handle = ChildHandle(self.pipe, name, node, data_dir, config_dir, self.reactor)
         directlyProvides(self.handle, IPluginHandle)
         return maybeDeferred(self.plugin.load, self.handle, config).addCallback(lambda _: None)
 
@@ -331,7 +332,10 @@ def _shown(failure: Failure) -> Failure:
 
 def main(argv: list[str]) -> None:
     """Run until the broker closes its end."""
-    child = _Child(socket.socket(fileno=int(argv[1])))
+    from twisted.internet import reactor as installed
+
+    reactor: Any = installed
+    child = _Child(socket.socket(fileno=int(argv[1])), reactor)
     reactor.addReader(child)
     reactor.callLater(0, child.doRead)
     LoopingCall(child.pipe.flush).start(0.05)
