@@ -16,12 +16,17 @@ each id is replaced by the number of the delivery that it stands for.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mqttd.codec import properties as prop
@@ -426,3 +431,32 @@ def test_upgrade_qos_holds_on_every_path(qos: int) -> None:
     subscriber.send(Subscribe(1, [Subscription("a", 2)]))
     node.connect("p").send(Publish("a", b"1", qos, packet_id=7 if qos else 0))
     assert [packet.qos for packet in subscriber.published()] == [2]
+
+
+def fingerprint(count: int) -> str:
+    """What `count` stories, always the same, gave every client, as one hash."""
+    seen = hashlib.sha256()
+
+    @settings(max_examples=count, derandomize=True, database=None, deadline=None,
+              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(story=stories())
+    def play(story: Story) -> None:
+        for output in Stage(story).play().output:
+            seen.update(b"|" + bytes(output))
+
+    play()
+    return seen.hexdigest()
+
+
+def test_compiled_and_pure_give_the_same_bytes() -> None:
+    """The compiled modules are the `.py` files: a client cannot tell which of them run."""
+    program = (
+        "import mqttd, sys; from tests.unit.session.test_differential import fingerprint;"
+        "assert not mqttd.compiled(); print(fingerprint(int(sys.argv[1])))"
+    )
+    pure = subprocess.run(
+        [sys.executable, "-c", program, "150"], env={**os.environ, "MQTTD_PURE": "1"},
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert pure.returncode == 0, pure.stderr
+    assert pure.stdout.strip() == fingerprint(150)
