@@ -120,7 +120,8 @@ def test_every_example_is_shown_on_a_page(example: Path) -> None:
 
 def test_the_example_configurations_load(tmp_path: Path) -> None:
     for example in EXAMPLES:
-        if example.name.endswith(".conf") and example.name != "acl.conf":
+        plugin = example.parent.name == "plugins"  # read with the plugin that it is for
+        if example.name.endswith(".conf") and example.name != "acl.conf" and not plugin:
             load(str(example), {})
 
 

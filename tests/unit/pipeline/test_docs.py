@@ -1,0 +1,48 @@
+"""The reference of the pipeline is complete: every option, key, column, metric and code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from mqttd.pipeline.log.schema import COLUMNS, EVENTS
+from mqttd.pipeline.spark.options import READ_OPTIONS
+from mqttd_plugins.spark.config import SparkConfig
+
+DOCS = Path(__file__).parents[3] / "docs"
+SPARK = (DOCS / "reference/spark.md").read_text()
+LOG = (DOCS / "reference/event-log.md").read_text()
+
+
+def test_every_option_is_explained() -> None:
+    for name in READ_OPTIONS:
+        assert re.search(rf"^\| .*`{name}`", SPARK, re.MULTILINE), name
+
+
+def test_every_key_of_the_plugin_is_explained_with_its_default() -> None:
+    for part in msgspec.structs.fields(SparkConfig):
+        row = re.search(rf"^\| `{part.name}` \| `(.*?)` \|", SPARK, re.MULTILINE)
+        assert row is not None, part.name
+        default = part.default
+        if isinstance(default, tuple):
+            default = list(default)
+        assert tomllib.loads(f"x = {row[1]}")["x"] == default, part.name
+
+
+def test_the_example_of_a_configuration_is_one() -> None:
+    text = (DOCS / "examples/plugins/spark.conf").read_text()
+    msgspec.convert(tomllib.loads(text), SparkConfig)
+
+
+def test_columns_are_the_same_in_docs_log_and_spark() -> None:
+    for name, (kind, what) in COLUMNS.items():
+        assert f"| `{name}` | {kind} | {what} |" in LOG, name
+
+
+def test_every_event_has_its_code() -> None:
+    text = " ".join(LOG.split())
+    for code, name in enumerate(EVENTS):
+        assert f"{code} {name}" in text
