@@ -30,6 +30,7 @@ HOT = [
     "mqttd/session/aliases.py",
     "mqttd/session/channel.py",
     "mqttd/session/guid.py",
+    "mqttd/session/limits.py",
     "mqttd/session/message.py",
     "mqttd/session/metrics.py",
     "mqttd/session/mqueue.py",
@@ -49,6 +50,7 @@ HOT = [
     "mqttd/transports/engine.py",
     "mqttd/transports/frames.py",
     "mqttd/transports/layers.py",
+    "mqttd/transports/proxy.py",
     "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
 ]
