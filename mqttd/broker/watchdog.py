@@ -8,9 +8,14 @@ A timer of the kernel signals the process while callbacks are called. Its handle
 reactor's thread, in the middle of whatever runs there, and finds the callback by its frame: the one
 below a frame of `GUARDS`. A look that finds the same call again counts it, and when there were as
 many looks as fit into the budget of a call, the handler raises `PluginTimeout`. It does so only in
-the callback's own code and in what it has called (`interruptible`): broker code is left to finish,
-and looked at again at once. Looks are counted, not seconds: a process that did not get the
-processor had no look.
+the callback's own code and in what it has called (`interruptible`): broker code is left to finish.
+There the handler sets a trap: it has the callback's frame traced, so that the exception comes up
+with the first step it takes when the broker returns to it. Looks are counted, not seconds: a
+process that did not get the processor had no look.
+
+A callback is charged with the looks at what it does, at the broker code it has called, and at the
+callbacks of its own plugin that this calls; those of other plugins have a count of their own, but
+all together may take no more than `NESTED` times its budget.
 
 A blocking system call comes back with EINTR and Python runs the handler before it would repeat it;
 C code that asks for signals (regular expressions, large integers) is broken off too. What does
@@ -45,7 +50,7 @@ SOON: Final = 0.001
 #: Looks without any call before there are no more.
 IDLE: Final = 50
 #: A callback that calls others (by publishing) may take this many times its budget in all.
-NESTED: Final = 5
+NESTED: Final = 2
 #: Seconds after which a callback that cannot be broken off is reported.
 STUCK: Final = 1.0
 
@@ -107,6 +112,8 @@ class Watchdog:
         self._outer: _Call = _NOTHING
         self._same: int = 0
         self._same_outer: int = 0
+        #: Looks at the outermost call that are charged to its own plugin.
+        self._own: int = 0
         self._idle: int = 0
         self._bell = threading.Event()
         self._stopped = threading.Event()
@@ -156,32 +163,62 @@ class Watchdog:
         self.looks += 1
         call, outer = calls(frame)
         self._same = self._same + 1 if _same(call, self._call) else 0
-        self._same_outer = self._same_outer + 1 if _same(outer, self._outer) else 0
+        if not _same(outer, self._outer):
+            self._same_outer = self._own = 0
+        else:
+            self._same_outer += 1
+            self._own += call[1].budget is outer[1].budget  # type: ignore[union-attr]
         self._call, self._outer = call, outer
-        entry = call[1]
-        if entry is None or frame is None:
+        if call[1] is None or frame is None:
             self._idle += 1
             if self._idle >= IDLE and self._running:
                 self.watch.armed = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
             return
         self._idle = 0
-        most = entry.budget.per_call / TICK
-        if self._same < most:
-            if self._same_outer < NESTED * most:
-                return
-            if not _same(call, outer):
-                # It is not this one that takes so long, but the one that calls it so often.
-                signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
-                return
-        self.watch.stuck = call[0]
-        if interruptible(frame, self._same > most + _PATIENCE):
+        late = self._late()
+        if late is None:
+            return
+        guard, entry = late
+        assert guard is not None and entry is not None
+        self.watch.stuck = guard
+        innermost = guard is call[0]
+        if innermost and interruptible(frame, self._same > _looks(entry) + _PATIENCE):
             self.raised += 1
-            raise PluginTimeout(
-                f"{entry.budget.name} kept the reactor for more than"
-                f" {entry.budget.per_call * 1000:g} ms"
-            )
-        signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
+            raise _timeout(entry)
+        self._trap(frame, guard, entry)
+        if innermost:
+            signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
+
+    def _late(self) -> _Call | None:
+        """The call that has taken too long, of those that the last looks saw."""
+        inner, outer = self._call[1], self._outer[1]
+        assert inner is not None and outer is not None
+        if self._same >= _looks(inner):
+            return self._call
+        most = _looks(outer)
+        return self._outer if self._own >= most or self._same_outer >= NESTED * most else None
+
+    def _trap(self, frame: FrameType, guard: FrameType, entry: Callback) -> None:
+        """Have PluginTimeout raised when the broker returns to the callback below `guard`.
+
+        Not while something else traces, such as a debugger.
+        """
+        landing = own_code(frame, guard)
+        if landing is None or sys.gettrace() is not None:
+            return
+
+        def spring(frame: FrameType, event: str, arg: object) -> None:
+            sys.settrace(None)
+            frame.f_trace = None
+            frame.f_trace_opcodes = False
+            if event in ("line", "opcode"):  # else it has ended by itself
+                self.raised += 1
+                raise _timeout(entry)
+
+        landing.f_trace = spring
+        landing.f_trace_opcodes = True
+        sys.settrace(_untraced)
 
     # -- in a thread of its own ------------------------------------------------------------------
 
@@ -237,6 +274,22 @@ def _same(one: _Call, other: _Call) -> bool:
     return one[0] is other[0] and one[1] is other[1] is not None
 
 
+def own_code(frame: FrameType, guard: FrameType) -> FrameType | None:
+    """The innermost frame of the callback below `guard`, or of what it called, that is neither the
+    broker's nor Twisted's; `frame` is the innermost of all.
+    """
+    found: FrameType | None = None
+    at: FrameType | None = frame
+    while at is not None and at is not guard:
+        name = str(at.f_globals.get("__name__", ""))
+        if at.f_code in GUARDS or _is_broker(at, name):
+            found = None
+        elif found is None and at.f_code not in STEPS and not name.startswith("twisted."):
+            found = at
+        at = at.f_back
+    return found
+
+
 def interruptible(frame: FrameType, impatient: bool = False) -> bool:
     """Is `frame` a callback's own code, or code it has called that is not the broker's?
 
@@ -246,12 +299,31 @@ def interruptible(frame: FrameType, impatient: bool = False) -> bool:
         return False
     at: FrameType | None = frame
     while at is not None:
-        code = at.f_code
-        if code in GUARDS:
+        if at.f_code in GUARDS:
             return at is not frame
-        if code not in STEPS:
-            name = str(at.f_globals.get("__name__", ""))
-            if name.startswith("mqttd.") and not name.startswith(_HARMLESS):
-                return False
+        if _is_broker(at, str(at.f_globals.get("__name__", ""))):
+            return False
         at = at.f_back
     return False
+
+
+def _is_broker(frame: FrameType, module: str) -> bool:
+    """May no exception come up in this frame?"""
+    ours = module.startswith("mqttd.") and not module.startswith(_HARMLESS)
+    return ours and frame.f_code not in STEPS
+
+
+def _looks(entry: Callback) -> float:
+    """How many looks fit into the budget of a call."""
+    return entry.budget.per_call / TICK
+
+
+def _timeout(entry: Callback) -> PluginTimeout:
+    budget = entry.budget
+    return PluginTimeout(
+        f"{budget.name} kept the reactor for more than {budget.per_call * 1000:g} ms"
+    )
+
+
+def _untraced(frame: FrameType, event: str, arg: object) -> None:
+    """What is called meanwhile is not traced."""

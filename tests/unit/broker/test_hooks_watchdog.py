@@ -89,18 +89,53 @@ def module(name: str) -> Callable[[Callable[[], None]], None]:
     return found
 
 
-@pytest.mark.parametrize("name", ["mqttd.broker.broker", "mqttd.plugins.handle", "mqttd.service"])
-def test_broker_code_that_a_callback_has_called_is_left_to_finish(
+BROKER = pytest.mark.parametrize(
+    "name", ["mqttd.broker.broker", "mqttd.plugins.handle", "mqttd.service"]
+)
+
+
+@BROKER
+def test_broker_code_is_left_to_finish_and_the_callback_broken_off_behind_it(
+    timers: list[float], name: str
+) -> None:
+    steps: list[str] = []
+
+    def callback(stage: Stage) -> None:
+        module(name)(lambda: (stage.look(5), steps.append("finished")))
+        steps.append("went on")
+
+    stage = Stage(callback)
+    assert stage.run() == {"blocked": 1}
+    assert steps == ["finished"]
+    assert timers == [SOON] * 3  # looks again, should the broker never come back
+    assert stage.dog.raised == 1
+    assert stage.hooks.watch.stuck is None
+    assert sys.gettrace() is None
+
+
+@BROKER
+def test_a_callback_that_ends_with_the_broker_code_it_called_is_counted_only(
     timers: list[float], name: str
 ) -> None:
     def callback(stage: Stage) -> None:
-        module(name)(lambda: stage.look(5))
-        assert timers == [SOON] * 3  # looks again, to find it in its own code
+        with pytest.raises(KeyError):
+            module(name)(lambda: (stage.look(5), {}["no"]))
 
     stage = Stage(callback)
-    assert stage.run() == {"blocked": 1}  # counted all the same, when it comes back
+    assert stage.run() == {"blocked": 1}
     assert stage.dog.raised == 0
-    assert stage.hooks.watch.stuck is None
+    assert sys.gettrace() is None
+
+
+def test_where_something_else_traces_broker_code_is_looked_at_again(timers: list[float]) -> None:
+    stage = Stage(lambda stage: module("mqttd.broker.broker")(lambda: stage.look(5)))
+    sys.settrace(lambda *args: None)
+    try:
+        assert stage.run() == {"blocked": 1}
+    finally:
+        sys.settrace(None)
+    assert stage.dog.raised == 0
+    assert timers == [SOON] * 3
 
 
 @pytest.mark.parametrize("name", ["json.decoder", "mqttd.types", "mqttd.codec.topic", "plugin"])
@@ -153,6 +188,22 @@ def test_one_that_calls_others_without_end_is_broken_off_itself(timers: list[flo
     assert stage.run() == {"blocked": 1}
     assert inner.faults == {}
     assert len(rounds) <= NESTED * stage.owner.per_call / TICK
+
+
+def test_what_it_has_the_same_plugin_do_is_charged_to_a_callback(timers: list[float]) -> None:
+    """It publishes without end, and has hooked message.publish itself."""
+    rounds: list[int] = []
+
+    def callback(stage: Stage) -> None:
+        while len(rounds) < 100:
+            rounds.append(1)
+            stage.hooks.run_hooks("client.connected", ())
+
+    stage = Stage(callback)
+    stage.hooks.hook("client.connected", lambda acc: stage.look(), owner=stage.owner)
+    assert stage.run() == {"blocked": 1}
+    assert len(rounds) == 3
+    assert sys.gettrace() is None
 
 
 def test_a_timer_of_a_plugin_is_looked_after_too() -> None:
