@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -285,6 +286,39 @@ def test_certificates_change_under_connected_clients(site: Site) -> None:
     assert serial(site, "plain") == second
     client.ping()
     client.close()
+
+
+def test_a_swap_under_load_drops_nobody(site: Site) -> None:
+    """Twenty clients publish without a break through five swaps: every message is acknowledged."""
+    going = threading.Event()
+    counts: list[int] = []
+    faults: list[BaseException] = []
+
+    def talk(number: int) -> None:
+        try:
+            client = RawClient(0, mq.V5, sock=site.dial("plain"), deadline=DEADLINE)
+            client.connect(f"busy{number}")
+            count = 0
+            while not going.is_set():
+                client.publish(f"busy/{number}", b"x" * 200, 1)
+                count += 1
+            counts.append(count)
+            client.close()
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=talk, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        site.authority.server("localhost").write(site.folder, "server")
+        site.control().request("POST", "/listeners/certificates/reload")
+        serial(site, "plain")
+    going.set()
+    for thread in threads:
+        thread.join(3 * DEADLINE)
+    assert faults == []
+    assert len(counts) == 20
 
 
 def test_a_revocation_takes_effect_without_a_restart(site: Site) -> None:
