@@ -36,12 +36,14 @@ from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.bans import Bans
 from mqttd.broker.broker import Broker
 from mqttd.broker.budget import Budget
+from mqttd.broker.flapping import Flapping
 from mqttd.broker.hooks import Callback, Hooks, where
 from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
+from mqttd.monitor.overload import Overload
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
@@ -49,6 +51,7 @@ from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import ListenError, Listeners
 from mqttd.transports.protocol import MqttFactory
+from mqttd.transports.stalled import Stalled
 from mqttd.types import Action, ClientInfo, PluginError
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
@@ -231,7 +234,11 @@ class MqttdService(MultiService):
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed
         self.broker.bans = Bans(os.path.join(config.node.data_dir, "bans.json"))
+        self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
         self.engine = Engine(self.broker)
+        self.engine.most = _most()
+        self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
+        self.overload = Overload(reactor, config.overload.lag, self._overloaded)
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
         self.plugins = Plugins(
             config,
@@ -323,6 +330,7 @@ class MqttdService(MultiService):
         self.broker.now = _milliseconds()
         self.reactor.addReader(self.engine)
         self._ticking.start(0.25, now=False)
+        self.overload.start()
         self.watchdog.start()
         if self.on_start is None:
             self._hang_up = _on_hang_up(self._reload_certificates, self.reactor)
@@ -361,6 +369,7 @@ class MqttdService(MultiService):
         self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()
+        self.overload.stop()
         if self.garbage is not None:
             self.garbage.stop()
         self.reactor.removeReader(self.engine)
@@ -419,6 +428,8 @@ class MqttdService(MultiService):
         now = _milliseconds()
         self.broker.tick(now)
         self.engine.tick(now)
+        self.stalled.tick(now)
+        self.broker.loop_lag = int(self.overload.lag * 1000)
         self.doors.tick(now / 1000)
         self.hooks.tick()
         if self.garbage is not None:
@@ -450,6 +461,13 @@ class MqttdService(MultiService):
             self.broker.alarms.activate(name, text)
         else:
             self.broker.alarms.clear(name)
+
+    def _overloaded(self, begins: bool, lag: float) -> None:
+        """The event loop is too late for further clients, or has recovered."""
+        self.broker.overloaded = begins
+        self.events("overload", {"refusing": begins, "lag_seconds": round(lag, 3)})
+        text = f"the event loop is {lag:.1f} s late: new clients are refused"
+        self._alarm("overload", text if begins else "")
 
     def _paused(self, seconds: float) -> None:
         self.events("garbage collector paused", {"seconds": round(seconds, 3)})
@@ -525,7 +543,8 @@ def _on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
 
 def _most() -> int:
     """Connections a listener without a limit of its own may have."""
-    return max(_raise_file_limit() - FD_RESERVE, 64)
+    files = _raise_file_limit()
+    return files - min(FD_RESERVE, max(files // 4, 32))
 
 
 def _milliseconds() -> int:

@@ -61,9 +61,17 @@ class Bans:
     def __len__(self) -> int:
         return len(self._bans)
 
-    def add(self, kind: str, value: str, reason: str = "", until: float | None = None) -> Ban:
+    def add(
+        self,
+        kind: str,
+        value: str,
+        reason: str = "",
+        until: float | None = None,
+        stored: bool = True,
+    ) -> Ban:
         """Ban until a second since 1970 (None: for ever), in place of a ban there is.
 
+        With `stored` False the file is not written for it, which is too slow for automatic bans.
         Raises BanError for a kind or value that cannot be, OSError if it cannot be stored.
         """
         if kind not in KINDS:
@@ -80,7 +88,10 @@ class Bans:
             if len(self._networks) >= MOST_NETWORKS:
                 raise BanError(f"there are {MOST_NETWORKS} banned networks; expected no more")
         ban = Ban(kind, value, reason, until, self._seconds())
-        self._store({**self._bans, (kind, value): ban})
+        if stored:
+            self._store({**self._bans, (kind, value): ban})
+        else:
+            self._bans[(kind, value)] = ban
         if network is not None:
             self._networks[value] = network
         return ban

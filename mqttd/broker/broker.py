@@ -47,6 +47,7 @@ from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import split_shared, validate_topic_filter, validate_topic_name
 from mqttd.session.channel import OPEN, WAITING, Channel
 from mqttd.session.guid import Guid
+from mqttd.session.limits import Limits
 from mqttd.session.message import Delivery, Message
 from mqttd.session.node import Node
 from mqttd.session.route import Grant
@@ -116,6 +117,16 @@ class Broker(Node):
         self.guid = Guid(node_id, process_id)
         #: Listener -> the MQTT versions it takes, where those are not all.
         self.versions: dict[str, frozenset[int]] = {}
+        #: Listener -> rates and sizes of its connections, where they are limited.
+        self.limits: dict[str, Limits] = {}
+        #: Listener -> address rules, where only a PROXY header tells the address.
+        self.gates: dict[str, Any] = {}
+        #: The event loop is late: new clients are refused.
+        self.overloaded: bool = False
+        #: How late it was at worst in the last second, in milliseconds.
+        self.loop_lag: int = 0
+        #: Told of the end of each connection, where flapping is looked for.
+        self.flapping: Any = None
         #: Who must stay out; the service puts those of its file here.
         self.bans: Any = Bans()
         self.sessions: dict[str, Session] = {}
@@ -200,6 +211,10 @@ class Broker(Node):
     def open(self, channel: Channel, connect: Connect) -> None:
         """Check a CONNECT, authenticate its client, then accept or refuse it."""
         self.channels += 1
+        if self.overloaded:
+            self.metrics.refused_overload += 1
+            self._refuse(channel, connect, reasons.SERVER_BUSY, "the event loop is overloaded")
+            return
         versions = self.versions.get(channel.listener)
         if versions is not None and connect.version not in versions:
             code = reasons.UNSUPPORTED_PROTOCOL_VERSION
@@ -219,6 +234,12 @@ class Broker(Node):
             connect.client_id = f"mqttd-{self.next_message_id():x}"
             channel.assigned = True
         host, port = channel.edge.peer(channel)
+        gate = self.gates.get(channel.listener)
+        if gate is not None and not gate.allows(host):
+            self.metrics.refused_address += 1
+            text = "this address may not connect here"
+            self._refuse(channel, connect, reasons.NOT_AUTHORIZED, text)
+            return
         client = ClientInfo(
             connect.client_id,
             connect.username,
@@ -250,6 +271,7 @@ class Broker(Node):
         detail = f"banned: {ban.kind} {ban.value}"
         if ban.reason:
             detail = f"{detail}: {ban.reason}"
+        self.metrics.refused_banned += 1
         self._refuse(channel, connect, reasons.BANNED, detail)
         return True
 
@@ -503,7 +525,10 @@ class Broker(Node):
             self.revision.resumed(session, before, client)
         self._set_expiry(session, connect)
         self._set_will(session, connect.will, client)
-        properties = self._connack_properties(connect, channel.assigned)
+        limits = self.limits.get(channel.listener)
+        if limits is not None:
+            limits.apply(channel)
+        properties = self._connack_properties(connect, channel.assigned, limits)
         login = channel.auth
         if properties is not None and isinstance(login, Login) and login.method:
             properties[prop.AUTHENTICATION_METHOD] = login.method
@@ -568,13 +593,18 @@ class Broker(Node):
             expiry,
         )
 
-    def _connack_properties(self, connect: Connect, assigned: bool) -> Properties | None:
+    def _connack_properties(
+        self, connect: Connect, assigned: bool, limits: Limits | None
+    ) -> Properties | None:
         if connect.version != 5:
             return None
         settings = self.settings
+        largest = settings.max_packet_size
+        if limits is not None and limits.largest:
+            largest = limits.largest
         properties: Properties = {
             prop.RECEIVE_MAXIMUM: settings.receive_maximum,
-            prop.MAXIMUM_PACKET_SIZE: settings.max_packet_size,
+            prop.MAXIMUM_PACKET_SIZE: largest,
         }
         if settings.max_topic_alias:
             properties[prop.TOPIC_ALIAS_MAXIMUM] = settings.max_topic_alias
@@ -604,6 +634,8 @@ class Broker(Node):
         channel = session.channel
         if channel is not None:
             self.metrics.sessions_takenover += 1
+            if self.flapping is not None:
+                self.flapping.ended(channel.listener, session.client_id, self.now)
             self._run("session.takenover", session)
             self._run("client.disconnected", session, "taken over")
             session.client = self.client_of(session)
@@ -633,6 +665,8 @@ class Broker(Node):
         if session is None or session.channel is not channel:
             return
         self._run("client.disconnected", session, channel.close_reason)
+        if self.flapping is not None:
+            self.flapping.ended(channel.listener, session.client_id, self.now)
         if session.expiry_interval or session.will is not None:
             # Its address goes with the connection, and rules may ask for it.
             session.client = self.client_of(session)
@@ -1093,6 +1127,43 @@ class Broker(Node):
             {"listener": channel.listener, "peer": f"{host}:{port}", "reason": reason},
         )
 
+    def turned_away(self, listener: str, host: str, port: int) -> None:
+        """One log line for an address that the rules of a listener keep out."""
+        self.metrics.refused_address += 1
+        reason = "this address may not connect here"
+        self.log(
+            "connection refused",
+            {"listener": listener, "peer": f"{host}:{port}", "reason": reason},
+        )
+
+    def accept_paused(self, listener: str, why: str, connections: int) -> None:
+        """One log line, and an alarm while a listener is full or descriptors are short."""
+        name = f"listener full: {listener}"
+        if not why:
+            self.alarms.clear(name)
+            self.log("accept resumed", {"listener": listener, "connections": connections})
+            return
+        reason = {
+            "full": "there are max_connections",
+            "rate": "connections come faster than accept_rate",
+            "files": "the process has no open file left",
+        }[why]
+        self.log(
+            "accept paused", {"listener": listener, "reason": reason, "connections": connections}
+        )
+        if why != "rate":
+            self.alarms.activate(name, f"{listener} accepts nobody: {reason}")
+
+    def limited(self, channel: Channel) -> None:
+        """One log line a minute for a client that sends faster than it may."""
+        host, port = channel.edge.peer(channel)
+        session = channel.session
+        client_id = session.client_id if session is not None else ""
+        self.log(
+            "rate limited",
+            {"listener": channel.listener, "peer": f"{host}:{port}", "client_id": client_id},
+        )
+
     def crashed(self, channel: Channel, error: Exception) -> None:
         """An exception that should not be: one line with its traceback, and the end of this one."""
         self.metrics.crashes += 1
@@ -1188,6 +1259,8 @@ class Broker(Node):
             "retained_messages": len(self.retainer),
             "retained_bytes": self.retainer.bytes,
             "backlog_bytes": self.backlog,
+            "slow_connections": len(self.slow),
+            "loop_lag_ms": self.loop_lag,
         }
 
 

@@ -260,6 +260,11 @@ def _agree_listener(path: str, listener: Listener, reading: _Reading) -> None:
             except ValueError:
                 expected = 'networks such as "10.0.0.0/8" or "::1/128"'
                 reading.fault(f"{path}.proxy_protocol", network, expected)
+        try:
+            _ = listener.rules
+        except ValueError as error:
+            rules = "address rules, the first that matches decides"
+            reading.fault(f"{path}.access", list(listener.access), f"{rules}: {error}")
     if isinstance(listener, SslListener) and listener.verify != "none" and not listener.ca_file:
         bound = f'"none", or a {path}.ca_file'
         reading.conflict(f"{path}.verify", f"{path}.ca_file", listener.verify, bound)

@@ -17,6 +17,7 @@ Imports the standard library and msgspec only: every layer may depend on this mo
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -46,6 +47,7 @@ __all__ = [
     "Mqueue",
     "Node",
     "Output",
+    "Overload",
     "Plugins",
     "Retained",
     "ScramAuth",
@@ -70,6 +72,8 @@ DAY: Final = 24 * HOUR
 
 NEVER: Final = 0xFFFFFFFF
 """Seconds of an interval that does not end: ``"never"`` in the file, 0xFFFFFFFF on the wire."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 Scope = Literal["broker", "listener", "connection", "session", "message"]
 
@@ -124,13 +128,138 @@ class Listener(Struct, frozen=True, kw_only=True):
     max_connections: Annotated[
         int,
         _count(
-            "Connections open at the same time, further ones are closed at once; 0 takes what the"
+            "Connections open at the same time; further ones wait in the kernel; 0 takes what the"
             " open-file limit of the process leaves.",
             "listener",
             0,
             10_000_000,
+            reload=False,
         ),
     ] = 0
+    accept_rate: Annotated[
+        int,
+        _count(
+            "Connections accepted a second, twice as many at once after a pause; further ones wait"
+            " in the kernel; 0 has no limit.",
+            "listener",
+            0,
+            1_000_000,
+            reload=False,
+        ),
+    ] = 5000
+    first_byte_timeout: Annotated[
+        float,
+        _time(
+            "Time from an accepted connection to its first byte, where nothing comes before MQTT"
+            " (TLS has `handshake_timeout`); 0 gives it as long as for CONNECT.",
+            "connection",
+            0,
+            HOUR,
+            reload=False,
+        ),
+    ] = 5.0
+    connect_timeout: Annotated[
+        float,
+        _time(
+            "Time from an accepted connection to its complete CONNECT; 0 takes"
+            " `mqtt.connect_timeout`.",
+            "connection",
+            0,
+            HOUR,
+            reload=False,
+        ),
+    ] = 0.0
+    max_packet_size: Annotated[
+        int,
+        _size(
+            "Largest packet a client may send here; 0 takes `mqtt.max_packet_size`.",
+            "connection",
+            0,
+            256 * MIB,
+            reload=False,
+        ),
+    ] = 0
+    bytes_rate: Annotated[
+        int,
+        _size(
+            "Bytes a second that are read from one connection; above it, reading pauses; 0 has no"
+            " limit.",
+            "connection",
+            0,
+            1024 * GIB,
+            reload=False,
+        ),
+    ] = 0
+    messages_rate: Annotated[
+        int,
+        _count(
+            "Messages (PUBLISH) a second that are taken from one connection, in the same way.",
+            "connection",
+            0,
+            100_000_000,
+            reload=False,
+        ),
+    ] = 0
+    all_bytes_rate: Annotated[
+        int,
+        _size(
+            "Bytes a second that are read from all connections of the listener together.",
+            "listener",
+            0,
+            1024 * GIB,
+            reload=False,
+        ),
+    ] = 0
+    all_messages_rate: Annotated[
+        int,
+        _count(
+            "Messages a second that are taken from all connections of the listener together.",
+            "listener",
+            0,
+            100_000_000,
+            reload=False,
+        ),
+    ] = 0
+    send_rate: Annotated[
+        int,
+        _size(
+            "Bytes a second that are written to one connection; what waits longer counts for"
+            " `output.high_watermark`; 0 has no limit.",
+            "connection",
+            0,
+            1024 * GIB,
+            reload=False,
+        ),
+    ] = 0
+    burst: Annotated[
+        float,
+        _time(
+            "How much of these rates may come at once after a pause, as the time it would take.",
+            "listener",
+            0.5,
+            HOUR,
+            reload=False,
+        ),
+    ] = 1.0
+    flapping_disconnects: Annotated[
+        int,
+        _count(
+            "Disconnects of one client id within `flapping_window` for which it is banned; 0 bans"
+            " nobody.",
+            "listener",
+            0,
+            1_000_000,
+            reload=False,
+        ),
+    ] = 0
+    flapping_window: Annotated[
+        float,
+        _time("Time within which they count.", "listener", 1, DAY, reload=False),
+    ] = 60.0
+    flapping_ban: Annotated[
+        float,
+        _time("Time such a client is banned.", "listener", 1, NEVER, reload=False),
+    ] = 300.0
     transport: Annotated[
         Literal["engine", "twisted"],
         _plain(
@@ -180,6 +309,17 @@ class SocketListener(Listener, frozen=True, kw_only=True):
         bool,
         _plain("Send small packets at once (TCP_NODELAY) instead of gathering them.", "listener"),
     ] = True
+    access: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        _plain(
+            'Who may connect by address, such as `["deny 10.0.0.7", "allow 10.0.0.0/8", "deny'
+            ' all"]`: the first rule that matches decides; with `proxy_protocol`, by the address'
+            " the proxy names.",
+            "listener",
+            reload=False,
+            expects='a list of "allow NETWORK" or "deny NETWORK", the last one for "all"',
+        ),
+    ] = ("allow all",)
     proxy_protocol: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
         _plain(
@@ -208,6 +348,24 @@ class SocketListener(Listener, frozen=True, kw_only=True):
             reload=False,
         ),
     ] = "none"
+
+    @property
+    def rules(self) -> list[tuple[bool, Network | None]]:
+        """`access` as (allowed, network), None for all; raises ValueError for what is no rule."""
+        parsed: list[tuple[bool, Network | None]] = []
+        for rule in self.access:
+            word, _, where = rule.strip().partition(" ")
+            where = where.strip()
+            if word not in ("allow", "deny"):
+                raise ValueError(f"{rule!r} is neither `allow` nor `deny` of something")
+            try:
+                network = None if where == "all" else ipaddress.ip_network(where)
+            except ValueError as error:
+                raise ValueError(f"{rule!r} names no network ({error})") from None
+            parsed.append((word == "allow", network))
+        if not parsed or parsed[-1][1] is not None:
+            raise ValueError("the last one has to be `allow all` or `deny all`")
+        return parsed
 
     @property
     def address(self) -> tuple[str, int]:
@@ -721,6 +879,17 @@ class Output(Struct, frozen=True, kw_only=True):
         int,
         _size("Unsent bytes at which a slow connection is written to again.", "connection", 0, GIB),
     ] = 256 * KIB
+    send_timeout: Annotated[
+        float,
+        _time(
+            "Time after which a client that reads nothing while output waits for it is"
+            " disconnected (0x97); reading slowly is allowed; 0 waits for ever.",
+            "connection",
+            0,
+            DAY,
+            reload=False,
+        ),
+    ] = 60.0
     backlog: Annotated[
         int,
         _size(
@@ -731,6 +900,22 @@ class Output(Struct, frozen=True, kw_only=True):
             1024 * GIB,
         ),
     ] = 256 * MIB
+
+
+class Overload(Struct, frozen=True, kw_only=True):
+    """When the broker has more to do than it can, and new clients have to wait."""
+
+    lag: Annotated[
+        float,
+        _time(
+            "Lateness of the event loop, a whole second long, from which new clients are refused"
+            " (0x89 server busy) until it has recovered; 0 refuses nobody.",
+            "broker",
+            0,
+            HOUR,
+            reload=False,
+        ),
+    ] = 0.5
 
 
 class UsernameAuth(Struct, frozen=True, kw_only=True):
@@ -1109,6 +1294,7 @@ class Config(Struct, frozen=True, kw_only=True):
     mqueue: Mqueue = field(default_factory=Mqueue)
     retained: Retained = Retained()
     output: Output = Output()
+    overload: Overload = Overload()
     listener: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {"tcp": {"default": TcpListener()}}
     )

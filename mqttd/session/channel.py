@@ -54,6 +54,7 @@ from mqttd.codec.serializer import serialize, varint
 from mqttd.codec.sniff import looks_like
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.aliases import Aliases
+from mqttd.session.limits import Intake
 from mqttd.session.message import RELEASED, Delivery, Message
 from mqttd.session.node import Edge, Node
 from mqttd.session.route import QOS_MASK, Grant
@@ -107,8 +108,10 @@ class Channel(Timer):
         "edge",
         "fd",
         "grants",
+        "intake",
         "io",
         "keepalive",
+        "largest",
         "last",
         "limit",
         "listener",
@@ -116,6 +119,7 @@ class Channel(Timer):
         "node",
         "out",
         "out_bytes",
+        "paced",
         "paused",
         "quiet",
         "rest",
@@ -166,13 +170,20 @@ class Channel(Timer):
         #: Bytes of this output that the node's backlog counts.
         self.backlogged: int = 0
         self.rest: bytearray | None = None
+        #: Bytes of the packet in `rest`; below 0 while the first byte is waited for.
         self.need: int = 0
         self.last: int = node.now
         self.keepalive: int = 0
         self.grants: dict[bytes, Grant] | None = None
         self.aliases: Aliases | None = None
         self.close_reason: str = ""
-        node.wheel.schedule(self, node.now + node.settings.connect_timeout)
+        #: The largest packet taken once the connection is open.
+        self.largest: int = 0
+        #: What is read passes through here where its rate is limited (`mqttd.session.limits`).
+        self.intake: Intake | None = None
+        #: The rate of its output is limited.
+        self.paced: bool = False
+        node.wheel.schedule(self, node.now + node.connect_timeout(listener))
 
     # -- output --------------------------------------------------------------------------------
 
@@ -226,8 +237,11 @@ class Channel(Timer):
                 return
             data = bytes(rest)
             self.rest = None
-        self._packets(data)
-        if self.out_bytes > self.limit and self.blocked:
+        if self.intake is None:
+            self.packets(data)
+        else:
+            self.intake.take(data)
+        if self.out_bytes > self.limit and (self.blocked or self.paced):
             # Its acknowledgements cannot be written: do not read more from it.
             self.pause()
             self.thirsty = True
@@ -247,6 +261,8 @@ class Channel(Timer):
 
     def resume(self) -> None:
         """Read from the peer again."""
+        if self.intake is not None and self.intake.waiting:
+            return  # goes on by itself
         if self.paused and self.state != CLOSED:
             self.paused = False
             self.edge.resume(self)
@@ -298,7 +314,8 @@ class Channel(Timer):
         elif self.state == WAITING and not self.challenged:
             self.pause()
 
-    def _packets(self, data: bytes) -> None:
+    def packets(self, data: bytes) -> None:
+        """Handle every complete packet of a chunk, whatever the limits; the rest is kept."""
         self.node.packet_type = 0
         try:
             self._loop(data)
@@ -316,7 +333,7 @@ class Channel(Timer):
         b0: int = 0
         v5: bool = self.v5
         opened: bool = self.state == OPEN
-        largest: int = settings.max_packet_size if opened else settings.max_connect_size
+        largest: int = self.largest if opened else settings.max_connect_size
         fast: bool = node.fast and not node.holding
         hooked: bool = node.tap_publish
         by_flags: bool = node.grant_by_flags
@@ -534,7 +551,11 @@ class Channel(Timer):
                 # CONNECT was accepted at once: go on with the session's own limits.
                 opened = True
                 v5 = self.v5
-                largest = settings.max_packet_size
+                if self.intake is not None and pos < n:
+                    self.intake.take(data[pos:])
+                    pos = n
+                    break
+                largest = self.largest
                 fast = node.fast and not node.holding
                 hooked = node.tap_publish
                 by_flags = node.grant_by_flags
@@ -1066,6 +1087,8 @@ class Channel(Timer):
         self.connect = None
         self.state = OPEN
         self.session = session
+        if not self.largest:
+            self.largest = settings.max_packet_size
         keep_alive = connect.keep_alive
         if settings.server_keepalive_seconds:
             keep_alive = settings.server_keepalive_seconds
@@ -1100,7 +1123,10 @@ class Channel(Timer):
         rest = self.rest
         if rest is not None and self.state == OPEN:
             self.rest = None
-            self._packets(bytes(rest))
+            if self.intake is None:
+                self.packets(bytes(rest))
+            else:
+                self.intake.take(bytes(rest))
 
     def refuse(self, code: int, detail: str, properties: Properties | None = None) -> None:
         """The node refuses the CONNECT: CONNACK with the reason, then close."""
@@ -1146,11 +1172,22 @@ class Channel(Timer):
     # -- end -----------------------------------------------------------------------------------
 
     def due(self, now: int) -> None:
-        """Connect time-out or keep alive."""
+        """Time-out of the first byte or of CONNECT, or keep alive."""
         if self.state in (NEW, WAITING):
+            at = self.last + self.node.connect_timeout(self.listener)
+            if self.state == NEW and now < at:
+                if self.rest is not None:
+                    self.node.wheel.schedule(self, at)
+                    return
+                if self.need < 0:
+                    self.node.metrics.first_byte_timeouts += 1
+                    self.close(reasons.KEEP_ALIVE_TIMEOUT, "not a byte in time")
+                    return
             self.node.metrics.connect_timeouts += 1
             self.close(reasons.KEEP_ALIVE_TIMEOUT, "no CONNECT in time")
         elif self.state == OPEN and self.keepalive:
+            if self.paused:
+                self.last = now  # it is we who do not read
             if now - self.last >= self.keepalive:
                 self.node.metrics.keepalive_timeouts += 1
                 self.close(reasons.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
@@ -1193,6 +1230,11 @@ class Channel(Timer):
             if not self.close_reason:
                 self.close_reason = "connection lost"
         self.node.wheel.cancel(self)
+        if self.intake is not None:
+            self.intake.close()
+            self.intake = None
+        if self.node.slow:
+            self.node.slow.pop(self, None)
         self.node.closed(self)
         self.session = None
         self.connect = None

@@ -59,6 +59,17 @@ class Metrics:
         "malformed_packets",
         "keepalive_timeouts",
         "connect_timeouts",
+        "accepts_paused_full",
+        "accepts_paused_rate",
+        "accepts_paused_files",
+        "refused_address",
+        "refused_overload",
+        "refused_banned",
+        "first_byte_timeouts",
+        "send_timeouts",
+        "rate_limited",
+        "rate_limited_out",
+        "clients_flapping",
         "clients_kicked",
         "auth_expired",
         "auth_revoked",
@@ -108,6 +119,17 @@ class Metrics:
         self.malformed_packets: int = 0
         self.keepalive_timeouts: int = 0
         self.connect_timeouts: int = 0
+        self.accepts_paused_full: int = 0
+        self.accepts_paused_rate: int = 0
+        self.accepts_paused_files: int = 0
+        self.refused_address: int = 0
+        self.refused_overload: int = 0
+        self.refused_banned: int = 0
+        self.first_byte_timeouts: int = 0
+        self.send_timeouts: int = 0
+        self.rate_limited: int = 0
+        self.rate_limited_out: int = 0
+        self.clients_flapping: int = 0
         self.clients_kicked: int = 0
         self.auth_expired: int = 0
         self.auth_revoked: int = 0
@@ -182,6 +204,17 @@ COUNTERS: Final[tuple[str, ...]] = (
     "malformed_packets",
     "keepalive_timeouts",
     "connect_timeouts",
+    "accepts_paused_full",
+    "accepts_paused_rate",
+    "accepts_paused_files",
+    "refused_address",
+    "refused_overload",
+    "refused_banned",
+    "first_byte_timeouts",
+    "send_timeouts",
+    "rate_limited",
+    "rate_limited_out",
+    "clients_flapping",
     "clients_kicked",
     "auth_expired",
     "auth_revoked",

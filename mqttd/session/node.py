@@ -51,6 +51,9 @@ class Edge:
         """Address and port of the peer; ("", 0) when unknown."""
         raise NotImplementedError
 
+    def drop(self, channel: Channel) -> None:
+        """Give up what was written and not read, so that closing waits for nothing."""
+
     def identity(self, channel: Channel) -> object | None:
         """What the connection shows of the peer beyond its address: a `PeerIdentity`, or None."""
         return None
@@ -77,6 +80,11 @@ class Node:
         self.thirsty: list[Channel] = []
         #: Publishers that are not read from while the backlog is over its budget.
         self.stalled: list[Channel] = []
+        #: Channels whose peer takes no more, and when it last took something; a look-out sweeps it
+        #: (`mqttd.transports.stalled`), so it may hold some that go on by now.
+        self.slow: dict[Channel, int] = {}
+        #: Listener -> milliseconds to CONNECT, where it has its own.
+        self.connect_timeouts: dict[str, int] = {}
         #: Something behind the broker cannot follow: publishers are not read from.
         self.congested: bool = False
         #: Acknowledgements of PUBLISH go through `hold`.
@@ -136,6 +144,12 @@ class Node:
         raise NotImplementedError
 
     # -- asked by channels ---------------------------------------------------------------------
+
+    def connect_timeout(self, listener: str) -> int:
+        """Milliseconds from an accepted connection to its CONNECT."""
+        if not self.connect_timeouts:
+            return self.settings.connect_timeout
+        return self.connect_timeouts.get(listener, self.settings.connect_timeout)
 
     def next_message_id(self) -> int:
         """A new 128-bit message id."""
@@ -208,6 +222,15 @@ class Node:
     def refused(self, channel: Channel, reason: str) -> None:
         """The layers below MQTT did not let the peer in: count and log it."""
         raise NotImplementedError
+
+    def turned_away(self, listener: str, host: str, port: int) -> None:
+        """An address may not connect to this listener: log it."""
+
+    def accept_paused(self, listener: str, why: str, connections: int) -> None:
+        """A listener accepts nobody for now, or ("") goes on."""
+
+    def limited(self, channel: Channel) -> None:
+        """A connection sends faster than it may: it is not read from for a while."""
 
     def crashed(self, channel: Channel, error: Exception) -> None:
         """Our own code failed while it served this channel: log it, end the connection."""

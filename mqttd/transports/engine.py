@@ -46,12 +46,18 @@ class Port:
     `make(address)` gives the `Stack` of layers of a new connection, None refuses it; without it
     the connections are plain. Above `max_handshakes` unfinished ones (0: no limit) the others wait
     in the kernel; one that takes longer than `handshake_timeout` milliseconds is closed.
+
+    While there are `max_connections`, while descriptors are short, or connections come faster than
+    `gate` (an `Admission`) allows, the port is not listened to: `why` says which, `paused_until`
+    when to look again.
     """
 
     __slots__ = (
         "connections",
         "family",
         "fd",
+        "first_byte_timeout",
+        "gate",
         "handshake_timeout",
         "handshakes",
         "held",
@@ -62,6 +68,7 @@ class Port:
         "name",
         "paused_until",
         "socket",
+        "why",
     )
 
     def __init__(
@@ -80,6 +87,10 @@ class Port:
         self.max_connections = max_connections
         self.connections: int = 0
         self.paused_until: int = 0
+        self.why: str = ""
+        self.gate: Any = None
+        #: Milliseconds a plain connection has for its first byte; 0: as long as for CONNECT.
+        self.first_byte_timeout: int = 0
         self.make: Any = make
         self.max_handshakes = max_handshakes
         self.handshake_timeout = handshake_timeout
@@ -103,6 +114,8 @@ class Engine(Edge):
         self.layered: dict[int, LayeredEdge] = {}
         #: Handshake steps of this turn.
         self.steps: int = 0
+        #: The most connections of all ports together; 0: no limit.
+        self.most: int = 0
         self.ports: dict[int, Port] = {}
         self.by_name: dict[str, Port] = {}
 
@@ -199,7 +212,14 @@ class Engine(Edge):
 
     def _accept(self, port: Port) -> None:
         node = self.node
+        gate = port.gate
         for _ in range(_ACCEPTS):
+            if self._full(port):
+                self._pause(port, "full")
+                return
+            if gate is not None and not gate.ready(node.now):
+                self._pause(port, "rate")
+                return
             try:
                 fd, address = port.socket._accept()  # type: ignore[attr-defined]
             except BlockingIOError:
@@ -207,14 +227,13 @@ class Engine(Edge):
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                     # No descriptor left: look again in a second instead of spinning.
-                    port.paused_until = node.now + 1000
-                    self.epoll.unregister(port.fd)
-                    node.metrics.connections_refused += 1
+                    self._pause(port, "files")
                     return
                 continue  # the peer was gone already
-            if port.max_connections and port.connections >= port.max_connections:
+            if gate is not None and isinstance(address, tuple) and not gate.allows(address[0]):
                 os.close(fd)
                 node.metrics.connections_refused += 1
+                node.turned_away(port.name, address[0], address[1])
                 continue
             os.set_blocking(fd, False)
             if port.make is not None:
@@ -223,10 +242,37 @@ class Engine(Edge):
                 continue
             port.connections += 1
             node.metrics.connections_accepted += 1
-            self.channels[fd] = Channel(node, self, fd, port.name)
+            channel = Channel(node, self, fd, port.name)
+            self.channels[fd] = channel
+            if port.first_byte_timeout:
+                channel.need = -1
+                node.wheel.schedule(channel, node.now + port.first_byte_timeout)
             if isinstance(address, tuple):
                 self.fresh[fd] = (address[0], address[1])
             self.epoll.register(fd, _IN)
+
+    def _full(self, port: Port) -> bool:
+        """Whether another connection would be one too many."""
+        if port.max_connections and port.connections >= port.max_connections:
+            return True
+        return self.most > 0 and len(self.channels) + len(self.layered) >= self.most
+
+    def _pause(self, port: Port, why: str) -> None:
+        """Leave further connections to the kernel; `tick` looks whether to go on."""
+        metrics = self.node.metrics
+        wait = 1
+        if why == "full":
+            metrics.accepts_paused_full += 1
+        elif why == "rate":
+            metrics.accepts_paused_rate += 1
+        else:
+            metrics.accepts_paused_files += 1
+            wait = 1000
+        port.paused_until = self.node.now + wait
+        self.epoll.unregister(port.fd)
+        if port.why != why:
+            port.why = why
+            self.node.accept_paused(port.name, why, port.connections)
 
     def _accept_layered(self, port: Port, fd: int, address: Any) -> bool:
         """Give a new connection its layers; False where no further one is taken for now."""
@@ -253,9 +299,14 @@ class Engine(Edge):
             self.epoll.register(port.fd, _IN)
 
     def tick(self, now: int) -> None:
-        """Listen again where descriptors had run out."""
+        """Listen again where there is room."""
         for port in self.ports.values():
-            if port.paused_until and now >= port.paused_until:
+            if port.paused_until == 0:
+                if port.why and not self._full(port):
+                    # Has been listening for a whole tick since.
+                    port.why = ""
+                    self.node.accept_paused(port.name, "", port.connections)
+            elif now >= port.paused_until and not self._full(port):
                 port.paused_until = 0
                 self.epoll.register(port.fd, _IN)
 
@@ -307,7 +358,10 @@ class Engine(Edge):
         if channel.out is not None:
             if not channel.blocked:
                 channel.blocked = True
+                node.slow[channel] = node.now
                 self._watch(channel)
+            elif written:
+                node.slow[channel] = node.now
         elif channel.blocked:
             channel.blocked = False
             self._watch(channel)

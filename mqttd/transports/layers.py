@@ -237,7 +237,8 @@ class LayeredEdge(Edge):
         self.engine.shaken(self.port)
         channel = self.channel
         if channel.version == 0:
-            self.node.wheel.schedule(channel, self.node.now + self.node.settings.connect_timeout)
+            node = self.node
+            node.wheel.schedule(channel, node.now + node.connect_timeout(self.port.name))
 
     def flush(self, channel: Channel) -> None:
         """Write what waits, through the layers, in one call; EPOLLOUT brings the rest."""
@@ -263,6 +264,8 @@ class LayeredEdge(Edge):
         self.node.metrics.bytes_sent += written
         channel.out_bytes -= written
         self.rest = data[written:] if written < length else b""
+        if written and channel.blocked:
+            self.node.slow[channel] = self.node.now
         self._settle(channel)
 
     def _encode(self, channel: Channel) -> None:
@@ -300,6 +303,8 @@ class LayeredEdge(Edge):
         waiting = channel.out is not None or len(self.rest) > 0
         if waiting != channel.blocked:
             channel.blocked = waiting
+            if waiting:
+                node.slow[channel] = node.now
             self._watch(channel)
         if channel.out_bytes != channel.backlogged:
             node.backlog += channel.out_bytes - channel.backlogged

@@ -32,6 +32,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.flapping import Rule
 from mqttd.config.schema import (
     EndpointListener,
     Listener,
@@ -41,6 +42,8 @@ from mqttd.config.schema import (
     WsListener,
     WssListener,
 )
+from mqttd.session.limits import Limits
+from mqttd.transports.admission import Admission
 from mqttd.transports.engine import Engine
 from mqttd.transports.frames import WebSocketLayer
 from mqttd.transports.layers import Layer, Stack
@@ -184,6 +187,7 @@ class Door:
             ipaddress.ip_network(text) for text in getattr(settings, "proxy_protocol", ())
         ]
         self._next_look = 0.0
+        self.gate: Admission | None = None
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -230,7 +234,7 @@ class Door:
         versions = frozenset(_VERSIONS[text] for text in self.settings.protocol_versions)
         if versions != frozenset(_VERSIONS.values()):
             self.doors.broker.versions[self.id] = versions
-        most = self.settings.max_connections or self.doors.most()
+        most = self._limit()
         bound, self._socket = self._socket, None
         self.running = True
         self._tell_expiry()
@@ -240,6 +244,35 @@ class Door:
             self._start_engine(bound, most)
         else:
             self._start_twisted(bound, most)
+
+    def _limit(self) -> int:
+        """Give the broker the limits of this listener; returns the most connections it may have."""
+        settings, broker = self.settings, self.doors.broker
+        rules = settings.rules if isinstance(settings, SocketListener) else [(True, None)]
+        proxied = bool(self._networks)
+        self.gate = None
+        if settings.accept_rate or (len(rules) > 1 and not proxied):
+            around = [(True, None)] if proxied else rules
+            self.gate = Admission(around, settings.accept_rate, broker.now)
+        if proxied and len(rules) > 1:
+            broker.gates[self.id] = Admission(rules, 0, broker.now)
+        if settings.connect_timeout:
+            broker.connect_timeouts[self.id] = int(settings.connect_timeout * 1000)
+        rates = (
+            settings.bytes_rate,
+            settings.messages_rate,
+            settings.all_bytes_rate,
+            settings.all_messages_rate,
+            settings.send_rate,
+        )
+        if any(rates) or settings.max_packet_size:
+            largest = settings.max_packet_size
+            broker.limits[self.id] = Limits(broker.now, *rates, settings.burst, largest)
+        if broker.flapping is not None and settings.flapping_disconnects:
+            broker.flapping.rules[self.id] = Rule(
+                settings.flapping_disconnects, settings.flapping_window, settings.flapping_ban
+            )
+        return int(settings.max_connections or self.doors.most())
 
     def stop(self) -> Deferred[Any]:
         """Stop accepting, end the connections; fires when the port is closed."""
@@ -282,8 +315,11 @@ class Door:
             handshakes = self.settings.max_handshakes
             timeout = int(self.settings.handshake_timeout * 1000)
         engine.listen(self.id, bound, most, make, handshakes, timeout)
+        port = engine.by_name[self.id]
+        port.gate = self.gate
+        port.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
         if isinstance(self.settings, UnixListener):
-            engine.by_name[self.id].identify = peer_process
+            port.identify = peer_process
 
     def _start_twisted(self, bound: socket.socket, most: int) -> None:
         factory = self._factory(most)
@@ -295,6 +331,7 @@ class Door:
             self._twisted_port = self.doors.reactor.listenUNIX(
                 settings.path, factory, settings.backlog, int(settings.mode, 8)
             )
+            factory.port = self._twisted_port
             _give_away(settings)
             return
         self._twisted_port = self.doors.reactor.adoptStreamPort(
@@ -315,7 +352,7 @@ class Door:
         self._twisted_port = waiting
 
         def opened(port: Any) -> None:
-            self._twisted_port = port
+            self._twisted_port = factory.port = port
             address = port.getHost()
             self.port = getattr(address, "port", 0)
 
@@ -332,6 +369,9 @@ class Door:
         if self._has_layers(below_tls=False):
             make = self._make(below_tls=False)
         factory = MqttFactory(self.doors.broker, self.id, self.doors.reactor, most, make)
+        factory.gate = self.gate
+        if make is None and self.tls is None:
+            factory.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
         factory.identify_transport = _transport_identity
         factory.identify_certificate = self._identify_certificate
         self.factory = factory

@@ -48,6 +48,9 @@ class MqttProtocol(Protocol):
         factory.connections += 1
         peer = self.transport.getPeer()  # type: ignore[union-attr]
         host, port = getattr(peer, "host", "unix"), getattr(peer, "port", 0)
+        if not factory.admits(host, port):
+            self.transport.abortConnection()  # type: ignore[union-attr]
+            return
         edge: StreamEdge
         if factory.make is None:
             edge = StreamEdge(factory.broker, self.transport, host, port)
@@ -65,8 +68,12 @@ class MqttProtocol(Protocol):
             if known.host:
                 edge.host, edge.port = known.host, known.port
         factory.broker.now = factory.milliseconds()
-        self.channel = Channel(factory.broker, edge, -1, factory.name)
-        edge.channel = self.channel
+        channel = Channel(factory.broker, edge, -1, factory.name)
+        self.channel = edge.channel = channel
+        if factory.first_byte_timeout:
+            channel.need = -1
+            at = factory.broker.now + factory.first_byte_timeout
+            factory.broker.wheel.schedule(channel, at)
         factory.broker.metrics.connections_accepted += 1
         factory.open.add(self)
         self.transport.registerProducer(edge, True)  # type: ignore[union-attr]
@@ -102,6 +109,7 @@ class MqttProtocol(Protocol):
         self.channel = None
         if self.counted:
             self.factory.connections -= 1
+            self.factory.make_room()
         self.factory.open.discard(self)
         if channel is not None:
             if channel.version == 0 and (wrong := self.wrong or _tls_fault(reason)):
@@ -139,9 +147,47 @@ class MqttFactory(Factory):
         self.identify_certificate: Callable[[Any], PeerIdentity | None] = lambda certificate: None
         #: The listening port, for what bounds the handshakes.
         self.port: Any = None
+        #: Address rules and accept rate, an `Admission`.
+        self.gate: Any = None
+        #: Milliseconds a connection without layers has for its first byte; 0: as for CONNECT.
+        self.first_byte_timeout = 0
+        self.paused = ""
         self.connections = 0
         self.open: set[MqttProtocol] = set()
         self._scheduled = False
+
+    def admits(self, host: str, port: int) -> bool:
+        """Whether a new connection may stay; stops accepting where it was the last for now."""
+        broker, gate = self.broker, self.gate
+        now = self.milliseconds()
+        if gate is not None and not gate.allows(host):
+            broker.metrics.connections_refused += 1
+            broker.turned_away(self.name, host, port)
+            return False
+        if self.max_connections and self.connections >= self.max_connections:
+            broker.metrics.accepts_paused_full += 1
+            self._pause("full")
+        elif gate is not None and not gate.ready(now):
+            broker.metrics.accepts_paused_rate += 1
+            self._pause("rate")
+            self.reactor.callLater(0.25, self.make_room)
+        return True
+
+    def _pause(self, why: str) -> None:
+        """Leave further connections to the kernel, where the port is known."""
+        if not self.paused and self.port is not None:
+            self.paused = why
+            self.port.stopReading()
+            self.broker.accept_paused(self.name, why, self.connections)
+
+    def make_room(self) -> None:
+        """Accept again where there is room."""
+        full = self.max_connections and self.connections >= self.max_connections
+        if self.paused and not full:
+            self.paused = ""
+            if self.port is not None and getattr(self.port, "connected", True):
+                self.port.startReading()
+            self.broker.accept_paused(self.name, "", self.connections)
 
     def know_certificate(self, edge: Any, certificate: Any) -> None:
         """A peer has shown a certificate: what a proxy said of its address stays."""

@@ -54,6 +54,12 @@ class StreamEdge(Edge):
         channel.backlogged = 0
         self.transport.loseConnection()
 
+    def drop(self, channel: Channel) -> None:
+        """Close without what the peer has not read."""
+        abort = getattr(self.transport, "abortConnection", None)
+        if abort is not None:
+            abort()
+
     def pause(self, channel: Channel) -> None:
         """Stop reading."""
         self.transport.pauseProducing()
@@ -76,6 +82,7 @@ class StreamEdge(Edge):
         """The peer takes no more for now."""
         if self.channel is not None:
             self.channel.blocked = True
+            self.node.slow[self.channel] = self.node.now
 
     def resumeProducing(self) -> None:
         """The peer takes more."""
