@@ -24,12 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-__all__ = ["ACTIVE", "HALF_OPEN", "QUARANTINED", "Budget", "Policy"]
+__all__ = ["ACTIVE", "CALL", "HALF_OPEN", "QUARANTINED", "Budget", "Policy"]
 
 ACTIVE: Final = "active"
 QUARANTINED: Final = "quarantined"
 HALF_OPEN: Final = "half-open"
 
+#: Seconds one call may take, unless somebody says otherwise.
+CALL: Final = 0.02
 #: Calls a second above which only some are timed.
 OFTEN: Final = 2000
 
@@ -90,7 +92,7 @@ class Budget:
         name: str,
         policy: Policy = "ignore",
         *,
-        per_call: float = 0.02,
+        per_call: float = CALL,
         per_second: float = 0.5,
         error_limit: int = 10,
         error_window: float = 600.0,
@@ -230,6 +232,7 @@ class Budget:
                 "deadline": self.deadline,
                 "queue": self.queue,
                 "retry_after": self.retry_after,
+                "retry_most": self.retry_most,
             },
         }
 

@@ -18,13 +18,15 @@ import os
 import site
 import stat
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
+import twisted.plugin
 from twisted.plugin import getPlugins, pluginPackagePaths
+from twisted.python import log
 from twisted.python.modules import getModule
 from zope.interface import Invalid
 from zope.interface.verify import verifyObject
@@ -86,8 +88,8 @@ def discover(directory: str = "") -> Found:
     importlib.invalidate_caches()
     errors = {name: error for name in _modules() if (error := _import_error(name)) is not None}
     found = Found()
-    # twistd's plugin system logs the traceback of what it cannot import.
-    declared = list(getPlugins(IMqttdPlugin, mqttd_plugins))
+    with _without_tracebacks():
+        declared = list(getPlugins(IMqttdPlugin, mqttd_plugins))
     where = {
         id(value): name
         for name, module in sys.modules.items()
@@ -154,6 +156,30 @@ def restore(plugin: Plugin, modules: Modules, others: Iterable[Plugin] = ()) -> 
         parent, _, last = name.rpartition(".")
         if parent in sys.modules:
             setattr(sys.modules[parent], last, module)
+
+
+class _Log:
+    """Twisted's log, but for errors."""
+
+    @staticmethod
+    def err(*args: object, **more: object) -> None:
+        """Not told."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(log, name)
+
+
+@contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """twistd's plugin system logs the traceback of each module that it cannot import, each time:
+    here they are in `Found.failed`, and logged once.
+    """
+    module: Any = twisted.plugin
+    before, module.log = module.log, _Log()
+    try:
+        yield
+    finally:
+        module.log = before
 
 
 def _look_in(directory: str) -> None:

@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from zope.interface import Invalid
 from zope.interface.verify import verifyObject
 
-from mqttd.broker.budget import ACTIVE, Budget
+from mqttd.broker.budget import ACTIVE, CALL, Budget
 from mqttd.config.schema import Config
 from mqttd.interfaces import IPlugin
 from mqttd.plugins.handle import Host, PluginHandle
@@ -47,7 +47,7 @@ from mqttd.plugins.loader import (
 )
 from mqttd.plugins.pipe import RemoteError
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
-from mqttd.plugins.settings import read_settings
+from mqttd.plugins.settings import Limits, read_settings
 from mqttd.types import PluginError
 
 __all__ = ["DEADLINE", "Plugins"]
@@ -83,6 +83,25 @@ class _Active:
         self.loaded_at = 0.0
         self.instance: Any = None
         self.handle: PluginHandle | None = None
+        self.limits = Limits()
+
+    @property
+    def isolation(self) -> str:
+        """Where it runs: what the operator says, else what it declares."""
+        return self.limits.isolation or str(self.plugin.declaration.isolation)
+
+    def factory(self) -> Callable[[], Any]:
+        """What makes the running part: here, or in a process of its own."""
+        dotted = self.plugin.declaration.factory
+        if self.isolation == "process":
+            return lambda: IsolatedPlugin(dotted)
+        return cast(Callable[[], Any], resolve(dotted))
+
+    def budget(self) -> Budget:
+        """What it may use."""
+        declaration = self.plugin.declaration
+        per_call = PER_CALL if self.isolation == "process" else CALL
+        return self.limits.budget(declaration.name, declaration.policy, per_call)
 
 
 class Plugins:
@@ -110,6 +129,8 @@ class Plugins:
         self.data_dir = config.node.data_dir
         self.loaded_file = os.path.join(self.data_dir, "loaded_plugins")
         self._active: dict[str, _Active] = {}
+        #: File -> error of the modules that failed at the last look.
+        self._told: dict[str, str] = {}
 
     # -- start and stop --------------------------------------------------------------------------
 
@@ -195,6 +216,7 @@ class Plugins:
             "config_file_exists": os.path.exists(path),
         }
         if active is not None and active.handle is not None:
+            shown["isolation"], shown["policy"] = active.isolation, active.handle.budget.policy
             shown["loaded_at"] = active.loaded_at
             shown["registered"] = active.handle.describe()
             shown["budget"] = active.handle.budget.describe()
@@ -276,8 +298,8 @@ class Plugins:
             plugin = _get(self._discover(), name)
         active = self._active[name] = _Active(plugin)
         try:
-            settings = await self._import(lambda: self._settings(plugin))
-            factory = await self._import(lambda: _factory(plugin))
+            settings, active.limits = await self._import(lambda: self._settings(plugin))
+            factory = await self._import(active.factory)
         except PluginError as error:
             self._failed(active, str(error))
             raise
@@ -289,16 +311,12 @@ class Plugins:
         """Make the running part and have it load; takes everything back if it does not."""
         plugin = active.plugin
         name = plugin.declaration.name
-        isolated = plugin.declaration.isolation == "process"
-        budget = Budget(name, plugin.declaration.policy)
-        if isolated:
-            budget.per_call = PER_CALL
         handle = PluginHandle(
             self.host,
             name,
             os.path.join(self.data_dir, "plugins", name),
             self.config_dir,
-            budget,
+            active.budget(),
         )
         try:
             instance = await self._call(name, "factory", factory)
@@ -326,8 +344,8 @@ class Plugins:
         active.error = error
         active.handle = active.instance = None
 
-    def _settings(self, plugin: Plugin) -> Any:
-        """The plugin's configuration, checked against its schema."""
+    def _settings(self, plugin: Plugin) -> tuple[Any, Limits]:
+        """The plugin's configuration, checked against its schema, and its limits."""
         schema = plugin.declaration.config_schema
         struct = resolve(schema) if schema is not None else None
         if struct is not None and not (
@@ -427,15 +445,16 @@ class Plugins:
         modules = forget(old, self._others(name))
         try:
             new = _get(self._discover(), name)
-            settings = await self._import(lambda: self._settings(new))
-            factory = await self._import(lambda: _factory(new))
+            fresh = _Active(new)
+            settings, fresh.limits = await self._import(lambda: self._settings(new))
+            factory = await self._import(fresh.factory)
         except PluginError as error:
             restore(old, modules, self._others(name))
             active.state = LOADED
             raise PluginError(f"the old plugin {name!r} stays loaded: {error}") from None
         await self._take_out(active)
-        active = self._active[name] = _Active(new)
-        await self._start(active, factory, settings)
+        self._active[name] = fresh
+        await self._start(fresh, factory, settings)
 
     def _others(self, name: str) -> Iterator[Plugin]:
         """The loaded plugins but this one."""
@@ -444,7 +463,14 @@ class Plugins:
     # -- files -----------------------------------------------------------------------------------
 
     def _discover(self) -> Found:
-        return discover(self.config.plugins.dir)
+        """All there is; what became unusable since the last look is logged."""
+        found = discover(self.config.plugins.dir)
+        failed = {each.file: each.error for each in found.failed}
+        for file, error in failed.items():
+            if self._told.get(file) != error:
+                self.log.error("no plugin can be had from {file}: {error}", file=file, error=error)
+        self._told = failed
+        return found
 
     def _config_path(self, name: str) -> str:
         return os.path.join(self.config_dir, f"{name}.conf")
@@ -508,14 +534,6 @@ class Plugins:
             "error": error,
             "file": plugin.file,
         }
-
-
-def _factory(plugin: Plugin) -> Callable[[], Any]:
-    """What makes the running part: here, or in a process of its own."""
-    dotted = plugin.declaration.factory
-    if plugin.declaration.isolation == "process":
-        return lambda: IsolatedPlugin(dotted)
-    return cast(Callable[[], Any], resolve(dotted))
 
 
 def _get(found: Found, name: str) -> Plugin:

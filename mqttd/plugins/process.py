@@ -76,7 +76,7 @@ class _Callback:
             return pipe.tell("call", self.key, args)
         if POINTS[self.point].waits:
             return pipe.ask("call", self.key, args)
-        return pipe.call("call", self.key, args, seconds=0.9 * PER_CALL)
+        return pipe.call("call", self.key, args, seconds=self.plugin.seconds())
 
 
 @implementer(IPlugin, IReadDescriptor)
@@ -107,6 +107,10 @@ class IsolatedPlugin:
         self.config = config
         handle.call_every(1.0, self._look)
         return self._spawn()
+
+    def seconds(self) -> float:
+        """How long the broker waits for an answer: a little less than a call may take."""
+        return 0.9 * float(self.handle.budget.per_call)
 
     def _spawn(self) -> Deferred[Any]:
         ours, theirs = socket.socketpair()
@@ -240,7 +244,7 @@ class IsolatedPlugin:
         self._keys[what, name] = key
 
         def read() -> Any:
-            return self.pipe.call("call", self._keys[what, name], (), seconds=0.9 * PER_CALL)
+            return self.pipe.call("call", self._keys[what, name], (), seconds=self.seconds())
 
         def run(argv: list[str]) -> Any:
             return self.pipe.ask("call", self._keys[what, name], (argv,))

@@ -1,6 +1,9 @@
 """Reads a plugin's own configuration, `etc/plugins/NAME.conf`, into its msgspec Struct.
 
-    NAME.conf --tomllib--> tables --unknown keys?--> msgspec.convert --> Struct (or a dict)
+    NAME.conf --tomllib--> tables --+-- [mqttd] ------------> Limits: what the operator lets it do
+                                    `-- all else -----------> the plugin's Struct, or a dict
+
+A key that nobody knows is a mistake, in either.
 
 Promise: nothing of the plugin runs before its configuration is sound; a mistake names the file,
 the line, the key, its value (unless it may be a secret) and what was expected.
@@ -13,22 +16,59 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec import Meta
 
+from mqttd.broker.budget import Budget, Policy
 from mqttd.types import PluginError
 
-__all__ = ["read_settings"]
+__all__ = ["LIMITS", "Limits", "read_settings"]
+
+#: The table that is the broker's, in the file of any plugin.
+LIMITS: Final = "mqttd"
 
 _AT: Final = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _SECRET: Final = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
 
-def read_settings(path: str, schema: type[msgspec.Struct] | None) -> Any:
-    """The settings in the file at `path`; without a file, the defaults of `schema`.
+_Seconds = Annotated[float, Meta(gt=0, le=86400)]
+_Number = Annotated[int, Meta(ge=1, le=1_000_000)]
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
-    Returns an instance of `schema`, or a dict when it is None. Raises PluginError.
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The table `[mqttd]`: what the operator lets a plugin do, with the words of `Budget`.
+
+    What is left out is as the plugin declares it, or else the default.
+    """
+
+    policy: Literal["ignore", "deny"] | None = None
+    isolation: Literal["none", "process"] | None = None
+    per_call: Annotated[float, Meta(gt=0, le=60)] | None = None
+    per_second: Annotated[float, Meta(gt=0, le=1)] | None = None
+    error_limit: _Number | None = None
+    error_window: _Seconds | None = None
+    deadline: _Seconds | None = None
+    queue: _Number | None = None
+    retry_after: _Seconds | None = None
+    retry_most: _Seconds | None = None
+
+    def budget(self, name: str, policy: Policy, per_call: float) -> Budget:
+        """The budget of the plugin `name`, which has declared `policy`."""
+        given = {
+            key: value
+            for key in self.__struct_fields__
+            if key not in ("policy", "isolation") and (value := getattr(self, key)) is not None
+        }
+        return Budget(name, self.policy or policy, **{"per_call": per_call, **given})
+
+
+def read_settings(path: str, schema: type[msgspec.Struct] | None) -> tuple[Any, Limits]:
+    """The settings in the file at `path`, and its limits; without a file, the defaults of both.
+
+    The settings are an instance of `schema`, or a dict when it is None. Raises PluginError.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -42,9 +82,18 @@ def read_settings(path: str, schema: type[msgspec.Struct] | None) -> Any:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PluginError(f"{path}: not valid TOML: {error}") from None
-    if schema is None:
-        return tables
-    unknown = _unknown(tables, schema, "")
+    table = tables.pop(LIMITS, {})
+    if not isinstance(table, dict):
+        raise PluginError(f"{_where(path, text, LIMITS)}: {LIMITS}: expected a table, [{LIMITS}]")
+    limits = _read(path, text, table, Limits, f"{LIMITS}.")
+    return (tables if schema is None else _read(path, text, tables, schema, "")), limits
+
+
+def _read(
+    path: str, text: str, tables: Mapping[str, Any], schema: type[_Struct], above: str
+) -> _Struct:
+    """`tables`, whose keys are below `above`, as an instance of `schema`."""
+    unknown = _unknown(tables, schema, above)
     if unknown is not None:
         key, known = unknown
         close = difflib.get_close_matches(key.rpartition(".")[2], known, 1)
@@ -53,10 +102,10 @@ def read_settings(path: str, schema: type[msgspec.Struct] | None) -> Any:
     try:
         return msgspec.convert(tables, schema)
     except msgspec.ValidationError as error:
-        raise PluginError(_explain(path, text, tables, str(error))) from None
+        raise PluginError(_explain(path, text, tables, str(error), above)) from None
 
 
-def _explain(path: str, text: str, tables: Mapping[str, Any], message: str) -> str:
+def _explain(path: str, text: str, tables: Mapping[str, Any], message: str, above: str) -> str:
     """msgspec's "Expected `int`, got `str` - at `$.a.b`" as one of our lines."""
     found = _AT.match(message)
     assert found is not None
@@ -71,7 +120,7 @@ def _explain(path: str, text: str, tables: Mapping[str, Any], message: str) -> s
         elif isinstance(value, list) and step.isdigit():
             value = value[int(step)]
     shown = "..." if _SECRET.search(key) else json.dumps(value, default=str, ensure_ascii=False)
-    return f"{_where(path, text, key)}: {key} = {shown[:80]}: {what}"
+    return f"{_where(path, text, key)}: {above}{key} = {shown[:80]}: {what}"
 
 
 def _unknown(

@@ -147,7 +147,7 @@ def _settings(
         path = os.path.join(directory, f"{name}.conf")
         with open(path, "w", encoding="utf-8") as file:
             file.write(config)
-        return read_settings(path, schema)
+        return read_settings(path, schema)[0]
     if schema is None:
         return dict(config)
     unknown = set(config) - {field.encode_name for field in msgspec.structs.fields(schema)}

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from mqttd.broker.alarms import Alarms
+from mqttd.plugins.plugins import _Active
+from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.types import PluginError
 from tests.unit.plugins.conftest import Node, result_of
 
@@ -319,6 +321,73 @@ def test_without_a_schema_it_is_a_dict(node: Node) -> None:
     (node.dir / "acme.conf").write_text("[any]\nthing = 1\n")
     node.load("acme")
     assert result_of(node.plugins.command("acme", "config", [])) == "{'any': {'thing': 1}}"
+
+
+def test_an_operator_sets_its_limits_in_the_same_file(node: Node) -> None:
+    node.write("acme", CONFIGURED, config_schema="mqttd_plugins.acme:Settings")
+    path = node.dir / "acme.conf"
+    path.write_text(
+        'topic = "a"\n[mqttd]\npolicy = "deny"\nper_call = 0.1\nerror_limit = 3\nqueue = 7\n'
+    )
+    budget = node.load("acme").budget
+    assert (budget.policy, budget.per_call, budget.error_limit, budget.queue) == ("deny", 0.1, 3, 7)
+    assert budget.per_second == 0.5  # not named: the default
+    info = node.plugins.info("acme")
+    assert (info["policy"], info["isolation"]) == ("deny", "none")
+    path.write_text('topic = "a"\n')
+    result_of(node.plugins.reload("acme"))
+    assert node.plugins.handle("acme").budget.policy == "ignore"
+
+
+def test_an_operator_may_put_it_into_a_process_of_its_own(node: Node) -> None:
+    node.write("acme", CONFIGURED)
+    (node.dir / "acme.conf").write_text('[mqttd]\nisolation = "process"\n')
+    fresh = _Active(node.plugins._discover().plugins["acme"])
+    settings, fresh.limits = node.plugins._settings(fresh.plugin)
+    assert settings == {}
+    assert isinstance(fresh.factory()(), IsolatedPlugin)
+    assert fresh.budget().per_call == PER_CALL
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mqttd = 3", "acme.conf:1: mqttd: expected a table, [mqttd]"),
+        ("[mqttd]\nper_cal = 1", ":2: mqttd.per_cal: unknown key; did you mean per_call?"),
+        ("[mqttd]\nper_call = 0", ":2: mqttd.per_call = 0: expected `float` > 0"),
+        ('[mqttd]\npolicy = "allow"', ":2: mqttd.policy = \"allow\": invalid enum value 'allow'"),
+    ],
+)
+def test_mistakes_in_its_limits_are_told(node: Node, text: str, message: str) -> None:
+    node.write("acme", COUNTING)
+    (node.dir / "acme.conf").write_text(text)
+    with pytest.raises(PluginError) as error:
+        node.load("acme")
+    assert message in str(error.value)
+
+
+def test_a_module_that_fails_is_logged_once_until_it_changes(node: Node) -> None:
+    told: list[str] = []
+
+    def observe(event: LogEvent) -> None:
+        if event["log_level"] >= LogLevel.error:
+            told.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        broken = node.dir / "broken.py"
+        broken.write_text("import no_such_module\n")
+        for _ in range(3):
+            assert row(node, "broken")["state"] == "failed"
+        broken.write_text("import no_other_module\n")
+        for _ in range(3):
+            assert row(node, "broken")["state"] == "failed"
+    finally:
+        globalLogPublisher.removeObserver(observe)
+    assert told == [
+        f"no plugin can be had from {broken}: ModuleNotFoundError: No module named '{name}'"
+        for name in ("no_such_module", "no_other_module")
+    ]
 
 
 # -- start and stop
