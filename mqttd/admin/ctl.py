@@ -216,10 +216,11 @@ def _parser() -> argparse.ArgumentParser:
     alarms = add(commands, "alarms", _alarms, "List the alarms that are raised.")
     alarms.add_argument("--past", action="store_true", help="the last ones that were, too")
 
-    from mqttd.admin import ctl_bans, ctl_events, ctl_listeners, ctl_users
+    from mqttd.admin import ctl_bans, ctl_events, ctl_listeners, ctl_replay, ctl_users
     from mqttd.admin.ctl_plugins import add_commands
 
     ctl_events.add_commands(add, group("events", "The event log that Spark reads."))
+    ctl_replay.add_command(add, commands)
 
     ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
     add_commands(add, group("plugins", "Plugins of the running broker."))

@@ -62,3 +62,9 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     held_bytes: Size = 0
     #: A group that was not heard of for so long keeps nothing any more.
     group_seconds: Seconds = 7 * 86400.0
+
+    #: Spark's sink may stage rows and release them as batches that are published once; how many
+    #: bytes may wait for their release, and how long.
+    stage: bool = True
+    stage_bytes: Annotated[int, Meta(ge=1 << 16)] = 256 << 20
+    stage_seconds: Annotated[float, Meta(gt=0)] = 86400.0

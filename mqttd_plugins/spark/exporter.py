@@ -225,7 +225,9 @@ class Exporter:
         reason: str = "",
         with_payload: bool = True,
     ) -> None:
-        """Export an event of a message."""
+        """Export an event of a message; what Spark's sink says to the plugin itself is none."""
+        if message.topic.startswith("$mqttd/"):
+            return
         if not (self.wants_topic(message.topic) and self.wants_client(client_id)):
             return
         payload: bytes = message.payload

@@ -14,9 +14,11 @@ from zope.interface import implementer
 
 from mqttd.interfaces import IPlugin
 from mqttd.pipeline.endpoint import LogResource
+from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
+from mqttd.pipeline.staging import Staging
 from mqttd.types import STOP, HookResult
 from mqttd_plugins.spark.config import SparkConfig
 from mqttd_plugins.spark.exporter import LAST, Exporter
@@ -50,6 +52,7 @@ class SparkPlugin:
     def __init__(self) -> None:
         self.log: Appender | None = None
         self.path = ""
+        self.staging: Staging | None = None
         self._handle: Any = None
         self._paused = False
         self._hooked: list[tuple[str, Callable[..., Any]]] = []
@@ -99,9 +102,30 @@ class SparkPlugin:
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold)
         self._show(handle, log)
+        if config.stage:
+            self.staging = Staging(
+                handle, config.stage_bytes, config.stage_seconds, self._place, self._when_logged
+            )
+            self.staging.start()
+        Feed(handle).start()
+
+    def _place(self) -> tuple[str, str, int] | None:
+        log = self.log
+        return None if log is None else (self.path, log.writer.node, log.next)
+
+    def _when_logged(self, then: Callable[[], None]) -> None:
+        log = self.log
+        if log is None:
+            then()
+        else:
+            log.flush()
+            log.when_written(log.next, then)
 
     def unload(self) -> Any:
         """Write what is left; a Deferred that fires when it is on its way."""
+        if self.staging is not None:
+            self.staging.stop()
+            self.staging = None
         log, self.log = self.log, None
         if log is None:
             return None

@@ -28,6 +28,7 @@ PROGRAMS = {
     "mqttd.admin.ctl": {"mqttd.config.load"},
     "mqttd.admin.ctl_users": {"mqttd.access.scram", "mqttd.access.username"},
     "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
+    "mqttd.admin.ctl_replay": {"mqttd.pipeline"},
     "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
 }
 

@@ -19,7 +19,7 @@ __all__ = ["MqttdDataSource"]
 
 
 class MqttdDataSource(DataSource):
-    """``spark.read.format("mqttd")`` and ``spark.readStream.format("mqttd")``."""
+    """The format `mqttd` of ``spark.read``, ``readStream``, ``write`` and ``writeStream``."""
 
     #: Where the package is on the driver's machine.
     search: tuple[str, ...] = ()
@@ -63,3 +63,23 @@ class MqttdDataSource(DataSource):
         from mqttd.pipeline.spark.source import StreamReader
 
         return StreamReader(options, schema)
+
+    def _write_options(self, schema: Any) -> Any:
+        self._find()
+        from mqttd.pipeline.spark.sink import read_sink_options
+
+        return read_sink_options(self.options, schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """For ``df.write``."""
+        options = self._write_options(schema)
+        from mqttd.pipeline.spark.sink import BatchWriter
+
+        return BatchWriter(options, schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        """For ``df.writeStream``."""
+        options = self._write_options(schema)
+        from mqttd.pipeline.spark.sink import StreamWriter
+
+        return StreamWriter(options, schema)

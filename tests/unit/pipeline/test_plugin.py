@@ -159,7 +159,7 @@ def test_only_what_was_chosen_is_exported(node: Node) -> None:
 
 
 def test_points_that_were_not_chosen_are_not_hooked(node: Node) -> None:
-    node.export(events=["client.connected"])
+    node.export(events=["client.connected"], stage=False)
     assert node.broker.points == {"client.connected"}
     assert node.broker.fast
 

@@ -1,0 +1,269 @@
+"""What is staged, on disk: rows of tasks, and which batch of a query was released last.
+
+    put      task's rows, chunk by chunk          written, survives a crash of the broker
+    release  one transaction: (query, batch) and the messages that belong to it, synced
+    finish   the messages are published: only (query, batch) stays
+
+A batch is in the file whole or not at all, and its number with it: there is no moment in which the
+messages are out and the number is not. SQLite does the atomic part. All methods block: they are
+called in threads, one at a time.
+
+Promise: at most `limit` bytes of rows, `MOST_QUERIES` queries; what is never released goes after
+a while.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["MOST_QUERIES", "Batch", "StageError", "StageStore"]
+
+#: Queries whose last batch is remembered; the one that was heard of longest ago goes.
+MOST_QUERIES: Final = 10_000
+
+_SCHEMA: Final = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE IF NOT EXISTS chunks (
+    owner TEXT, query TEXT, stage TEXT, chunk INTEGER, rows INTEGER, data BLOB,
+    batch INTEGER, place INTEGER, at REAL, PRIMARY KEY (owner, query, stage, chunk)
+);
+CREATE TABLE IF NOT EXISTS batches (
+    owner TEXT, query TEXT, batch INTEGER, client_id TEXT, username TEXT, first_id BLOB,
+    rows INTEGER, node TEXT, position INTEGER, done INTEGER, at REAL, PRIMARY KEY (owner, query)
+);
+"""
+
+
+class StageError(Exception):
+    """It cannot be staged or released; the text says why, for whoever asked."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The last batch of a query."""
+
+    owner: str
+    query: str
+    batch: int
+    client_id: str
+    username: str | None
+    #: Message id of its first message; those of the others follow.
+    first_id: int
+    rows: int
+    #: The node whose event log tells how far publishing came, and where to begin to look.
+    node: str
+    position: int
+    done: bool
+
+
+_FIELDS: Final = "owner, query, batch, client_id, username, first_id, rows, node, position, done"
+
+
+class StageStore:
+    """The file at `path`; `limit` is how many bytes of rows it may hold."""
+
+    def __init__(self, path: str, limit: int, clock: Callable[[], float] = time.time) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._file.executescript(_SCHEMA)
+        found = self._file.execute("SELECT coalesce(sum(length(data)), 0) FROM chunks")
+        #: Bytes of rows now.
+        self.bytes: int = found.fetchone()[0]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._file.close()
+
+    def put(self, owner: str, query: str, stage: str, chunk: int, rows: int, data: bytes) -> None:
+        """Keep a chunk; one that is there already is replaced by the same.
+
+        Raises StageError if there is no room.
+        """
+        with self._lock:
+            if self.bytes + len(data) > self.limit:
+                raise StageError(
+                    f"no room: {self.bytes} bytes are staged, the limit (stage_bytes) is"
+                    f" {self.limit}"
+                )
+            key = (owner, query, stage, chunk)
+            there = self._file.execute(
+                "SELECT length(data), batch FROM chunks"
+                " WHERE owner = ? AND query = ? AND stage = ? AND chunk = ?",
+                key,
+            ).fetchone()
+            if there is not None and there[1] is not None:
+                raise StageError(f"stage {stage} was released already")
+            # A crash of the process keeps it; the release waits for the disk.
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            self._file.execute(
+                "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
+                (*key, rows, data, self._clock()),
+            )
+            self.bytes += len(data) - (there[0] if there is not None else 0)
+
+    def abort(self, owner: str, query: str, stages: list[str]) -> None:
+        """Forget what was staged and not released."""
+        with self._lock:
+            self._file.executemany(
+                "DELETE FROM chunks WHERE owner = ? AND query = ? AND stage = ? AND batch IS NULL",
+                [(owner, query, stage) for stage in stages],
+            )
+            self._count()
+
+    def release(self, asked: Batch, stages: dict[str, int]) -> tuple[Batch, bool]:
+        """Make the stages (name -> chunks) the query's batch, unless it had it already.
+
+        :return: the query's last batch, and whether it is new. One that is not new was asked for
+            again: the stages are dropped.
+        :raises StageError: a stage is not whole.
+        """
+        owner, query = key = asked.owner, asked.query
+        with self._lock:
+            last = self._last(owner, query)
+            if last is not None and last.batch >= asked.batch:
+                self._drop_stages(owner, query)
+                self._count()
+                return last, False
+            if last is not None and not last.done:
+                raise StageError(f"batch {last.batch} of query {query} is still being published")
+            self._file.execute("PRAGMA synchronous = FULL")
+            self._file.execute("BEGIN IMMEDIATE")
+            try:
+                rows = 0
+                for place, (stage, chunks) in enumerate(stages.items()):
+                    found = self._file.execute(
+                        "SELECT count(*), coalesce(sum(rows), 0), coalesce(max(chunk), -1)"
+                        " FROM chunks WHERE owner = ? AND query = ? AND stage = ?",
+                        (*key, stage),
+                    ).fetchone()
+                    if found[0] != chunks or found[2] != chunks - 1:
+                        raise StageError(
+                            f"stage {stage} of query {query} has {found[0]} of {chunks} chunks here"
+                        )
+                    rows += found[1]
+                    self._file.execute(
+                        "UPDATE chunks SET batch = ?, place = ?"
+                        " WHERE owner = ? AND query = ? AND stage = ?",
+                        (asked.batch, place, *key, stage),
+                    )
+                made = Batch(**{**asked.__dict__, "rows": rows, "done": False})
+                values = (
+                    *key, made.batch, made.client_id, made.username,
+                    made.first_id.to_bytes(16, "big"), rows, made.node, made.position, 0,
+                    self._clock(),
+                )  # fmt: skip
+                self._file.execute(
+                    f"INSERT OR REPLACE INTO batches VALUES ({', '.join('?' * len(values))})",
+                    values,
+                )
+                # What failed attempts of its tasks have left.
+                self._drop_stages(owner, query)
+                self._file.execute("COMMIT")
+            except BaseException:
+                self._file.execute("ROLLBACK")
+                raise
+            self._count()
+            return made, True
+
+    def chunks(self, batch: Batch) -> list[tuple[str, int, int]]:
+        """Of a released batch, in order: (stage, chunk, rows)."""
+        with self._lock:
+            return list(
+                self._file.execute(
+                    "SELECT stage, chunk, rows FROM chunks"
+                    " WHERE owner = ? AND query = ? AND batch = ? ORDER BY place, chunk",
+                    (batch.owner, batch.query, batch.batch),
+                )
+            )
+
+    def read(self, batch: Batch, stage: str, chunk: int) -> bytes:
+        """The bytes of one chunk."""
+        with self._lock:
+            found = self._file.execute(
+                "SELECT data FROM chunks WHERE owner = ? AND query = ? AND stage = ? AND chunk = ?",
+                (batch.owner, batch.query, stage, chunk),
+            ).fetchone()
+            return bytes(found[0])
+
+    def finish(self, batch: Batch) -> None:
+        """The batch is published: its number stays, its messages go."""
+        with self._lock:
+            self._file.execute("PRAGMA synchronous = FULL")
+            self._file.execute("BEGIN IMMEDIATE")
+            key = (batch.owner, batch.query, batch.batch)
+            self._file.execute(
+                "UPDATE batches SET done = 1 WHERE owner = ? AND query = ? AND batch = ?", key
+            )
+            self._file.execute(
+                "DELETE FROM chunks WHERE owner = ? AND query = ? AND batch = ?", key
+            )
+            self._file.execute("COMMIT")
+            self._count()
+
+    def unfinished(self) -> list[Batch]:
+        """Batches that were released and not published to the end."""
+        with self._lock:
+            found = self._file.execute(f"SELECT {_FIELDS} FROM batches WHERE NOT done ORDER BY at")
+            return [_batch(row) for row in found]
+
+    def sweep(self, seconds: float) -> int:
+        """Drop what was staged so long ago and never released; returns how many chunks."""
+        with self._lock:
+            found = self._file.execute(
+                "DELETE FROM chunks WHERE batch IS NULL AND at < ?", (self._clock() - seconds,)
+            )
+            self._file.execute(
+                "DELETE FROM batches WHERE done AND rowid NOT IN"
+                " (SELECT rowid FROM batches ORDER BY at DESC LIMIT ?)",
+                (MOST_QUERIES,),
+            )
+            self._count()
+            return found.rowcount
+
+    def status(self) -> dict[str, Any]:
+        """Figures for operators."""
+        with self._lock:
+            staged = self._file.execute(
+                "SELECT count(*), coalesce(sum(rows), 0) FROM chunks WHERE batch IS NULL"
+            ).fetchone()
+            queries = self._file.execute(
+                "SELECT query, batch, rows, done FROM batches ORDER BY at DESC LIMIT 100"
+            ).fetchall()
+        return {
+            "bytes": self.bytes,
+            "staged_chunks": staged[0],
+            "staged_rows": staged[1],
+            "queries": [
+                {"query": one[0], "batch": one[1], "rows": one[2], "published": bool(one[3])}
+                for one in queries
+            ],
+        }
+
+    def _last(self, owner: str, query: str) -> Batch | None:
+        found = self._file.execute(
+            f"SELECT {_FIELDS} FROM batches WHERE owner = ? AND query = ?", (owner, query)
+        ).fetchone()
+        return None if found is None else _batch(found)
+
+    def _drop_stages(self, owner: str, query: str) -> None:
+        self._file.execute(
+            "DELETE FROM chunks WHERE owner = ? AND query = ? AND batch IS NULL", (owner, query)
+        )
+
+    def _count(self) -> None:
+        found = self._file.execute("SELECT coalesce(sum(length(data)), 0) FROM chunks")
+        self.bytes = found.fetchone()[0]
+
+
+def _batch(row: tuple[Any, ...]) -> Batch:
+    owner, query, batch, client_id, username, first_id, rows, node, position, done = row
+    first = int.from_bytes(first_id, "big")
+    return Batch(owner, query, batch, client_id, username, first, rows, node, position, bool(done))

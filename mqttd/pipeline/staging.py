@@ -1,0 +1,370 @@
+"""The broker's half of Spark's sink: rows are staged by tasks, and released as one batch.
+
+    executor                       driver                      broker
+    put query/stage/0 ------------------------------------->   kept, answered
+    put query/stage/1 ------------------------------------->   kept, answered
+          '-- (stage, 2 chunks) --> commit(batch 7)
+                                    release query/7 -------->  (query, 7) and rows in one record
+                                                               published; logged; answered
+                                    release query/7 again -->  answered, its rows are dropped
+
+Requests are messages to ``$mqttd/stage/...`` with a Response Topic, which must be
+``$mqttd/reply/<own client id>``; answers are JSON. They take the way any message takes, up to a
+subscription of the plugin, so that they cost other clients nothing. The topic of each row is
+authorized as if its client had published it.
+
+Promise: of a query, batches are published in order, each once, whatever is asked for again. When
+the broker dies in the middle of a batch, it goes on with those messages that its event log does not
+have; a batch is answered when the log has all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredLock
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish
+from mqttd.codec.parser import Parser
+from mqttd.codec.reasons import MqttError
+from mqttd.codec.topic import validate_topic_name
+from mqttd.pipeline.log.reader import DataLoss, LogReader, events
+from mqttd.pipeline.stage_store import Batch, StageError, StageStore
+from mqttd.session.message import Message
+from mqttd.types import ACTION_PUBLISH, OK, STOP, Action, ClientInfo, HookResult, Verdict
+
+__all__ = ["PREFIX", "REPLY", "Staging", "logged_ids"]
+
+PREFIX: Final = "$mqttd/stage/"
+REPLY: Final = "$mqttd/reply/"
+OWN: Final = "$mqttd/"
+
+#: Messages published before clients have their turn, and how much longer than that the next pause.
+SLICE: Final = 64
+REST: Final = 1.5
+#: Seconds after a start before a batch that was under way is gone on with: clients come back.
+RECOVER_AFTER: Final = 2.0
+SWEEP_EVERY: Final = 3600.0
+#: Rows in one chunk: their topics are authorized in one turn.
+MOST_ROWS: Final = 512
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+class Staging:
+    """Serves the requests while its plugin is loaded.
+
+    :param handle: the plugin's `IPluginHandle`.
+    :param limit: bytes that may be staged.
+    :param keep: seconds that something staged waits for its release.
+    :param log: what gives the event log: (path, node, its next offset now), or None without one.
+    :param logged: calls back when everything that was logged so far is written.
+    """
+
+    def __init__(
+        self,
+        handle: Any,
+        limit: int,
+        keep: float,
+        log: Callable[[], tuple[str, str, int] | None],
+        logged: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.released = self.replayed = self.refused = self.published = 0
+        self._handle = handle
+        self._limit = limit
+        self._keep = keep
+        self._log = log
+        self._logged = logged
+        self._store: StageStore | None = None
+        self._lock = DeferredLock()
+        self._opening = threading.Lock()
+        self._closed = False
+        self._path = os.path.join(handle.data_dir, "stage.db")
+
+    def start(self) -> None:
+        """Subscribe, and go on with what was under way."""
+        handle = self._handle
+        handle.subscribe(f"{PREFIX}#", self._asked, qos=2)
+        handle.hook("client.authorize", self.authorize, priority=100)
+        for name, text, read in (
+            ("staged_bytes", "Bytes of rows that Spark has staged.", self._bytes),
+            ("batches_total", "Batches of Spark that were published.", lambda: self.released),
+            ("batches_replayed_total", "Batches asked for again, dropped.", lambda: self.replayed),
+            ("batch_rows_total", "Messages of those published.", lambda: self.published),
+            ("stage_refused_total", "Requests that were refused.", lambda: self.refused),
+        ):
+            handle.add_metric(name, text, read)
+        handle.add_command("stage", self._status, "What Spark's sinks have staged and released.")
+        if os.path.exists(self._path):
+            handle.call_later(RECOVER_AFTER, self._recover)
+        handle.call_every(SWEEP_EVERY, self._sweep)
+
+    def stop(self) -> None:
+        """Close the file; a batch under way goes on after the next start."""
+        with self._opening:
+            self._closed = True
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    # -- rights
+
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, verdict: Verdict
+    ) -> HookResult:
+        """Everybody may ask, and hear the answers to itself; rows are authorized one by one."""
+        if not topic.startswith(OWN):
+            return OK
+        if action.kind == ACTION_PUBLISH:
+            allowed = topic.startswith(PREFIX)
+        else:
+            allowed = topic == REPLY + client.client_id
+        return STOP(Verdict.ALLOW if allowed else Verdict.DENY)
+
+    # -- requests
+
+    def _asked(self, message: Any) -> Any:
+        """A message to ``$mqttd/stage/...``; answered where it wants to be."""
+        given = message.properties or {}
+        reply = REPLY + message.client_id
+        if not message.client_id or given.get(prop.RESPONSE_TOPIC) != reply:
+            self.refused += 1
+            return None
+        asked = Deferred.fromCoroutine(self._serve(message))
+
+        def answer(found: Any) -> None:
+            if self._closed:
+                return
+            if not isinstance(found, dict):
+                self.refused += 1
+                error = found.value
+                if not isinstance(error, StageError | MqttError):
+                    self._handle.log.failure("staging failed", failure=found)
+                found = {"ok": False, "error": str(error)}
+            data = given.get(prop.CORRELATION_DATA)
+            properties = {prop.CORRELATION_DATA: data} if data is not None else None
+            self._handle.publish(reply, json.dumps(found).encode(), 1, False, properties)
+
+        asked.addBoth(answer)
+        return None
+
+    async def _serve(self, message: Any) -> dict[str, Any]:
+        client = self._handle.client(message.client_id)
+        if client is None:
+            raise StageError("the client is gone")
+        verb, *rest = message.topic[len(PREFIX) :].split("/")
+        if verb == "hello" and not rest:
+            return {"ok": True, "version": 1, "most_rows": MOST_ROWS}
+        if not rest or not _NAME.match(rest[0]):
+            raise StageError(f"{message.topic}: no such request")
+        owner, query = client.username or "", rest[0]
+        number = _number(rest[-1])
+        if verb == "put" and len(rest) == 3 and _NAME.match(rest[1]) and number is not None:
+            return await self._put(client, owner, query, rest[1], number, message.payload)
+        if verb == "release" and len(rest) == 2 and number is not None:
+            return await self._release(client, owner, query, number, message.payload)
+        if verb == "abort" and len(rest) == 1:
+            stages = list(_stages(message.payload))
+            await self._run(lambda store: store.abort(owner, query, stages))
+            return {"ok": True}
+        raise StageError(f"{message.topic}: no such request")
+
+    async def _put(
+        self, client: ClientInfo, owner: str, query: str, stage: str, chunk: int, data: bytes
+    ) -> dict[str, Any]:
+        rows = _rows(data)
+        if not rows or len(rows) > MOST_ROWS:
+            raise StageError(f"{len(rows)} rows: expected 1 to {MOST_ROWS}")
+        allowed: dict[tuple[str, int, bool], bool] = {}
+        for row in rows:
+            key = (row.topic, row.qos, row.retain)
+            if key not in allowed:
+                validate_topic_name(row.topic)
+                allowed[key] = not row.topic.startswith((OWN, "$SYS/")) and self._handle.authorize(
+                    client, Action(ACTION_PUBLISH, row.qos, row.retain), row.topic
+                )
+                if not allowed[key]:
+                    raise StageError(f"not authorized to publish to {row.topic}")
+        await self._run(lambda store: store.put(owner, query, stage, chunk, len(rows), data))
+        return {"ok": True}
+
+    async def _release(
+        self, client: ClientInfo, owner: str, query: str, number: int, payload: bytes
+    ) -> dict[str, Any]:
+        stages = _stages(payload)
+        await self._lock.acquire()
+        try:
+            log = self._log()
+            first = (time.time_ns() // 1000) << 64 | secrets.randbits(38) << 25
+            asked = Batch(
+                owner, query, number, client.client_id, client.username, first, 0,
+                log[1] if log else "", log[2] if log else 0, False,
+            )  # fmt: skip
+            batch, new = await self._run(lambda store: store.release(asked, stages))
+            if new:
+                await self._publish(batch, frozenset())
+            elif not batch.done:
+                await self._go_on(batch)
+        finally:
+            self._lock.release()
+        if new:
+            return {"ok": True, "published": batch.rows}
+        self.replayed += 1
+        return {"ok": True, "published": 0, "replayed": True}
+
+    # -- publishing
+
+    async def _publish(self, batch: Batch, done: frozenset[int] | set[int]) -> None:
+        """Publish a released batch but for the message ids in `done`."""
+        handle = self._handle
+        at = batch.first_id
+        for stage, chunk, count in await self._run(lambda store: store.chunks(batch)):
+            data = await self._run(partial(StageStore.read, batch=batch, stage=stage, chunk=chunk))
+            rows = _rows(data)
+            for begin in range(0, count, SLICE):
+                started = time.perf_counter()
+                for offset in range(begin, min(begin + SLICE, count)):
+                    if at + offset not in done:
+                        row = rows[offset]
+                        handle.republish(
+                            Message(
+                                at + offset, row.topic, row.payload, row.qos, row.retain,
+                                row.properties, batch.client_id, batch.username,
+                            )
+                        )  # fmt: skip
+                        self.published += 1
+                await self._rest((time.perf_counter() - started) * REST)
+            at += count
+        written: Deferred[None] = Deferred()
+        self._logged(lambda: written.callback(None))
+        await written
+        await self._run(lambda store: store.finish(batch))
+        self.released += 1
+
+    async def _go_on(self, batch: Batch) -> None:
+        """Publish what the event log does not have of a batch that was broken off."""
+        log = self._log()
+        done: set[int] = set()
+        if log is not None and log[1] == batch.node:
+            written: Deferred[None] = Deferred()
+            self._logged(lambda: written.callback(None))
+            await written
+            done = await self._handle.in_thread(
+                logged_ids, log[0], batch.node, batch.position, batch.first_id, batch.rows
+            )
+        self._handle.log.info(
+            "batch {batch} of {query}: {rows} messages, {done} were published before the stop",
+            batch=batch.batch,
+            query=batch.query,
+            rows=batch.rows,
+            done=len(done),
+        )
+        await self._publish(batch, done)
+
+    def _recover(self) -> Any:
+        async def go_on() -> None:
+            await self._lock.acquire()
+            try:
+                for batch in await self._run(lambda store: store.unfinished()):
+                    await self._go_on(batch)
+            finally:
+                self._lock.release()
+
+        found = Deferred.fromCoroutine(go_on())
+        found.addErrback(lambda failure: self._failed("recovery", failure))
+        return found
+
+    def _failed(self, what: str, failure: Any) -> None:
+        if not self._closed:
+            self._handle.log.failure("{what} of staged batches failed", what=what, failure=failure)
+
+    def _rest(self, seconds: float) -> Deferred[None]:
+        waited: Deferred[None] = Deferred()
+        self._handle.call_later(seconds, waited.callback, None)
+        return waited
+
+    # -- the file
+
+    def _run(self, step: Callable[[StageStore], Any]) -> Any:
+        """A step on the store, in a thread; opens it at first use."""
+
+        def work() -> Any:
+            return step(self._open())
+
+        return self._handle.in_thread(work)
+
+    def _open(self) -> StageStore:
+        with self._opening:
+            if self._closed:
+                raise StageError("the plugin is being unloaded")
+            if self._store is None:
+                self._store = StageStore(self._path, self._limit)
+            return self._store
+
+    def _bytes(self) -> int:
+        return self._store.bytes if self._store is not None else 0
+
+    def _sweep(self) -> Any:
+        if self._store is None and not os.path.exists(self._path):
+            return None
+        return self._run(lambda store: store.sweep(self._keep))
+
+    def _status(self, argv: list[str]) -> Any:
+        if self._store is None and not os.path.exists(self._path):
+            return "nothing was ever staged"
+        return self._run(lambda store: json.dumps(store.status(), indent=2))
+
+
+def logged_ids(path: str, node: str, position: int, first: int, count: int) -> set[int]:
+    """Which of the message ids [first, first + count) the event log has from `position` on."""
+    log = LogReader(path)
+    bounds = log.bounds().get(node)
+    found: set[int] = set()
+    if bounds is None:
+        return found
+    start = max(position, bounds.earliest)
+    try:
+        if start < bounds.latest:
+            for event in events(log, node, start, bounds.latest):
+                if event.event == "message.publish" and event.message_id is not None:
+                    number = int.from_bytes(event.message_id, "big")
+                    if first <= number < first + count:
+                        found.add(number)
+    except DataLoss:
+        pass
+    return found
+
+
+def _rows(data: bytes) -> list[Publish]:
+    """The PUBLISH packets of a chunk; raises StageError for anything else."""
+    parser = Parser(5, role="client")
+    packets: Iterable[Any] = parser.feed(data)
+    rows = [packet for packet in packets if isinstance(packet, Publish) and packet.topic]
+    if parser.buffered or len(rows) != len(list(packets)):
+        raise StageError("a chunk is whole PUBLISH packets of MQTT 5.0, each with its topic")
+    return rows
+
+
+def _stages(payload: bytes) -> dict[str, int]:
+    try:
+        found = json.loads(payload)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(
+        _NAME.match(name) and type(count) is int and count > 0 for name, count in found.items()
+    ):
+        raise StageError("expected a JSON object of stages and their numbers of chunks")
+    return found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -1,0 +1,274 @@
+"""Staging in a broker in memory: a batch is published once, whoever asks, or dies when."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish, Subscription
+from mqttd.codec.serializer import serialize
+from mqttd.pipeline.log.reader import LogReader, events
+from mqttd.pipeline.stage_store import Batch, StageError, StageStore
+from mqttd.testing import LoadedPlugin, MemoryBroker, MemoryClient
+from mqttd_plugins.spark import spark
+
+DEADLINE = 30.0
+
+
+class Node(MemoryBroker):
+    """A broker with the plugin, over a directory that outlives it."""
+
+    def __init__(self, path: Path, **config: Any) -> None:
+        super().__init__()
+        self.path = path
+        self.calls: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.clock.callFromThread = self.calls.put
+        config = {"path": str(path / "log"), **config}
+        self.loaded: LoadedPlugin = self.load(spark, config, str(path))
+        self.heard = self.subscribe("out/#")
+
+    def task(self, name: str = "task", **more: Any) -> Task:
+        return Task(self, self.connect(name, **more), name)
+
+    def turn(self) -> None:
+        """Let time pass, and the writing thread speak."""
+        self.advance(0.1)
+        try:
+            self.calls.get(timeout=0.01)()
+        except queue.Empty:
+            pass
+        self.settle()
+
+    def stop(self) -> None:
+        log = self.loaded.plugin.log
+        self.loaded.unload()
+        assert log.join(DEADLINE)
+
+    def logged(self) -> list[bytes]:
+        reader = LogReader(str(self.path / "log"))
+        return [
+            event.payload or b""
+            for event in events(reader, "memory", *reader.bounds()["memory"])
+            if event.event == "message.publish"
+        ]
+
+
+class Task:
+    """A client that stages."""
+
+    def __init__(self, node: Node, client: MemoryClient, name: str) -> None:
+        self.node = node
+        self.name = name
+        self.client = client
+        assert client.subscribe(Subscription(f"$mqttd/reply/{name}", 1)) == [1]
+
+    def ask(self, request: str, payload: bytes = b"", turns: int = 200) -> dict[str, Any]:
+        self.client.publish(
+            f"$mqttd/stage/{request}",
+            payload,
+            1,
+            properties={
+                prop.RESPONSE_TOPIC: f"$mqttd/reply/{self.name}",
+                prop.CORRELATION_DATA: b"1",
+            },
+        )
+        for _ in range(turns):
+            self.node.turn()
+            for answer in self.client.messages():
+                assert answer.properties == {prop.CORRELATION_DATA: b"1"}
+                found: dict[str, Any] = json.loads(answer.payload)
+                return found
+        raise AssertionError("no answer")
+
+    def put(self, stage: str, *payloads: bytes, query: str = "q", chunk: int = 0) -> dict[str, Any]:
+        return self.ask(f"put/{query}/{stage}/{chunk}", rows(*payloads))
+
+    def release(self, batch: int, *stages: str, query: str = "q") -> dict[str, Any]:
+        return self.ask(f"release/{query}/{batch}", json.dumps(dict.fromkeys(stages, 1)).encode())
+
+
+def rows(*payloads: bytes, topic: str = "out/a") -> bytes:
+    return b"".join(serialize(Publish(topic, one, 1, packet_id=1), 5) for one in payloads)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.stop()
+    assert not made.faults
+
+
+def heard(node: Node) -> list[bytes]:
+    return [one.payload for one in node.heard]
+
+
+def test_staged_rows_are_published_when_they_are_released_and_not_before(node: Node) -> None:
+    one, two = node.task("one"), node.task("two")
+    assert one.ask("hello")["ok"]
+    assert one.put("a", b"1", b"2") == {"ok": True} == two.put("b", b"3")
+    assert heard(node) == []
+    assert node.task("driver").release(0, "a", "b") == {"ok": True, "published": 3}
+    assert heard(node) == [b"1", b"2", b"3"]
+    assert node.heard[0].client_id == "driver"
+
+
+def test_a_replayed_batch_is_dropped_whole_however_its_rows_are_shuffled(node: Node) -> None:
+    task = node.task()
+    task.put("a", b"1", b"2")
+    task.put("b", b"3")
+    task.release(0, "a", "b")
+    task.put("c", b"3", b"1")
+    task.put("d", b"2")
+    assert task.release(0, "d", "c") == {"ok": True, "published": 0, "replayed": True}
+    task.put("e", b"4")
+    assert task.release(1, "e")["published"] == 1
+    assert heard(node) == [b"1", b"2", b"3", b"4"]
+    assert node.loaded.metrics()["staged_bytes"] == 0
+    assert json.loads(node.loaded.command("stage"))["queries"] == [
+        {"query": "q", "batch": 1, "rows": 1, "published": True}
+    ]
+
+
+def test_what_is_missing_is_told_and_nothing_of_the_batch_is_published(node: Node) -> None:
+    task = node.task()
+    task.put("a", b"1")
+    answer = task.release(0, "a", "b")
+    assert not answer["ok"] and "stage b of query q has 0 of 1 chunks" in answer["error"]
+    task.put("b", b"2")
+    assert task.release(0, "a", "b")["published"] == 2
+    assert heard(node) == [b"1", b"2"]
+
+
+def test_queries_of_other_users_are_other_queries(node: Node) -> None:
+    alice, bob = node.task("alice", username="al"), node.task("bob", username="bo")
+    alice.put("a", b"1")
+    assert not bob.release(9, "a")["ok"]
+    assert alice.release(0, "a")["published"] == 1
+
+
+def test_rows_need_the_right_to_their_topics(node: Node) -> None:
+    node.deny("out/secret")
+    task = node.task()
+    for topic in ("out/secret", "$SYS/a", "$mqttd/stage/put/q/x/0"):
+        answer = task.ask("put/q/a/0", rows(b"x", topic=topic))
+        assert answer == {"ok": False, "error": f"not authorized to publish to {topic}"}
+
+
+def test_nobody_hears_what_others_stage(node: Node) -> None:
+    eve = node.connect("eve")
+    for topic_filter in ("$mqttd/#", "$mqttd/stage/#", "$mqttd/reply/task", "$mqttd/reply/+"):
+        assert eve.subscribe(topic_filter)[0] >= 0x80
+    node.task().put("a", b"1")
+    assert not eve.messages()
+    assert b"$mqttd" not in b"".join(node.logged())
+
+
+@pytest.mark.parametrize(
+    ("request_", "payload"),
+    [
+        ("put/q/a/0", b""),
+        ("put/q/a/0", b"\xff\xff"),
+        ("put/q/a/0", rows(b"1")[:-1]),
+        ("put/q/a/x", rows(b"1")),
+        ("put/q/../0", rows(b"1")),
+        ("put/q/a/0", rows(*[b"1"] * 513)),
+        ("release/q/0", b"no json"),
+        ("release/q/0", b"[]"),
+        ("release/q/-1", b'{"a": 1}'),
+        ("release/q", b'{"a": 1}'),
+        ("other", b""),
+    ],
+)
+def test_a_wrong_request_is_refused(node: Node, request_: str, payload: bytes) -> None:
+    answer = node.task().ask(request_, payload)
+    assert answer["ok"] is False and answer["error"]
+
+
+def test_no_more_is_staged_than_there_is_room_for(tmp_path: Path) -> None:
+    node = Node(tmp_path, stage_bytes=1 << 16)
+    try:
+        task = node.task()
+        assert task.put("a", b"x" * 60_000)["ok"]
+        answer = task.put("b", b"x" * 60_000)
+        assert not answer["ok"] and "stage_bytes" in answer["error"]
+        task.ask("abort/q", b'{"a": 1}')
+        assert task.put("b", b"x" * 60_000)["ok"]
+    finally:
+        node.stop()
+
+
+def test_after_a_stop_between_stage_and_release_the_release_still_works(tmp_path: Path) -> None:
+    first = Node(tmp_path)
+    first.task().put("a", b"1", b"2")
+    first.stop()
+    second = Node(tmp_path)
+    assert second.task().release(3, "a")["published"] == 2
+    second.stop()
+    assert heard(second) == [b"1", b"2"] == second.logged()
+
+
+@pytest.mark.parametrize("published", [0, 1, 3])
+def test_a_batch_that_was_broken_off_goes_on_where_the_log_ends(
+    tmp_path: Path, published: int
+) -> None:
+    """As after a kill between the record and the last message."""
+    first = Node(tmp_path)
+    task = first.task()
+    task.put("a", b"1", b"2", b"3")
+    first.stop()
+    store = StageStore(str(tmp_path / "data/spark/stage.db"), 1 << 20)
+    made = 5 << 64
+    position = LogReader(str(tmp_path / "log")).bounds()["memory"].latest
+    batch = Batch("", "q", 7, "driver", None, made, 0, "memory", position, False)
+    store.release(batch, {"a": 1})
+    store.close()
+    broken = Node(tmp_path, stage=False)
+    from mqttd.session.message import Message
+
+    for number in range(published):
+        broken.broker.publish(Message(made + number, "out/a", b"%d" % (number + 1), 1))
+    broken.stop()
+    second = Node(tmp_path)
+    if published != 1:
+        # Whether the sink asks again or nobody does.
+        task = second.task()
+        assert task.release(7, "b")["published"] == 0
+    for _ in range(200):
+        second.turn()
+        if len(second.heard) == 3 - published:
+            break
+    for _ in range(30):
+        second.turn()
+    second.stop()
+    assert second.logged() == [b"1", b"2", b"3"]
+    assert heard(second) == [b"1", b"2", b"3"][published:]
+
+
+def test_the_store_keeps_what_was_released_and_forgets_what_never_is(tmp_path: Path) -> None:
+    now = [1000.0]
+    store = StageStore(str(tmp_path / "stage.db"), 1000, lambda: now[0])
+    store.put("", "q", "a", 0, 1, b"xx")
+    store.put("", "q", "a", 0, 1, b"xxx")  # sent again
+    assert store.bytes == 3
+    now[0] += 100
+    store.put("", "q", "b", 0, 1, b"y")
+    assert store.sweep(50) == 1 and store.bytes == 1
+    batch = Batch("", "q", 0, "c", None, 1 << 100, 0, "n", 5, False)
+    made, new = store.release(batch, {"b": 1})
+    assert new and made.rows == 1 and store.unfinished() == [made]
+    with pytest.raises(StageError, match="still being published"):
+        store.release(Batch("", "q", 1, "c", None, 1, 0, "n", 5, False), {})
+    with pytest.raises(StageError, match="released already"):
+        store.put("", "q", "b", 0, 1, b"z")
+    assert [store.read(made, *one[:2]) for one in store.chunks(made)] == [b"y"]
+    store.finish(made)
+    assert store.bytes == 0 and store.unfinished() == []
+    assert store.release(batch, {"b": 1})[1] is False
+    store.close()
