@@ -3,7 +3,8 @@
     client of ssl:devices --> AccessControl(auth_chain, acl_file of that listener)
     any other client      --> the global one
 
-Everything that is no question about a client (describing, plugins' modules) goes to the global one.
+A plugin's module goes to the global one, and to each listener whose chain names it. Everything else
+that is no question about a client (describing) goes to the global one.
 """
 
 from __future__ import annotations
@@ -66,6 +67,23 @@ class AccessByListener:
     def on_change(self, told: Callable[[], None] | None) -> None:
         for access in self._all():
             access.on_change = told
+
+    def register_mod(self, kind: str, name: str, module: Any = None, seq: int | None = None) -> None:
+        """As `AccessControl.register_mod`, where the chain of a listener names it there too."""
+        self.common.register_mod(kind, name, module, seq)
+        for access in self._naming(kind, name):
+            access.register_mod(kind, name, module)
+
+    def unregister_mod(self, kind: str, name: str) -> None:
+        """As `AccessControl.unregister_mod`, wherever it is registered."""
+        for access in self._naming(kind, name):
+            access.unregister_mod(kind, name)
+        self.common.unregister_mod(kind, name)
+
+    def _naming(self, kind: str, name: str) -> list[Any]:
+        if kind != "auth":
+            return []
+        return [access for access in self.own.values() if name in access.config.auth.chain]
 
     def authenticate(self, client: ClientInfo, password: bytes | None) -> Any:
         """As `AccessControl.authenticate`."""

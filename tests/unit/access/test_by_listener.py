@@ -1,0 +1,63 @@
+"""A listener's own chain: a plugin's module that it names works there, and refuses before it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zope.interface import implementer
+
+from mqttd.access.by_listener import AccessByListener, configs_by_listener
+from mqttd.access.chain import AccessControl, UnknownModule
+from mqttd.config.load import load
+from mqttd.interfaces import IAuthenticator
+from mqttd.types import AUTH_OK, AuthVerdict, ClientInfo
+
+CONFIG = """
+[listener.tcp.apart]
+bind = "127.0.0.1:0"
+auth_chain = ["acme"]
+[auth]
+chain = ["anonymous"]
+anonymous = "never"
+[plugins]
+load = ["acme"]
+"""
+
+
+@implementer(IAuthenticator)
+class Yes:
+    def init(self, opts: Any) -> None: ...
+
+    def check(self, client: ClientInfo, password: bytes | None) -> AuthVerdict:
+        return AUTH_OK
+
+    def description(self) -> str:
+        return "yes"
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> AccessByListener:
+    (tmp_path / "acl.conf").write_text("{allow, all}.\n")
+    (tmp_path / "mqttd.conf").write_text(CONFIG)
+    config = load(str(tmp_path / "mqttd.conf"), {})
+    own = {name: AccessControl(each) for name, each in configs_by_listener(config).items()}
+    return AccessByListener(AccessControl(config), own)
+
+
+def ok(access: AccessByListener, listener: str) -> bool:
+    client = ClientInfo("c", "u", "127.0.0.1", 1, listener, 5)
+    return bool(access.authenticate(client, b"p").ok)
+
+
+def test_a_module_of_a_plugin_works_at_the_listener_whose_chain_names_it(
+    access: AccessByListener,
+) -> None:
+    assert not ok(access, "tcp:apart")
+    access.register_mod("auth", "acme", Yes())
+    assert ok(access, "tcp:apart")
+    access.unregister_mod("auth", "acme")
+    assert not ok(access, "tcp:apart")
+    with pytest.raises(UnknownModule):
+        access.unregister_mod("auth", "acme")
