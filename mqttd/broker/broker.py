@@ -30,6 +30,7 @@ from mqttd.broker.revision import Revision
 from mqttd.broker.router import Router
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
+from mqttd.codec.packet_types import TYPE_NAMES
 from mqttd.codec.packets import (
     Auth,
     Connect,
@@ -1112,7 +1113,7 @@ class Broker(Node):
             {
                 "peer": f"{host}:{port}",
                 "client_id": session.client_id if session is not None else "",
-                "packet_type": packet_type,
+                "packet_type": TYPE_NAMES[packet_type] if packet_type else "unknown",
                 "reason": reasons.name_of(error.reason_code),
                 "detail": error.detail,
             },
@@ -1260,6 +1261,8 @@ class Broker(Node):
             "retained_bytes": self.retainer.bytes,
             "backlog_bytes": self.backlog,
             "slow_connections": len(self.slow),
+            "alarms": len(self.alarms),
+            "plugins_quarantined": self.hooks.quarantined(),
             "loop_lag_ms": self.loop_lag,
         }
 
