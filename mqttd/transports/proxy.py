@@ -154,6 +154,8 @@ def _version_2(data: bytes) -> ProxyHeader | None:
     else:
         # UDP and Unix sockets have no address that is of use here.
         skip = 216 if family >> 4 == 3 else 0
+        if length < skip:
+            raise ProxyError("PROXY header too short for its addresses")
         return ProxyHeader(size, "", 0, _common_name(data[16 + skip : size]))
     addresses = 2 * width + 4
     if length < addresses:

@@ -91,6 +91,7 @@ def test_the_common_name_counts_when_shown_and_verified() -> None:
         version_2(0x11, four(), command=0x22),
         version_2(0x11, four(), command=0x11),
         version_2(0x11, b"abc"),
+        version_2(0x31, bytes(215)),
         version_2(0x11, four(), b"\x01"),
         version_2(0x11, four(), b"\x01\xff\xff"),
         version_2(0x11, four(), tlv(0x20, b"\x07")),
