@@ -1,0 +1,209 @@
+"""The sink `mqttd` of a real Spark: exactly once with mqttd, at least once with others.
+
+One session for all tests here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.pipeline.client import Address, Client
+from tests.integration.test_events import everything, start, until
+from tests.support.needs import missing, needs_program
+from tests.unit.pipeline.logs import written
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from mqttd.pipeline.spark import NoJava, register, session
+    from mqttd.pipeline.spark.sessions import check_java
+
+    try:
+        check_java()
+    except NoJava:
+        missing("Java", "apt-get install default-jre-headless")
+    made = session(
+        "sink",
+        "local[2]",
+        spark__ui__enabled="false",
+        spark__sql__shuffle__partitions="2",
+        spark__driver__memory="1g",
+        spark__sql__session__timeZone="UTC",
+    )
+    yield register(made)
+    made.stop()
+
+
+def payloads(path: Path) -> Counter[bytes]:
+    return Counter(
+        event.payload
+        for event in everything(path)
+        if event.event == "message.publish" and event.topic.startswith("out/")
+    )
+
+
+def stream(spark: Any, log: Path, port: int, checkpoint: Path, **options: str) -> Any:
+    """Rows of a log, published; a micro-batch has 500 of them, in two tasks."""
+    frame = (
+        spark.readStream.format("mqttd")
+        .option("startingOffsets", "earliest")
+        .option("maxEventsPerTrigger", "500")
+        .option("minPartitions", "2")
+        .load(str(log))
+        .selectExpr("concat('out/', topic) as topic", "payload", "1 as qos")
+    )
+    return (
+        frame.writeStream.format("mqttd")
+        .option("broker", f"127.0.0.1:{port}")
+        .option("checkpointLocation", str(checkpoint))
+        .option("timeout", "20")
+        .options(**options)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def test_rows_become_messages_with_all_they_have(spark: Any, tmp_path: Path) -> None:
+    broker = start(tmp_path)
+    try:
+        heard = Client(Address("127.0.0.1", broker.port))
+        heard.subscribe("out/#", 2)
+        frame = spark.createDataFrame(
+            [("out/a", "one", 1, True, {"contentType": "text/plain", "who": "me"}),
+             ("out/b", "two", 2, False, None)],
+            "topic STRING, payload STRING, qos INT, retain BOOLEAN, properties MAP<STRING, STRING>",
+        )  # fmt: skip
+        frame.write.format("mqttd").option("broker", f"127.0.0.1:{broker.port}").mode(
+            "append"
+        ).save()
+        found = {}
+        for _ in range(2):
+            message = heard.receive(30)
+            assert message is not None
+            found[message.topic] = message
+        one, two = found["out/a"], found["out/b"]
+        assert (one.payload, one.qos) == (b"one", 1)
+        assert one.properties == {3: "text/plain", 38: [("who", "me")]}
+        assert (two.payload, two.qos) == (b"two", 2)
+        late = Client(Address("127.0.0.1", broker.port))
+        late.subscribe("out/#")
+        message = late.receive(30)
+        assert message is not None and message.topic == "out/a" and message.retain
+        heard.close()
+        late.close()
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        (["'x' as payload"], {}, "option topic"),
+        (["'x' as payload", "'t' as topic", "1 as number"], {}, "column 'number'"),
+        (["1 as payload", "'t' as topic"], {}, "expected STRING or BINARY"),
+        (["'x' as payload"], {"topic": "a/#"}, "option topic"),
+        (["'x' as payload"], {"topic": "a", "brokr": "x"}, "did you mean broker"),
+        (["'x' as payload"], {"topic": "a", "delivery": "twice"}, "expected auto, staged, direct"),
+    ],
+)
+def test_a_wrong_write_is_told_before_anything_is_sent(
+    spark: Any, columns: list[str], options: dict[str, str], told: str
+) -> None:
+    frame = spark.range(1).selectExpr(*columns)
+    with pytest.raises(Exception, match=told):
+        frame.write.format("mqttd").options(broker="127.0.0.1:1", **options).mode("append").save()
+
+
+def test_a_stream_is_published_once_while_the_broker_is_killed_and_batches_are_replayed(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Killed between stage and release; and each batch run again from a copy of the checkpoint."""
+    log = written(tmp_path / "log", 40, 50)
+    conf = 'events = ["message.publish"]\n'
+    port = free_port()
+    listen = {"tcp": {"default": {"bind": f"127.0.0.1:{port}"}}}
+    broker = start(tmp_path / "out", conf, listener=listen)
+    checkpoint = tmp_path / "checkpoint"
+    try:
+        query = stream(spark, log, port, checkpoint, delivery="staged")
+        until(lambda: sum(payloads(tmp_path / "out").values()) >= 500, "nothing is published")
+        # Somewhere in the next batches; the query waits, or fails and is started again.
+        broker.stop(hard=True)
+        broker = start(tmp_path / "out", conf, listener=listen)
+        ended(query)
+        for _ in range(3):
+            query = stream(spark, log, port, checkpoint, delivery="staged")
+            if ended(query):
+                break
+        wanted = Counter(b"%d" % number for number in range(2000))
+        until(lambda: len(payloads(tmp_path / "out")) >= 2000, "some are missing")
+        assert payloads(tmp_path / "out") == wanted
+        # The last batches have been published, and Spark does not know: it runs them again, in
+        # other tasks.
+        commits = checkpoint / "commits"
+        for name in ("3", "2"):
+            for file in (commits / name, commits / f".{name}.crc"):
+                file.unlink(missing_ok=True)
+        assert ended(stream(spark, log, port, checkpoint, delivery="staged"))
+        time.sleep(0.1)
+        assert payloads(tmp_path / "out") == wanted
+    finally:
+        broker.stop()
+
+
+def ended(query: Any) -> bool:
+    """Whether it came to its end without an error."""
+    try:
+        assert query.awaitTermination(120)
+    except AssertionError:
+        raise
+    except Exception as error:
+        print(str(error)[:2000])
+        return False
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_another_broker_gets_everything_at_least_once(spark: Any, tmp_path: Path) -> None:
+    program = needs_program("mosquitto", "mosquitto")
+    port = free_port()
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n")
+    process = subprocess.Popen(
+        [program, "-c", conf], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ,
+    )  # fmt: skip
+    try:
+        heard = Client(Address("127.0.0.1", port))
+        heard.subscribe("out/#")
+        log = written(tmp_path / "log", 10, 50)
+        assert ended(stream(spark, log, port, tmp_path / "checkpoint"))
+        found: Counter[bytes] = Counter()
+        while len(found) < 500:
+            message = heard.receive(30)
+            assert message is not None
+            found[message.payload] += 1
+        heard.close()
+        with pytest.raises(Exception, match="cannot stage"):
+            stream(spark, log, port, tmp_path / "checkpoint2", delivery="staged").awaitTermination(
+                120
+            )
+    finally:
+        process.terminate()
+        process.wait(10)
