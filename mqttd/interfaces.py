@@ -357,6 +357,16 @@ class IPluginHandle(IHooks):
     def figures() -> tuple[dict[str, int], dict[str, int]]:
         """The broker's counters since its start, and its gauges of now, by name."""
 
+    def plugin_metrics() -> list[tuple[str, str, float]]:
+        """Name, help and value of each metric that a loaded plugin has added."""
+
+    def budgets() -> list[dict[str, Any]]:
+        """Limits and account of each plugin, and of each callback that belongs to none.
+
+        As in ``GET /api/v1/hooks``: ``name``, ``state``, ``calls``, ``time`` (seconds),
+        ``errors``, ``skipped``, ``quarantines`` and more.
+        """
+
     def hold_acknowledgements(hold: Callable[[Callable[[], None]], object] | None) -> None:
         """Have ``hold(release)`` called for each PUBACK and PUBREC, right after its message.
 

@@ -557,6 +557,10 @@ class Hooks:
         """Every owner of a callback, in the order they came."""
         return list(self._budgets)
 
+    def quarantined(self) -> int:
+        """How many of them are not called now because of their errors."""
+        return sum(budget.shut for budget in self._budgets)
+
     def tick(self) -> None:
         """A few times a second: who has used more than its share of the second?"""
         now = monotonic()

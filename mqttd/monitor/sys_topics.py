@@ -51,9 +51,11 @@ COUNTER_TOPICS: Final[dict[str, str]] = {
 
 #: Topic below `PREFIX` -> gauge of `Broker.stats`.
 GAUGE_TOPICS: Final[dict[str, str]] = {
+    "alarms/count": "alarms",
     "clients/connected": "clients_connected",
     "clients/total": "sessions",
     "connections/count": "connections",
+    "plugins/quarantined": "plugins_quarantined",
     "retained messages/bytes": "retained_bytes",
     "retained messages/count": "retained_messages",
     "shared_subscriptions/count": "shared_groups",

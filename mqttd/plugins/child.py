@@ -203,6 +203,16 @@ class ChildHandle:
         found: tuple[dict[str, int], dict[str, int]] = self.ask("figures")
         return found
 
+    def plugin_metrics(self) -> list[tuple[str, str, float]]:
+        """See `IPluginHandle.plugin_metrics`."""
+        found: list[tuple[str, str, float]] = self.ask("plugin_metrics")
+        return found
+
+    def budgets(self) -> list[dict[str, Any]]:
+        """See `IPluginHandle.budgets`."""
+        found: list[dict[str, Any]] = self.ask("budgets")
+        return found
+
     def republish(self, message: Any) -> int:
         """See `IPluginHandle.republish`."""
         return int(self.ask("republish", message))

@@ -71,6 +71,8 @@ class Host:
         self.broker = broker
         self.reactor = reactor
         self.make_factory = make_factory
+        #: The metrics of all plugins; `Plugins` knows them.
+        self.metrics: Callable[[], list[tuple[str, str, float]]] = list
 
 
 class _GuardedModule:
@@ -405,6 +407,16 @@ class PluginHandle:
         """See `IPluginHandle.figures`."""
         self._check()
         return self._host.broker.metrics.snapshot(), self._host.broker.stats()
+
+    def plugin_metrics(self) -> list[tuple[str, str, float]]:
+        """See `IPluginHandle.plugin_metrics`."""
+        self._check()
+        return self._host.metrics()
+
+    def budgets(self) -> list[dict[str, Any]]:
+        """See `IPluginHandle.budgets`."""
+        self._check()
+        return [budget.describe() for budget in self._host.broker.hooks.budgets()]
 
     def hold_acknowledgements(self, hold: Callable[[Callable[[], None]], object] | None) -> None:
         """See `IPluginHandle.hold_acknowledgements`."""

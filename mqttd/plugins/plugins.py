@@ -121,6 +121,7 @@ class Plugins:
     ) -> None:
         self.config = config
         self.host = host
+        host.metrics = self.metrics
         self.threaded = threaded
         self.gone = gone
         self.log = Logger(namespace="mqttd.plugins")

@@ -1,8 +1,9 @@
-"""Serves the broker's metrics in the text format of Prometheus.
+"""Serves the broker's metrics, and those of its plugins, in the text format of Prometheus.
 
-    counters, gauges --> Collector --> registry (prometheus-client) --> GET /metrics
-                                            |
-                                            +-- process, Python and garbage collector
+    counters, gauges --+
+    plugins' metrics --+--> Collector --> registry (prometheus-client) --> GET /metrics
+    plugins' budgets --+                     |
+                                             +-- process, Python and garbage collector
 
 Two doors: ``/api/v1/plugins/prometheus/metrics`` on the administration socket, always; and an
 address of its own when `bind` names one, which has no password and so is on loopback by default.
@@ -39,6 +40,15 @@ _LABELLED: Final = {
 }
 #: Sums of labelled counters.
 _SUMS: Final = frozenset({"dropped", "messages_received"})
+
+#: What each plugin's account tells: metric -> (help, figure of the account).
+_ACCOUNT: Final = {
+    "plugin_calls": ("Calls of a plugin.", "calls"),
+    "plugin_seconds": ("Seconds of the reactor's time that a plugin took.", "time"),
+    "plugin_errors": ("Calls of a plugin that went wrong.", "errors"),
+    "plugin_skipped": ("Calls that were not made because of a quarantine.", "skipped"),
+    "plugin_quarantines": ("How often a plugin was quarantined.", "quarantines"),
+}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -89,6 +99,28 @@ class Collector:
             )
             gauge.add_metric(node, value)
             yield gauge
+        yield from self._plugins()
+
+    def _plugins(self) -> Iterator[Metric]:
+        """What plugins measure themselves, and what they cost."""
+        for name, text, value in self.handle.plugin_metrics():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(f"{self.prefix}_{name}", text or _words(name), labels=["node"])
+            family.add_metric([self.handle.node], value)
+            yield family
+        accounts = self.handle.budgets()
+        labels = ["node", "plugin"]
+        for name, (text, figure) in _ACCOUNT.items():
+            counter = CounterMetricFamily(f"{self.prefix}_{name}", text, labels=labels)
+            for account in accounts:
+                counter.add_metric([self.handle.node, account["name"]], account[figure])
+            yield counter
+        state = GaugeMetricFamily(
+            f"{self.prefix}_plugin_quarantined", "1 while a plugin is not called.", labels=labels
+        )
+        for account in accounts:
+            state.add_metric([self.handle.node, account["name"]], account["state"] != "active")
+        yield state
 
 
 def _words(name: str) -> str:

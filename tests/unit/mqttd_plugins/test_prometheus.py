@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.web.test.requesthelper import DummyRequest
 
+from mqttd.broker.budget import Budget
 from mqttd.testing import LoadedPlugin, MemoryBroker, PluginConformance
 from mqttd_plugins.prometheus import prometheus
+
+LABELS = ("reason", "qos", "plugin")
 
 
 class TestConformance(PluginConformance):
@@ -29,7 +34,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     for family in text_string_to_metric_families(text):
         assert family.documentation
         for sample in family.samples:
-            label = sample.labels.get("reason") or sample.labels.get("qos") or ""
+            label = next((sample.labels[key] for key in LABELS if key in sample.labels), "")
             found[sample.name, label] = sample.value
     return found
 
@@ -60,8 +65,37 @@ def test_every_figure_of_the_broker_is_there_once() -> None:
     loaded = node.load(prometheus, {"process": False})
     counters, gauges = loaded.handle.figures()
     found = samples(scrape(loaded)[0])
+    figures = {name for name, _ in found if not name.startswith("mqttd_plugin_")}
+    labelled = {"mqttd_messages_dropped_total", "mqttd_messages_received_total"}
     # The two sums are left to Prometheus.
-    assert len(found) == len(counters) - 2 + len(gauges)
+    several = sum(name.startswith(("dropped_", "messages_received_")) for name in counters)
+    assert len(figures - labelled) == len(counters) - several - 2 + len(gauges)
+    assert len([name for name, _ in found if name in labelled]) == several
+
+
+def test_what_plugins_cost_is_shown_and_what_they_measure() -> None:
+    node = MemoryBroker()
+    loaded = node.load(prometheus, {"process": False})
+    host: Any = loaded.handle._host
+    host.metrics = lambda: [
+        ("plugin_acme_seen_total", "Messages seen.", 3.0),
+        ("plugin_acme_waiting", "", 2.0),
+    ]
+
+    def fail(message: object) -> None:
+        raise RuntimeError("no luck")
+
+    node.hooks.hook("message.publish", fail, owner=Budget("acme", error_limit=2))
+    for _ in range(3):
+        node.publish("t")
+    found = samples(scrape(loaded)[0])
+    assert found["mqttd_plugin_acme_seen_total", ""] == 3
+    assert found["mqttd_plugin_acme_waiting", ""] == 2
+    assert found["mqttd_plugin_errors_total", "acme"] == 2
+    assert found["mqttd_plugin_skipped_total", "acme"] == 1
+    assert found["mqttd_plugin_quarantined", "acme"] == 1
+    assert found["mqttd_plugin_quarantined", "prometheus"] == 0
+    assert found["mqttd_plugins_quarantined", ""] == found["mqttd_alarms", ""] == 1
 
 
 def test_the_process_is_shown_and_the_prefix_is_mine() -> None:
