@@ -40,6 +40,18 @@ class Admission:
         bucket.level -= 1.0
         return True
 
+    def wait(self, now: int) -> int:
+        """Milliseconds until one more may be accepted."""
+        bucket = self.bucket
+        if bucket is None or bucket.fill(now) >= 1.0:
+            return 0
+        return int((1.0 - bucket.level) * 1000 / bucket.rate) + 1
+
+    def owe(self) -> None:
+        """One more was accepted although no token was left."""
+        if self.bucket is not None:
+            self.bucket.level -= 1.0
+
     def allows(self, host: str) -> bool:
         """Whether this address may connect; what is no address may."""
         if len(self.rules) == 1:

@@ -1,0 +1,239 @@
+"""Peers that do harm by doing nothing: half-open, too slow, never reading, and too many of them.
+
+The long forms, with rates beside those without a fault, are in `benchmarks/faults.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mqttd.admin.ctl import Client
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+from tests.support.doors import doors_of
+
+DEADLINE = 60.0  # seconds; what is waited for takes a part of one
+KIB = 1024
+WATERMARK = 256 * KIB
+
+OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+#: Connections of the test with many: 10,000 where this process may have so many.
+MANY = 10_000 if OPEN_FILES == resource.RLIM_INFINITY else min(10_000, OPEN_FILES - 500)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    started = start_broker(
+        tmp_path,
+        listener={
+            "tcp": {
+                "default": {
+                    "bind": "127.0.0.1:0",
+                    "first_byte_timeout": 0,
+                    "connect_timeout": "5s",
+                    "accept_rate": 0,
+                },
+                "twisted": {"bind": "127.0.0.1:0", "transport": "twisted"},
+            }
+        },
+        auth={"chain": ["anonymous"]},
+        output={"high_watermark": WATERMARK, "low_watermark": "64KiB", "send_timeout": "3s"},
+    )
+    yield started
+    started.stop()
+
+
+def counters(broker: Broker) -> dict[str, int]:
+    assert broker.directory is not None
+    control = Client(str(broker.directory / "data" / "mqttd.sock"))
+    found: dict[str, int] = control.get("/metrics")["counters"]
+    return found
+
+
+def wait_until(true: Callable[[], bool], deadline: float = DEADLINE) -> None:
+    until = time.monotonic() + deadline
+    while not true():
+        assert time.monotonic() < until, "not in time"
+        time.sleep(0.05)
+
+
+def cpu_seconds(broker: Broker) -> float:
+    """Processor time of the broker so far."""
+    assert broker.process is not None
+    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_ten_thousand_half_open_connections_cost_little_and_expire(broker: Broker) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    there = RawClient(broker.port, deadline=DEADLINE).connect("there")
+    before = broker.resident_kib()
+    sockets: list[socket.socket] = []
+    try:
+        for n in range(MANY):
+            sock = socket.create_connection(("127.0.0.1", broker.port), timeout=DEADLINE)
+            if n % 2:
+                sock.sendall(mq.connect("half", mq.V5)[:7])
+            sockets.append(sock)
+        wait_until(lambda: counters(broker)["connections_accepted"] > MANY)
+        each = (broker.resident_kib() - before) * KIB / MANY
+        there.ping()
+        print(f"{MANY} half-open connections: {each:.0f} bytes each")
+        assert each < 4 * KIB
+        wait_until(lambda: counters(broker)["connect_timeouts"] == MANY)
+        assert all(sock.recv(1) == b"" for sock in sockets[:: MANY // 10])
+        RawClient(broker.port, deadline=DEADLINE).connect("new").drop()
+    finally:
+        for sock in sockets:
+            sock.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_connect_that_drips_is_closed_in_time_and_one_that_is_too_large_at_once(
+    broker: Broker,
+) -> None:
+    begin = time.monotonic()
+    large = RawClient(broker.port, mq.V5, deadline=DEADLINE)
+    large.send(b"\x10\xf0\xa2\x04")  # 70,000 bytes
+    large.expect_close()
+    assert time.monotonic() - begin < 4
+    drips = [RawClient(broker.port, mq.V5, deadline=DEADLINE) for _ in range(20)]
+    hello = mq.connect("x" * 200, mq.V5)
+    sent = 0
+    while not all(drip.closed for drip in drips):
+        assert time.monotonic() - begin < DEADLINE, "a drip keeps its connection"
+        for drip in drips:
+            drip.send(hello[sent : sent + 1] if sent < 150 else b"")
+            try:
+                assert drip.receive(0.005) is None
+                drip.closed = True
+            except TimeoutError:
+                pass
+        sent += 1
+    assert counters(broker)["connect_timeouts"] == 20
+
+
+@pytest.mark.parametrize("transport", ["default", "twisted"])
+def test_subscribers_that_read_nothing_cost_the_others_nothing(
+    broker: Broker, transport: str
+) -> None:
+    """Stalled ones lose QoS 0 above the watermark, keep what is theirs, and are closed."""
+    port = doors_of(broker)[f"tcp:{transport}"].port
+    stalled = [stall(port, f"stalled{n}") for n in range(4)]
+    keeping = stall(port, "keeping", qos=1)
+    others = [RawClient(port, mq.V5, deadline=DEADLINE).connect(f"r{n}") for n in range(10)]
+    for other in others:
+        other.subscribe("news")
+    sender = RawClient(port, mq.V5, deadline=DEADLINE).connect("sender")
+    before = broker.resident_kib()
+    count, size = 160, 64 * KIB
+    for n in range(count):
+        payload = b"%06d" % n + b"x" * size
+        sender.publish("news", payload, 1)
+        for other in others:
+            assert other.message().payload[:6] == b"%06d" % n
+    grown = (broker.resident_kib() - before) * KIB
+    found = counters(broker)
+    assert found["dropped_slow_consumer"] > 0
+    # The stalled by their watermark, the QoS 1 one by its window and its queue (8 MiB) too; a
+    # Twisted transport holds what it was given before it said so.
+    assert grown < 5 * (WATERMARK + 2 * size) + 24 * 1024 * KIB, grown
+    wait_until(lambda: counters(broker)["send_timeouts"] >= 5)
+    assert broker.output.count("reads nothing for 3 s") == 5
+    assert "Quota exceeded" in broker.output
+    assert counters(broker)["dropped_slow_consumer"] == found["dropped_slow_consumer"]
+    for sock in stalled:
+        sock.close()
+    keeping.close()
+    back = RawClient(port, mq.V5, deadline=DEADLINE).connect(
+        "keeping", clean=False, props=[(mq.SESSION_EXPIRY, 60)]
+    )
+    assert back.resumed
+    assert back.message(qos=1).payload[:6] < b"%06d" % count
+    sender.ping()
+
+
+def stall(port: int, client_id: str, qos: int = 0) -> socket.socket:
+    """A subscriber that reads its SUBACK and nothing more, with little room in the kernel."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", port))
+    client = RawClient(port, mq.V5, deadline=DEADLINE, sock=sock)
+    client.connect(client_id, clean=False, props=[(mq.SESSION_EXPIRY, 60)])
+    client.subscribe("news", qos=qos)
+    return sock
+
+
+@pytest.mark.parametrize("transport", ["default", "twisted"])
+def test_a_subscriber_that_reads_slowly_is_kept(broker: Broker, transport: str) -> None:
+    port = doors_of(broker)[f"tcp:{transport}"].port
+    slow = stall(port, "slow")
+    sender = RawClient(port, mq.V5, deadline=DEADLINE).connect("sender")
+    for _ in range(120):
+        sender.publish("news", b"x" * 64 * KIB)
+    until = time.monotonic() + 7  # more than twice the time to send
+    slow.settimeout(DEADLINE)
+    while time.monotonic() < until:
+        assert slow.recv(8 * KIB)
+        time.sleep(0.1)
+    assert counters(broker)["send_timeouts"] == 0
+    slow.close()
+
+
+def test_without_open_files_accepting_pauses_and_goes_on(broker: Broker) -> None:
+    assert broker.process is not None
+    pid = broker.process.pid
+    there = RawClient(broker.port, deadline=DEADLINE).connect("there")
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = len(os.listdir(f"/proc/{pid}/fd"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 10, limits[1]))
+    try:
+        clients = [RawClient(broker.port, deadline=DEADLINE) for _ in range(30)]
+        for n, client in enumerate(clients):
+            client.send(mq.connect(f"c{n}"))
+        wait_until(lambda: "the process has no open file left" in broker.output)
+        cpu, begin = cpu_seconds(broker), time.monotonic()
+        there.ping()
+        waiting = answered(clients)
+        assert 15 <= len(waiting) <= 25
+        assert (cpu_seconds(broker) - cpu) / (time.monotonic() - begin) < 0.5, "it spins"
+        for client in clients:
+            if client not in waiting:
+                client.drop()
+        while waiting:
+            for client in waiting[:8]:
+                client.expect(mq.CONNACK, reason=0)
+                client.drop()
+            del waiting[:8]
+        RawClient(broker.port, deadline=DEADLINE).connect("new").drop()
+        wait_until(lambda: "accept resumed" in broker.output)
+        there.ping()
+        assert counters(broker)["accepts_paused_files"] >= 1
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def answered(clients: list[RawClient], patience: float = 2.0) -> list[RawClient]:
+    """Take the CONNACKs that come within a while; returns who got none."""
+    poll = selectors.DefaultSelector()
+    for client in clients:
+        poll.register(client.sock, selectors.EVENT_READ, client)
+    waiting = list(clients)
+    until = time.monotonic() + patience
+    while (left := until - time.monotonic()) > 0:
+        for key, _ in poll.select(left):
+            key.data.expect(mq.CONNACK, reason=0)
+            poll.unregister(key.fileobj)
+            waiting.remove(key.data)
+    poll.close()
+    return waiting
