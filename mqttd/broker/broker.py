@@ -80,6 +80,8 @@ _CONNACK: Final = 2
 _NO_MESSAGE: Final = Message(0, "", b"", 0, False, {})
 
 _ACKNOWLEDGED: Final = frozenset(("message.acked", "message.nack"))
+#: Hooks that hear of a client when its connection is gone.
+_FAREWELLS: Final = frozenset(("client.disconnected", "session.terminated"))
 
 
 class Broker(Node):
@@ -521,11 +523,11 @@ class Broker(Node):
             metrics.sessions_created += 1
         else:
             metrics.sessions_resumed += 1
+        self._set_expiry(session, connect)
+        self._set_will(session, connect.will, client)
         self.remember(session, client)
         if present:
             self.revision.resumed(session, before, client)
-        self._set_expiry(session, connect)
-        self._set_will(session, connect.will, client)
         limits = self.limits.get(channel.listener)
         if limits is not None:
             limits.apply(channel)
@@ -544,9 +546,16 @@ class Broker(Node):
             self.hooks.run_hooks("client.connected", (client,))
 
     def remember(self, session: Session, client: ClientInfo) -> None:
-        """Keep of a client what access control cannot find out again."""
+        """Keep of a client what cannot be found out again, where somebody will ask.
+
+        The address goes with the connection: rules ask for it at a will and a return, hooks at
+        the end.
+        """
         if (
-            client.superuser
+            session.expiry_interval
+            or session.will is not None
+            or not self.points.isdisjoint(_FAREWELLS)
+            or client.superuser
             or client.attributes is not None
             or client.acl is not None
             or client.cert_subject is not None
@@ -668,9 +677,6 @@ class Broker(Node):
         self._run("client.disconnected", session, channel.close_reason)
         if self.flapping is not None:
             self.flapping.ended(channel.listener, session.client_id, self.now)
-        if session.expiry_interval or session.will is not None:
-            # Its address goes with the connection, and rules may ask for it.
-            session.client = self.client_of(session)
         session.detach()
         if session.expiry_interval == 0:
             self._publish_will(session)
@@ -849,8 +855,16 @@ class Broker(Node):
             if verdict is Verdict.ALLOW:
                 return True
             if verdict is Verdict.DENY:
+                self._tell_denied(client, action, topic)
                 return False
-        return bool(self.access.authorize(client, action, topic))
+        if self.access.authorize(client, action, topic):
+            return True
+        self._tell_denied(client, action, topic)
+        return False
+
+    def _tell_denied(self, client: ClientInfo, action: Action, topic: str) -> None:
+        if "client.denied" in self.points:
+            self.hooks.run_hooks("client.denied", (client, action, topic))
 
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""

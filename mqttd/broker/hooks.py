@@ -47,6 +47,7 @@ CLIENT_CONNECTED: Final = "client.connected"
 CLIENT_DISCONNECTED: Final = "client.disconnected"
 CLIENT_AUTHENTICATE: Final = "client.authenticate"
 CLIENT_AUTHORIZE: Final = "client.authorize"
+CLIENT_DENIED: Final = "client.denied"
 CLIENT_SUBSCRIBE: Final = "client.subscribe"
 CLIENT_SUBSCRIBE_AFTER: Final = "client.subscribe.after"
 CLIENT_UNSUBSCRIBE: Final = "client.unsubscribe"
@@ -120,6 +121,12 @@ POINTS: Final[dict[str, Point]] = {
             (*_CLIENT, "action: Action", "topic: str"),
             "Verdict; IGNORE asks the chain",
             "the accumulator is the verdict",
+        ),
+        Point(
+            CLIENT_DENIED,
+            "client.authorize or the chain has said no; once per decision, not per message",
+            (*_CLIENT, "action: Action", "topic: str"),
+            "None",
         ),
         Point(
             CLIENT_SUBSCRIBE,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.codec.properties import encode_properties
+from mqttd.codec.reasons import name_of
 from mqttd.codec.topic import match
 from mqttd.pipeline.log.appender import Appender
 from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, NO_ID, RETAIN
@@ -32,8 +33,8 @@ MOST_ANSWERS: Final = 50_000
 #: A block is written at once when a payload of this size is in it: blocks stay small.
 LARGE: Final = 32 << 10
 
-#: Events that need more than a callback at the hook point of their name.
-DENIALS: Final = ("client.authenticate", "client.authorize")
+#: Reason codes of CONNACK that say: not you.
+DENIED: Final = frozenset((0x86, 0x87, 0x8A, 0x8C))
 
 _PUBLISH: Final = CODES["message.publish"]
 
@@ -87,10 +88,13 @@ class Exporter:
             "message.acked": self._of_receiver(CODES["message.acked"]),
             "message.dropped": self.message_dropped,
         }
+        points: dict[str, tuple[str, Callable[..., HookResult | None]]] = {
+            "client.authenticate": ("client.connack", self.client_connack),
+            "client.authorize": ("client.denied", self.client_denied),
+        }
         return [
-            (name, special.get(name) or self._of_client(CODES[name]))
+            points.get(name) or (name, special.get(name) or self._of_client(CODES[name]))
             for name in self.events
-            if name not in DENIALS
         ]
 
     # -- what is chosen
@@ -158,6 +162,17 @@ class Exporter:
             self.client_event(code, client, "", reason)
 
         return happened
+
+    def client_connack(self, client: ClientInfo, reason_code: int, acc: object) -> None:
+        """A client was refused because of who it is, or is not."""
+        if reason_code in DENIED:
+            code = CODES["client.authenticate"]
+            self.client_event(code, client, "", name_of(reason_code))
+
+    def client_denied(self, client: ClientInfo, action: Any, topic: str, acc: object) -> None:
+        """A client may not publish or subscribe there."""
+        flags = HAS_QOS | action.qos | (RETAIN if action.retain else 0)
+        self.client_event(CODES["client.authorize"], client, topic, action.kind, flags)
 
     def client_subscribe(self, client: ClientInfo, properties: object, asked: list[Any]) -> None:
         """One event for each filter a client asks for."""

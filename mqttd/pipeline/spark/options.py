@@ -39,7 +39,7 @@ READ_OPTIONS: Final = {
     "endingOffsets": "the same, for batch (default latest)",
     "maxEventsPerTrigger": "at most so many events in a micro-batch",
     "minPartitions": "at least so many tasks, where there are as many blocks",
-    "maxEventsPerPartition": "about so many events in a task (default 250000)",
+    "maxEventsPerPartition": "about so many events in a task (default 100000)",
     "failOnDataLoss": "true: a query fails when events it should read are gone (default);"
     " false: it goes on and a log.gap row says how many",
     "includeHeaders": "true: the column headers with the user properties (default false)",
@@ -130,7 +130,7 @@ def read_options(given: Mapping[str, str], push_down: bool = False) -> Options:
         ending=_position(options, "endingOffsets"),
         max_events=_number(options, "maxEventsPerTrigger", 0),
         min_partitions=_number(options, "minPartitions", 1),
-        partition_events=_number(options, "maxEventsPerPartition", 250_000),
+        partition_events=_number(options, "maxEventsPerPartition", 100_000),
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         group=group,
         push_down=_flag(options, "pushDown", push_down),

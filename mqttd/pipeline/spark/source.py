@@ -91,7 +91,7 @@ def plan(
         blocks = [block for block in blocks if block.mask & mask]
     blocks = [b for b in blocks if b.last_time >= times[0] and b.first_time <= times[1]]
     rows = sum(block.rows for block in blocks if not block.gap)
-    wanted = max(options.min_partitions, -(-rows // options.partition_events))
+    wanted = max(options.min_partitions, round(rows / options.partition_events), 1)
     share = max(-(-rows // wanted), 1)
     chosen: list[Block] = []
     filled = 0

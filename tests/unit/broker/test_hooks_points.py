@@ -111,6 +111,11 @@ def is_told(node: Node) -> MemoryClient:
     return alice
 
 
+def is_denied(node: Node) -> None:
+    node.hooks.hook("client.authorize", lambda *args: STOP(Verdict.DENY))
+    publishes(node)
+
+
 HOW: dict[str, Callable[[Node], object]] = {
     "client.connect": connects,
     "client.connack": connects,
@@ -118,6 +123,7 @@ HOW: dict[str, Callable[[Node], object]] = {
     "client.disconnected": lambda node: connects(node).drop(),
     "client.authenticate": connects,
     "client.authorize": publishes,
+    "client.denied": is_denied,
     "client.subscribe": subscribes,
     "client.subscribe.after": subscribes,
     "client.unsubscribe": unsubscribes,

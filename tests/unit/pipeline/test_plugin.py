@@ -406,3 +406,23 @@ def test_figures_are_shown(node: Node) -> None:
     figures = node.loaded.metrics()
     assert figures["events_total"] == figures["written_total"] == 1
     assert figures["written_bytes_total"] > 64 and figures["dropped_total"] == 0
+
+
+def test_who_and_what_was_refused_is_told(node: Node) -> None:
+    from mqttd.types import STOP, AuthError
+
+    node.export(events=["client.authenticate", "client.authorize"])
+    node.deny("secret/a", "secret/#")
+    alice = node.connect("alice")
+    alice.publish("secret/a", b"x", 1)
+    alice.publish("open", b"x", 1)
+    alice.subscribe("secret/#", qos=1)
+    node.hooks.hook("client.authenticate", lambda *args: STOP(AuthError("no")))
+    with pytest.raises(NotConnected):
+        node.connect("mallory").publish("a", b"x", 1)
+    found = [(one.event, one.client_id, one.topic, one.qos, one.reason) for one in node.exported()]
+    assert found == [
+        ("client.authorize", "alice", "secret/a", 1, "publish"),
+        ("client.authorize", "alice", "secret/#", 1, "subscribe"),
+        ("client.authenticate", "mallory", None, None, "Bad User Name or Password"),
+    ]
