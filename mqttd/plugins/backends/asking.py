@@ -3,10 +3,11 @@
     client --values_of--> ask(values, password) --> Found | None --Judge--> AuthOk | AuthError
                           in a thread of the plugin, or a Deferred
 
-Promise: a client that lacks what the question needs (a user name, a certificate) is not asked about;
-one without a password is refused unasked. What a client can bring about by the name it chose is a
-refusal, never a failure of the module: nobody opens its circuit breaker for others. At most as many
-questions are under way as there are threads; deadline, queue, breaker and cache are the broker's.
+Promise: a client that lacks what the question needs (a user name, a certificate) is not asked
+about; one without a password, or with names of many thousand characters, is refused unasked. What a
+client can bring about by the name it chose is a refusal, never a failure of the module: nobody
+opens its circuit breaker for others. At most as many questions are under way as there are threads;
+deadline, queue, breaker and cache are the broker's.
 """
 
 from __future__ import annotations
@@ -30,16 +31,25 @@ __all__ = ["Found", "Judge", "Module", "Threaded"]
 #: Threads that a plugin has (see `IPluginHandle.in_thread`).
 THREADS: Final = 4
 
+#: Longest value (characters) and password (bytes) that a back end is asked about.
+_LONGEST: Final = 4096
+_LONGEST_PASSWORD: Final = 16384
+
 _REFUSED: Final = AuthError("bad user name or password")
 
 
 @dataclass(slots=True)
 class Found:
-    """What a back end knows of a user: ``rules`` as `mqttd.plugins.backends.rules` takes them."""
+    """What a back end knows of a user; a password hash of None or "" is that of nobody.
+
+    ``username`` is the name as the back end writes it, where it takes no notice of case or blanks:
+    the client goes by it, so that rules and bans for one spelling hold for all.
+    """
 
     password_hash: str | None = None
     salt: str = ""
     superuser: bool = False
+    username: str | None = None
 
 
 class Judge:
@@ -66,12 +76,18 @@ class Judge:
                 return _REFUSED
         except HashError as error:
             return AuthError(str(error))
-        return self.allow(found.superuser, rules())
+        return self.allow(found.superuser, rules(), found.username)
 
-    def allow(self, superuser: bool, rules: Iterable[Mapping[str, Any]] | None) -> AuthVerdict:
+    def allow(
+        self,
+        superuser: bool,
+        rules: Iterable[Mapping[str, Any]] | None,
+        username: str | None = None,
+    ) -> AuthVerdict:
         """OK with these rules, None for none; an ERROR if they cannot be understood."""
         try:
-            return AuthOk(superuser, (acl_text(rules) or None) if rules is not None else None)
+            acl = acl_text(rules) if rules is not None else None
+            return AuthOk(superuser, acl or None, username=username)
         except ValueError as error:
             return AuthError(f"the rules of this client: {error}")
 
@@ -120,6 +136,10 @@ class Module:
             return AUTH_IGNORE
         if password is None:
             return AuthError("no password")
+        if len(password) > _LONGEST_PASSWORD or any(
+            len(value) > _LONGEST for value in values.values()
+        ):
+            return AuthError("a name or password that is too long")
         return self._ask(values, password)
 
     def description(self) -> str:

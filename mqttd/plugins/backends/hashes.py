@@ -1,9 +1,10 @@
 """Password hashes as other systems keep them.
 
     auto        told by the hash itself: argon2id, bcrypt, pbkdf2, and those of mosquitto_passwd
-                $argon2id$v=19$m=65536,t=3,p=4$SALT$HASH       $2b$12$...
-                $pbkdf2-sha256$29000$SALT$HASH (passlib)       pbkdf2_sha256$600000$SALT$HASH (Django)
-                $7$101$SALT$HASH  $6$SALT$HASH (mosquitto)
+                $argon2id$v=19$m=65536,t=3,p=4$SALT$HASH    $2b$12$...
+                $pbkdf2-sha256$29000$SALT$HASH              passlib
+                pbkdf2_sha256$600000$SALT$HASH              Django
+                $7$101$SALT$HASH  $6$SALT$HASH              mosquitto
     pbkdf2      hash and salt in two columns, iterations from the configuration
     sha256, sha512        hash and salt in two columns; the salt before or behind the password
     plain       the password itself: only when it is asked for
@@ -51,7 +52,7 @@ class PasswordHash(Struct, frozen=True, kw_only=True):
     algorithm: Literal["auto", "argon2id", "bcrypt", "pbkdf2", "sha256", "sha512", "plain"] = "auto"
     #: Where the salt goes in sha256 and sha512.
     salt_position: Literal["prefix", "suffix", "disable"] = "prefix"
-    #: The hash within pbkdf2, its iterations, and the length of its result in bytes (0: the hash's).
+    #: The hash within pbkdf2, its iterations, the length of its result (bytes; 0: the hash's).
     mac_fun: Literal["sha256", "sha512"] = "sha256"
     iterations: Annotated[int, Meta(ge=1, le=10_000_000)] = 600_000
     dk_length: Annotated[int, Meta(ge=0, le=64)] = 0

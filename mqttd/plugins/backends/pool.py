@@ -5,20 +5,24 @@
                      '-- lost meanwhile: the idle ones are closed, once more with a new one
 
 Promise: as many connections as threads ask at the same time; one that has failed is never used
-again. A question is asked a second time only if it was lost on a connection that had been idle, as
-it is after the server was restarted.
+again. A question is asked a second time only if it was lost at once on a connection that had been
+idle, as it is after the server was restarted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Generic, TypeVar
+from time import monotonic
+from typing import Final, Generic, TypeVar
 
 __all__ = ["Pool"]
 
 C = TypeVar("C")
 R = TypeVar("R")
+
+#: Seconds within which a connection that was closed while idle shows it.
+_AT_ONCE: Final = 0.5
 
 
 class Pool(Generic[C]):
@@ -46,12 +50,13 @@ class Pool(Generic[C]):
     def run(self, f: Callable[[C], R]) -> R:
         """The result of ``f(connection)``."""
         connection = self._take()
+        began = monotonic()
         if connection is not None:
             try:
                 return self._use(connection, f)
-            except self._lost as error:
-                if isinstance(error, TimeoutError):
-                    raise
+            except self._lost:
+                if monotonic() - began > _AT_ONCE:
+                    raise  # a server that hangs
                 self._close_idle()
         return self._use(self._connect(), f)
 

@@ -1,7 +1,7 @@
 """Authentication against a data base of SQL: two queries and what is made of their rows.
 
-    query      --> password_hash, salt, is_superuser        at most one row
-    acl_query  --> permission, action, topic, qos, retain   a rule each, once the password was right
+    query      --> username, password_hash, salt, is_superuser   at most one row
+    acl_query  --> permission, action, topic, qos, retain        a rule each, the password was right
 
 Promise: queries have parameters; what a client calls itself is one of them. A value that the data
 base cannot take (a name where a number is wanted) is a user that there is not.
@@ -18,7 +18,7 @@ from mqttd.plugins.backends.asking import Found, Judge
 from mqttd.plugins.backends.hashes import PasswordHash
 from mqttd.plugins.backends.pool import Pool
 from mqttd.plugins.backends.rules import MOST_RULES, is_superuser
-from mqttd.plugins.backends.settings import BackendSettings, Port
+from mqttd.plugins.backends.settings import BackendSettings
 from mqttd.plugins.backends.templates import Query
 from mqttd.types import AuthError, AuthVerdict
 
@@ -31,7 +31,7 @@ class SqlSettings(BackendSettings, frozen=True, kw_only=True):
     #: Host name or address of the server; a path that begins with / is its Unix socket.
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     #: 0 is the server's usual port.
-    port: Port | Annotated[int, Meta(ge=0, le=0)] = 0
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
     database: str = "mqtt"
     user: str = "mqttd"
     #: The password of `user`, or the file that holds it.
@@ -39,9 +39,11 @@ class SqlSettings(BackendSettings, frozen=True, kw_only=True):
     password_file: str = ""
     #: The certificates that vouch for the server; empty are those of the system.
     ca_file: str = ""
-    #: Columns password_hash, salt, is_superuser; the last two may be missing.
+    #: Columns username (as the data base writes it), password_hash, salt, is_superuser; only the
+    #: hash has to be there.
     query: Annotated[str, Meta(min_length=1)] = (
-        "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username}"
+        "SELECT username, password_hash, salt, is_superuser FROM mqtt_user"
+        " WHERE username = ${username}"
     )
     #: Columns permission, action, topic, qos, retain; the last two may be missing. Empty: no rules.
     acl_query: str = ""
@@ -87,7 +89,10 @@ class Sql:
                 _text(row.get("password_hash", row.get("password"))),
                 _text(row.get("salt")) or "",
                 is_superuser(row.get("is_superuser")),
+                _text(row.get("username")),
             )
+            if found.username is not None:
+                values = {**values, "username": found.username}
         return self._judge.judge(found, password, lambda: self._rules(values))
 
     def close(self) -> None:

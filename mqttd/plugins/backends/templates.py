@@ -8,9 +8,9 @@
     uid=${username},ou=people --Template.fill(values, escape_rdn)--> uid=o'neil,ou=people
 
 Promise: a template is taken apart once, when it is loaded, and never again: what a client calls
-itself is put between its parts, escaped by the caller's rule, and is not looked at for placeholders,
-quotes or operators. A placeholder within quotes or a comment of SQL, where it would be text, is
-refused when the plugin is loaded.
+itself is put between its parts, escaped by the caller's rule, and is not looked at for
+placeholders, quotes or operators. A placeholder within quotes or a comment of SQL, where it would
+be text, or behind LIKE or ~, where it would be a pattern, is refused when the plugin is loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ _NAMES: Final = {
     "%a": "peerhost",
     "${cert_common_name}": "cert_common_name",
 }
-_MARK: Final = re.compile(r"\$\{[^}]*\}?|%[uca](?![A-Za-z0-9_])")
+_MARK: Final = re.compile(r"\$\{[^}]*\}?|%[uca]")
+_LONG: Final = re.compile(r"\$\{[^}]*\}?")
+#: What a pattern comes behind.
+_PATTERN: Final = re.compile(
+    r"(?:\b(?:[ir]?like|regexp|similar\s+to|glob|binary)|~~?\*?)\s*\(*\s*$", re.IGNORECASE
+)
 #: Where a placeholder would be text: quotes, quoted names, comments.
 _QUOTED: Final = re.compile(
     r"'(?:[^'\\]|''|\\.)*'?|\"(?:[^\"\\]|\"\"|\\.)*\"?|`[^`]*`?|--[^\n]*|\#[^\n]*|/\*.*?(?:\*/|$)"
@@ -57,16 +62,19 @@ def values_of(client: ClientInfo) -> dict[str, str]:
 class Template:
     """A text with placeholders; ``what`` names it in errors, ``more`` are further placeholders.
 
-    Raises ValueError for a placeholder that there is not.
+    Without `short` ``%u`` and its like are text, as ``%c3`` is in a URL. Raises ValueError for a
+    placeholder that there is not.
     """
 
-    def __init__(self, text: str, what: str, more: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, text: str, what: str, more: Mapping[str, str] | None = None, short: bool = True
+    ) -> None:
         self.text = text
         known = {**_NAMES, **(more or {})}
         #: Literal text at even places, names of values at odd ones.
         self.parts: list[str] = []
         end = 0
-        for mark in _MARK.finditer(text):
+        for mark in (_MARK if short else _LONG).finditer(text):
             if mark[0] not in known:
                 shown = ", ".join(name for name in known if name[0] == "$")
                 raise ValueError(f"{what}: found {mark[0]}, expected one of {shown}")
@@ -77,14 +85,14 @@ class Template:
 
     def fill(self, values: Values, escape: Callable[[str], str] = str) -> str:
         """The text with the values put in, each through `escape`; KeyError if one is not there."""
-        return "".join(
-            escape(values[part]) if i % 2 else part for i, part in enumerate(self.parts)
-        )
+        return "".join(escape(values[part]) if i % 2 else part for i, part in enumerate(self.parts))
 
     def is_ambiguous(self, values: Values) -> bool:
         """Whether other values could give the same text: ``a:b`` + ``c`` or ``a`` + ``b:c``."""
-        between = [part for part in self.parts[2:-1:2]]
-        return any(not part or part in values[name] for part in between for name in self.names)
+        between = set("".join(self.parts[2:-1:2]))
+        if "" in self.parts[2:-1:2]:
+            return True
+        return any(not between.isdisjoint(values[name]) for name in self.names)
 
 
 class Query:
@@ -108,6 +116,11 @@ class Query:
                 raise ValueError(
                     f"{what}: a placeholder within {part[:40]}: expected it bare, as a value"
                 )
+            before = "".join(parts)
+            for text_before in template.parts[:-1:2]:
+                if _PATTERN.search(before + text_before):
+                    raise ValueError(f"{what}: a placeholder as a pattern, behind LIKE or ~")
+                before = ""
             order += template.parts[1::2]
             parts.append("%s".join(each.replace("%", "%%") for each in template.parts[::2]))
         self.text = "".join(parts)
@@ -123,8 +136,6 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
     """The text in pieces, and which of them are quoted."""
     end = 0
     for quoted in _QUOTED.finditer(text):
-        if text.startswith("${", quoted.start()):
-            continue
         if end < quoted.start():
             yield False, text[end : quoted.start()]
         yield True, quoted[0]
