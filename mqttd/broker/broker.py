@@ -50,6 +50,7 @@ from mqttd.session.channel import OPEN, WAITING, Channel
 from mqttd.session.guid import Guid
 from mqttd.session.limits import Limits
 from mqttd.session.message import Delivery, Message
+from mqttd.session.mount import Mount, mountpoint
 from mqttd.session.node import Node
 from mqttd.session.route import Grant
 from mqttd.session.session import Session
@@ -120,6 +121,8 @@ class Broker(Node):
         self.guid = Guid(node_id, process_id)
         #: Listener -> the MQTT versions it takes, where those are not all.
         self.versions: dict[str, frozenset[int]] = {}
+        #: Listener -> template of the mountpoint, where it has one.
+        self.mounts: dict[str, str] = {}
         #: Listener -> rates and sizes of its connections, where they are limited.
         self.limits: dict[str, Limits] = {}
         #: Listener -> address rules, where only a PROXY header tells the address.
@@ -471,6 +474,8 @@ class Broker(Node):
         if expires_at is not None and expires_at * 1_000_000 <= self.clock():
             self._refuse(channel, connect, reasons.NOT_AUTHORIZED, "what was shown has expired")
             return
+        if channel.listener in self.mounts and not self._mounted(channel, connect, client):
+            return
         will = connect.will
         if will is not None and not self.authorize(
             client, Action(_PUBLISH, will.qos, will.retain), will.topic
@@ -501,16 +506,41 @@ class Broker(Node):
         if isinstance(login, Login) and expires_at is not None:
             login.expire(expires_at)
 
+    def _mounted(self, channel: Channel, connect: Connect, client: ClientInfo) -> bool:
+        """Put a client's names below the mountpoint of its listener, or refuse it."""
+        template = self.mounts[channel.listener]
+        try:
+            prefix = mountpoint(template, client.client_id, client.username)
+            mount = Mount(prefix)
+            will = connect.will
+            if will is not None:
+                will.topic = mount.enter(will.topic)
+                mount.enter_properties(will.properties)
+        except ValueError as error:
+            self._refuse(channel, connect, reasons.NOT_AUTHORIZED, str(error))
+            return False
+        except MqttError as error:
+            self._refuse(channel, connect, error.reason_code, error.detail)
+            return False
+        client.mountpoint = prefix
+        channel.mount = mount
+        return True
+
     def _accept(
         self, channel: Channel, connect: Connect, client: ClientInfo, old: Session | None
     ) -> None:
         metrics = self.metrics
         before: ClientInfo | None = None
         if old is not None:
-            self._take_over(old, connect.clean_start)
             known = old.client
             before = known if isinstance(known, ClientInfo) else None
-            if connect.clean_start or self.sessions.get(connect.client_id) is not old:
+            # Names of another mountpoint are not this client's.
+            moved = client.mountpoint != (before.mountpoint if before is not None else "")
+            afresh = connect.clean_start or moved
+            self._take_over(old, afresh)
+            known = old.client
+            before = known if isinstance(known, ClientInfo) else None
+            if afresh or self.sessions.get(connect.client_id) is not old:
                 if self.sessions.get(connect.client_id) is old:
                     self._end_session(old, "session.discarded", "clean start")
                     metrics.sessions_discarded += 1
@@ -559,6 +589,7 @@ class Broker(Node):
             or client.attributes is not None
             or client.acl is not None
             or client.cert_subject is not None
+            or client.mountpoint
         ):
             session.client = client
         else:
@@ -1010,6 +1041,10 @@ class Broker(Node):
             if isinstance(named, list) and named and isinstance(named[0], int):
                 identifier = named[0]
         subscriptions: list[Subscription] = packet.subscriptions
+        mount = channel.mount
+        if mount is not None:
+            for subscription in subscriptions:
+                subscription.topic_filter = mount.enter_filter(subscription.topic_filter)
         client = self.client_of(session)
         if "client.subscribe" in self.points:
             _, changed = self.hooks.run_hooks(
@@ -1085,6 +1120,9 @@ class Broker(Node):
         session = channel.session
         assert session is not None
         filters: list[str] = packet.topic_filters
+        mount = channel.mount
+        if mount is not None:
+            filters = [mount.enter_filter(topic_filter) for topic_filter in filters]
         if "client.unsubscribe" in self.points:
             _, changed = self.hooks.run_hooks(
                 "client.unsubscribe", (self.client_of(session), packet.properties), filters

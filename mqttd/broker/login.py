@@ -153,7 +153,7 @@ class Login(Timer):
         broker.metrics.reauthentications += 1
         broker.remember(session, client)
         channel.grants = None
-        broker.revision.revise(session)
+        broker.revision.revise(session, client)
         self.module = result.module
         self.expire(result.expires_at)
         self._send(reasons.SUCCESS, result.data)

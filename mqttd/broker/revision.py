@@ -86,7 +86,7 @@ class Revision:
             now = self._filters[at:]
             del self._filters[at:]
             left -= len(now)
-            self._revoked += self._no_longer(session, now)
+            self._revoked += self._no_longer(session, now, self.broker.client_of(session))
             if not self._filters:
                 self._session = None
                 self._end(session, self._revoked)
@@ -99,11 +99,11 @@ class Revision:
 
     # -- subscriptions -------------------------------------------------------------------------
 
-    def revise(self, session: Session) -> int:
-        """Look at one session at once; returns how many of its subscriptions ended."""
+    def revise(self, session: Session, client: ClientInfo) -> int:
+        """Look at one session of `client` at once; returns how many subscriptions ended."""
         if session.subscriptions is None:
             return 0
-        revoked = self._no_longer(session, list(session.subscriptions))
+        revoked = self._no_longer(session, list(session.subscriptions), client)
         self._end(session, revoked)
         return len(revoked)
 
@@ -119,12 +119,11 @@ class Revision:
             or before.attributes != client.attributes
             or before.cert_common_name != client.cert_common_name
         ):
-            self.revise(session)
+            self.revise(session, client)
 
-    def _no_longer(self, session: Session, filters: list[str]) -> list[str]:
+    def _no_longer(self, session: Session, filters: list[str], client: ClientInfo) -> list[str]:
         """Those of these subscriptions that the client would not get now."""
         broker = self.broker
-        client = broker.client_of(session)
         revoked: list[str] = []
         for full_filter in filters:
             options = (session.subscriptions or {}).get(full_filter)
