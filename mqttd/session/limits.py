@@ -133,12 +133,15 @@ class Intake(Timer):
             self.held = data
             return
         self._fill(channel.node.now)
-        end = self._admit(data)
-        if end < len(data):
-            self.held = data[end:]
-            data = data[:end]
-        if data:
-            channel.packets(data)
+        if self._plenty(len(data)):
+            self._pass(channel, data)
+        else:
+            end = self._admit(data)
+            if end < len(data):
+                self.held = data[end:]
+                data = data[:end]
+            if data:
+                channel.packets(data)
         wait = self._wait()
         if channel.state == _CLOSED:
             self.held = b""
@@ -199,6 +202,37 @@ class Intake(Timer):
             longest = max(longest, bucket.wait())
         return longest
 
+    def _plenty(self, size: int) -> bool:
+        """Whether the buckets hold enough for so many bytes, whatever they are."""
+        for bucket in self.by_bytes:
+            if bucket.level <= size:
+                return False
+        for bucket in self.by_messages:
+            if bucket.level * 4.0 <= size:  # no PUBLISH is shorter than four bytes
+                return False
+        return True
+
+    def _pass(self, channel: Channel, data: bytes) -> None:
+        """Pass everything on without looking at it; what was in it is paid for afterwards."""
+        metrics = channel.node.metrics
+        before = (
+            metrics.messages_received_qos0
+            + metrics.messages_received_qos1
+            + metrics.messages_received_qos2
+        )
+        channel.packets(data)
+        after = (
+            metrics.messages_received_qos0
+            + metrics.messages_received_qos1
+            + metrics.messages_received_qos2
+        )
+        rest = channel.rest
+        size = len(data) if rest is None else len(data) - len(rest)
+        for bucket in self.by_bytes:
+            bucket.level -= size
+        for bucket in self.by_messages:
+            bucket.level -= after - before
+
     def _admit(self, data: bytes) -> int:
         """How many of these bytes may pass: whole packets, and at the end the start of one.
 
@@ -250,6 +284,10 @@ class PacedEdge(Edge):
             return
         node = channel.node
         level = self.bucket.fill(node.now)
+        if level >= channel.out_bytes:
+            self.bucket.level -= channel.out_bytes
+            self.inner.flush(channel)
+            return
         if level > 0.0:
             count = 0
             size = 0
