@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import subprocess
 import sys
 import threading
@@ -134,3 +136,60 @@ def test_they_work_together_in_a_real_broker(tmp_path: Path, server: HttpServer)
     finally:
         broker.stop()
     assert "Traceback" not in broker.output
+
+
+def test_topics_are_rewritten_and_clients_subscribed_and_prometheus_tells_of_it(
+    tmp_path: Path,
+) -> None:
+    broker = start_broker(
+        tmp_path,
+        plugins={"load": ["rewrite", "auto_subscribe", "prometheus"]},
+        sys={"interval": "1s"},
+        files={
+            "plugins/rewrite.conf": (
+                '[[rules]]\nfrom = "old/+/data/#"\nto = "new/$2/of/$1"\n[mqttd]\nerror_limit = 3\n'
+            ),
+            "plugins/auto_subscribe.conf": '[[topics]]\nfilter = "clients/%c/#"\nqos = 1\n',
+        },
+    )
+    try:
+        bob = RawClient(broker.port)
+        bob.connect("bob")
+        bob.subscribe("new/#")
+        alice = RawClient(broker.port)
+        alice.connect("alice")
+        alice.publish("old/7/data/a/b", b"x", 1)
+        got = bob.wait_for(mq.PUBLISH, DEADLINE, topic="new/a/b/of/7")
+        assert got.payload == b"x"
+        # Nobody has subscribed to this but the plugin, for bob and with QoS 1.
+        alice.publish("clients/bob/hello", b"y", 1)
+        got = bob.wait_for(mq.PUBLISH, DEADLINE, topic="clients/bob/hello")
+        assert (got.payload, got.qos) == (b"y", 1)
+        bob.subscribe("$SYS/broker/plugins/quarantined")
+        bob.wait_for(mq.PUBLISH, DEADLINE, payload=b"0", retain=True)
+
+        text = admin_get(broker, "/api/v1/plugins/prometheus/metrics")
+        assert "\nmqttd_plugin_rewrite_rewritten_total{" in text
+        assert re.search(r"mqttd_plugin_auto_subscribe_subscribed_total\{.*\} 2.0", text), text
+        assert re.search(r'mqttd_plugin_calls_total\{.*plugin="rewrite"\} [1-9]', text), text
+        assert re.search(r'mqttd_plugin_quarantined\{.*plugin="rewrite"\} 0', text), text
+        assert re.search(r"mqttd_alarms\{.*\} 0", text), text
+        assert "process_cpu_seconds_total" in text
+        info = json.loads(admin_get(broker, "/api/v1/plugins/rewrite"))
+        assert info["budget"]["limits"]["error_limit"] == 3  # what its operator says
+    finally:
+        broker.stop()
+    assert "Traceback" not in broker.output
+
+
+def admin_get(broker: Broker, path: str) -> str:
+    """What the administration socket answers, over HTTP."""
+    assert broker.directory is not None
+    with socket.socket(socket.AF_UNIX) as api:
+        api.settimeout(DEADLINE)
+        api.connect(str(broker.directory / "data/mqttd.sock"))
+        api.sendall(f"GET {path} HTTP/1.0\r\nHost: mqttd\r\n\r\n".encode())
+        with api.makefile("rb") as answer:
+            head, _, body = answer.read().partition(b"\r\n\r\n")
+    assert b" 200 " in head.splitlines()[0], head
+    return body.decode()
