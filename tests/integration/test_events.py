@@ -160,7 +160,10 @@ def pulled(tmp_path: Path) -> Iterator[tuple[Path, int, Broker]]:
         one.start()
         until(lambda: len(one.acknowledged) >= 500, "nothing is acknowledged")
         one.stop()
-        until(lambda: everything(tmp_path)[-1].event == "session.terminated", "the log has no end")
+        until(
+            lambda: [e.event for e in everything(tmp_path)[-1:]] == ["session.terminated"],
+            "the log has no end",
+        )
         yield tmp_path, port, broker
     finally:
         broker.stop()
