@@ -56,6 +56,7 @@ from mqttd.codec.topic import validate_topic_name
 from mqttd.session.aliases import Aliases
 from mqttd.session.limits import Intake
 from mqttd.session.message import RELEASED, Delivery, Message
+from mqttd.session.mount import Mount
 from mqttd.session.node import Edge, Node
 from mqttd.session.route import QOS_MASK, Grant
 from mqttd.session.wheel import Timer
@@ -115,6 +116,7 @@ class Channel(Timer):
         "last",
         "limit",
         "listener",
+        "mount",
         "need",
         "node",
         "out",
@@ -162,8 +164,8 @@ class Channel(Timer):
         self.paused: bool = False
         #: Something waits for the output to empty: call `drained`.
         self.thirsty: bool = False
-        #: Deliveries go one by one: the client allows topic aliases (`shorten`), or queued QoS 0
-        #: messages go first.
+        #: Deliveries go one by one: the client allows topic aliases (`shorten`), its names are
+        #: mounted, or queued QoS 0 messages go first.
         self.special: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
@@ -176,6 +178,8 @@ class Channel(Timer):
         self.keepalive: int = 0
         self.grants: dict[bytes, Grant] | None = None
         self.aliases: Aliases | None = None
+        #: The prefix of every topic name and filter of this client.
+        self.mount: Mount | None = None
         self.close_reason: str = ""
         #: The largest packet taken once the connection is open.
         self.largest: int = 0
@@ -507,7 +511,7 @@ class Channel(Timer):
                     options = route.options
                     session_self = self.session
                     source = session_self.client_id if session_self is not None else ""
-                    if v5 or b0 & 8 or len(sessions) > 1:
+                    if v5 or grant.rewrite or b0 & 8 or len(sessions) > 1:
                         self._spread(grant, data, pos, p, topic_end, body, end, source)
                     else:
                         session = sessions[0]
@@ -625,6 +629,12 @@ class Channel(Timer):
             if not raw:
                 raise ProtocolViolation("empty topic name without a topic alias")
         topic = self._topic(raw)
+        mount = self.mount
+        if mount is not None:
+            topic = mount.enter(topic)
+            raw = mount.raw + raw
+            mount.enter_properties(properties)
+            rewrite = True
         grant = node.grant(self, topic, qos, retain)
         grant.head = len(raw).to_bytes(2, "big") + raw
         grant.rewrite = rewrite
@@ -844,6 +854,9 @@ class Channel(Timer):
         if not raw:
             raise ProtocolViolation("empty topic name without a topic alias")
         topic = self._topic(raw)
+        if self.mount is not None:
+            topic = self.mount.enter(topic)
+            self.mount.enter_properties(properties)
         if qos == 0:
             metrics.messages_received_qos0 += 1
         elif qos == 1:
@@ -854,7 +867,7 @@ class Channel(Timer):
         if grant is None:
             grant = node.grant(self, topic, qos, packet.retain)
         if not grant.allowed:
-            packet.topic = topic  # for a topic alias
+            packet.topic = topic  # for a topic alias, a mountpoint
             self._deny(packet)
             return
         if qos == 2 and not self._record_qos2(packet.packet_id):
@@ -1106,7 +1119,7 @@ class Channel(Timer):
             alias_maximum = _int(connect.properties, prop.TOPIC_ALIAS_MAXIMUM)
             if alias_maximum:
                 self.aliases = Aliases(alias_maximum)
-                self.special = True
+        self.special = self.apart()
         if self.v5:
             self.send(serialize(Connack(session_present, 0, properties), 5))
         else:
@@ -1154,8 +1167,10 @@ class Channel(Timer):
             session.will = None
         self.end("client disconnected")
 
-    def aliased(self) -> bool:
-        """Whether the client allows topic aliases."""
+    def apart(self) -> bool:
+        """Whether this client's bytes differ: it allows topic aliases, or its names are mounted."""
+        if self.mount is not None:
+            return True
         return self.aliases is not None and self.aliases.outgoing_maximum > 0
 
     def shorten(self, wire: bytes, largest: int) -> bytes:
@@ -1186,7 +1201,7 @@ class Channel(Timer):
             self.node.metrics.connect_timeouts += 1
             self.close(reasons.KEEP_ALIVE_TIMEOUT, "no CONNECT in time")
         elif self.state == OPEN and self.keepalive:
-            if self.paused:
+            if self.paused and not self.blocked:
                 self.last = now  # it is we who do not read
             if now - self.last >= self.keepalive:
                 self.node.metrics.keepalive_timeouts += 1
@@ -1244,6 +1259,7 @@ class Channel(Timer):
         self.rest = None
         self.grants = None
         self.aliases = None
+        self.mount = None
         self.io = None
 
     def info(self) -> dict[str, object]:
