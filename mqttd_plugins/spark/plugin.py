@@ -177,7 +177,11 @@ class SparkPlugin:
         if message.qos and log is not None and self._exporter.wants_topic(message.topic):
             if log.failing or log.full:
                 return STOP(_QUOTA_EXCEEDED)
-        self._exporter.message_publish(message)
+        try:
+            self._exporter.message_publish(message)
+        except Exception:
+            self._handle.log.failure("an event could not be exported")
+            return STOP(_QUOTA_EXCEEDED) if message.qos else None
         return None
 
     def _hold(self, release: Callable[[], None]) -> None:
@@ -185,5 +189,8 @@ class SparkPlugin:
         log = self.log
         if log is None:
             release()
+        elif self._handle.budget.shut:
+            # In quarantine events pass this plugin by: what is not logged is not acknowledged.
+            self._handle.alarm("quarantine", "no acknowledgements: events are not exported")
         else:
             log.when_written(log.next, release)

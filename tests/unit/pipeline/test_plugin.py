@@ -426,3 +426,25 @@ def test_who_and_what_was_refused_is_told(node: Node) -> None:
         ("client.authorize", "alice", "secret/#", 1, "subscribe"),
         ("client.authenticate", "mallory", None, None, "Bad User Name or Password"),
     ]
+
+
+def test_what_cannot_be_exported_is_not_acknowledged(node: Node) -> None:
+    node.export(events=["message.publish"], acked_means_logged=True)
+    alice = node.connect("alice")
+    exporter = node.loaded.plugin._exporter
+
+    def broken(message: Any) -> None:
+        raise ValueError("broken")
+
+    exporter.message_publish = broken
+    alice.send(Publish("a", b"1", 1, packet_id=1))
+    node.until(lambda: answers(alice))
+    assert [one.reason_code for one in alice.received[1:]] == [0x97]
+    budget = node.loaded.handle.budget
+    for _ in range(budget.error_limit):
+        budget.failed("raised", "a test", node.clock.seconds())
+    assert budget.shut
+    alice.send(Publish("a", b"2", 1, packet_id=2))
+    node.advance(1.0)
+    assert answers(alice) == [1] and "quarantine" in node.loaded.alarms
+    budget.readmit()
