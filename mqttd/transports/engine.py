@@ -244,9 +244,10 @@ class Engine(Edge):
             node.metrics.connections_accepted += 1
             channel = Channel(node, self, fd, port.name)
             self.channels[fd] = channel
-            if port.first_byte_timeout:
+            first = port.first_byte_timeout
+            if first and first < node.connect_timeout(port.name):
                 channel.need = -1
-                node.wheel.schedule(channel, node.now + port.first_byte_timeout)
+                node.wheel.schedule(channel, node.now + first)
             if isinstance(address, tuple):
                 self.fresh[fd] = (address[0], address[1])
             self.epoll.register(fd, _IN)

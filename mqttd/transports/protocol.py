@@ -70,10 +70,10 @@ class MqttProtocol(Protocol):
         factory.broker.now = factory.milliseconds()
         channel = Channel(factory.broker, edge, -1, factory.name)
         self.channel = edge.channel = channel
-        if factory.first_byte_timeout:
+        first = factory.first_byte_timeout
+        if first and first < factory.broker.connect_timeout(factory.name):
             channel.need = -1
-            at = factory.broker.now + factory.first_byte_timeout
-            factory.broker.wheel.schedule(channel, at)
+            factory.broker.wheel.schedule(channel, factory.broker.now + first)
         factory.broker.metrics.connections_accepted += 1
         factory.open.add(self)
         self.transport.registerProducer(edge, True)  # type: ignore[union-attr]
