@@ -33,6 +33,7 @@ HOT = [
     "mqttd/session/limits.py",
     "mqttd/session/message.py",
     "mqttd/session/metrics.py",
+    "mqttd/session/mount.py",
     "mqttd/session/mqueue.py",
     "mqttd/session/node.py",
     "mqttd/session/route.py",

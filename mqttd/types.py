@@ -61,6 +61,9 @@ class ClientInfo:
     common name, the whole subject (``"CN=a,O=b"``, RFC 4514) and the subject alternative names
     (``"DNS:a.example"``, ``"URI:..."``, ``"email:..."``, ``"IP:..."``).  ``cert_subject`` is None
     without a certificate.
+
+    ``mountpoint`` stands before all its topic names and filters (empty: none); hooks, rules and
+    stores see the full names.
     """
 
     client_id: str
@@ -77,6 +80,7 @@ class ClientInfo:
     acl: object | None = None
     cert_subject: str | None = None
     cert_sans: tuple[str, ...] = ()
+    mountpoint: str = ""
 
 
 @dataclass(slots=True)

@@ -288,6 +288,19 @@ class Listener(Struct, frozen=True, kw_only=True):
             pattern=r"^[^\0]*$",
         ),
     ] = ""
+    mountpoint: Annotated[
+        str,
+        _plain(
+            "Prefix of every topic name and filter of the clients here, put on and taken off by the"
+            " broker, such as `dev/%c/`: `%c` is the client id, `%u` the user name, at most one in"
+            " a level, and a client whose value has `/`, `+` or `#` in it is refused; access rules"
+            " see the full names; empty: none.",
+            "listener",
+            reload=False,
+            pattern=r"^(?!\$)([^/+#%\0]*(%[cu][^/+#%\0]*)?/)*\Z",
+            expects='levels that each end with "/", without wildcards, such as "dev/%c/"',
+        ),
+    ] = ""
 
 
 class SocketListener(Listener, frozen=True, kw_only=True):

@@ -180,14 +180,17 @@ class Session(Timer):
         if delivery.expires_at or delivery.v5 != self.v5:
             delivery = delivery.fresh(self.v5, self.node.now)
             inflight[packet_id] = delivery
-        if len(delivery.wire) > self.max_packet:
+        wire = delivery.packet(packet_id, True)
+        if channel.mount is not None:
+            wire = channel.mount.leave(wire, self.v5)
+        if not wire or len(wire) > self.max_packet:
             del inflight[packet_id]
-            self._drop(delivery, "too_large")
+            self._drop(delivery, "too_large" if wire else "denied")
             return False
         metrics = self.node.metrics
         metrics.messages_retransmitted += 1
         metrics.messages_sent += 1
-        channel.send(delivery.packet(packet_id, True))
+        channel.send(wire)
         return True
 
     def _resend_more(self, channel: Channel) -> bool:
@@ -230,7 +233,10 @@ class Session(Timer):
                     if delivery is RELEASED:
                         channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
                     else:
-                        channel.send(delivery.packet(packet_id, True))
+                        wire = delivery.packet(packet_id, True)
+                        if channel.mount is not None:
+                            wire = channel.mount.leave(wire, self.v5)
+                        channel.send(wire)
             self.retry_marks = list(inflight)
         self._expire_awaiting_rel(now)
         self.node.wheel.schedule(self, now + retry)
@@ -288,8 +294,10 @@ class Session(Timer):
             return
         delivery = delivery.fresh(self.v5, node.now)
         wire = delivery.wire
-        if len(wire) > self.max_packet:
-            self._drop(delivery, "too_large")
+        if channel.mount is not None:
+            wire = channel.mount.leave(wire, self.v5)
+        if not wire or len(wire) > self.max_packet:
+            self._drop(delivery, "too_large" if wire else "denied")
             return
         if channel.special:
             wire = channel.shorten(wire, self.max_packet)
@@ -332,8 +340,10 @@ class Session(Timer):
                 return
             delivery = delivery.fresh(self.v5, node.now)
         wire = delivery.wire
-        if len(wire) > self.max_packet:
-            self._drop(delivery, "too_large")
+        if channel.mount is not None:
+            wire = channel.mount.leave(wire, self.v5)
+        if not wire or len(wire) > self.max_packet:
+            self._drop(delivery, "too_large" if wire else "denied")
             return
         if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
             self._drop(delivery, "slow_consumer")
@@ -389,7 +399,7 @@ class Session(Timer):
                 delivery = mqueue.peek()
                 if delivery is None:
                     self.mqueue = None
-                    channel.special = channel.aliased()
+                    channel.special = channel.apart()
                     break
                 if delivery.expires_at and delivery.expires_at <= now:
                     mqueue.pop()
@@ -491,6 +501,8 @@ class Session(Timer):
             metrics.dropped_slow_consumer += 1
         elif reason == "offline_qos0":
             metrics.dropped_offline_qos0 += 1
+        elif reason == "denied":
+            metrics.dropped_denied += 1
         else:
             metrics.dropped_session_ended += 1
         self.node.dropped(self, delivery, reason)

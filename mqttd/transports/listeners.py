@@ -234,6 +234,8 @@ class Door:
         versions = frozenset(_VERSIONS[text] for text in self.settings.protocol_versions)
         if versions != frozenset(_VERSIONS.values()):
             self.doors.broker.versions[self.id] = versions
+        if self.settings.mountpoint:
+            self.doors.broker.mounts[self.id] = self.settings.mountpoint
         most = self._limit()
         bound, self._socket = self._socket, None
         self.running = True
