@@ -16,7 +16,7 @@ from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.client import Address, Client
 from mqttd.pipeline.spark.sink import SinkError, _Staged
-from tests.integration.test_events import everything, start, until
+from tests.integration.test_events import everything, start
 
 LONG = os.environ.get("MQTTD_LONG") == "1"
 
@@ -30,6 +30,10 @@ def rows(begin: int, count: int) -> bytes:
 
 def logged(path: Path) -> Counter[bytes]:
     return Counter(event.payload for event in everything(path) if event.event == "message.publish")
+
+
+def size(path: Path) -> int:
+    return sum(one.stat().st_size for one in (path / "data/events").glob("*/*.events"))
 
 
 @pytest.mark.timeout(600 if LONG else 120)
@@ -54,6 +58,7 @@ def test_killed_between_stage_and_release_and_in_the_middle_of_batches(tmp_path:
             broker.stop(hard=True)  # staged, not released
             broker = start(tmp_path, 'events = ["message.publish"]\n')
             before = sum(logged(tmp_path).values())
+            began = size(tmp_path)
             text = json.dumps(stages).encode()
 
             def release(port: int = broker.port, text: bytes = text, batch: int = batch) -> None:
@@ -65,10 +70,11 @@ def test_killed_between_stage_and_release_and_in_the_middle_of_batches(tmp_path:
 
             driver = threading.Thread(target=release)
             driver.start()
-            until(
-                lambda before=before: sum(logged(tmp_path).values()) > before, "nothing is logged"
-            )
-            time.sleep(chance.random() * 0.2)
+            end = time.monotonic() + 60
+            while size(tmp_path) <= began:
+                assert time.monotonic() < end, "nothing is logged"
+                time.sleep(0.001)
+            time.sleep(chance.random() * 0.05)
             broker.stop(hard=True)  # released, perhaps not published to the end
             driver.join(60)
             broken_off += before < sum(logged(tmp_path).values()) < sum(wanted.values())
