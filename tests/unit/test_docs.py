@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import re
 import runpy
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,8 @@ EXAMPLES = sorted(
     if path.is_file() and "__pycache__" not in path.parts
 )
 PAGES = sorted(DOCS.rglob("*.md"))
+#: What is read before the documentation is.
+FRONT = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -66,7 +69,7 @@ def anchors(page: Path) -> set[str]:
 # -- links
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for link in links(page):
         file, _, fragment = link.partition("#")
@@ -77,19 +80,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert fragment in anchors(target), f"{name(page)}: {link} has no such heading"
 
 
-def test_every_page_is_reached_from_the_index() -> None:
-    """Reference pages may come in by the folder; all others are linked from page to page."""
-    reached = {DOCS / "index.md"}
-    todo = [DOCS / "index.md"]
-    while todo:
-        page = todo.pop()
-        for link in links(page):
-            target = (page.parent / link.partition("#")[0]).resolve()
-            if target.suffix == ".md" and target not in reached:
-                reached.add(target)
-                todo.append(target)
-    lost = [name(page) for page in PAGES
-            if page not in reached and page.parent != DOCS / "reference"]  # fmt: skip
+def test_the_index_links_every_page() -> None:
+    index = DOCS / "index.md"
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in links(index)}
+    lost = [name(page) for page in PAGES if page != index and page not in linked]
     assert not lost, f"link these from docs/index.md: {lost}"
 
 
@@ -193,3 +187,17 @@ def test_the_check_tells_a_stale_page(
     assert "docs/reference/hooks.md is out of date" in capsys.readouterr().out
     assert GENERATE.main([]) == 0
     assert GENERATE.main(["--check"]) == 0
+
+
+# -- changes
+
+
+def test_every_change_is_one_sentence_of_a_known_kind() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]
+    kinds = {kind["directory"] for kind in settings["type"]}
+    for fragment in (ROOT / "changelog.d").glob("*.md"):
+        if fragment.name == "README.md":
+            continue
+        assert fragment.name.split(".")[1] in kinds, f"{fragment.name}: its kind is none of {kinds}"
+        lines = fragment.read_text("utf-8").splitlines()
+        assert len(lines) == 1 and lines[0][0] != "-", f"{fragment.name}: not one line of text"
