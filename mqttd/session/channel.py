@@ -1196,10 +1196,10 @@ class Channel(Timer):
                     return
                 if self.need < 0:
                     self.node.metrics.first_byte_timeouts += 1
-                    self.close(reasons.KEEP_ALIVE_TIMEOUT, "not a byte in time")
+                    self._too_late("not a byte in time")
                     return
             self.node.metrics.connect_timeouts += 1
-            self.close(reasons.KEEP_ALIVE_TIMEOUT, "no CONNECT in time")
+            self._too_late("no CONNECT in time")
         elif self.state == OPEN and self.keepalive:
             if self.paused and not self.blocked:
                 self.last = now  # it is we who do not read
@@ -1208,6 +1208,10 @@ class Channel(Timer):
                 self.close(reasons.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
             else:
                 self.node.wheel.schedule(self, self.last + self.keepalive)
+
+    def _too_late(self, reason: str) -> None:
+        self.node.refused(self, reason)
+        self.close(reasons.KEEP_ALIVE_TIMEOUT, reason)
 
     def fail(self, error: MqttError, packet_type: int) -> None:
         """The peer broke the rules: log, answer as its version allows, close."""

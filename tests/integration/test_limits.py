@@ -132,6 +132,7 @@ def test_a_connection_without_a_byte_is_closed_early(
     begun.send(mq.connect("begun", mq.V5)[:1])
     assert silent.receive() is None
     assert metric("first_byte_timeouts") == 1
+    wait_until(lambda: "reason='not a byte in time'" in broker.output)
     begun.send(mq.connect("begun", mq.V5)[1:])
     begun.expect(mq.CONNACK, reason=0)
     begun.drop()
