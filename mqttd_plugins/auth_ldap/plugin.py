@@ -18,6 +18,7 @@ from __future__ import annotations
 import ssl
 import unicodedata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import ceil
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -347,7 +348,8 @@ class AuthLdap:
             if bind and not connection.bind():
                 raise LDAPException(f"bind_dn: {connection.result['description']}")
         except BaseException:
-            connection.unbind()
+            with suppress(Exception):
+                connection.unbind()
             raise
         return connection
 

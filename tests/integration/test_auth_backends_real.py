@@ -28,11 +28,17 @@ import bcrypt
 import paho.mqtt.client as paho
 import pytest
 from argon2 import PasswordHasher
+from cryptography import x509
+from ldap3.core.exceptions import LDAPException
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from mqttd.types import AuthOk
+from mqttd_plugins.auth_ldap.plugin import AuthLdap
+from mqttd_plugins.auth_ldap.plugin import Settings as LdapSettings
 from tests.support import packets as mq
 from tests.support import servers
+from tests.support.authenticating import Asked
 from tests.support.broker import Broker, start_broker
 from tests.support.certificates import Authority
 from tests.support.client import RawClient
@@ -144,6 +150,10 @@ class World:
     folder: Path
     doors: dict[str, Door]
 
+    def file(self, name: str) -> str:
+        """One of the directory's files."""
+        return str(self.folder / "ldap" / name)
+
     def port(self, listener: str) -> int:
         """Where a listener of the broker is."""
         return self.doors[f"tcp:{listener}"].port
@@ -153,7 +163,8 @@ def start_servers(base: Path, authority: Authority) -> dict[str, Server]:
     ldap = base / "ldap"
     ldap.mkdir()
     authority.write(ldap)
-    authority.server("localhost").write(ldap, "server")
+    # Not for 127.0.0.1, where it is reached too.
+    authority.issue("localhost", [x509.DNSName("localhost")], True).write(ldap, "server")
     users = [
         {"username": name, "password_hash": pbkdf2(password), "salt": "pepper",
          "is_superuser": name == "root"}
@@ -409,6 +420,38 @@ def test_whoever_is_the_same_to_the_back_end_is_the_same_to_the_broker(
         assert alice.publish(f"up/{spelling}/x") == 0x87
     finally:
         alice.close()
+
+
+def ldap(world: World, **config: Any) -> Asked:
+    """The plugin with another configuration, asked without a broker."""
+    port = world.servers["ldap"].port
+    base = {"url": f"ldap://localhost:{port}", "starttls": True, "ca_file": world.file("ca.crt")}
+    dn = f"uid=${{username}},ou=people,{SUFFIX}"
+    return Asked(AuthLdap(), LdapSettings(**{**base, "user_dn": dn, **config}))
+
+
+def test_a_directory_can_be_asked_without_a_search(world: World) -> None:
+    asking = ldap(world)
+    assert asking("Alice", b"alice's") == AuthOk(username="alice")
+    for username, password in ATTEMPTS:
+        secret = None if password is None else password.encode()
+        assert not isinstance(asking(username, secret), AuthOk), (username, password)
+
+
+def test_a_directory_that_cannot_show_its_certificate_gets_no_password(world: World) -> None:
+    Authority().write(world.folder / "other")
+    port = world.servers["ldap"].port
+    ldaps = int(Path(world.file("ldaps")).read_text())
+    for starttls, scheme, where in ((True, "ldap", port), (False, "ldaps", ldaps)):
+        url = {"url": f"{scheme}://localhost:{where}", "starttls": starttls}
+        assert isinstance(ldap(world, **url)("alice", b"alice's"), AuthOk)
+        by_address = {**url, "url": f"{scheme}://127.0.0.1:{where}"}
+        others = str(world.folder / "other/ca.crt")
+        for config in ({**url, "ca_file": others}, {**url, "ca_file": ""}, by_address):
+            with pytest.raises(LDAPException, match="(?i)certificate|wrap"):
+                ldap(world, **config)("alice", b"alice's")
+    plain = ldap(world, url=f"ldap://127.0.0.1:{port}", starttls=False)
+    assert isinstance(plain("alice", b"alice's"), AuthOk)
 
 
 @pytest.mark.parametrize("username", ["garbage", "large", "moved", "hang"])

@@ -238,11 +238,16 @@ def redis(folder: Path, password: str, commands: Sequence[Sequence[str]]) -> Ser
 
 
 def slapd(folder: Path, suffix: str, root_password: str, ldif: str) -> Server:
-    """OpenLDAP with the entries of `ldif`; StartTLS with server.crt, server.key of `folder`."""
+    """OpenLDAP with the entries of `ldif`; TLS with server.crt, server.key of `folder`.
+
+    It speaks StartTLS at its port, and LDAPS at the one written in the file `ldaps`.
+    """
     import ldap3
 
     data, port = folder / "data", free_port()
     data.mkdir()
+    encrypted = free_port()
+    (folder / "ldaps").write_text(str(encrypted))
     modules = next(iter(glob.glob("/usr/lib*/ldap") + glob.glob("/usr/lib/*/ldap")), "")
     config = folder / "slapd.conf"
     schemas = "".join(
@@ -270,7 +275,9 @@ def slapd(folder: Path, suffix: str, root_password: str, ldif: str) -> Server:
 
     return start(
         "slapd", port, folder,
-        [path, "-h", f"ldap://127.0.0.1:{port}", "-f", config, "-d", "0"], ready,
+        [path, "-h", f"ldap://127.0.0.1:{port} ldaps://127.0.0.1:{encrypted}", "-f", config,
+         "-d", "0"],
+        ready,
     )  # fmt: skip
 
 
