@@ -344,7 +344,9 @@ class PluginHandle:
         """See `IPluginHandle.in_thread`."""
         self._check()
         if self._threads is None:
-            self._threads = Threads(f"plugin {self.name}", self._host.reactor)
+            self._threads = Threads(
+                f"plugin {self.name}", self._host.reactor, most_waiting=self.budget.queue
+            )
         return self._threads.call(f, args)
 
     # -- messages --------------------------------------------------------------------------------
