@@ -9,9 +9,11 @@ notebook's environment makes no difference.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -19,6 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 __all__ = ["NoJava", "check_java", "register", "session"]
+
+#: The oldest Java that Spark 4 runs on.
+JAVA: Final = 17
 
 #: What the executors need of the package.
 PARTS: Final = ("__init__.py", "_pure.py", "codec", "pipeline")
@@ -29,14 +34,22 @@ class NoJava(RuntimeError):
 
 
 def check_java() -> None:
-    """Raise NoJava unless a `java` can be found."""
+    """Raise NoJava unless there is a `java` that Spark runs on."""
     home = os.environ.get("JAVA_HOME")
-    if home and os.access(os.path.join(home, "bin", "java"), os.X_OK):
-        return
-    if shutil.which("java") is None:
+    java: str | None = os.path.join(home, "bin", "java") if home else None
+    if java is None or not os.access(java, os.X_OK):
+        java = shutil.which("java")
+    if java is None:
         raise NoJava(
             "Spark needs Java 17: install it (Debian: apt install default-jre-headless) or set"
             " JAVA_HOME"
+        )
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace")
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    if found is not None and int(found[1]) < JAVA:
+        raise NoJava(
+            f"Spark needs Java {JAVA} or later, and {java} is Java {found[1]}: install it (Debian:"
+            " apt install default-jre-headless) or set JAVA_HOME"
         )
 
 
@@ -101,8 +114,9 @@ def register(spark: Any) -> Any:
     return spark
 
 
+@functools.cache
 def _archive(package: Path) -> str:
-    """A zip of what executors need; if the package is in one already, that."""
+    """A zip of what executors need, made once; if the package is in one already, that."""
     inside = package.parent
     if inside.is_file():
         return str(inside)

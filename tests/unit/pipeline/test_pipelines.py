@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ from mqttd.pipeline.spark.pipelines import NAMES
 from mqttd.pipeline.spark.pipelines.anomalies import Limits, flags_of
 from mqttd.pipeline.spark.pipelines.command import main
 from mqttd.pipeline.spark.pipelines.sessions import sessions_of
+from mqttd.pipeline.spark.sessions import NoJava, check_java
 
 S = 1_000_000
 NEW_CLIENT = (0, 0, 0, 0, 0, 0.0, 0.0, 0)
@@ -98,3 +100,23 @@ def test_without_java_one_sentence_says_what_to_install(
         "mqttd rates: Spark needs Java 17: install it (Debian: apt install"
         " default-jre-headless) or set JAVA_HOME\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [('openjdk version "11.0.2" 2019', "is Java 11"), ('java version "1.8.0_292"', "is Java 8"),
+     ('openjdk version "17.0.15" 2025', None), ('openjdk version "21" 2023', None)],
+)  # fmt: skip
+def test_an_old_java_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, told: str | None
+) -> None:
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if told is None:
+        check_java()
+    else:
+        with pytest.raises(NoJava, match=told):
+            check_java()
