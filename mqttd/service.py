@@ -40,7 +40,7 @@ from mqttd.broker.flapping import Flapping
 from mqttd.broker.hooks import Callback, Hooks, where
 from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
-from mqttd.config.schema import Config
+from mqttd.config.schema import Config, SslListener
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.overload import Overload
@@ -52,6 +52,7 @@ from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import ListenError, Listeners
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.stalled import Stalled
+from mqttd.transports.tls import Tls, TlsError
 from mqttd.types import Action, ClientInfo, PluginError
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
@@ -62,6 +63,30 @@ FD_RESERVE = 256
 
 class StartError(Exception):
     """The broker cannot start; the message says why and what to do."""
+
+
+def why(error: Exception) -> str:
+    """What an operator reads of it."""
+    if isinstance(error, ConfigError):
+        return f"the configuration has mistakes:\n{error}"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def check(config: Config) -> None:
+    """Read the files that a start reads, and start nothing; raises what is wrong with one."""
+    AccessControl(config)
+    for own in configs_by_listener(config).values():
+        AccessControl(own)
+    for kind, names in config.listener.items():
+        for name, settings in names.items():
+            if isinstance(settings, SslListener):
+                try:
+                    Tls(settings)
+                except TlsError as error:
+                    raise StartError(f"listener.{kind}.{name}: {error}") from None
+    Plugins(config, Host(None, None)).check()
 
 
 def version_text() -> str:
@@ -86,12 +111,10 @@ class Options(usage.Options):
         try:
             self.configuration = load(self["config"], os.environ)
             if self["check-config"]:
-                AccessControl(self.configuration)
-                Plugins(self.configuration, Host(None, None)).check()
-        except ConfigError as error:
-            raise usage.UsageError(f"the configuration has mistakes:\n{error}") from None
+                check(self.configuration)
         except Exception as error:
-            raise usage.UsageError(str(error)) from None
+            # A UsageError would print the options first: the mistake is in a file.
+            raise SystemExit(f"mqttd cannot start: {why(error)}") from None
         if self["check-config"]:
             print(f"{self['config'] or 'defaults'}: ok")
             sys.exit(0)
@@ -109,7 +132,7 @@ def makeService(options: Options) -> MqttdService:
         return service
     except Exception as error:
         # twistd would print a traceback; the operator needs the one line.
-        raise SystemExit(f"mqttd cannot start: {error}") from None
+        raise SystemExit(f"mqttd cannot start: {why(error)}") from None
 
 
 def settings_of(config: Config) -> Settings:

@@ -1,0 +1,69 @@
+"""What an operator reads of a mistake: the file, what is wrong, nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqttd.service import Options
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped configuration."""
+    for file in ("mqttd.conf", "acl.conf"):
+        (tmp_path / file).write_text((ROOT / "etc" / file).read_text("utf-8"))
+    monkeypatch.setenv("MQTTD__NODE__DATA_DIR", str(tmp_path / "data"))
+    return tmp_path
+
+
+def check(folder: Path) -> None:
+    Options().parseOptions(["--config", str(folder / "mqttd.conf"), "--check-config"])
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    path = folder / "mqttd.conf"
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("fault", ["key", "rules", "listener's rules", "certificate", "users"])
+def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
+    if fault == "key":
+        change(folder, "#max_qos", "max_quos")
+        lines = (folder / "mqttd.conf").read_text("utf-8").splitlines()
+        number = lines.index("max_quos = 2") + 1
+        told = (
+            "the configuration has mistakes:\n"
+            f"{folder}/mqttd.conf:{number}: mqtt.max_quos: unknown key; "
+            "the nearest known key is mqtt.max_qos"
+        )
+    elif fault == "rules":
+        (folder / "acl.conf").unlink()
+        told = f"{folder}/acl.conf: No such file or directory"
+    elif fault == "listener's rules":
+        change(folder, '#acl_file = ""', 'acl_file = "other.conf"')
+        told = f"{folder}/other.conf: No such file or directory"
+    elif fault == "certificate":
+        change(folder, "#[listener.ssl.default]", "[listener.ssl.default]")
+        told = f"listener.ssl.default: {folder}/certs/server.crt: No such file or directory"
+    else:
+        (folder / "users.conf").mkdir(mode=0o700)
+        told = f"{folder}/users.conf: Is a directory"
+    with pytest.raises(SystemExit) as stopped:
+        check(folder)
+    assert stopped.value.code == f"mqttd cannot start: {told}"
+
+
+def test_the_shipped_configuration_is_sound_and_a_check_makes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        check(folder)
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"{folder / 'mqttd.conf'}: ok\n"
+    assert not (folder / "data").exists()
