@@ -35,7 +35,7 @@ from twisted.web.client import (
 from zope.interface import implementer
 
 from mqttd.interfaces import IPlugin, IPluginHandle
-from mqttd.plugins.backends.asking import Module
+from mqttd.plugins.backends.asking import Module, within
 from mqttd.plugins.backends.rules import acl_text
 from mqttd.plugins.backends.settings import BackendSettings, require_encryption
 from mqttd.plugins.backends.templates import Template
@@ -146,7 +146,7 @@ class AuthHttp:
         answer = self._send(
             config.method.upper(), f"{url}?{query}" if query else url, headers, body
         )
-        answer.addTimeout(config.timeout, self._handle.clock)
+        within(answer, config.timeout, self._handle.clock, self._where)
         return answer.addCallback(
             lambda answered: verdict(answered[0], answered[1], config.unknown)
         )

@@ -22,7 +22,7 @@ from twisted.internet.ssl import Certificate, optionsForClientTLS, trustRootFrom
 from zope.interface import implementer
 
 from mqttd.interfaces import IPlugin, IPluginHandle
-from mqttd.plugins.backends.asking import Found, Judge, Module
+from mqttd.plugins.backends.asking import Found, Judge, Module, within
 from mqttd.plugins.backends.hashes import PasswordHash
 from mqttd.plugins.backends.rules import is_superuser
 from mqttd.plugins.backends.settings import (
@@ -173,7 +173,8 @@ class AuthRedis:
         answer = command.send(self._redis, values)
         if answer is None:
             return None
-        answer.addTimeout(self._config.timeout, self._handle.clock)
+        where = f"{self._config.host}:{self._config.port}"
+        within(answer, self._config.timeout, self._handle.clock, where)
         try:
             return await answer
         except txredisapi.ResponseError as error:

@@ -9,6 +9,6 @@
     sql          all of it for SQL data bases
 
 It is here, and not in one of the plugins, so that a plugin of anybody's may use it: beside
-`mqttd.interfaces` and `mqttd.types`, and with the same promise. (Beside the plugins, in
-``mqttd_plugins``, Twisted would import it in search of declarations.) Nothing here knows the broker.
+`mqttd.interfaces` and `mqttd.types`, and with the same promise. (In ``mqttd_plugins``, beside the
+plugins, Twisted would import it in search of declarations.) Nothing here knows the broker.
 """

@@ -26,7 +26,7 @@ from mqttd.plugins.backends.rules import acl_text
 from mqttd.plugins.backends.templates import values_of
 from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, AuthVerdict, ClientInfo
 
-__all__ = ["Found", "Judge", "Module", "Threaded"]
+__all__ = ["Found", "Judge", "Module", "Threaded", "within"]
 
 #: Threads that a plugin has (see `IPluginHandle.in_thread`).
 THREADS: Final = 4
@@ -36,6 +36,15 @@ _LONGEST: Final = 4096
 _LONGEST_PASSWORD: Final = 16384
 
 _REFUSED: Final = AuthError("bad user name or password")
+
+
+def within(waiting: Deferred[Any], seconds: float, clock: Any, what: str) -> Deferred[Any]:
+    """Give an answer up after `seconds`; TimeoutError names what did not answer."""
+
+    def late(result: object, timeout: float) -> object:
+        raise TimeoutError(f"{what}: no answer within {timeout:g} s")
+
+    return waiting.addTimeout(seconds, clock, late)
 
 
 @dataclass(slots=True)
