@@ -68,7 +68,9 @@ class AccessByListener:
         for access in self._all():
             access.on_change = told
 
-    def register_mod(self, kind: str, name: str, module: Any = None, seq: int | None = None) -> None:
+    def register_mod(
+        self, kind: str, name: str, module: Any = None, seq: int | None = None
+    ) -> None:
         """As `AccessControl.register_mod`, where the chain of a listener names it there too."""
         self.common.register_mod(kind, name, module, seq)
         for access in self._naming(kind, name):
