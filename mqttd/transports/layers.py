@@ -86,9 +86,10 @@ class Stack:
 
     def received(self, data: bytes) -> bytes:
         """Bytes from the socket upwards; `answers` has what goes back at once."""
+        layers = self.layers
         at = 0
-        while at < len(self.layers):
-            layer = self.layers[at]
+        while at < len(layers):
+            layer = layers[at]
             data = layer.received(data)
             if layer.ended and not self.ended:
                 self.ended = layer.ended
@@ -96,7 +97,7 @@ class Stack:
                 known = layer.identity()
                 if known is not None:
                     self.known = known
-                del self.layers[at]
+                del layers[at]
             else:
                 at += 1
             if not data:
@@ -106,8 +107,11 @@ class Stack:
     def answers(self) -> bytes:
         """What the layers themselves have to say, written by those below."""
         said = b""
-        for at in range(len(self.layers) - 1, -1, -1):
-            layer = self.layers[at]
+        layers = self.layers
+        at = len(layers)
+        while at > 0:
+            at -= 1
+            layer = layers[at]
             if said:
                 said = layer.sent(said)
             if layer.answer:
@@ -118,8 +122,11 @@ class Stack:
 
     def sent(self, data: bytes) -> bytes:
         """Bytes of the channel as they go to the socket."""
-        for at in range(len(self.layers) - 1, -1, -1):
-            data = self.layers[at].sent(data)
+        layers = self.layers
+        at = len(layers)
+        while at > 0:
+            at -= 1
+            data = layers[at].sent(data)
         return data
 
     def closing(self) -> bytes:

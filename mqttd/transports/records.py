@@ -3,6 +3,9 @@
 Measured beside the alternatives (docs/design/transports.md): pyOpenSSL on the descriptor needs two
 reads per record, Twisted's own TLS transport three times the CPU. Certificates and what is asked of
 a client live in `mqttd.transports.tls`.
+
+Promise: a chunk that holds one record costs one call of OpenSSL to read it, and no exception; a
+flush costs one to write it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from mqttd.transports.layers import Layer
 
 __all__ = ["TlsLayer"]
 
-_READ: Final = 65536
+#: The most that one read gives: OpenSSL hands out one record at a time.
+_RECORD: Final = 16384
 _HANDSHAKE: Final = 0x16
 
 
@@ -32,6 +36,8 @@ class TlsLayer(Layer):
         self.incoming: Any = ssl.MemoryBIO()
         self.outgoing: Any = ssl.MemoryBIO()
         self.session: Any = context.wrap_bio(self.incoming, self.outgoing, True)
+        #: What `session` passes every call on to, without the detour through Python.
+        self.openssl: Any = getattr(self.session, "_sslobj", None) or self.session
         self.shaking = True
         self.begun: bool = False
         self.known: object | None = None
@@ -45,28 +51,22 @@ class TlsLayer(Layer):
                 self.ended = f"expected TLS, got {seen}"
                 return b""
         self.incoming.write(data)
-        if self.shaking:
-            try:
-                self.session.do_handshake()
-            except ssl.SSLWantReadError:
-                self._take()
-                return b""
-            except (ssl.SSLError, OSError, ValueError) as error:
-                self.ended = f"TLS handshake failed: {_reason(error)}"
-                self._take()
-                return b""
-            self.shaking = False
-            self.known = self.identify(self.session)
+        if self.shaking and not self._shake():
+            return b""
+        openssl = self.openssl
         plain: bytes = b""
+        # A record is larger than what is in it: mostly this is room enough, and soon given back.
+        room = len(data) if len(data) < _RECORD else _RECORD
         try:
             while True:
-                more: bytes = self.session.read(_READ)
+                more: bytes = openssl.read(room)
                 if not more:
                     self.ended = "closed by the client"
                     break
                 plain = plain + more if plain else more
-                if not (self.incoming.pending or self.session.pending()):
+                if not self.incoming.pending and (len(more) < room or not openssl.pending()):
                     break
+                room = _RECORD
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
@@ -76,6 +76,21 @@ class TlsLayer(Layer):
         self._take()
         return plain
 
+    def _shake(self) -> bool:
+        """A step of the handshake; says whether it is done."""
+        try:
+            self.openssl.do_handshake()
+        except ssl.SSLWantReadError:
+            self._take()
+            return False
+        except (ssl.SSLError, OSError, ValueError) as error:
+            self.ended = f"TLS handshake failed: {_reason(error)}"
+            self._take()
+            return False
+        self.shaking = False
+        self.known = self.identify(self.session)
+        return True
+
     def _take(self) -> None:
         if self.outgoing.pending:
             self.answer += self.outgoing.read()
@@ -83,7 +98,7 @@ class TlsLayer(Layer):
     def sent(self, data: bytes) -> bytes:
         """Plain bytes as records."""
         if data:
-            self.session.write(data)
+            self.openssl.write(data)
         records: bytes = self.outgoing.read()
         return records
 
