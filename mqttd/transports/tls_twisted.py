@@ -116,8 +116,8 @@ class _Creator:
 class _Handshakes(TLSMemoryBIOFactory):
     """TLS for a factory, with a bound on handshakes under way.
 
-    At the bound the listening port (`mqtt.port`) is not read from; the few connections that Twisted
-    accepts in one turn may still come on top.
+    At the bound the listening port (`mqtt.port`) is not read from. What Twisted has accepted in the
+    same turn already is not read from either, until it is its turn.
     """
 
     noisy = False
@@ -129,18 +129,36 @@ class _Handshakes(TLSMemoryBIOFactory):
         self.mqtt = mqtt
         self.settings = tls.settings
         self.shaking = 0
+        #: Accepted connections whose handshake has not begun, in order.
+        self.waiting: dict[_Records, None] = {}
 
-    def begins(self) -> None:
+    def begins(self, records: _Records) -> None:
         """One more handshake."""
+        most = self.settings.max_handshakes
+        if self.shaking >= most:
+            self.waiting[records] = None
+            records.wait()
+            return
+        records.go()
         self.shaking += 1
-        if self.shaking == self.settings.max_handshakes and self.mqtt.port is not None:
+        if self.shaking == most and self.mqtt.port is not None:
             self.mqtt.port.stopReading()
 
-    def ends(self) -> None:
+    def ends(self, records: _Records) -> None:
         """One handshake less."""
+        if records in self.waiting:
+            del self.waiting[records]
+            return
+        if self.waiting:
+            following = next(iter(self.waiting))
+            del self.waiting[following]
+            following.go()
+            return
         self.shaking -= 1
-        if self.shaking == self.settings.max_handshakes - 1 and self.mqtt.port is not None:
-            self.mqtt.port.startReading()
+        mqtt = self.mqtt
+        if self.shaking == self.settings.max_handshakes - 1 and mqtt.port is not None:
+            if not mqtt.paused and getattr(mqtt.port, "connected", True):
+                mqtt.port.startReading()
 
 
 class _Records(BufferingTLSTransport):
@@ -154,17 +172,26 @@ class _Records(BufferingTLSTransport):
     def makeConnection(self, transport: Any) -> None:
         factory: Any = self.factory
         self.shaking = True
-        factory.begins()
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]
+        factory.begins(self)
+
+    def wait(self) -> None:
+        """Others first: read nothing."""
+        self.transport.pauseProducing()  # type: ignore[union-attr]
+
+    def go(self) -> None:
+        """Shake hands, in the time there is for it."""
+        factory: Any = self.factory
         seconds = factory.settings.handshake_timeout
         self.deadline = factory.mqtt.reactor.callLater(seconds, self.abortConnection)
-        super().makeConnection(transport)  # type: ignore[no-untyped-call]
+        self.transport.resumeProducing()  # type: ignore[union-attr]
 
     def _shaken(self) -> None:
         if self.shaking:
             self.shaking = False
             self._cancel()
             factory: Any = self.factory
-            factory.ends()
+            factory.ends(self)
 
     def _cancel(self) -> None:
         deadline, self.deadline = self.deadline, None
