@@ -295,7 +295,10 @@ createServer({ noDelay: true }, broker.handle).listen(Number(process.argv[2]), '
 
     def version(self) -> str:
         node = _program("node", "apt install nodejs")
-        code = "console.log(require('aedes/package.json').version, process.version)"
+        code = (  # newer ones do not export their package.json
+            "const path = require('path'), home = path.dirname(require.resolve('aedes'));"
+            "console.log(require(path.join(home, 'package.json')).version, process.version)"
+        )
         try:
             said = _said([node, "-e", code], self.home)
         except subprocess.CalledProcessError:
