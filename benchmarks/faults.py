@@ -67,7 +67,7 @@ def started(broker: Faulty) -> Iterator[Running]:
 def alternate(
     load: Mqttload, rounds: int, pairs: Sequence[tuple[Faulty, Sequence[str]]]
 ) -> list[list[Measurement]]:
-    """Runs of both, A B B A, each with a broker of its own: what comes second is at no advantage."""
+    """Runs of both, A B B A, each with a broker of its own: neither always comes second."""
     found: list[list[Measurement]] = [[] for _ in pairs]
     for number in range(rounds):
         order = range(len(pairs)) if number % 2 == 0 else reversed(range(len(pairs)))
