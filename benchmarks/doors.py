@@ -114,7 +114,8 @@ class MosquittoDoors(Mosquitto, Doors):
             "user root\n"
             f"listener {self.ports['ssl']} 127.0.0.1\n"
             "cafile CWD/ca.crt\ncertfile CWD/server.crt\nkeyfile CWD/server.key\n"
-            f"listener {self.ports['ws']} 127.0.0.1\nprotocol websockets\n"
+            # libwebsockets wants an interface here, no address
+            f"listener {self.ports['ws']} lo\nprotocol websockets\n"
         )
         return {"mosquitto.conf": text, **self.certificates.files}
 
@@ -123,6 +124,11 @@ class MosquittoDoors(Mosquitto, Doors):
         for name, text in self.configuration(port).items():
             (directory / name).write_text(text.replace("CWD", str(directory)), "utf-8")
         return Running(self, directory, port, core)
+
+    def ready_port(self, log: str, port: int) -> int | None:
+        # The WebSocket listener opens a moment after the others.
+        ready = [super(MosquittoDoors, self).ready_port(log, at) for at in self.ports.values()]
+        return None if None in ready else port
 
     def port_of(self, transport: str, door: str) -> int:
         return self.ports[door]
