@@ -404,8 +404,8 @@ WebPath = Annotated[
 Origins = Annotated[
     tuple[Annotated[str, Meta(min_length=1)], ...],
     _plain(
-        'Pages that may connect, such as `["https://app.example.com"]`; `["*"]` is any, an empty list'
-        " only the built-in page, opened by an IP address or as localhost; clients"
+        'Pages that may connect, such as `["https://app.example.com"]`; `["*"]` is any, an empty'
+        " list only the built-in page, opened by an IP address or as localhost; clients"
         " that are no browsers name no page and may always connect.",
         "listener",
         reload=False,
