@@ -23,8 +23,6 @@ class MqttdDataSource(DataSource):
 
     #: Where the package is on the driver's machine.
     search: tuple[str, ...] = ()
-    #: Whether Spark may hand filters over; it refuses a reader that takes them unless it is told.
-    push_down = False
 
     @classmethod
     def name(cls) -> str:
@@ -40,7 +38,7 @@ class MqttdDataSource(DataSource):
         self._find()
         from mqttd.pipeline.spark.options import read_options
 
-        return read_options(self.options, self.push_down)
+        return read_options(self.options)
 
     def schema(self) -> str:
         """The columns asked for; raises ValueError for a wrong option."""

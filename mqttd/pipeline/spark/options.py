@@ -45,7 +45,8 @@ READ_OPTIONS: Final = {
     "includeHeaders": "true: the column headers with the user properties (default false)",
     "groupId": "name under which the query registers its progress; retention may wait for it",
     "pushDown": "true: batch filters on event, seq, node and timestamp are applied while reading;"
-    " needs spark.sql.python.filterPushdown.enabled=true, as register() sets it",
+    " not where a query uses the DataFrame twice, as in a join with itself: Spark then applies the"
+    " filters of one to both (default false; register() sets what Spark wants to see for it)",
 }
 
 _ANY: Final = {name.lower(): name for name in READ_OPTIONS}
@@ -80,7 +81,7 @@ class Options:
         return not self.filters and self.pattern is None
 
 
-def read_options(given: Mapping[str, str], push_down: bool = False) -> Options:
+def read_options(given: Mapping[str, str]) -> Options:
     """Check the options of a read.
 
     Raises ValueError for the first one that is wrong.
@@ -133,7 +134,7 @@ def read_options(given: Mapping[str, str], push_down: bool = False) -> Options:
         partition_events=_number(options, "maxEventsPerPartition", 100_000),
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         group=group,
-        push_down=_flag(options, "pushDown", push_down),
+        push_down=_flag(options, "pushDown", False),
     )
 
 

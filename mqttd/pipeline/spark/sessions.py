@@ -99,7 +99,6 @@ def register(spark: Any) -> Any:
     package = Path(sys.modules["mqttd"].__file__ or "").parent
     made = data_source.MqttdDataSource
     made.search = (str(package.parent),)
-    made.push_down = True
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     archive = _archive(package)
     if hasattr(spark, "addArtifacts") and not hasattr(spark, "_jsparkSession"):

@@ -395,13 +395,16 @@ class PushingReader(BatchReader):
     """A `BatchReader` that applies filters while it plans: fewer blocks, fewer rows."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Take what blocks can be chosen by; what rows must still be checked by goes back."""
-        for one in filters:
-            if not self._take(one):
-                yield one
+        """Take what blocks can be chosen by; every filter goes back to Spark as well.
 
-    def _take(self, one: Any) -> bool:
-        """Apply a filter; True if no row that it would drop can come through."""
+        Spark does not tell two scans apart by what was pushed into them: without their filters
+        above them it would use one's rows for the other, as in a join of two kinds of events.
+        """
+        for one in filters:
+            self._take(one)
+            yield one
+
+    def _take(self, one: Any) -> None:
         column = getattr(one, "attribute", None)
         value = getattr(one, "value", None)
         if column == ("event",) and isinstance(one, EqualTo | In):
@@ -411,13 +414,11 @@ class PushingReader(BatchReader):
             if known is None:
                 known = frozenset(range(len(EVENTS)))
             self.options = _with_codes(self.options, known & codes)
-            return True
-        if column == ("node",) and isinstance(one, EqualTo | In):
+        elif column == ("node",) and isinstance(one, EqualTo | In):
             given: Any = value if isinstance(one, In) else (value,)
             nodes: frozenset[str] = frozenset(given)
             self._nodes = nodes if self._nodes is None else self._nodes & nodes
-            return True
-        if column == ("timestamp",) and value is not None:
+        elif column == ("timestamp",) and value is not None:
             at = round(value.timestamp() * 1_000_000)
             first, last = self.times
             if isinstance(one, GreaterThan | GreaterThanOrEqual | EqualTo):
@@ -432,7 +433,6 @@ class PushingReader(BatchReader):
             if isinstance(one, LessThan | LessThanOrEqual | EqualTo):
                 last = min(last, value + 1)
             self._seq = (first, last)
-        return False
 
 
 def _with_codes(options: Options, codes: frozenset[int]) -> Options:

@@ -22,6 +22,8 @@ COLUMNS: Final = (
     "client_id STRING, username STRING, peer STRING, connected_at TIMESTAMP,"
     " disconnected_at TIMESTAMP, seconds DOUBLE, gap_seconds DOUBLE, reason STRING"
 )
+#: What comes later than that, behind the latest event of all nodes, is left out.
+LATENESS: Final = "1 day"
 #: connected at (µs, 0: is not), user name, peer, disconnected at (µs, 0: never)
 STATE: Final = "connected BIGINT, username STRING, peer STRING, left BIGINT"
 
@@ -64,7 +66,8 @@ def frame(events: Any, forget_days: float = 30.0) -> Any:
         rows, known = sessions_of(key[0], known, events.itertuples(index=False))
         state.update(known)
         if not known[0]:
-            state.setTimeoutDuration(forget)
+            now = state.getCurrentWatermarkMs()
+            state.setTimeoutTimestamp(max(known[3] // 1000 + forget, now + 1))
         names = [one.split()[0] for one in COLUMNS.split(", ")]
         if rows:
             made = pd.DataFrame(rows, columns=names)
@@ -74,12 +77,15 @@ def frame(events: Any, forget_days: float = 30.0) -> Any:
 
     return (
         events.where(wanted)
+        # Event time and not the clock's: a run that ends with what is there would wait for that.
+        .withWatermark("timestamp", LATENESS)
         .selectExpr(
+            "timestamp",
             "client_id", "seq", "event", "unix_micros(timestamp) as at", "username", "peer",
             "reason",
         )
         .groupBy("client_id")
-        .applyInPandasWithState(step, COLUMNS, STATE, "append", "ProcessingTimeTimeout")
+        .applyInPandasWithState(step, COLUMNS, STATE, "append", "EventTimeTimeout")
     )  # fmt: skip
 
 
