@@ -82,7 +82,7 @@ def frames(rng: random.Random) -> bytes:
     sent: list[bytes] = []
     data = b""
     for _ in range(rng.randrange(1, 5)):
-        payload = rng.randbytes(rng.choice((0, 1, 2, 5, 40, 125, 126, 200, 1000)))
+        payload = rng.randbytes(rng.choice((0, 1, 2, 5, 40, 125, 126, 200, 1000, 5000)))
         kind = rng.randrange(8)
         mask = rng.randbytes(4)
         if kind < 5:

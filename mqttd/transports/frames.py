@@ -18,11 +18,22 @@ from typing import Any, Final
 
 from mqttd.transports.layers import Layer
 
-__all__ = ["CLOSE_NORMAL", "WebSocketLayer", "close_frame", "frame_header", "unmask"]
+__all__ = [
+    "CLOSE_NORMAL",
+    "WebSocketLayer",
+    "close_frame",
+    "frame_header",
+    "stretched",
+    "unmask",
+    "unmask_long",
+]
 
 CLOSE_NORMAL: Final = 1000
 _PROTOCOL_ERROR: Final = 1002
 _UNSUPPORTED: Final = 1003
+
+#: Bytes from which on a piece is unmasked by itself.
+_LONG: Final = 2048
 
 _CONTINUATION: Final = 0
 _TEXT: Final = 1
@@ -67,6 +78,7 @@ class WebSocketLayer(Layer):
         #: Masked payload, and the masks that lie over it.
         pieces: list[bytes] = []
         masks: list[bytes] = []
+        before = b""
         while pos < n:
             if self.left == 0:
                 if not self.inside:
@@ -76,8 +88,13 @@ class WebSocketLayer(Layer):
                         if size < 0 or size > 125 or pos + 6 + size > n:
                             break
                         start = pos + 6
-                        masks.append((data[pos + 2 : start] * ((size + 3) >> 2))[:size])
+                        mask = data[pos + 2 : start]
+                        if size != 4:
+                            mask = mask * ((size + 3) >> 2)
+                            if size & 3:
+                                mask = mask[:size]
                         pos = start + size
+                        masks.append(mask)
                         pieces.append(data[start:pos])
                     if pos == n:
                         break
@@ -96,7 +113,7 @@ class WebSocketLayer(Layer):
                 end = n
             piece = data[pos:end]
             taken = end - pos
-            mask = (self.mask * ((taken + 3) >> 2))[:taken]
+            begun = self.mask
             self.left -= taken
             pos = end
             if self.left:
@@ -104,17 +121,19 @@ class WebSocketLayer(Layer):
                 if turn:
                     self.mask = self.mask[turn:] + self.mask[:turn]
             if self.opcode >= _CLOSE:
-                self.control += unmask(piece, mask)
+                self.control += unmask(piece, stretched(begun, taken))
                 if self.left == 0 and not self._control():
                     break
+            elif taken >= _LONG:
+                before += _together(pieces, masks) + unmask_long(piece, begun)
+                pieces = []
+                masks = []
             else:
                 pieces.append(piece)
-                masks.append(mask)
-        if not pieces:
-            return b""
-        if len(pieces) == 1:
-            return unmask(pieces[0], masks[0])
-        return unmask(b"".join(pieces), b"".join(masks))
+                masks.append(stretched(begun, taken))
+        if before:
+            return before + _together(pieces, masks)
+        return _together(pieces, masks)
 
     def _header(self, data: bytes, pos: int, n: int) -> int:
         """Read a frame header at `pos`: its size, 0 for more, -1 for a fault."""
@@ -215,6 +234,33 @@ class WebSocketLayer(Layer):
             return b""
         self.closed = True
         return close_frame(CLOSE_NORMAL)
+
+
+def _together(pieces: list[bytes], masks: list[bytes]) -> bytes:
+    """The pieces without their masks."""
+    if not pieces:
+        return b""
+    if len(pieces) == 1:
+        return unmask(pieces[0], masks[0])
+    return unmask(b"".join(pieces), b"".join(masks))
+
+
+def stretched(mask: bytes, size: int) -> bytes:
+    """The four bytes of `mask` again and again, `size` in all."""
+    return (mask * ((size + 3) >> 2))[:size]
+
+
+def unmask_long(data: bytes, mask: bytes) -> bytes:
+    """`data` with the four bytes of `mask` laid over it again and again, by Autobahn's C part.
+
+    Calling it costs 3 us and hardly more for 64 KiB, which take 120 here.
+    """
+    from autobahn.websocket import xormasker
+
+    native: Any = xormasker
+    if not native.USES_NVX:
+        return unmask(data, stretched(mask, len(data)))
+    return bytes(native.create_xor_masker(mask, len(data)).process(data))
 
 
 def unmask(data: bytes, mask: bytes) -> bytes:

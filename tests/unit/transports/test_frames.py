@@ -12,7 +12,9 @@ from mqttd.transports.frames import (
     WebSocketLayer,
     close_frame,
     frame_header,
+    stretched,
     unmask,
+    unmask_long,
     valid_close,
 )
 from tests.support.doors import frame
@@ -67,6 +69,20 @@ def test_a_mask_laid_over_twice_is_none(data: bytes, mask: bytes) -> None:
     masked = unmask(data, mask)
     assert masked == bytes(a ^ b for a, b in zip(data, mask, strict=True))
     assert unmask(masked, mask) == data
+
+
+@pytest.mark.parametrize("size", [2047, 2048, 2049, 70_001])
+def test_long_payload_arrives_whole_among_short_ones(size: int) -> None:
+    """However it is cut: behind the cut the mask goes on where it was."""
+    mask, payload = b"\x01\x80\xfe\x37", bytes(i * 7 & 255 for i in range(size))
+    assert unmask_long(payload, mask) == unmask(payload, stretched(mask, size))
+    data = frame(0x82, b"before", mask) + frame(0x82, payload, mask) + frame(0x82, b"behind", mask)
+    for cut in (0, 1, 15, 30, size // 2 | 1, size + 20, len(data)):
+        layer = WebSocketLayer(None)
+        assert layer.received(data[:cut]) + layer.received(data[cut:]) == (
+            b"before" + payload + b"behind"
+        )
+        assert layer.ended == ""
 
 
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 65535, 65536, 1 << 20])
