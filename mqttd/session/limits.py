@@ -314,7 +314,7 @@ class PacedEdge(Edge):
         channel.out_bytes = size
         channel.thirsty = False
         self.inner.flush(channel)
-        unwritten = channel.out
+        unwritten = _output(channel)
         channel.out = rest if unwritten is None else unwritten + rest
         channel.out_bytes += left
         node.backlog += channel.out_bytes - channel.backlogged
@@ -349,6 +349,11 @@ class PacedEdge(Edge):
     def identity(self, channel: Channel) -> object | None:
         """What is known of the peer."""
         return self.inner.identity(channel)
+
+
+def _output(channel: Channel) -> list[bytes] | None:
+    """What waits. Compiled code takes an attribute to be still what it was set to last."""
+    return channel.out
 
 
 class _Again(Timer):
