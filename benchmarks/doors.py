@@ -2,7 +2,7 @@
 
     tls-1, tls-20   TLS, QoS 0, 1 and 20 messages per write   beside mosquitto's TLS listener
     ws, ws-qos1     WebSocket, one message per frame          beside our plain TCP
-                                                              (mosquitto and aedes are shown)
+    ws-gathered     WebSocket, QoS 1, many in a frame         (mosquitto and aedes are shown)
     handshakes      TLS connections opened, CPU of each       beside mosquitto
     idle            bytes per idle TLS connection             beside mosquitto
 
@@ -188,8 +188,10 @@ ROWS: Final[tuple[Row, ...]] = (
         (*P2P, "--qos", "0", "--batch", "20"), 5.0),
     Row("ws", "WebSocket, 50 pairs, QoS 0, 1 message per frame", "ws", "tcp",
         (*P2P, "--qos", "0", "--batch", "1"), 1.7, aedes=True),
-    Row("ws-qos1", "WebSocket, 50 pairs, QoS 1", "ws", "tcp", (*P2P, "--qos", "1"), 1.3,
-        aedes=True),
+    Row("ws-qos1", "WebSocket, 50 pairs, QoS 1, 1 message per frame", "ws", "tcp",
+        (*P2P, "--qos", "1", "--batch", "1"), 1.3, aedes=True),
+    Row("ws-gathered", "WebSocket, 50 pairs, QoS 1, up to 64 messages per frame", "ws", "tcp",
+        (*P2P, "--qos", "1"), None, aedes=True),
     Row("handshakes", "2,000 TLS handshakes", "ssl", "mosquitto", STORM, None),
     Row("idle", "RSS, idle TLS connection", "ssl", "memory", IDLE, None),
 )  # fmt: skip
