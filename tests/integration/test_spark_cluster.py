@@ -1,7 +1,8 @@
 """A Spark standalone cluster here: a master, two workers, and nowhere but at the driver's an mqttd.
 
-The log is read through the pull endpoint of a real broker, one executor is killed in the middle,
-and the table is the log row for row. Five JVMs take a minute: only with MQTTD_LONG=1.
+The archive pipeline is submitted with mqttd in a zip and reads through the pull endpoint of a real
+broker, one executor is killed in the middle, and the table is the log row for row.
+Five JVMs take two minutes: only with MQTTD_LONG=1.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+import mqttd
+from mqttd.pipeline.spark.sessions import _archive
 from tests.integration.test_events import everything, start, until
 from tests.support.needs import missing
 from tests.support.numbered import Publisher
@@ -30,24 +34,6 @@ pytestmark = [
 #: What a data engineer's cluster has: no mqttd, no Twisted, no zope.
 PACKAGES = ("pyspark", "py4j", "pyarrow", "numpy", "numpy.libs", "pandas", "dateutil", "pytz",
             "six.py", "tzdata")  # fmt: skip
-
-DRIVER = """
-import os, sys, time
-sys.path.insert(0, sys.argv[5])
-from mqttd.pipeline.spark import register, session
-url, token, table, checkpoint = sys.argv[1:5]
-spark = register(session("cluster", os.environ["MASTER"], spark__ui__enabled="false",
-                         spark__driver__memory="1g", spark__executor__memory="600m"))
-spark.sparkContext.setLogLevel("ERROR")
-print("ready", flush=True)
-query = (spark.readStream.format("mqttd").option("url", url).option("token", token)
-         .option("startingOffsets", "earliest").option("maxEventsPerTrigger", "2500")
-         .option("minPartitions", "4").load()
-         .writeStream.format("parquet").option("path", table)
-         .option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
-query.awaitTermination()
-print("rows", sum(one["numInputRows"] for one in query.recentProgress), flush=True)
-"""
 
 
 @pytest.fixture
@@ -162,14 +148,20 @@ def test_the_result_is_exact_though_an_executor_is_killed(
         until(lambda: len(publisher.acknowledged) >= 20_000, "nothing is acknowledged")
         publisher.stop()
         until(lambda: len(everything(tmp_path)) >= 20_000, "nothing is logged")
-        program = tmp_path / "driver.py"
-        program.write_text(DRIVER)
-        token = (tmp_path / "etc/pull").read_text().split()[-1]
-        table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+        package = Path(mqttd.__file__).parent
+        program = tmp_path / "archive.py"
+        shutil.copy(package / "pipeline/spark/pipelines/archive.py", program)
+        table, checkpoint = tmp_path / "table", tmp_path / "table/_checkpoint"
         output = tmp_path / "driver.log"
         with output.open("wb") as file:
             driver = subprocess.Popen(
-                [python, program, url, token, table, checkpoint, Path(__file__).parents[2]],
+                [
+                    f"{cluster['SPARK_HOME']}/bin/spark-submit", "--master", cluster["MASTER"],
+                    "--driver-memory", "1g", "--executor-memory", "600m",
+                    "--conf", "spark.ui.enabled=false", "--py-files", _archive(package),
+                    program, "--url", url, "--token-file", tmp_path / "etc/pull", "--out", table,
+                    "--max-events", "2500", "--min-partitions", "4", "--compact", "4",
+                ],
                 stdout=file, stderr=file, env=cluster, cwd=tmp_path,
             )  # fmt: skip
         try:
@@ -189,23 +181,18 @@ def test_the_result_is_exact_though_an_executor_is_killed(
                 driver.kill()
                 driver.wait()
         wanted = everything(tmp_path)
-        assert f"rows {len(wanted)}" in output.read_text()
+        assert f'"events": {len(wanted)}' in output.read_text()
+        files = list(table.glob("date=*/event=message.publish/*.parquet"))
+        assert len(files) == len({file.parent for file in files})  # compacted
         read = subprocess.check_output(
             [
                 python, "-c",
-                "import json, sys, pathlib, pyarrow.parquet as pq\n"
-                "table = pathlib.Path(sys.argv[1])\n"
-                # What the manifest names is the table: killed tasks leave files behind.
-                "named = [json.loads(line)['path']\n"
-                "         for entry in (table / '_spark_metadata').glob('[0-9]*')\n"
-                "         for line in entry.read_text().splitlines()[1:]]\n"
-                "files = {name.rpartition('/')[2] for name in named}\n"
-                "rows = []\n"
-                "for name in files:\n"
-                "    rows += pq.read_table(table / name, columns=['seq', 'payload']).to_pylist()\n"
+                "import json, sys, pyarrow.parquet as pq\n"
+                "rows = [row for name in sys.argv[1:]\n"
+                "        for row in pq.ParquetFile(name).read(['seq', 'payload']).to_pylist()]\n"
                 "rows.sort(key=lambda row: row['seq'])\n"
                 "print(json.dumps([[row['seq'], row['payload'].decode()] for row in rows]))",
-                table,
+                *files,
             ],
             text=True, env=cluster,
         )  # fmt: skip

@@ -81,6 +81,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
         help="where the first run begins: earliest (default), latest, JSON of offsets, or a time",
     )
     command.add_argument("--max-events", type=int, metavar="N", help="in one micro-batch")
+    command.add_argument("--min-partitions", type=int, metavar="N", help="tasks, at least")
     command.add_argument("--group", metavar="NAME", help="retention waits for this reader")
     command.add_argument(
         "--ignore-data-loss", action="store_true", help="go on where events are gone"
@@ -143,6 +144,7 @@ def _configured(reader: Any, options: argparse.Namespace) -> Any:
         ("subscribe", options.subscribe),
         ("startingOffsets", options.start),
         ("maxEventsPerTrigger", options.max_events),
+        ("minPartitions", options.min_partitions),
         ("groupId", options.group),
     ):
         if value:
