@@ -99,6 +99,7 @@ class Template:
             "client.disconnected": self.on_client_disconnected,
             "client.authenticate": self.on_client_authenticate,
             "client.authorize": self.on_client_authorize,
+            "client.denied": self.on_client_denied,
             "client.subscribe": self.on_client_subscribe,
             "client.subscribe.after": self.on_client_subscribe_after,
             "client.unsubscribe": self.on_client_unsubscribe,
@@ -230,6 +231,10 @@ class Template:
         """STOP(Verdict.ALLOW) or STOP(Verdict.DENY) decides, OK asks the rules."""
         self.calls["client.authorize"] += 1
         return OK
+
+    def on_client_denied(self, client: ClientInfo, action: Action, topic: str, acc: None) -> None:
+        """It may not; once per decision, not per message."""
+        self.calls["client.denied"] += 1
 
     def on_client_subscribe(
         self, client: ClientInfo, properties: Properties, subscriptions: list[Subscription]
