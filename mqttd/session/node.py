@@ -131,13 +131,19 @@ class Node:
             for channel in dirty:
                 channel.dirty = False
                 if channel.out is not None and not channel.blocked:
-                    channel.edge.flush(channel)
+                    try:
+                        channel.edge.flush(channel)
+                    except Exception as error:  # those behind it must not wait for ever
+                        self.crashed(channel, error)
             while self.closing:
                 closing = self.closing
                 self.closing = []
                 for channel in closing:
-                    channel.edge.shut(channel)
-                    channel.lost()
+                    try:
+                        channel.edge.shut(channel)
+                        channel.lost()
+                    except Exception as error:
+                        self.crashed(channel, error)
 
     def perform_later(self) -> None:
         """Call `perform` in a later turn."""
