@@ -15,15 +15,15 @@ without a secret is passed over; with a secret the user name has to be the clien
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from mqttd.access import secret_file
-from mqttd.access.passwords import Hasher, hash_password, is_hash
-from mqttd.access.secret_file import SecretFile
+from mqttd.access.passwords import Hasher, expects, hash_password
+from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthVerdict, ClientInfo
 
@@ -31,7 +31,7 @@ __all__ = ["Clientid", "add_client"]
 
 
 @implementer(IAuthenticator)
-class Clientid:
+class Clientid(SecretFileModule):
     """Checks client identifiers against a file; options ``file`` and ``required`` (True).
 
     A client that is not in the file is ignored.  Arguments as `mqttd.access.username.Username`;
@@ -48,31 +48,8 @@ class Clientid:
         on_gone: Callable[[str, frozenset[str]], None] | None = None,
         on_event: Callable[[str, dict[str, object]], None] | None = None,
     ) -> None:
-        self._reactor = reactor
+        super().__init__("clientid", expects, True, reactor, on_gone, on_event, optional=True)
         self._hasher = Hasher(reactor, pool)
-        self._on_gone = on_gone
-        self._on_event = on_event
-        self._file = SecretFile("", _expects, False, True)
-
-    def init(self, opts: Mapping[str, object]) -> None:
-        """Read the file; `PasswordFileError` or OSError if that is not possible."""
-        self._file = SecretFile(
-            str(opts["file"]),
-            _expects,
-            bool(opts.get("required", True)),
-            True,
-            on_change=self._changed,
-            on_fault=self._fault,
-        )
-        self._file.reload()
-
-    def watch(self) -> None:
-        """Read the file again whenever it changes."""
-        self._file.watch(self._reactor)
-
-    def reload(self) -> None:
-        """Read the file again; on any error what there was stays."""
-        self._file.reload()
 
     def check(
         self, client: ClientInfo, password: bytes | None
@@ -95,16 +72,8 @@ class Clientid:
 
     def close(self) -> None:
         """Stop the threads; waits for those that are hashing."""
-        self._file.close()
+        super().close()
         self._hasher.close()
-
-    def _changed(self, gone: frozenset[str]) -> None:
-        if self._on_gone is not None:
-            self._on_gone("clientid", gone)
-
-    def _fault(self, error: Exception) -> None:
-        if self._on_event is not None:
-            self._on_event("user file not taken", {"module": "clientid", "error": str(error)})
 
 
 def add_client(
@@ -115,15 +84,9 @@ def add_client(
     proof = "" if secret is None else hash_password(secret)
     lines = []
     if os.path.exists(path):
-        lines = secret_file.read_lines(path, _expects, True)
+        lines = secret_file.read_lines(path, expects, True)
     new = all(line.name != client_id for line in lines)
     text = f"{client_id}:{proof}" if proof else client_id
     texts = [text if line.name == client_id else line.text for line in lines]
     secret_file.write(path, [*texts, text] if new else texts)
     return new
-
-
-def _expects(proof: str) -> str | None:
-    if is_hash(proof):
-        return None
-    return "an argon2id hash ($argon2id$...), or $6$... or $7$... of mosquitto_passwd"

@@ -30,7 +30,7 @@ from twisted.python.threadpool import ThreadPool
 
 from mqttd.types import AUTH_OK, AuthError, AuthVerdict
 
-__all__ = ["Hasher", "dummy_hash", "hash_password", "is_hash", "verify"]
+__all__ = ["Hasher", "dummy_hash", "expects", "hash_password", "is_hash", "verify"]
 
 _THREADS: Final = 2
 _MAX_WAITING: Final = 100
@@ -115,6 +115,13 @@ class Hasher:
 def hash_password(password: str | bytes) -> str:
     """The argon2id hash of a password, for a line of the file.  Takes some 50 ms."""
     return PasswordHasher().hash(password)
+
+
+def expects(proof: str) -> str | None:
+    """What a line of a password file should have held; None if it is a hash that `verify` knows."""
+    if is_hash(proof):
+        return None
+    return "an argon2id hash ($argon2id$...), or $6$... or $7$... of mosquitto_passwd"
 
 
 def is_hash(text: str) -> bool:

@@ -25,14 +25,14 @@ import os
 import re
 import stringprep
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from zope.interface import implementer
 
 from mqttd.access import secret_file
-from mqttd.access.secret_file import SecretFile
+from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthExchange, IEnhancedAuthenticator
 from mqttd.types import AuthContinue, AuthError, AuthOk, ClientInfo
 
@@ -77,7 +77,7 @@ class Keys:
 
 
 @implementer(IEnhancedAuthenticator)
-class Scram:
+class Scram(SecretFileModule):
     """Authenticates by SCRAM-SHA-256 against a file; options ``file``, ``required`` (True).
 
     `reactor` is the clock the file is watched with; ``nonce()`` gives the broker's part of a nonce.
@@ -92,30 +92,8 @@ class Scram:
         on_event: Callable[[str, dict[str, object]], None] | None = None,
         nonce: Callable[[], str] | None = None,
     ) -> None:
-        self._reactor = reactor
-        self._on_revoked = on_revoked
-        self._on_event = on_event
+        super().__init__("scram", _expects, True, reactor, on_revoked, on_event)
         self._nonce = nonce or _new_nonce
-        self._file = SecretFile("", _expects, False)
-
-    def init(self, opts: Mapping[str, object]) -> None:
-        """Read the file; `PasswordFileError` or OSError if that is not possible."""
-        self._file = SecretFile(
-            str(opts["file"]),
-            _expects,
-            bool(opts.get("required", True)),
-            on_change=self._changed,
-            on_fault=self._fault,
-        )
-        self._file.reload()
-
-    def watch(self) -> None:
-        """Read the file again whenever it changes."""
-        self._file.watch(self._reactor)
-
-    def reload(self) -> None:
-        """Read the file again; on any error the users there were stay."""
-        self._file.reload()
 
     def begin(self, client: ClientInfo) -> ScramExchange:
         """A new exchange with `client`."""
@@ -124,10 +102,6 @@ class Scram:
     def description(self) -> str:
         """The file and how many users it holds."""
         return f"scram: {METHOD}, {len(self._file.names)} users in {self._file.path}"
-
-    def close(self) -> None:
-        """Stop watching the file."""
-        self._file.close()
 
     def _keys(self, user: str) -> tuple[Keys, bool]:
         """The user's keys and True, or made-up ones that nobody has, and False."""
@@ -140,14 +114,6 @@ class Scram:
             break
         salt = hmac.digest(_KEY, user.encode("utf-8", "replace"), "sha256")[:16]
         return Keys(iterations, salt, os.urandom(32), os.urandom(32)), False
-
-    def _changed(self, gone: frozenset[str]) -> None:
-        if self._on_revoked is not None:
-            self._on_revoked("scram", gone)
-
-    def _fault(self, error: Exception) -> None:
-        if self._on_event is not None:
-            self._on_event("user file not taken", {"module": "scram", "error": str(error)})
 
 
 @implementer(IAuthExchange)
@@ -302,20 +268,12 @@ def add_scram_user(path: str | os.PathLike[str], user: str, password: str) -> bo
     """Add `user` or give it a new password; True if it is new."""
     secret_file.check_name(user)
     user = saslprep(user)
-    keys = str(make_keys(password))
-    lines = secret_file.read_lines(path, _expects) if os.path.exists(path) else []
-    secret_file.write(path, secret_file.replace(lines, {user: keys}))
-    return all(line.name != user for line in lines)
+    return secret_file.put(path, _expects, user, str(make_keys(password)))
 
 
 def delete_scram_user(path: str | os.PathLike[str], user: str) -> bool:
     """Take `user` out of the file; False if it was not there."""
-    lines = secret_file.read_lines(path, _expects)
-    rest = [line.text for line in lines if line.name != user]
-    if len(rest) == len(lines):
-        return False
-    secret_file.write(path, rest)
-    return True
+    return secret_file.take_out(path, _expects, user)
 
 
 def _expects(proof: str) -> str | None:

@@ -18,7 +18,7 @@ import os
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -32,10 +32,13 @@ __all__ = [
     "PasswordFileError",
     "PasswordFileWarning",
     "SecretFile",
+    "SecretFileModule",
     "check_name",
+    "put",
     "read",
     "read_lines",
     "replace",
+    "take_out",
     "write",
 ]
 
@@ -150,6 +153,27 @@ def replace(lines: Iterable[Line], proofs: dict[str, str]) -> list[str]:
         proof = left.pop(line.name, None) if line.name is not None else None
         texts.append(line.text if proof is None else f"{line.name}:{proof}")
     return texts + [f"{name}:{proof}" for name, proof in left.items()]
+
+
+def put(path: str | os.PathLike[str], check: CheckProof, name: str, proof: str) -> bool:
+    """Add a name or give it a new proof; True if it is new.
+
+    The file is replaced as a whole, with mode 0600; comments and other lines stay.  Raises as
+    `read`.
+    """
+    lines = read_lines(path, check) if os.path.exists(path) else []
+    write(path, replace(lines, {name: proof}))
+    return all(line.name != name for line in lines)
+
+
+def take_out(path: str | os.PathLike[str], check: CheckProof, name: str) -> bool:
+    """Take a name out of the file; False if it was not there.  Raises as `read`."""
+    lines = read_lines(path, check)
+    rest = [line.text for line in lines if line.name != name]
+    if len(rest) == len(lines):
+        return False
+    write(path, rest)
+    return True
 
 
 def write(path: str | os.PathLike[str], lines: list[str]) -> None:
@@ -279,3 +303,63 @@ class SecretFile:
         gone = frozenset(name for name, proof in old.items() if names.get(name) != proof)
         if self._on_change is not None:
             self._on_change(gone)
+
+
+class SecretFileModule:
+    """What authentication modules with a `SecretFile` share: it is opened, reloaded and watched.
+
+    `name` is the module's; `check` and `optional` as for `read`; `required` is what holds where the
+    option of that name is not given.  ``on_gone(name, names)`` is told which names are gone or have
+    another proof, ``on_event(event, fields)`` of a changed file that is not taken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        check: CheckProof,
+        required: bool,
+        reactor: Any,
+        on_gone: Callable[[str, frozenset[str]], None] | None,
+        on_event: Callable[[str, dict[str, object]], None] | None,
+        optional: bool = False,
+    ) -> None:
+        self._name = name
+        self._check = check
+        self._required = required
+        self._optional = optional
+        self._reactor = reactor
+        self._on_gone = on_gone
+        self._on_event = on_event
+        self._file = SecretFile("", check, False, optional)
+
+    def init(self, opts: Mapping[str, object]) -> None:
+        """Read the file; `PasswordFileError` or OSError if that is not possible."""
+        self._file = SecretFile(
+            str(opts["file"]),
+            self._check,
+            bool(opts.get("required", self._required)),
+            self._optional,
+            on_change=self._changed,
+            on_fault=self._fault,
+        )
+        self._file.reload()
+
+    def watch(self) -> None:
+        """Read the file again whenever it changes."""
+        self._file.watch(self._reactor)
+
+    def reload(self) -> None:
+        """Read the file again; on any error what there was stays."""
+        self._file.reload()
+
+    def close(self) -> None:
+        """Stop watching the file."""
+        self._file.close()
+
+    def _changed(self, gone: frozenset[str]) -> None:
+        if self._on_gone is not None:
+            self._on_gone(self._name, gone)
+
+    def _fault(self, error: Exception) -> None:
+        if self._on_event is not None:
+            self._on_event("user file not taken", {"module": self._name, "error": str(error)})

@@ -21,8 +21,8 @@ from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from mqttd.access import secret_file
-from mqttd.access.passwords import Hasher, hash_password, is_hash
-from mqttd.access.secret_file import PasswordFileError, PasswordFileWarning, SecretFile
+from mqttd.access.passwords import Hasher, expects, hash_password
+from mqttd.access.secret_file import PasswordFileError, PasswordFileWarning, SecretFileModule
 from mqttd.interfaces import IAuthenticator
 from mqttd.types import AUTH_IGNORE, AuthError, AuthVerdict, ClientInfo
 
@@ -41,7 +41,7 @@ _BAD_USER_NAME: Final = 0x86
 
 
 @implementer(IAuthenticator)
-class Username:
+class Username(SecretFileModule):
     """Checks user name and password against a file.
 
     Options: ``file``, its path; ``required`` (False): whether it must exist; one that need not
@@ -63,32 +63,14 @@ class Username:
         on_revoked: Callable[[str, frozenset[str]], None] | None = None,
         on_event: Callable[[str, dict[str, object]], None] | None = None,
     ) -> None:
-        self._reactor = reactor
+        super().__init__("username", expects, False, reactor, on_revoked, on_event)
         self._hasher = Hasher(reactor, pool)
-        self._on_revoked = on_revoked
-        self._on_event = on_event
-        self._file = SecretFile("", _expects, False)
         self._ignores_unknown = False
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; `PasswordFileError` or OSError if that is not possible."""
-        self._file = SecretFile(
-            str(opts["file"]),
-            _expects,
-            bool(opts.get("required", False)),
-            on_change=self._changed,
-            on_fault=self._fault,
-        )
         self._ignores_unknown = opts.get("unknown", "deny") == "ignore"
-        self._file.reload()
-
-    def watch(self) -> None:
-        """Read the file again whenever it changes."""
-        self._file.watch(self._reactor)
-
-    def reload(self) -> None:
-        """Read the file again; on any error the users there were stay."""
-        self._file.reload()
+        super().init(opts)
 
     def check(
         self, client: ClientInfo, password: bytes | None
@@ -113,16 +95,8 @@ class Username:
 
     def close(self) -> None:
         """Stop the threads; waits for those that are hashing."""
-        self._file.close()
+        super().close()
         self._hasher.close()
-
-    def _changed(self, gone: frozenset[str]) -> None:
-        if self._on_revoked is not None:
-            self._on_revoked("username", gone)
-
-    def _fault(self, error: Exception) -> None:
-        if self._on_event is not None:
-            self._on_event("user file not taken", {"module": "username", "error": str(error)})
 
 
 def _unknown(verdict: AuthVerdict) -> AuthVerdict:
@@ -131,19 +105,13 @@ def _unknown(verdict: AuthVerdict) -> AuthVerdict:
     return AUTH_IGNORE if refused else verdict
 
 
-def _expects(proof: str) -> str | None:
-    if is_hash(proof):
-        return None
-    return "an argon2id hash ($argon2id$...), or $6$... or $7$... of mosquitto_passwd"
-
-
 def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
     """User names and hashes of a password file.
 
     Warns with `PasswordFileWarning` if everybody may read it.  Raises OSError, or
     `PasswordFileError` with file and line.
     """
-    return secret_file.read(path, _expects)
+    return secret_file.read(path, expects)
 
 
 def add_user(path: str | os.PathLike[str], user: str, password: str | bytes) -> bool:
@@ -153,20 +121,12 @@ def add_user(path: str | os.PathLike[str], user: str, password: str | bytes) -> 
     Raises ValueError for a user name the file cannot hold, else as `read_users`.
     """
     secret_file.check_name(user)
-    hashed = hash_password(password)
-    lines = secret_file.read_lines(path, _expects) if os.path.exists(path) else []
-    secret_file.write(path, secret_file.replace(lines, {user: hashed}))
-    return all(line.name != user for line in lines)
+    return secret_file.put(path, expects, user, hash_password(password))
 
 
 def delete_user(path: str | os.PathLike[str], user: str) -> bool:
     """Take `user` out of the file; False if it was not there.  Raises as `read_users`."""
-    lines = secret_file.read_lines(path, _expects)
-    rest = [line.text for line in lines if line.name != user]
-    if len(rest) == len(lines):
-        return False
-    secret_file.write(path, rest)
-    return True
+    return secret_file.take_out(path, expects, user)
 
 
 def import_users(
@@ -179,10 +139,10 @@ def import_users(
     """
     found = {
         line.name: line.proof
-        for line in secret_file.read_lines(source, _expects)
+        for line in secret_file.read_lines(source, expects)
         if line.name is not None
     }
-    lines = secret_file.read_lines(path, _expects) if os.path.exists(path) else []
+    lines = secret_file.read_lines(path, expects) if os.path.exists(path) else []
     had = {line.name for line in lines}
     left = [] if overwrite else [name for name in found if name in had]
     taken = {name: proof for name, proof in found.items() if name not in left}

@@ -30,9 +30,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
-from werkzeug.exceptions import HTTPException
 
-from mqttd.admin.api import ApiError, answer, argument_of, body_of, refusal
+from mqttd.admin.api import ApiError, answer, answer_faults, argument_of, body_of
 from mqttd.broker.broker import Broker
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import split_shared, validate_topic_filter, validate_topic_name
@@ -173,29 +172,7 @@ class AclApi:
             # Also after a failure: one of several modules may have new rules.
             self.broker.access_changed()
 
-    # -- errors
-
-    @app.handle_errors(ApiError)
-    def refused(self, request: IRequest, failure: Failure) -> bytes:
-        """A request we refuse."""
-        error = cast(ApiError, failure.value)
-        return refusal(request, error.status, error.code, error.message)
-
-    @app.handle_errors(HTTPException)
-    def no_route(self, request: IRequest, failure: Failure) -> bytes:
-        """No such path, or a method it has not."""
-        error = cast(HTTPException, failure.value)
-        path = request.path.decode("ascii", "replace")
-        if error.code == 405:
-            method = request.method.decode("ascii", "replace")
-            return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
-        return refusal(request, error.code or 404, "not_found", f"no {path}")
-
-    @app.handle_errors(Exception)
-    def crashed(self, request: IRequest, failure: Failure) -> bytes:
-        """A fault of ours: logged, and told without its traceback."""
-        self.log.failure("API request {path!r} failed", failure, path=request.path)
-        return refusal(request, 500, "internal_error", "internal error; see the broker's log")
+    answer_faults(app)
 
     # -- clients
 

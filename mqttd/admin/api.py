@@ -82,6 +82,36 @@ class ApiError(Exception):
         self.message = message
 
 
+def answer_faults(app: Klein) -> None:
+    """Have an app of the API answer with errors in JSON; last, behind handlers of its own."""
+    on: Any = app.handle_errors  # klein's types know methods only
+    on(ApiError)(_refused)
+    on(HTTPException)(_no_route)
+    on(Exception)(_crashed)
+
+
+def _refused(api: Any, request: IRequest, failure: Failure) -> bytes:
+    """A request we refuse."""
+    error = cast(ApiError, failure.value)
+    return refusal(request, error.status, error.code, error.message)
+
+
+def _no_route(api: Any, request: IRequest, failure: Failure) -> bytes:
+    """No such path, or a method it has not."""
+    error = cast(HTTPException, failure.value)
+    path = request.path.decode("ascii", "replace")
+    if error.code == 405:
+        method = request.method.decode("ascii", "replace")
+        return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
+    return refusal(request, error.code or 404, "not_found", f"no {path}")
+
+
+def _crashed(api: Any, request: IRequest, failure: Failure) -> bytes:
+    """A fault of ours: logged, and told without its traceback."""
+    api.log.failure("API request {path!r} failed", failure, path=request.path)
+    return refusal(request, 500, "internal_error", "internal error; see the broker's log")
+
+
 class _AnyText(BaseConverter):
     """The rest of a path whatever it holds: a client id may begin with `/`."""
 
@@ -365,29 +395,7 @@ class Api:
             raise ApiError(404, "not_found", "listeners are not managed here")
         return cast(IResource, self.doors.resource())
 
-    # -- errors
-
-    @app.handle_errors(ApiError)
-    def refused(self, request: IRequest, failure: Failure) -> bytes:
-        """A request we refuse."""
-        error = cast(ApiError, failure.value)
-        return refusal(request, error.status, error.code, error.message)
-
-    @app.handle_errors(HTTPException)
-    def no_route(self, request: IRequest, failure: Failure) -> bytes:
-        """No such path, or a method it has not."""
-        error = cast(HTTPException, failure.value)
-        path = request.path.decode("ascii", "replace")
-        if error.code == 405:
-            method = request.method.decode("ascii", "replace")
-            return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
-        return refusal(request, error.code or 404, "not_found", f"no {path}")
-
-    @app.handle_errors(Exception)
-    def crashed(self, request: IRequest, failure: Failure) -> bytes:
-        """A fault of ours: logged, and told without its traceback."""
-        self.log.failure("API request {path!r} failed", failure, path=request.path)
-        return refusal(request, 500, "internal_error", "internal error; see the broker's log")
+    answer_faults(app)
 
 
 # -- requests

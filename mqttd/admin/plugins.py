@@ -21,9 +21,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
-from werkzeug.exceptions import HTTPException
 
-from mqttd.admin.api import ApiError, answer, body_of, refusal
+from mqttd.admin.api import ApiError, answer, answer_faults, body_of, refusal
 from mqttd.types import PluginError
 
 __all__ = ["PluginsApi"]
@@ -93,32 +92,12 @@ class PluginsApi:
 
     # -- errors
 
-    @app.handle_errors(ApiError)
-    def refused(self, request: IRequest, failure: Failure) -> bytes:
-        """A request we refuse."""
-        error = cast(ApiError, failure.value)
-        return refusal(request, error.status, error.code, error.message)
-
     @app.handle_errors(PluginError)
     def failed(self, request: IRequest, failure: Failure) -> bytes:
         """A plugin does not do what was asked."""
         return refusal(request, 422, "plugin_failed", str(failure.value))
 
-    @app.handle_errors(HTTPException)
-    def no_route(self, request: IRequest, failure: Failure) -> bytes:
-        """No such path, or a method it has not."""
-        error = cast(HTTPException, failure.value)
-        path = request.path.decode("ascii", "replace")
-        if error.code == 405:
-            method = request.method.decode("ascii", "replace")
-            return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
-        return refusal(request, error.code or 404, "not_found", f"no {path}")
-
-    @app.handle_errors(Exception)
-    def crashed(self, request: IRequest, failure: Failure) -> bytes:
-        """A fault of ours: logged, and told without its traceback."""
-        self.log.failure("API request {path!r} failed", failure, path=request.path)
-        return refusal(request, 500, "internal_error", "internal error; see the broker's log")
+    answer_faults(app)
 
 
 def _texts(value: object) -> list[str] | None:

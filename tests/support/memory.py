@@ -27,6 +27,7 @@ from mqttd.codec.serializer import serialize
 from mqttd.session.channel import CLOSED, Channel
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
+from mqttd.testing.memory import Wire
 from mqttd.transports.stream import StreamEdge
 from mqttd.types import Action, AuthResult, ClientInfo
 
@@ -52,59 +53,6 @@ class AllowAll:
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         return topic not in self.denied
-
-
-class Wire:
-    """A transport that keeps what is written; a peer that reads only what it wants to.
-
-    `room` is how many bytes it takes before it asks to stop (None: no end); like Twisted's
-    transports it takes what is written all the same, and calls the edge back when it has room.
-    """
-
-    def __init__(self, room: int | None = None) -> None:
-        self.edge: StreamEdge | None = None
-        self.room = room
-        self.waiting = bytearray()
-        self.closed = False
-        self.reading = True
-        self.stopped = False
-        self.writes = 0
-        #: The most bytes that ever waited here.
-        self.peak = 0
-
-    # What a StreamEdge asks of a transport.
-
-    def write(self, data: bytes) -> None:
-        self.writes += 1
-        if self.closed:
-            return
-        self.waiting += data
-        self.peak = max(self.peak, len(self.waiting))
-        if self.room is not None and len(self.waiting) > self.room and not self.stopped:
-            self.stopped = True
-            assert self.edge is not None
-            self.edge.pauseProducing()
-
-    def loseConnection(self) -> None:
-        self.closed = True
-
-    def pauseProducing(self) -> None:
-        self.reading = False
-
-    def resumeProducing(self) -> None:
-        self.reading = True
-
-    # What the peer does.
-
-    def read(self, limit: int | None = None) -> bytes:
-        """Take what has come, at most `limit` bytes; the edge hears of the room."""
-        taken = bytes(self.waiting if limit is None else self.waiting[:limit])
-        del self.waiting[: len(taken)]
-        if self.stopped and not self.waiting:
-            self.stopped = False
-            if not self.closed and self.edge is not None:
-                self.edge.resumeProducing()
-        return taken
 
 
 class MemoryClient:
