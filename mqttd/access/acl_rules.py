@@ -51,7 +51,7 @@ from mqttd.access.acl_conf import (
     read_acl,
 )
 from mqttd.access.acl_topics import Asked, Collecting, Table
-from mqttd.access.acl_who import Address, parse_address
+from mqttd.access.acl_who import Address, is_anywhere, parse_address
 from mqttd.interfaces import IAccessExplainer
 from mqttd.types import (
     Action,
@@ -127,7 +127,8 @@ class AclRules:
 
     def first(self, client: ClientInfo, action: Action, topic: str) -> int:
         """The number of the first rule that matches, or -1."""
-        key = (client.username, client.client_id, client.peerhost)
+        # No address is the name of a listener: who is not connected has neither.
+        key = (client.username, client.client_id, client.peerhost or client.listener)
         tables = self._tables_of.get(key)
         if tables is None:
             tables = self._applying(client)
@@ -188,6 +189,8 @@ class AclRules:
         address = parse_address(client.peerhost)
         if address is not None:
             tables.extend(self._networks.containing(address))
+        elif is_anywhere(client):
+            tables.extend(self._networks.all())
         return tuple(tables)
 
     def _tables(self, who: Who) -> list[Table]:
@@ -293,6 +296,9 @@ class _Networks:
                 if table is not None:
                     found.append(table)
         return found
+
+    def all(self) -> list[Table]:
+        return [table for tables in self._by_prefix.values() for table in tables.values()]
 
 
 def _host_bits(network: Network) -> int:

@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from mqttd.access.acl_conf import And, Match, Or, Rule
-from mqttd.access.acl_who import is_about, parse_address
+from mqttd.access.acl_conf import And, IpAddr, Match, Or, Rule
+from mqttd.access.acl_who import is_about, is_anywhere, parse_address
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo
 
 __all__ = ["Asked", "Collecting", "Table", "fill", "is_template", "own_value"]
@@ -29,13 +29,14 @@ __all__ = ["Asked", "Collecting", "Table", "fill", "is_template", "own_value"]
 class Asked:
     """One question on its way through the tables; ``best`` is the lowest rule number so far."""
 
-    __slots__ = ("action", "best", "client", "rules", "topic", "wild", "words")
+    __slots__ = ("action", "anywhere", "best", "client", "rules", "topic", "wild", "words")
 
     def __init__(
         self, rules: tuple[Rule, ...], client: ClientInfo, action: Action, topic: str
     ) -> None:
         self.rules = rules
         self.client = client
+        self.anywhere = is_anywhere(client)
         self.action = action
         self.topic = topic
         self.words = topic.split("/")
@@ -56,7 +57,7 @@ class Asked:
                 return
 
     def _holds(self, rule: Rule) -> bool:
-        """The conditions that the index does not cover: QoS, retain, ``and``."""
+        """The conditions that the index does not cover: QoS, retain, ``and``, no address."""
         if rule.qos is not None and self.action.qos not in rule.qos:
             return False
         if (
@@ -65,8 +66,11 @@ class Asked:
             and self.action.retain is not rule.retain
         ):
             return False
-        if isinstance(rule.who, And | Or | Match):
-            return is_about(self.client, parse_address(self.client.peerhost), rule.who)
+        if isinstance(rule.who, And | Or | Match) or (
+            self.anywhere and isinstance(rule.who, IpAddr)
+        ):
+            address = parse_address(self.client.peerhost)
+            return is_about(self.client, address, rule.who, self.anywhere and not rule.allow)
         return True
 
     def own(self, template: tuple[str, ...], first: bool) -> str | None:

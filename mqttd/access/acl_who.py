@@ -1,7 +1,8 @@
 """Whom a rule is about: a client's address as rules see it, and the conditions of `who`.
 
-Promise: a client's address is what its connection shows, never what it says; an unknown one is in
-no network.
+Promise: a client's address is what its connection shows, never what it says. One that is connected
+and has no address, because it was reset before what it sent is read, may be in any network: a rule
+that denies by address is about it, one that allows is not. Any other unknown one is in no network.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mqttd.access.acl_conf import All, And, Client, IpAddr, Match, Or, User, Who
 from mqttd.access.anonymous import is_unix_peer
 from mqttd.types import ClientInfo
 
-__all__ = ["Address", "is_about", "parse_address"]
+__all__ = ["Address", "is_about", "is_anywhere", "parse_address"]
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -42,8 +43,13 @@ def parse_address(peerhost: str) -> Address | None:
     return address
 
 
-def is_about(client: ClientInfo, address: Address | None, who: Who) -> bool:
-    """True if `who` is true of the client."""
+def is_anywhere(client: ClientInfo) -> bool:
+    """Whether the client is connected, from nobody knows where."""
+    return not client.peerhost and client.listener != ""
+
+
+def is_about(client: ClientInfo, address: Address | None, who: Who, anywhere: bool = False) -> bool:
+    """True if `who` is true of the client; without an address, `anywhere` is said for networks."""
     match who:
         case All():
             return True
@@ -55,8 +61,10 @@ def is_about(client: ClientInfo, address: Address | None, who: Who) -> bool:
             text = client.client_id if of_client else client.username
             return text is not None and regex.search(text)
         case IpAddr(networks):
-            return address is not None and any(address in network for network in networks)
+            if address is None:
+                return anywhere
+            return any(address in network for network in networks)
         case And(parts):
-            return all(is_about(client, address, part) for part in parts)
+            return all(is_about(client, address, part, anywhere) for part in parts)
         case Or(parts):
-            return any(is_about(client, address, part) for part in parts)
+            return any(is_about(client, address, part, anywhere) for part in parts)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 from twisted.internet.defer import Deferred
 
+from mqttd.access.acl_who import is_anywhere
 from mqttd.access.authentication import (
     BUILT_IN,
     AuthenticationChain,
@@ -32,6 +33,7 @@ from mqttd.access.authentication import (
 from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
 from mqttd.access.guard import OnEvent
 from mqttd.access.questions import AclQuestions
+from mqttd.codec.reasons import NOT_AUTHORIZED
 from mqttd.types import Action, AuthResult, ClientInfo, Decision
 
 if TYPE_CHECKING:
@@ -164,11 +166,17 @@ class AccessControl:
 
         Answers at once unless a module has to wait.  The Deferred never fails.  On success
         the client's ``superuser``, ``attributes``, ``acl`` and perhaps ``username`` are set.
+        A client that was reset before its CONNECT is read is refused: its address, which may be
+        banned, is not known any more.
         """
+        if is_anywhere(client):
+            return AuthResult(False, NOT_AUTHORIZED, "the connection was reset")
         return self.authentication.authenticate(client, password)
 
     def begin(self, client: ClientInfo, method: str) -> Exchange | None:
         """Start an enhanced authentication by `method`; None if it is not offered."""
+        if is_anywhere(client):
+            return None
         return self.authentication.begin(client, method)
 
     def reload_auth(self) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -14,6 +18,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.doors import dial, doors_of
 
 Ctl = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -182,3 +187,45 @@ def test_the_rules_that_emqx_5_ships_work_unchanged(running: Callable[..., Broke
     local = connected(broker, "local")
     assert local.subscribe(("$SYS/#", 0), ("#", 0), ("a/+", 0)) == [0, 0, 0]
     local.close()
+
+
+def reset_before_it_is_read(broker: Broker, client: RawClient, *parts: bytes) -> None:
+    """The broker stands still; the client sends, and its connection is reset; the broker goes on.
+
+    Now the kernel has what was sent, and knows no address any more.
+    """
+    assert broker.process is not None
+    os.kill(broker.process.pid, signal.SIGSTOP)
+    try:
+        client.send(*parts)
+        sock = getattr(client.sock, "sock", client.sock)  # that below a WebSocket
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+    finally:
+        os.kill(broker.process.pid, signal.SIGCONT)
+
+
+def test_a_reset_gets_nothing_past_a_rule_about_addresses(
+    running: Callable[..., Broker], ctl: Ctl
+) -> None:
+    broker = running(
+        '{deny, {ipaddr, "127.0.0.1"}, publish, ["secret"]}.\n{allow, all}.\n',
+        listener={"ws": {"door": {"bind": "127.0.0.1:0"}}},
+    )
+    watcher = connected(broker, "watcher")
+    watcher.subscribe("secret", "open")
+    hasty = connected(broker, "hasty")
+    reset_before_it_is_read(
+        broker, hasty,
+        mq.publish("secret", b"no", version=mq.V5), mq.publish("open", b"yes", version=mq.V5),
+    )  # fmt: skip
+    assert watcher.message().payload == b"yes"
+
+    door = RawClient(0, mq.V5, sock=dial(doors_of(broker)["ws:door"]))
+    assert ctl("bans", "add", "peerhost", "127.0.0.0/8").returncode == 0
+    reset_before_it_is_read(
+        broker, door, mq.connect("banned", mq.V5), mq.publish("open", b"no", version=mq.V5)
+    )
+    assert "connection was reset" in wait_for(broker, "connect refused")
+    counters = json.loads(ctl("metrics", "--json").stdout)["counters"]
+    assert counters["messages_received_qos0"] == 2

@@ -113,6 +113,29 @@ def test_who_a_rule_matches(who: str, matches: bool) -> None:
     assert verdict(f"{{allow, {who}}}.", PUBLISH, "t") is (ALLOW if matches else IGNORE)
 
 
+@pytest.mark.parametrize(
+    "who,denied",
+    [
+        ('{ipaddr, "10.0.0.0/8"}', True),
+        ('{ipaddrs, ["::1", "192.0.2.1"]}', True),
+        ("""{'and', [{user, "alice"}, {ipaddr, "10.0.0.1"}]}""", True),
+        ("""{'and', [{user, "bob"}, {ipaddr, "10.0.0.1"}]}""", False),
+        ("""{'or', [{user, "bob"}, {ipaddr, "10.0.0.1"}]}""", True),
+    ],
+)
+def test_a_client_whose_address_nobody_knows_any_more_may_be_anywhere(
+    who: str, denied: bool
+) -> None:
+    """After a reset the kernel forgets the address: what was sent before gets past no denial."""
+    reset = client(peerhost="")
+    assert verdict(f"{{deny, {who}}}. {{allow, all}}.", PUBLISH, "t", reset) is (
+        DENY if denied else ALLOW
+    )
+    assert verdict(f"{{allow, {who}}}.", PUBLISH, "t", reset) is IGNORE
+    reset.listener = ""  # not connected: what was allowed stays allowed
+    assert verdict(f"{{deny, {who}}}. {{allow, all}}.", PUBLISH, "t", reset) is ALLOW
+
+
 def test_no_user_name_is_nobodys_user_name() -> None:
     for name in ("", "None", "undefined"):
         assert verdict(f'{{allow, {{user, "{name}"}}}}.', PUBLISH, "t", client(None)) is IGNORE
