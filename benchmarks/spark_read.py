@@ -223,6 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "benchmark",
             "local[2]",
             spark__ui__enabled="false",
+            spark__ui__showConsoleProgress="false",
             spark__driver__memory="2g",
             spark__sql__shuffle__partitions="2",
         )

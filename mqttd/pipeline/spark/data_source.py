@@ -23,6 +23,8 @@ class MqttdDataSource(DataSource):
 
     #: Where the package is on the driver's machine.
     search: tuple[str, ...] = ()
+    #: How many tasks run at once, if that is known.
+    cores: int = 0
 
     @classmethod
     def name(cls) -> str:
@@ -36,9 +38,9 @@ class MqttdDataSource(DataSource):
 
     def _read_options(self) -> Any:
         self._find()
-        from mqttd.pipeline.spark.options import read_options
+        from mqttd.pipeline.spark.options import CORES, read_options
 
-        return read_options(self.options)
+        return read_options(self.options, self.cores or CORES)
 
     def schema(self) -> str:
         """The columns asked for; raises ValueError for a wrong option."""

@@ -39,7 +39,8 @@ READ_OPTIONS: Final = {
     "endingOffsets": "the same, for batch (default latest)",
     "maxEventsPerTrigger": "at most so many events in a micro-batch",
     "minPartitions": "at least so many tasks, where there are as many blocks",
-    "maxEventsPerPartition": "about so many events in a task (default 100000)",
+    "maxEventsPerPartition": "about so many events in a task at most (default 1000000); there are"
+    " no more tasks than that and the cores ask for: one costs as much as 50000 events",
     "failOnDataLoss": "true: a query fails when events it should read are gone (default);"
     " false: it goes on and a log.gap row says how many",
     "includeHeaders": "true: the column headers with the user properties (default false)",
@@ -48,6 +49,9 @@ READ_OPTIONS: Final = {
     " not where a query uses the DataFrame twice, as in a join with itself: Spark then applies the"
     " filters of one to both (default false; register() sets what Spark wants to see for it)",
 }
+
+#: Cores where it is not known how many there are.
+CORES: Final = 2
 
 _ANY: Final = {name.lower(): name for name in READ_OPTIONS}
 
@@ -72,6 +76,8 @@ class Options:
     fail_on_data_loss: bool
     group: str | None
     push_down: bool
+    #: How many tasks run at once.
+    cores: int = CORES
 
     @property
     def gaps(self) -> bool:
@@ -81,8 +87,8 @@ class Options:
         return not self.filters and self.pattern is None
 
 
-def read_options(given: Mapping[str, str]) -> Options:
-    """Check the options of a read.
+def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
+    """Check the options of a read; `cores` is how many tasks run at once.
 
     Raises ValueError for the first one that is wrong.
     """
@@ -131,10 +137,11 @@ def read_options(given: Mapping[str, str]) -> Options:
         ending=_position(options, "endingOffsets"),
         max_events=_number(options, "maxEventsPerTrigger", 0),
         min_partitions=_number(options, "minPartitions", 1),
-        partition_events=_number(options, "maxEventsPerPartition", 100_000),
+        partition_events=_number(options, "maxEventsPerPartition", 1_000_000),
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         group=group,
         push_down=_flag(options, "pushDown", False),
+        cores=cores,
     )
 
 

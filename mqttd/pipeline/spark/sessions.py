@@ -105,6 +105,7 @@ def register(spark: Any) -> Any:
         spark.addArtifacts(archive, pyfile=True)
     else:
         spark.sparkContext.addPyFile(archive)
+        made.cores = spark.sparkContext.defaultParallelism
     cloudpickle.register_pickle_by_value(data_source)  # type: ignore[no-untyped-call]
     try:
         spark.dataSource.register(made)

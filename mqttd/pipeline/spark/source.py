@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -58,6 +58,9 @@ __all__ = ["BatchReader", "PushingReader", "StreamReader", "Task", "plan"]
 
 Offset = dict[str, Any]
 
+#: Events that take as long as a task takes to start: about 50 ms.
+WORTH_A_TASK: Final = 50_000
+
 
 @dataclass
 class Task(InputPartition):
@@ -91,7 +94,12 @@ def plan(
         blocks = [block for block in blocks if block.mask & mask]
     blocks = [b for b in blocks if b.last_time >= times[0] and b.first_time <= times[1]]
     rows = sum(block.rows for block in blocks if not block.gap)
-    wanted = max(options.min_partitions, round(rows / options.partition_events), 1)
+    wanted = max(
+        options.min_partitions,
+        -(-rows // options.partition_events),
+        min(options.cores, rows // WORTH_A_TASK),
+        1,
+    )
     share = max(-(-rows // wanted), 1)
     chosen: list[Block] = []
     filled = 0

@@ -7,7 +7,7 @@ import pickle
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,14 +15,14 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from mqttd.pipeline.log.blocks import encode_block, encode_gap
+from mqttd.pipeline.log.blocks import Block, encode_block, encode_gap
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.retention import Retention, groups
 from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.spark.options import read_options
-from mqttd.pipeline.spark.source import BatchReader, PushingReader, StreamReader
+from mqttd.pipeline.spark.source import BatchReader, PushingReader, StreamReader, plan
 from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, row, written
 
 
@@ -131,6 +131,34 @@ def test_tasks_are_about_equal_and_lose_nothing(tmp_path: Path) -> None:
         tasks = reader.partitions()
         assert len(tasks) >= min(partitions, 20) if partitions > 1 else len(tasks) >= 1
         assert seqs(rows(reader, tasks)) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("rows", "cores", "most", "tasks"),
+    [
+        (0, 2, 1_000_000, 0),
+        (99_840, 2, 1_000_000, 1),  # to start a task takes as long as 50,000 events
+        (100_096, 2, 1_000_000, 2),
+        (2_000_128, 2, 2_000_000, 2),
+        (2_000_128, 64, 1_000_000, 40),
+        (2_000_128, 2, 250_000, 9),
+    ],
+)
+def test_there_are_as_many_tasks_as_cores_but_none_for_a_few_events(
+    rows: int, cores: int, most: int, tasks: int
+) -> None:
+    given = {"path": "/nowhere", "maxEventsPerPartition": str(most)}
+    blocks = [
+        Block(NODE, "s", at, 100, at, 256, 1 << 11, 0, 0, False) for at in range(0, rows, 256)
+    ]
+
+    class Log:
+        def blocks(self, *_: object) -> list[Block]:
+            return blocks
+
+    found = plan(cast("Any", Log()), NODE, 0, rows, read_options(given, cores), (0, 1))
+    assert len(found) == tasks, cores
+    assert sum(run.end - run.base for task in found for run in task.runs) == rows
 
 
 def test_topics_are_matched_as_the_broker_does(tmp_path: Path) -> None:

@@ -1,0 +1,484 @@
+"""Kills everything on the way from the publishers to a table: python -m benchmarks.exactly_once
+
+    publishers --QoS 1--> broker --thread--> event log --Spark stream--> Parquet
+    numbered messages     kill -9            on disk     kill -9
+
+At random moments, each on its own, the broker (and with it the thread that writes the log) and
+Spark's driver with its JVM and workers are killed and started again, `--kills` times each at
+least, while the publishers go on at `--rate`. A broker's acknowledgement means that the event is
+logged. Afterwards, and not by the code that Spark read with:
+
+    the table    equals the log, row for row and column for column
+    the log      has no gap, every number that was acknowledged, and nothing that was not sent
+
+Leaves with 1 if it is not so, or if the rate of acknowledged messages, over all of the time with
+the broker's absences in it, was below `--rate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.brokers import Mqttd, StartError, free_port
+from benchmarks.numbered import Publishers
+from benchmarks.report import machine
+from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, QOS, RETAIN, columns_of
+from mqttd.pipeline.log.reader import LogReader, runs_of, split
+from mqttd.pipeline.log.schema import EVENTS
+
+__all__ = ["Failed", "Run", "drained", "exactly_once", "main"]
+
+BROKER_CONF: Final = """\
+[node]
+data_dir = "data"
+
+[listener.tcp.default]
+bind = "127.0.0.1:{port}"
+
+[acl]
+file = "acl.conf"
+
+[auth]
+anonymous = "always"
+
+[plugins]
+load = ["spark"]
+"""
+
+PLUGIN_CONF: Final = """\
+events = ["message.publish"]
+acked_means_logged = true
+retention_bytes = 100_000_000_000
+"""
+
+DRIVER: Final = """
+import json, sys
+from mqttd.pipeline.spark import register, session
+folder, most, mode = sys.argv[1:]
+spark = register(session("driver", "local[2]", spark__ui__enabled="false",
+                         spark__driver__memory="2g"))
+spark.sparkContext.setLogLevel("ERROR")
+stream = (spark.readStream.format("mqttd").option("path", folder + "/data/events")
+          .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most).load()
+          .writeStream.format("parquet").option("path", folder + "/table")
+          .option("checkpointLocation", folder + "/checkpoint"))
+if mode == "run":
+    stream.trigger(processingTime="500 milliseconds").start().awaitTermination()
+stream.trigger(availableNow=True).start().awaitTermination()
+print("FILES", json.dumps(list(spark.read.parquet(folder + "/table").inputFiles())), flush=True)
+"""
+
+#: Events of a micro-batch.
+MOST: Final = 400_000
+#: How much longer than the process itself a start, a micro-batch or the rest may take.
+DEADLINE: Final = 240.0
+
+
+class Failed(Exception):
+    """What should be equal is not; the text says what."""
+
+
+class Run:
+    """The broker and the driver in `folder`, and what was killed when."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.chance = random.Random(seed)
+        self.broker_kills = 0
+        self.broker_absent = 0.0
+        #: What the driver was doing when it was killed -> how often.
+        self.driver_kills: Counter[str] = Counter()
+        self._mqttd = Mqttd()
+        self._port = free_port()
+        self._broker: subprocess.Popen[bytes] | None = None
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._since = 0
+        for name, text in (
+            ("mqttd.conf", BROKER_CONF.format(port=self._port)),
+            ("acl.conf", "{allow, all}.\n"),
+            ("plugins/spark.conf", PLUGIN_CONF),
+            ("driver.py", DRIVER),
+        ):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    # -- the broker
+
+    def start_broker(self) -> int:
+        """Start it and wait until it listens; its port. Raises StartError."""
+        log = self.folder / "broker.log"
+        with log.open("ab") as out:
+            seen = out.tell()
+            self._broker = subprocess.Popen(
+                self._mqttd.command(self.folder, self._port),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env=self._mqttd.environment(), cwd=self.folder,
+            )  # fmt: skip
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            said = log.read_bytes()[seen:].decode("utf-8", "replace")
+            if self._mqttd.ready_port(said, self._port):
+                return self._port
+            if self._broker.poll() is not None or time.monotonic() > deadline:
+                raise StartError(f"the broker does not start:\n{said[-2000:]}")
+            time.sleep(0.02)
+
+    def kill_broker(self) -> None:
+        """kill -9."""
+        assert self._broker is not None
+        self._broker.kill()
+        self._broker.wait()
+        self.broker_kills += 1
+
+    def stop_broker(self) -> None:
+        """As an operator does."""
+        if self._broker is not None and self._broker.poll() is None:
+            self._broker.terminate()
+            try:
+                self._broker.wait(20)
+            except subprocess.TimeoutExpired:
+                self._broker.kill()
+                self._broker.wait()
+
+    # -- the driver
+
+    def start_driver(self, most: int = MOST, mode: str = "run") -> subprocess.Popen[bytes]:
+        """Start Spark; behind the broker in the queue for a processor."""
+        self._since = self.batches()[1]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+        command = ["nice", "-n", "5", sys.executable, str(self.folder / "driver.py")]
+        with (self.folder / "driver.log").open("ab") as output:
+            self._driver = subprocess.Popen(
+                [*command, str(self.folder), str(most), mode],
+                stdout=subprocess.PIPE if mode != "run" else output,
+                stderr=output,
+                start_new_session=True,
+                env=environment,
+            )
+        return self._driver
+
+    def batches(self) -> tuple[int, int]:
+        """How many micro-batches were begun, and how many are done."""
+        found = []
+        for name in ("offsets", "commits"):
+            path = self.folder / "checkpoint" / name
+            numbers = [int(one.name) for one in path.glob("[0-9]*") if one.name.isdigit()]
+            found.append(max(numbers, default=-1) + 1)
+        return found[0], found[1]
+
+    def kill_driver(self) -> None:
+        """kill -9 of the driver, its JVM and its workers."""
+        driver = self._driver
+        if driver is None:
+            return
+        begun, done = self.batches()
+        if done == self._since:
+            doing = "starting" if begun == done else "in its first micro-batch"
+        else:
+            doing = "in a micro-batch" if begun > done else "between micro-batches"
+        self.driver_kills[doing] += 1
+        for _ in range(2):  # a worker may be forked meanwhile
+            for pid in _session(driver.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        driver.wait()
+        self._driver = None
+
+    def check_driver(self) -> None:
+        """Raise Failed if it ended by itself."""
+        if self._driver is not None and self._driver.poll() is not None:
+            said = (self.folder / "driver.log").read_text("utf-8", "replace")
+            raise Failed(f"the driver ended:\n{said[-4000:]}")
+
+    def stop(self) -> None:
+        """End what still runs."""
+        self.stop_broker()
+        if self._driver is not None:
+            self.kill_driver()
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session (Linux)."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path("/proc", entry, "stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[3]) == leader:
+                found.append(int(entry))
+    return found
+
+
+def _kill_brokers(run: Run, publishers: Publishers, spread: float, ending: threading.Event) -> None:
+    while not ending.wait(run.chance.uniform(0.2, spread)):
+        began = time.monotonic()
+        run.kill_broker()
+        publishers.port = run.start_broker()
+        run.broker_absent += time.monotonic() - began
+
+
+def _kill_drivers(run: Run, kills: int, spread: float, say: Callable[[str], None]) -> None:
+    """Start the driver and kill it, so many times, from its start on or a finished micro-batch."""
+    for number in range(kills):
+        run.start_driver()
+        done = run.batches()[1]
+        if number % 2 == 0:
+            deadline = time.monotonic() + DEADLINE
+            while run.batches()[1] == done:
+                run.check_driver()
+                if time.monotonic() > deadline:
+                    raise Failed(f"no micro-batch ends in {DEADLINE:g} s")
+                time.sleep(0.05)
+        end = time.monotonic() + run.chance.uniform(0.0, spread)
+        while time.monotonic() < end:
+            run.check_driver()
+            time.sleep(0.01)
+        run.kill_driver()
+        say(f"killed: {number + 1} drivers, {run.broker_kills} brokers; {run.batches()[1]} batches")
+
+
+def drained(run: Run) -> list[str]:
+    """Let a last driver read the rest; the files of the table, as Spark reads it."""
+    driver = run.start_driver(mode="rest")
+    out, _ = driver.communicate(timeout=DEADLINE * 2)
+    if driver.returncode:
+        run.check_driver()
+    if driver.returncode:
+        run.check_driver()
+    run._driver = None
+    (line,) = (line for line in out.decode().splitlines() if line.startswith("FILES "))
+    return [one.removeprefix("file://") for one in json.loads(line[6:])]
+
+
+def exactly_once(
+    folder: Path,
+    rate: float,
+    kills: int,
+    spread: float = 20.0,
+    seed: int = 7,
+    rest: Callable[[Run], list[str]] = drained,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Do all of it in `folder`; what was found. Raises Failed.
+
+    :param rate: messages a second.
+    :param spread: seconds within which a kill follows what it follows.
+    :param rest: reads what the killed drivers left, and gives the table's files.
+    """
+    run = Run(folder, seed)
+    publishers = Publishers(folder / "publishers", rate)
+    ending = threading.Event()
+    broken: list[BaseException] = []
+
+    def kill_brokers() -> None:
+        try:
+            _kill_brokers(run, publishers, spread, ending)
+        except BaseException as error:
+            broken.append(error)
+
+    try:
+        publishers.port = run.start_broker()
+        killer = threading.Thread(target=kill_brokers, daemon=True)
+        killer.start()
+        _kill_drivers(run, kills, spread, say)
+        while run.broker_kills < kills and not broken:
+            time.sleep(0.05)
+        ending.set()
+        killer.join(DEADLINE)
+        if broken:
+            raise broken[0]
+        told = publishers.stop()
+        run.stop_broker()
+        say(f"{told['acknowledged']:,} acknowledged; reading the rest")
+        files = rest(run)
+    finally:
+        ending.set()
+        run.stop()
+    found: dict[str, Any] = {
+        "broker_kills": run.broker_kills,
+        "driver_kills": dict(run.driver_kills),
+        "micro_batches": run.batches()[1],
+        "broker_absent_seconds": round(run.broker_absent, 1),
+        **told,
+        "acknowledged_per_second": round(told["acknowledged"] / told["seconds"], 1),
+    }
+    say("comparing")
+    return found | _compared(folder, files, told)
+
+
+# -- the comparison: no code of the data source
+
+
+def _compared(folder: Path, files: Sequence[str], told: dict[str, Any]) -> dict[str, Any]:
+    """Table and log, log and publishers; raises Failed."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pa.concat_tables(
+        [pq.read_table(one, partitioning=None) for one in files]
+    ).combine_chunks()
+    order = pc.sort_indices(table["seq"])
+    rows = 0
+    payloads = []
+    for part in _log(folder / "data/events"):
+        here = table.take(order[rows : rows + len(part)])
+        for name in part.column_names:
+            if (
+                not here[name]
+                .combine_chunks()
+                .cast(part[name].type)
+                .equals(part[name].combine_chunks())
+            ):
+                raise Failed(f"column {name} of the table is not the log's, at {rows} or behind")
+        payloads.append(np.frombuffer(b"".join(part["payload"].to_pylist()), ">u8"))
+        rows += len(part)
+    if rows != len(table):
+        raise Failed(f"{len(table)} rows in the table, {rows} events in the log")
+    numbers = np.concatenate(payloads).astype(np.int64)
+    publisher, number = numbers >> 48, numbers & (1 << 48) - 1
+    once = acknowledged = 0
+    for path in sorted((folder / "publishers").glob("*.acknowledged")):
+        sent = np.frombuffer(path.read_bytes(), np.uint8)
+        mine = number[publisher == int(path.stem)]
+        if len(mine) and int(mine.max()) >= len(sent):
+            raise Failed(f"the log has a number of publisher {path.stem} that was never sent")
+        times = np.bincount(mine, minlength=len(sent))
+        lost = int(np.count_nonzero((times == 0) & (sent == 1)))
+        if lost:
+            raise Failed(f"{lost} messages of publisher {path.stem} acknowledged and not logged")
+        once += int(np.count_nonzero(times))
+        acknowledged += int(np.count_nonzero(sent))
+    if acknowledged != told["acknowledged"] or rows - once > told["sent_again"]:
+        raise Failed(f"{acknowledged} acknowledged, {rows} logged, {once} different; {told}")
+    return {
+        "events_in_log": rows,
+        "rows_in_table": len(table),
+        "different_messages": once,
+        "logged_twice_and_sent_again": rows - once,
+        "log_bytes": sum(one.stat().st_size for one in (folder / "data/events").rglob("*.events")),
+        "equal": True,
+    }
+
+
+def _log(path: Path) -> Iterator[Any]:
+    """The log as Arrow tables of about a million events, from its bytes; raises Failed."""
+    import numpy as np
+    import pyarrow as pa
+
+    log = LogReader(str(path))
+    ((node, bounds),) = log.bounds().items()
+    if bounds.earliest != 0:
+        raise Failed(f"the log begins at {bounds.earliest}")
+    blocks = log.blocks(node, *bounds)
+    texts = {"client_id": 4, "username": 5, "peer": 6, "topic": 7, "reason": 8}
+    at = 0
+    for first in range(0, len(blocks), 1 << 14):
+        chosen = blocks[first : first + (1 << 14)]
+        raw: list[list[bytes]] = [[] for _ in range(11)]
+        for run in runs_of(chosen):
+            for data in split(log.read_run(run), run):
+                for column, (start, length) in enumerate(columns_of(data)[:11]):
+                    raw[column].append(bytes(data[start : start + length]))
+        rows = sum(block.rows for block in chosen)
+        for block in chosen:
+            if block.gap or block.base != at:
+                raise Failed(f"the log has a gap at {at}")
+            at = block.end
+        codes = np.frombuffer(b"".join(raw[0]), np.uint8)
+        flags = np.frombuffer(b"".join(raw[2]), np.uint8)
+        sizes = np.frombuffer(b"".join(raw[9]), np.uint32)
+        want = HAS_QOS | HAS_PAYLOAD | HAS_SIZE
+        if len(codes) != rows or not ((flags & want) == want).all() or not (sizes == 8).all():
+            raise Failed(f"the log has other events than the publishers', before {at}")
+        columns: dict[str, Any] = {
+            "seq": np.arange(at - rows, at),
+            "node": pa.array([node] * rows),
+            "event": pa.array(np.array(EVENTS)[codes]),
+            "timestamp": pa.array(np.frombuffer(b"".join(raw[1]), np.int64)).cast(
+                pa.timestamp("us", "UTC")
+            ),
+            "message_id": _fixed(b"".join(raw[3]), 16, rows),
+            "qos": pa.array((flags & QOS).astype(np.int8)),
+            "retain": pa.array((flags & RETAIN) != 0),
+            "payload": _fixed(b"".join(raw[10]), 8, rows),
+            "payload_size": pa.array(sizes.astype(np.int32)),
+        }
+        for name, column in texts.items():
+            values: list[bytes | None] = []
+            for block, text in zip(chosen, raw[column], strict=True):
+                values += text.split(b"\0") if text else [None] * block.rows
+            columns[name] = pa.array(values, pa.binary()).cast(pa.string())
+        yield pa.table(columns)
+
+
+def _fixed(data: bytes, size: int, rows: int) -> Any:
+    import pyarrow as pa
+
+    if len(data) != size * rows:
+        raise Failed(f"{len(data)} bytes in a column of {rows} x {size}")
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(size), rows, [None, pa.py_buffer(data)]
+    ).cast(pa.binary())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do it and print what was found; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.exactly_once",
+        description="Kills broker and driver between numbered publishers and a table.",
+    )
+    parser.add_argument(
+        "--rate", type=float, default=20_000, help="messages a second (%(default)g)"
+    )
+    parser.add_argument("--kills", type=int, default=20, help="of each (%(default)d)")
+    parser.add_argument("--spread", type=float, default=20, help="seconds (%(default)g)")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--folder", type=Path, help="work here, and leave everything behind")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was found")
+    given = parser.parse_args(arguments)
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-"))
+    try:
+        found = exactly_once(
+            folder, given.rate * 1.01, given.kills, given.spread, given.seed,
+            say=lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True),
+        )  # fmt: skip
+    except Failed as error:
+        print(f"not exactly once: {error}; everything is in {folder}", file=sys.stderr)
+        return 1
+    except StartError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if given.folder is None:
+        shutil.rmtree(folder)
+    shown = {name: one for name, one in found.items() if not isinstance(one, list)}
+    print(json.dumps(shown, indent=1))
+    if given.json:
+        told = {"machine": machine(), "broker": Mqttd().version(), **found}
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+    return 0 if found["acknowledged_per_second"] >= given.rate else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
