@@ -289,8 +289,9 @@ class MqttdService(MultiService):
         )
         self.admin_tcp = self._admin_tcp(api)
         self.doors = Listeners(
-            config.listener, self.broker, self.engine, reactor, self.events, self._alarm, _most
-        )
+            config.listener, self.broker, self.engine, reactor, self.events, self._alarm, _most,
+            self._read_listeners,
+        )  # fmt: skip
         api.doors = ListenersApi(self.doors)
         try:
             self.doors.bind()
@@ -356,7 +357,7 @@ class MqttdService(MultiService):
         self.overload.start()
         self.watchdog.start()
         if self.on_start is None:
-            self._hang_up = _on_hang_up(self._reload_certificates, self.reactor)
+            self._hang_up = _on_hang_up(self._reload, self.reactor)
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
         self.plugins.load().addCallback(self.open).addErrback(self._cannot_start)
@@ -474,8 +475,26 @@ class MqttdService(MultiService):
             },
         )
 
-    def _reload_certificates(self) -> None:
-        """SIGHUP: read every certificate again."""
+    def _read_listeners(self) -> dict[str, dict[str, Any]]:
+        """The listeners as the configuration file says now; raises ListenError."""
+        if not self.config.path or self.on_start is not None:
+            return self.config.listener
+        try:
+            return load(self.config.path, os.environ).listener
+        except ConfigError as error:
+            more = len(error.mistakes) - 1
+            others = f" (and {more} more)" if more else ""
+            raise ListenError(f"{error.mistakes[0]}{others}; nothing was changed") from None
+
+    def _reload(self) -> None:
+        """SIGHUP: give the listeners the limits of the configuration, read every certificate."""
+        try:
+            for told in self.doors.reload():
+                self.events("listener differs from the configuration", told)
+            self._alarm("configuration", "")
+        except ListenError as error:
+            self.events("configuration refused", {"reason": str(error)})
+            self._alarm("configuration", str(error))
         self.doors.reload_certificates()
 
     def _alarm(self, name: str, text: str) -> None:

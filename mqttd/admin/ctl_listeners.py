@@ -19,13 +19,19 @@ def add_commands(add: Callable[..., Any], listeners: Any) -> None:
     """Add the commands to the group `listeners`, with `add` of `mqttd.admin.ctl`."""
     add(listeners, "list", _list, "List all listeners with their connections.")
     for name, text in (
-        ("start", "Accept connections again."),
+        ("start", "Accept connections (again), as the configuration says now."),
         ("stop", "Stop accepting connections, end those there are."),
-        ("restart", "Stop and start, on the same address and with the files as they are now."),
+        ("restart", "Stop and start, with the configuration and the files as they are now."),
     ):
         command = add(listeners, name, _change, text)
         command.add_argument("name", metavar="KIND:NAME")
         command.set_defaults(operation=name)
+    add(
+        listeners,
+        "reload",
+        _reload_settings,
+        "Take over changed limits and TLS settings from the configuration; connections stay.",
+    )
     add(
         listeners,
         "reload-certificates",
@@ -48,6 +54,20 @@ def _change(options: argparse.Namespace) -> None:
     path = f"/listeners/{quote(options.name, safe='')}/{options.operation}"
     answer = ctl.client_of(options).request("POST", path)
     ctl.done(options, answer, f"listener {answer['id']} is {answer['state']}")
+
+
+def _reload_settings(options: argparse.Namespace) -> None:
+    answer = ctl.client_of(options).request("POST", "/listeners/reload")
+    if options.json:
+        return ctl.print_json(answer)
+    for entry in answer["listeners"]:
+        parts = [f"changed {', '.join(entry['changed'])}"] if entry["changed"] else []
+        if entry["restart"]:
+            parts.append(f"waits for a restart: {', '.join(entry['restart'])}")
+        parts += [entry["note"]] if entry["note"] else []
+        print(ctl.printable(f"{entry['id']}: {'; '.join(parts)}"))
+    if not answer["listeners"]:
+        print("nothing differs from the configuration")
 
 
 def _reload(options: argparse.Namespace) -> None:

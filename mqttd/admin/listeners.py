@@ -1,7 +1,8 @@
-"""Listeners over HTTP: see them, start, stop and restart one, read certificates again.
+"""Listeners over HTTP: see them, start, stop and restart one, read files again.
 
     GET    /api/v1/listeners                            every listener
     POST   /api/v1/listeners/{id}/start|stop|restart    one of them, `KIND:NAME`
+    POST   /api/v1/listeners/reload                     limits and files as configured now
     POST   /api/v1/listeners/certificates/reload        every certificate; which could not be
 
 Promise: an operation answers when it is done, and touches no other listener; a fault is told in one
@@ -18,9 +19,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
-from werkzeug.exceptions import HTTPException
 
-from mqttd.admin.api import ApiError, answer, refusal
+from mqttd.admin.api import ApiError, answer, answer_faults
 
 __all__ = ["ListenersApi"]
 
@@ -48,36 +48,34 @@ class ListenersApi:
             raise ApiError(422, "reload_failed", f"the old certificates stay in use: {text}")
         return answer(request, {"reloaded": sorted(told)})
 
+    @app.route("/reload", methods=["POST"])
+    def reload_settings(self, request: IRequest) -> bytes:
+        """Give the listeners what the configuration says now, as far as connections can stay."""
+        self.log.info("listeners: reload by administrator")
+        try:
+            return answer(request, {"listeners": self.doors.reload()})
+        except ValueError as error:
+            raise ApiError(422, "reload_failed", str(error)) from None
+
     @app.route("/<string:name>/<any(start, stop, restart):operation>", methods=["POST"])
     def change(self, request: IRequest, name: str, operation: str) -> Deferred[bytes]:
         """Start, stop or restart one listener; the answer is its state afterwards."""
-        try:
-            door = self.doors.find(name)
-        except KeyError:
+        work = {
+            "start": self.doors.start_one,
+            "stop": self.doors.stop_one,
+            "restart": self.doors.restart_one,
+        }[operation]
+        self.log.info("listener {name}: {what} by administrator", name=name, what=operation)
+        done: Deferred[Any] = maybeDeferred(work, name)
+        done.addErrback(self._fault, name)
+        return done.addCallback(lambda door: answer(request, door.describe()))
+
+    def _fault(self, failure: Failure, name: str) -> None:
+        """There is no such listener, or it cannot be opened."""
+        if failure.check(KeyError):
             known = ", ".join(entry["id"] for entry in self.doors.describe())
-            text = f"no listener {name!r}; there are: {known}"
-            raise ApiError(404, "not_found", text) from None
-        self.log.info("listener {name}: {what} by administrator", name=door.id, what=operation)
-        done = maybeDeferred(getattr(door, operation))
-        return done.addCallback(lambda _: answer(request, door.describe()))
+            raise ApiError(404, "not_found", f"no listener {name!r}; there are: {known}")
+        failure.trap(ValueError)
+        raise ApiError(422, "listener_failed", failure.getErrorMessage())
 
-    # -- errors
-
-    @app.handle_errors(ApiError)
-    def refused(self, request: IRequest, failure: Failure) -> bytes:
-        """A request we refuse."""
-        error = cast(ApiError, failure.value)
-        return refusal(request, error.status, error.code, error.message)
-
-    @app.handle_errors(HTTPException)
-    def no_route(self, request: IRequest, failure: Failure) -> bytes:
-        """No such path, or a method it has not."""
-        error = cast(HTTPException, failure.value)
-        path = request.path.decode("ascii", "replace")
-        code = "method_not_allowed" if error.code == 405 else "not_found"
-        return refusal(request, error.code or 404, code, f"no {path}")
-
-    @app.handle_errors(Exception)
-    def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """The listener cannot be opened."""
-        return refusal(request, 422, "listener_failed", failure.getErrorMessage())
+    answer_faults(app)

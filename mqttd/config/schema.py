@@ -133,7 +133,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "listener",
             0,
             10_000_000,
-            reload=False,
         ),
     ] = 0
     accept_rate: Annotated[
@@ -144,7 +143,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "listener",
             0,
             1_000_000,
-            reload=False,
         ),
     ] = 5000
     first_byte_timeout: Annotated[
@@ -155,7 +153,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "connection",
             0,
             HOUR,
-            reload=False,
         ),
     ] = 5.0
     connect_timeout: Annotated[
@@ -166,7 +163,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "connection",
             0,
             HOUR,
-            reload=False,
         ),
     ] = 0.0
     max_packet_size: Annotated[
@@ -176,7 +172,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "connection",
             0,
             256 * MIB,
-            reload=False,
         ),
     ] = 0
     bytes_rate: Annotated[
@@ -187,7 +182,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "connection",
             0,
             1024 * GIB,
-            reload=False,
         ),
     ] = 0
     messages_rate: Annotated[
@@ -197,7 +191,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "connection",
             0,
             100_000_000,
-            reload=False,
         ),
     ] = 0
     all_bytes_rate: Annotated[
@@ -207,7 +200,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "listener",
             0,
             1024 * GIB,
-            reload=False,
         ),
     ] = 0
     all_messages_rate: Annotated[
@@ -217,7 +209,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "listener",
             0,
             100_000_000,
-            reload=False,
         ),
     ] = 0
     send_rate: Annotated[
@@ -228,7 +219,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "connection",
             0,
             1024 * GIB,
-            reload=False,
         ),
     ] = 0
     burst: Annotated[
@@ -238,7 +228,6 @@ class Listener(Struct, frozen=True, kw_only=True):
             "listener",
             0.5,
             HOUR,
-            reload=False,
         ),
     ] = 1.0
     flapping_disconnects: Annotated[
@@ -249,16 +238,15 @@ class Listener(Struct, frozen=True, kw_only=True):
             "listener",
             0,
             1_000_000,
-            reload=False,
         ),
     ] = 0
     flapping_window: Annotated[
         float,
-        _time("Time within which they count.", "listener", 1, DAY, reload=False),
+        _time("Time within which they count.", "listener", 1, DAY),
     ] = 60.0
     flapping_ban: Annotated[
         float,
-        _time("Time such a client is banned.", "listener", 1, NEVER, reload=False),
+        _time("Time such a client is banned.", "listener", 1, NEVER),
     ] = 300.0
     transport: Annotated[
         Literal["engine", "twisted"],
@@ -279,7 +267,11 @@ class Listener(Struct, frozen=True, kw_only=True):
     ] = ("3.1", "3.1.1", "5.0")
     auth_chain: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
-        _plain("Authentication modules of this listener; empty takes `auth.chain`.", "listener"),
+        _plain(
+            "Authentication modules of this listener; empty takes `auth.chain`.",
+            "listener",
+            reload=False,
+        ),
     ] = ()
     acl_file: Annotated[
         str,
@@ -320,7 +312,11 @@ class SocketListener(Listener, frozen=True, kw_only=True):
     ] = 4096
     nodelay: Annotated[
         bool,
-        _plain("Send small packets at once (TCP_NODELAY) instead of gathering them.", "listener"),
+        _plain(
+            "Send small packets at once (TCP_NODELAY) instead of gathering them.",
+            "listener",
+            reload=False,
+        ),
     ] = True
     access: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
@@ -329,7 +325,6 @@ class SocketListener(Listener, frozen=True, kw_only=True):
             ' all"]`: the first rule that matches decides; with `proxy_protocol`, by the address'
             " the proxy names.",
             "listener",
-            reload=False,
             expects='a list of "allow NETWORK" or "deny NETWORK", the last one for "all"',
         ),
     ] = ("allow all",)
@@ -350,7 +345,6 @@ class SocketListener(Listener, frozen=True, kw_only=True):
             "Part of the client's certificate that becomes its user name: common name, whole"
             " subject, or first subject alternative name; a PROXY header can give `cn`.",
             "listener",
-            reload=False,
         ),
     ] = "none"
     cert_as_client_id: Annotated[
@@ -358,7 +352,6 @@ class SocketListener(Listener, frozen=True, kw_only=True):
         _plain(
             "Part of the client's certificate that becomes its client id, as above.",
             "listener",
-            reload=False,
         ),
     ] = "none"
 
@@ -396,7 +389,6 @@ WebPath = Annotated[
     _plain(
         "Path of the WebSocket.",
         "listener",
-        reload=False,
         pattern=r"^/[!-~]*\Z",
         expects='a path such as "/mqtt"',
     ),
@@ -408,14 +400,11 @@ Origins = Annotated[
         " list only the built-in page, opened by an IP address or as localhost; clients"
         " that are no browsers name no page and may always connect.",
         "listener",
-        reload=False,
     ),
 ]
 Page = Annotated[
     bool,
-    _plain(
-        "Serve the built-in page, an MQTT client in the browser, at `/`.", "listener", reload=False
-    ),
+    _plain("Serve the built-in page, an MQTT client in the browser, at `/`.", "listener"),
 ]
 
 
@@ -441,7 +430,7 @@ class SslListener(SocketListener, frozen=True, kw_only=True):
     ] = ""
     tls_version: Annotated[
         Literal["1.2", "1.3"],
-        _plain("Lowest TLS version a client may speak.", "listener", reload=False),
+        _plain("Lowest TLS version a client may speak.", "listener"),
     ] = "1.2"
     ciphers: Annotated[
         str,
@@ -449,7 +438,6 @@ class SslListener(SocketListener, frozen=True, kw_only=True):
             "Cipher suites of TLS 1.2 in OpenSSL's words; empty takes those with forward secrecy"
             " and authenticated encryption; TLS 1.3 has its own.",
             "listener",
-            reload=False,
         ),
     ] = ""
     session_resumption: Annotated[
@@ -457,7 +445,6 @@ class SslListener(SocketListener, frozen=True, kw_only=True):
         _plain(
             "Give tickets, so that a client that comes back saves most of the handshake.",
             "listener",
-            reload=False,
         ),
     ] = True
     verify: Annotated[
@@ -466,7 +453,6 @@ class SslListener(SocketListener, frozen=True, kw_only=True):
             "Whether a client's certificate is asked for: not at all, checked where there is one,"
             " or connections without a good one are refused.",
             "listener",
-            reload=False,
         ),
     ] = "none"
     ca_file: Annotated[
@@ -493,12 +479,11 @@ class SslListener(SocketListener, frozen=True, kw_only=True):
             "listener",
             0.1,
             DAY,
-            reload=False,
         ),
     ] = 10.0
     handshake_timeout: Annotated[
         float,
-        _time("Time for the whole TLS handshake.", "connection", 0.1, HOUR, reload=False),
+        _time("Time for the whole TLS handshake.", "connection", 0.1, HOUR),
     ] = 5.0
     max_handshakes: Annotated[
         int,

@@ -11,8 +11,12 @@
 A listener is called `KIND:NAME` (`ssl:default`), in the log, in hooks, and by mqttd-ctl. With
 `proxy_protocol` a layer that takes the PROXY header comes first.
 
+The configuration is read again by `Listeners.reload`, which gives the listeners that are open what
+needs no new socket (limits, certificates; connections stay), and when one is started or restarted.
+
 Promise: what can be refused is refused before the broker serves (address in use, files unreadable);
-starting, stopping and restarting one listener touches no other.
+starting, stopping and restarting one listener touches no other; a configuration with a mistake
+changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, maybeDeferred
+import msgspec
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.endpoints import serverFromString
 
 from mqttd.broker.broker import Broker
@@ -57,11 +62,15 @@ __all__ = ["Door", "ListenError", "Listeners", "listener_text"]
 
 _VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
+#: What is built when the broker starts: nothing short of that changes it.
+_WITH_THE_BROKER: Final = ("auth_chain", "acl_file")
+
 Json = dict[str, Any]
+Configured = dict[str, dict[str, Any]]
 Log = Callable[[str, dict[str, object]], None]
 
 
-class ListenError(Exception):
+class ListenError(ValueError):
     """A listener cannot be opened; the text says which, where and why."""
 
 
@@ -70,19 +79,22 @@ class Listeners:
 
     Arguments: the configured ones, kind -> name -> settings; the broker; its engine; the reactor;
     the log; `alarm(name, text)`, with an empty text when it is over; the most connections a
-    listener without a limit of its own may have, asked when it starts.
+    listener without a limit of its own may have, asked when it starts; `read()`, which gives the
+    configured ones as the configuration says now, or raises `ListenError`.
     """
 
     def __init__(
         self,
-        configured: dict[str, dict[str, Any]],
+        configured: Configured,
         broker: Broker,
         engine: Engine,
         reactor: Any,
         log: Log,
         alarm: Callable[[str, str], None],
         most: Callable[[], int],
+        read: Callable[[], Configured] | None = None,
     ) -> None:
+        self.read = read if read is not None else lambda: configured
         self.broker = broker
         self.engine = engine
         self.reactor = reactor
@@ -126,6 +138,7 @@ class Listeners:
     def add_endpoint(self, endpoint: str, name: str) -> Door:
         """A further listener at a Twisted endpoint, called `endpoint:NAME`, started at once."""
         door = Door(self, "endpoint", name, EndpointListener(endpoint=endpoint))
+        door.configured = False
         if door.id in self.doors:
             raise ListenError(f"listener.endpoint.{name}: there is one of this name")
         door.bind()
@@ -138,6 +151,106 @@ class Listeners:
         door = self.find(name)
         del self.doors[door.id]
         return door.stop()
+
+    # -- one by one, as the configuration says now ----------------------------------------------
+
+    def start_one(self, name: str) -> Deferred[Door]:
+        """Start a listener that is stopped, or has been added to the configuration.
+
+        Raises KeyError for one that is nowhere, `ListenError` if it cannot be opened.
+        """
+        try:
+            door = self.find(name)
+        except KeyError:
+            door = self._added(name)
+            door.start()
+            self.doors[door.id] = door
+            return succeed(door)
+        return succeed(door) if door.running else self.restart_one(name)
+
+    def stop_one(self, name: str) -> Deferred[Door]:
+        """Stop a listener and end its connections; raises KeyError."""
+        door = self.find(name)
+        return door.stop().addCallback(lambda _: door)
+
+    def restart_one(self, name: str) -> Deferred[Door]:
+        """Stop a listener and start it with its settings and files as they are now.
+
+        What cannot be used is told by `ListenError` before it stops: then it goes on as it was. A
+        port 0 stays the port it had. Raises KeyError.
+        """
+        door = self.find(name)
+        fresh = Door(self, door.kind, door.name, self._settings(door))
+        fresh.configured = door.configured
+        if _place(fresh.settings) == _place(door.settings):
+            fresh.port = door.port
+            fresh.read_files()
+        else:
+            fresh.bind()
+
+        def start(_: object) -> Door:
+            fresh.start()
+            self.doors[fresh.id] = fresh
+            return fresh
+
+        return door.stop().addCallback(start)
+
+    def reload(self) -> list[Json]:
+        """Give every listener what the configuration says now, as far as it needs no new socket.
+
+        Connections stay and keep the rates they began with. Returns for each that differs its
+        `id`, the keys that `changed`, those that wait for a `restart`, and a `note` of what else
+        there is to say. Raises `ListenError` if there is a mistake in the configuration.
+        """
+        wanted = {f"{kind}:{name}": settings for kind, names in self.read().items()
+                  for name, settings in names.items()}  # fmt: skip
+        told = []
+        for door in self.doors.values():
+            settings = wanted.pop(door.id, None)
+            changed: list[str] = []
+            waiting: list[str] = []
+            note = ""
+            if settings is not None:
+                try:
+                    changed, waiting = door.take_over(settings)
+                except ListenError as error:
+                    note = str(error)
+            elif door.configured and door.running:
+                note = "not in the configuration any more; it runs until it is stopped"
+            if changed or waiting or note:
+                told.append({"id": door.id, "changed": changed, "restart": waiting, "note": note})
+        for name in wanted:
+            note = "new in the configuration; it can be started"
+            told.append({"id": name, "changed": [], "restart": [], "note": note})
+        return told
+
+    def _settings(self, door: Door) -> Listener:
+        """What the configuration says of a listener now; raises `ListenError`."""
+        if not door.configured:
+            before: Listener = door.settings
+            return before
+        found: Listener | None = self.read().get(door.kind, {}).get(door.name)
+        if found is None:
+            raise ListenError(f"{door.where} is not in the configuration any more")
+        for key in _WITH_THE_BROKER:
+            if getattr(found, key) != getattr(door.settings, key):
+                text = f"{door.where}.{key} changes with a restart of the broker only"
+                raise ListenError(f"{text}; nothing was changed")
+        return found
+
+    def _added(self, name: str) -> Door:
+        """A listener that the configuration has and we have not; raises KeyError."""
+        kind, _, only = name.rpartition(":")
+        found = [(each, names[only]) for each, names in self.read().items() if only in names]
+        found = [(each, settings) for each, settings in found if kind in ("", each)]
+        if len(found) != 1:
+            raise KeyError(name)
+        door = Door(self, found[0][0], only, found[0][1])
+        if any(getattr(door.settings, key) for key in _WITH_THE_BROKER):
+            text = "a listener with a chain or rules of its own needs a restart of the broker"
+            raise ListenError(f"{door.where}: {text}")
+        door.bind()
+        return door
 
     def try_it(self) -> str:
         """A command that subscribes at the first listener that mosquitto_sub can reach."""
@@ -176,6 +289,8 @@ class Door:
         self.settings: Any = settings
         self.where = f"listener.{kind}.{name}"
         self.running = False
+        #: It comes from the configuration, not from a plugin.
+        self.configured = True
         self.host = ""
         self.port = 0
         self.tls: Tls | None = None
@@ -187,6 +302,8 @@ class Door:
             ipaddress.ip_network(text) for text in getattr(settings, "proxy_protocol", ())
         ]
         self._next_look = 0.0
+        #: What has been told of files that have expired.
+        self._expired = ""
         self.gate: Admission | None = None
 
     # -- life -----------------------------------------------------------------------------------
@@ -194,11 +311,7 @@ class Door:
     def bind(self) -> None:
         """Take the address and read the files. Raises `ListenError`."""
         settings = self.settings
-        self._read_certificate()
-        if isinstance(settings, WsListener | WssListener) and self._site is None:
-            from mqttd.transports.websocket import WebSite
-
-            self._site = WebSite(settings.path, settings.origins, settings.page)
+        self.read_files()
         if isinstance(settings, SocketListener):
             self._socket = _bind_tcp(self.where, settings, self.port)
             self.host, self.port = self._socket.getsockname()[:2]
@@ -209,8 +322,13 @@ class Door:
         elif isinstance(settings, EndpointListener):
             self.host = settings.endpoint
 
-    def _read_certificate(self) -> None:
+    def read_files(self) -> None:
+        """Read what is served, if that is not done. Raises `ListenError`."""
         settings = self.settings
+        if isinstance(settings, WsListener | WssListener) and self._site is None:
+            from mqttd.transports.websocket import WebSite
+
+            self._site = WebSite(settings.path, settings.origins, settings.page)
         if not isinstance(settings, SslListener) or self.tls is not None:
             return
         alpn = ("http/1.1",) if isinstance(settings, WssListener) else ("mqtt",)
@@ -231,15 +349,13 @@ class Door:
             return
         if self._socket is None and not isinstance(self.settings, EndpointListener):
             self.bind()
-        versions = frozenset(_VERSIONS[text] for text in self.settings.protocol_versions)
-        if versions != frozenset(_VERSIONS.values()):
-            self.doors.broker.versions[self.id] = versions
-        if self.settings.mountpoint:
-            self.doors.broker.mounts[self.id] = self.settings.mountpoint
+        _put(self.doors.broker.mounts, self.id, self.settings.mountpoint)
         most = self._limit()
         bound, self._socket = self._socket, None
         self.running = True
-        self._tell_expiry()
+        if self.tls is not None:
+            self.doors.alarm(f"tls:{self.id}", "")
+            self._tell_expiry()
         if bound is None:
             self._start_endpoint(most)
         elif self.settings.transport == "engine":
@@ -250,16 +366,17 @@ class Door:
     def _limit(self) -> int:
         """Give the broker the limits of this listener; returns the most connections it may have."""
         settings, broker = self.settings, self.doors.broker
+        versions = frozenset(_VERSIONS[text] for text in settings.protocol_versions)
+        _put(broker.versions, self.id, versions if len(versions) < len(_VERSIONS) else None)
         rules = settings.rules if isinstance(settings, SocketListener) else [(True, None)]
         proxied = bool(self._networks)
         self.gate = None
         if settings.accept_rate or (len(rules) > 1 and not proxied):
             around = [(True, None)] if proxied else rules
             self.gate = Admission(around, settings.accept_rate, broker.now)
-        if proxied and len(rules) > 1:
-            broker.gates[self.id] = Admission(rules, 0, broker.now)
-        if settings.connect_timeout:
-            broker.connect_timeouts[self.id] = int(settings.connect_timeout * 1000)
+        named = Admission(rules, 0, broker.now) if proxied and len(rules) > 1 else None
+        _put(broker.gates, self.id, named)
+        _put(broker.connect_timeouts, self.id, int(settings.connect_timeout * 1000))
         rates = (
             settings.bytes_rate,
             settings.messages_rate,
@@ -267,14 +384,67 @@ class Door:
             settings.all_messages_rate,
             settings.send_rate,
         )
+        limits = None
         if any(rates) or settings.max_packet_size:
             largest = settings.max_packet_size
-            broker.limits[self.id] = Limits(broker.now, *rates, settings.burst, largest)
-        if broker.flapping is not None and settings.flapping_disconnects:
-            broker.flapping.rules[self.id] = Rule(
+            limits = Limits(broker.now, *rates, settings.burst, largest)
+        _put(broker.limits, self.id, limits)
+        if broker.flapping is not None:
+            rule = Rule(
                 settings.flapping_disconnects, settings.flapping_window, settings.flapping_ban
             )
+            _put(broker.flapping.rules, self.id, rule if rule.count else None)
         return int(settings.max_connections or self.doors.most())
+
+    def take_over(self, wanted: Listener) -> tuple[list[str], list[str]]:
+        """Take over what can change while connections stay.
+
+        Returns the keys that did, and those that wait for a restart. Raises `ListenError` for TLS
+        files that cannot be used, and then nothing is changed.
+        """
+        before = self.settings
+        differ = [key for key in before.__struct_fields__
+                  if getattr(before, key) != getattr(wanted, key)]  # fmt: skip
+        live = _live(type(before))
+        changed = [key for key in differ if key in live]
+        waiting = [key for key in differ if key not in live]
+        if not changed:
+            return [], waiting
+        settings = msgspec.structs.replace(before, **{key: getattr(wanted, key) for key in changed})
+        if self.tls is not None:
+            self._take_over_tls(settings, changed)
+        self.settings = settings
+        if self._site is not None:
+            self._site = None
+            self.read_files()
+        if self.running:
+            self._adjust()
+        return changed, waiting
+
+    def _take_over_tls(self, settings: Any, changed: list[str]) -> None:
+        assert self.tls is not None
+        before, self.tls.settings = self.tls.settings, settings
+        if set(changed) <= set(SocketListener.__struct_fields__):
+            return
+        try:
+            self.tls.reload()
+        except TlsError as error:
+            self.tls.settings = before
+            raise ListenError(f"{self.where}: {error}; nothing was changed") from None
+
+    def _adjust(self) -> None:
+        """Give what accepts connections the limits as they are now."""
+        most = self._limit()
+        port, factory = self.doors.engine.by_name.get(self.id), self.factory
+        if port is not None:
+            port.max_connections = most
+            self._time(port)
+        if factory is not None:
+            factory.max_connections = most
+            factory.gate = self.gate
+            if factory.make is None and self.tls is None:
+                factory.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
+            factory.make_room()
 
     def stop(self) -> Deferred[Any]:
         """Stop accepting, end the connections; fires when the port is closed."""
@@ -294,34 +464,22 @@ class Door:
             return port
         return maybeDeferred(port.stopListening if port is not None else lambda: None)
 
-    def restart(self) -> Deferred[Any]:
-        """Stop, then start on the same port, with the files read again; fails as `start`.
-
-        Where a file cannot be used, the listener goes on as it was.
-        """
-        before, self.tls = self.tls, None
-        try:
-            self._read_certificate()
-        except ListenError:
-            self.tls = before
-            raise
-        stopped = self.stop()
-        stopped.addCallback(lambda _: self.start())
-        return stopped
-
     def _start_engine(self, bound: socket.socket, most: int) -> None:
         engine = self.doors.engine
         make = self._make() if self._has_layers() else None
-        handshakes, timeout = 0, 0
-        if isinstance(self.settings, SslListener):
-            handshakes = self.settings.max_handshakes
-            timeout = int(self.settings.handshake_timeout * 1000)
-        engine.listen(self.id, bound, most, make, handshakes, timeout)
+        handshakes = self.settings.max_handshakes if isinstance(self.settings, SslListener) else 0
+        engine.listen(self.id, bound, most, make, handshakes)
         port = engine.by_name[self.id]
-        port.gate = self.gate
-        port.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
+        self._time(port)
         if isinstance(self.settings, UnixListener):
             port.identify = peer_process
+
+    def _time(self, port: Any) -> None:
+        """Give a port of the engine its gate and its times."""
+        port.gate = self.gate
+        port.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
+        if isinstance(self.settings, SslListener):
+            port.handshake_timeout = int(self.settings.handshake_timeout * 1000)
 
     def _start_twisted(self, bound: socket.socket, most: int) -> None:
         factory = self._factory(most)
@@ -445,7 +603,7 @@ class Door:
         self._next_look = now + self.settings.watch_interval
         if not first and self.tls.changed():
             self.reload_certificate()
-        elif first:
+        else:
             self._tell_expiry()
 
     def reload_certificate(self) -> str:
@@ -462,11 +620,16 @@ class Door:
             return str(error)
         self.doors.log("certificate loaded", {"listener": self.id})
         self.doors.alarm(alarm, "")
+        self._expired = ""
+        self._tell_expiry()
         return ""
 
     def _tell_expiry(self) -> None:
-        if self.tls is not None and (text := self.tls.expired()):
+        """Raise an alarm once something has expired; the next good reload clears it."""
+        text = self.tls.expired() if self.tls is not None else ""
+        if text and text != self._expired:
             self.doors.alarm(f"tls:{self.id}", f"{self.where}: {text}")
+        self._expired = text
 
     # -- telling --------------------------------------------------------------------------------
 
@@ -489,7 +652,32 @@ class Door:
             "state": "running" if self.running else "stopped",
             "connections": opened.connections if opened is not None else 0,
             "max_connections": opened.max_connections if opened is not None else 0,
+            "certificate_until": self.tls.not_after.isoformat() if self.tls is not None else None,
         }
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    """`value` in its place; without one (None, 0, ""), nothing is there."""
+    if value:
+        table[key] = value
+    else:
+        table.pop(key, None)
+
+
+def _place(settings: Any) -> str:
+    """Where a listener with these settings is to be found."""
+    if isinstance(settings, SocketListener):
+        return settings.bind
+    return str(settings.path if isinstance(settings, UnixListener) else settings.endpoint)
+
+
+def _live(kind: type[Listener]) -> set[str]:
+    """The keys of a kind of listener that a reload applies, as the schema says."""
+    return {
+        part.name
+        for part in msgspec.structs.fields(kind)
+        if part.type.__metadata__[0].extra["reload"]
+    }
 
 
 def listener_text(host: str, port: int) -> str:

@@ -46,7 +46,8 @@ class Tls:
     """The TLS side of one listener.
 
     Arguments: its settings; the ALPN protocols it speaks. Raises `TlsError` if a file cannot be
-    used. `expired` says since when the certificate has been (empty while it is good).
+    used. `expired` says which file has been since when (empty while all are good); `not_after`
+    is the end of the certificate.
     """
 
     def __init__(self, settings: SslListener, alpn: tuple[str, ...] = ("mqtt",)) -> None:
@@ -55,6 +56,7 @@ class Tls:
         self.names: dict[str, ssl.SSLContext] = {}
         self._openssl: Any = None
         self.not_after = datetime.max.replace(tzinfo=UTC)
+        self._ends: list[tuple[str, datetime]] = []
         self.context = self._load(first=True)
         self._seen = self._signature()
 
@@ -76,22 +78,24 @@ class Tls:
 
     def reload(self) -> None:
         """Read everything again. Raises `TlsError`, and then what was read before stays."""
-        before = self.context, self.names, self.not_after, self._openssl
+        before = self.context, self.names, self.not_after, self._ends, self._openssl
         try:
             self.context = self._load(first=False)
             self._openssl = None
             if self.settings.transport == "twisted":
                 self.openssl_context()
         except TlsError:
-            self.context, self.names, self.not_after, self._openssl = before
+            self.context, self.names, self.not_after, self._ends, self._openssl = before
             raise
         self._seen = self._signature()
 
     def expired(self) -> str:
-        """Since when the certificate is no longer valid; empty while it is."""
-        if datetime.now(UTC) <= self.not_after:
-            return ""
-        return f"{self.settings.certificate}: expired on {self.not_after:%Y-%m-%d %H:%M} UTC"
+        """Which certificate or revocation list is over, and since when; empty while none is."""
+        now = datetime.now(UTC)
+        for path, end in self._ends:
+            if end < now:
+                return f"{path}: expired on {end:%Y-%m-%d %H:%M} UTC"
+        return ""
 
     def _signature(self) -> list[tuple[str, int, int, int]]:
         seen = []
@@ -125,17 +129,24 @@ class Tls:
         leaf = _leaf(settings.certificate)
         if not first:
             _check_dates(settings.certificate, leaf)
+        ends = [(settings.certificate, leaf.not_valid_after_utc)]
         names: dict[str, ssl.SSLContext] = {}
         for certificate, key in self._pairs():
             other = self._context(certificate, key)
+            own = _leaf(certificate)
             if not first:
-                _check_dates(certificate, _leaf(certificate))
+                _check_dates(certificate, own)
+            ends.append((certificate, own.not_valid_after_utc))
             for name in host_names(certificate):
                 names[name] = other
         if names:
             context.sni_callback = self._choose
+        if settings.verify != "none" and settings.crl_file:
+            # OpenSSL takes nobody's certificate on the word of a list that is over.
+            ends += [(settings.crl_file, end) for end in _list_ends(settings.crl_file)]
         self.names = names
         self.not_after = leaf.not_valid_after_utc
+        self._ends = ends
         return context
 
     def _choose(self, connection: Any, name: str | None, context: Any) -> None:
@@ -279,6 +290,18 @@ def _leaf(path: str) -> x509.Certificate:
             return x509.load_pem_x509_certificates(file.read())[0]
     except (OSError, ValueError, IndexError) as error:
         raise TlsError(f"{path}: holds no certificate: {error}") from None
+
+
+def _list_ends(path: str) -> list[datetime]:
+    """Until when the revocation lists in a file say that they hold."""
+    end = b"-----END X509 CRL-----"
+    with open(path, "rb") as file:
+        parts = file.read().split(end)[:-1]
+    try:
+        lists = [x509.load_pem_x509_crl(part + end + b"\n") for part in parts]
+    except ValueError as error:
+        raise TlsError(f"{path}: {error}") from None
+    return [each.next_update_utc for each in lists if each.next_update_utc is not None]
 
 
 def _check_dates(path: str, certificate: x509.Certificate) -> None:

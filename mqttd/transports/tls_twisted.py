@@ -127,14 +127,15 @@ class _Handshakes(TLSMemoryBIOFactory):
         make(_Creator(tls), False, mqtt)
         self.protocol = _Records
         self.mqtt = mqtt
-        self.settings = tls.settings
+        self.tls = tls
+        self.most: int = tls.settings.max_handshakes
         self.shaking = 0
         #: Accepted connections whose handshake has not begun, in order.
         self.waiting: dict[_Records, None] = {}
 
     def begins(self, records: _Records) -> None:
         """One more handshake."""
-        most = self.settings.max_handshakes
+        most = self.most
         if self.shaking >= most:
             self.waiting[records] = None
             records.wait()
@@ -156,7 +157,7 @@ class _Handshakes(TLSMemoryBIOFactory):
             return
         self.shaking -= 1
         mqtt = self.mqtt
-        if self.shaking == self.settings.max_handshakes - 1 and mqtt.port is not None:
+        if self.shaking == self.most - 1 and mqtt.port is not None:
             if not mqtt.paused and getattr(mqtt.port, "connected", True):
                 mqtt.port.startReading()
 
@@ -182,7 +183,7 @@ class _Records(BufferingTLSTransport):
     def go(self) -> None:
         """Shake hands, in the time there is for it."""
         factory: Any = self.factory
-        seconds = factory.settings.handshake_timeout
+        seconds = factory.tls.settings.handshake_timeout
         self.deadline = factory.mqtt.reactor.callLater(seconds, self.abortConnection)
         self.transport.resumeProducing()  # type: ignore[union-attr]
 
@@ -250,7 +251,7 @@ class _ProxyProtocol(Protocol):
 
     def connectionMade(self) -> None:
         mqtt = self.factory.mqtt
-        seconds = mqtt.broker.settings.connect_timeout / 1000
+        seconds = mqtt.broker.connect_timeout(mqtt.name) / 1000
         self.deadline = mqtt.reactor.callLater(seconds, self._end, "no PROXY header in time")
 
     def dataReceived(self, data: bytes) -> None:

@@ -288,6 +288,20 @@ def test_certificates_change_under_connected_clients(site: Site) -> None:
     client.close()
 
 
+def test_a_certificate_that_expires_raises_an_alarm(site: Site) -> None:
+    """While the broker runs, and the next good one clears it."""
+    site.authority.server("localhost", days=2 / 86400).write(site.folder, "server")
+
+    def alarm() -> str:
+        alarms = {each["name"]: each["text"] for each in site.control().get("/alarms")["alarms"]}
+        return str(alarms.get("tls:ssl:plain", ""))
+
+    until(lambda: "server.crt: expired on" in alarm(), "the alarm")
+    site.authority.server("localhost").write(site.folder, "server")
+    until(lambda: not alarm(), "the end of the alarm")
+    serial(site, "plain")
+
+
 def test_a_swap_under_load_drops_nobody(site: Site) -> None:
     """Twenty clients publish without a break through five swaps: every message is acknowledged."""
     going = threading.Event()

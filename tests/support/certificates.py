@@ -92,7 +92,7 @@ class Authority:
         )  # fmt: skip
 
     def issue(
-        self, common_name: str, names: list[x509.GeneralName], server: bool, days: int = 10
+        self, common_name: str, names: list[x509.GeneralName], server: bool, days: float = 10
     ) -> Certificate:
         """A certificate valid from yesterday for `days` (negative: expired)."""
         key = ec.generate_private_key(ec.SECP256R1())
@@ -118,19 +118,19 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return Certificate(builder.sign(self.key, hashes.SHA256()), key)
 
-    def server(self, *hosts: str, days: int = 10) -> Certificate:
+    def server(self, *hosts: str, days: float = 10) -> Certificate:
         """For a server with these host names (and 127.0.0.1)."""
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         return self.issue(hosts[0], names, True, days)
 
-    def client(self, common_name: str, san: str = "", days: int = 10) -> Certificate:
+    def client(self, common_name: str, san: str = "", days: float = 10) -> Certificate:
         """For a client."""
         names: list[x509.GeneralName] = [x509.DNSName(san)] if san else []
         return self.issue(common_name, names, False, days)
 
-    def write(self, folder: Path) -> None:
-        """The authority's certificate and revocation list, as ca.crt and ca.crl."""
+    def write(self, folder: Path, days: float = 7) -> None:
+        """The authority's certificate and revocation list (good for `days`), ca.crt and ca.crl."""
         folder.mkdir(parents=True, exist_ok=True)
         pem = self.certificate.public_bytes(serialization.Encoding.PEM)
         (folder / "ca.crt").write_bytes(pem)
@@ -138,8 +138,8 @@ class Authority:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(now - DAY)
-            .next_update(now + 30 * DAY)
+            .last_update(now - 9 * DAY)
+            .next_update(now + days * DAY)
         )
         for each in self.revoked:
             builder = builder.add_revoked_certificate(

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 
 from mqttd.admin.acl import AclApi
 from mqttd.admin.api import Api
+from mqttd.admin.listeners import ListenersApi
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
 from mqttd.session.metrics import COUNTERS
@@ -32,7 +33,7 @@ class Door:
 
     def __init__(self, broker: Broker) -> None:
         listeners: list[dict[str, Any]] = [{"name": "default", "port": 1883}]
-        api = Api(broker, lambda: listeners, "anybody")
+        self.api = api = Api(broker, lambda: listeners, "anybody")
         api.acl = AclApi(broker, in_thread=maybeDeferred)
         self.stub = StubTreq(api.resource())
 
@@ -295,6 +296,48 @@ def test_unknown_paths_and_methods_are_errors_in_json(ask: Door) -> None:
     assert (status, answer["error"]["code"]) == (404, "not_found")
     status, answer = ask("POST", "/status")
     assert (status, answer["error"]["code"]) == (405, "method_not_allowed")
+
+
+class Doors:
+    """The listeners as the API knows them."""
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [{"id": "tcp:default"}, {"id": "ws:default"}]
+
+    def start_one(self, name: str) -> Deferred[Any]:
+        raise KeyError(name)
+
+    def stop_one(self, name: str) -> Deferred[Any]:
+        raise RuntimeError("secret detail")
+
+    def restart_one(self, name: str) -> Deferred[Any]:
+        raise ValueError("listener.tcp.default: cannot listen")
+
+    reload_certificates = dict
+    reload = list
+
+
+def test_faults_of_listeners_are_worded_as_everywhere(broker: Broker) -> None:
+    door = Door(broker)
+    door.api.doors = ListenersApi(Doors())
+
+    def refused(method: str, path: str) -> tuple[int, str, str]:
+        status, answer = door(method, path)
+        return status, answer["error"]["code"], answer["error"]["message"]
+
+    path = "/listeners/tcp:default"
+    assert refused("GET", f"{path}/stop") == (
+        405, "method_not_allowed", f"/api/v1{path}/stop has no method GET"
+    )  # fmt: skip
+    assert refused("POST", f"{path}/explode") == (404, "not_found", f"no /api/v1{path}/explode")
+    assert refused("POST", f"{path}/start") == (
+        404, "not_found", "no listener 'tcp:default'; there are: tcp:default, ws:default"
+    )  # fmt: skip
+    assert refused("POST", f"{path}/restart") == (
+        422, "listener_failed", "listener.tcp.default: cannot listen"
+    )  # fmt: skip
+    assert "secret" not in refused("POST", f"{path}/stop")[2]
+    assert door("POST", "/listeners/reload") == (200, {"listeners": []})
 
 
 def test_a_fault_of_ours_shows_no_traceback(broker: Broker) -> None:

@@ -35,7 +35,7 @@ class Port:
 def handshakes(most: int) -> tuple[_Handshakes, Port]:
     port = Port()
     made = object.__new__(_Handshakes)
-    made.settings = cast(Any, SimpleNamespace(max_handshakes=most))
+    made.most = most
     made.mqtt = cast(Any, SimpleNamespace(port=port, paused=""))
     made.shaking = 0
     made.waiting = {}
