@@ -49,8 +49,9 @@ from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
-from mqttd.transports.listeners import ListenError, Listeners
+from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
+from mqttd.transports.sockets import ListenError
 from mqttd.transports.stalled import Stalled
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.types import Action, ClientInfo, PluginError

@@ -21,14 +21,8 @@ changes nothing.
 
 from __future__ import annotations
 
-import errno
-import grp
 import ipaddress
-import os
-import pwd
 import socket
-import stat
-import struct
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -55,10 +49,20 @@ from mqttd.transports.layers import Layer, Stack
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.proxy import ProxyHeader, ProxyLayer
 from mqttd.transports.records import TlsLayer
+from mqttd.transports.sockets import (
+    ListenError,
+    bind_tcp,
+    bind_unix,
+    give_away,
+    listener_text,
+    peer_process,
+    transport_identity,
+    unlink,
+)
 from mqttd.transports.tls import Tls, TlsError, certificate_identity, map_identity, subject_of
 from mqttd.types import PeerIdentity
 
-__all__ = ["Door", "ListenError", "Listeners", "listener_text"]
+__all__ = ["Door", "Listeners"]
 
 _VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
@@ -68,10 +72,6 @@ _WITH_THE_BROKER: Final = ("auth_chain", "acl_file")
 Json = dict[str, Any]
 Configured = dict[str, dict[str, Any]]
 Log = Callable[[str, dict[str, object]], None]
-
-
-class ListenError(ValueError):
-    """A listener cannot be opened; the text says which, where and why."""
 
 
 class Listeners:
@@ -313,11 +313,11 @@ class Door:
         settings = self.settings
         self.read_files()
         if isinstance(settings, SocketListener):
-            self._socket = _bind_tcp(self.where, settings, self.port)
+            self._socket = bind_tcp(self.where, settings, self.port)
             self.host, self.port = self._socket.getsockname()[:2]
             self.host = settings.address[0]
         elif isinstance(settings, UnixListener):
-            self._socket = _bind_unix(self.where, settings)
+            self._socket = bind_unix(self.where, settings)
             self.host = settings.path
         elif isinstance(settings, EndpointListener):
             self.host = settings.endpoint
@@ -458,7 +458,7 @@ class Door:
             factory.close_all()
         port, self._twisted_port = self._twisted_port, None
         if isinstance(self.settings, UnixListener) and port is None:
-            _unlink(self.settings.path)
+            unlink(self.settings.path)
         if isinstance(port, Deferred):
             port.cancel()
             return port
@@ -487,12 +487,12 @@ class Door:
         if isinstance(settings, UnixListener):
             # Twisted would open an adopted socket to everybody; this sets the mode first.
             bound.close()
-            _unlink(settings.path)
+            unlink(settings.path)
             self._twisted_port = self.doors.reactor.listenUNIX(
                 settings.path, factory, settings.backlog, int(settings.mode, 8)
             )
             factory.port = self._twisted_port
-            _give_away(settings)
+            give_away(settings)
             return
         self._twisted_port = self.doors.reactor.adoptStreamPort(
             bound.fileno(), bound.family, self._wrapped(factory)
@@ -532,7 +532,7 @@ class Door:
         factory.gate = self.gate
         if make is None and self.tls is None:
             factory.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
-        factory.identify_transport = _transport_identity
+        factory.identify_transport = transport_identity
         factory.identify_certificate = self._identify_certificate
         self.factory = factory
         return factory
@@ -678,129 +678,3 @@ def _live(kind: type[Listener]) -> set[str]:
         for part in msgspec.structs.fields(kind)
         if part.type.__metadata__[0].extra["reload"]
     }
-
-
-def listener_text(host: str, port: int) -> str:
-    """`host:port`, IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
-
-
-def peer_process(fd: int) -> PeerIdentity | None:
-    """The process at the other end of a Unix socket, as the kernel knows it."""
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
-    try:
-        data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    except OSError:
-        return None
-    finally:
-        peer.detach()
-    # Texts, so that access rules can use them: ${client_attrs.peer_uid}.
-    pid, uid, gid = (str(number) for number in struct.unpack("3i", data))
-    return PeerIdentity(attributes={"peer_pid": pid, "peer_uid": uid, "peer_gid": gid})
-
-
-def _transport_identity(transport: Any) -> PeerIdentity | None:
-    """What is known of a Twisted transport's peer: by a PROXY header, or by its process."""
-    below = getattr(transport, "transport", transport)  # that of TLS
-    known: PeerIdentity | None = getattr(below, "mqttd_known", None)
-    carrier = getattr(below, "socket", None)
-    if known is None and carrier is not None and carrier.family == socket.AF_UNIX:
-        known = peer_process(below.fileno())
-    return known
-
-
-def _bind_tcp(where: str, settings: SocketListener, port_before: int) -> socket.socket:
-    host, port = settings.address
-    port = port or port_before
-    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if not host:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        if settings.nodelay:
-            # Accepted sockets inherit it: one system call less per connection.
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bound.bind((host or "::", port))
-        bound.listen(settings.backlog)
-    except OSError as error:
-        bound.close()
-        hint = (
-            "; another broker runs there: stop it, or choose another bind"
-            if error.errno == errno.EADDRINUSE
-            else ""
-        )
-        place = listener_text(host, port)
-        raise ListenError(f"{where}: cannot listen on {place}: {error.strerror}{hint}") from None
-    bound.setblocking(False)
-    return bound
-
-
-def _bind_unix(where: str, settings: UnixListener) -> socket.socket:
-    path = settings.path
-    try:
-        _make_room(path)
-        _owners(settings)
-    except KeyError as error:
-        raise ListenError(f"{where}: no such user or group: {error.args[0]}") from None
-    except OSError as error:
-        raise ListenError(f"{where}: path = {path!r}: {error.strerror or error}") from None
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        bound.bind(path)
-        # Nobody can connect before `listen`: owner and mode hold from the first moment.
-        _give_away(settings)
-        os.chmod(path, int(settings.mode, 8))
-        bound.listen(settings.backlog)
-    except OSError as error:
-        bound.close()
-        raise ListenError(f"{where}: cannot listen at {path}: {error.strerror}") from None
-    bound.setblocking(False)
-    return bound
-
-
-def _owners(settings: UnixListener) -> tuple[int, int]:
-    """User and group of the socket, -1 for our own. Raises KeyError for unknown ones."""
-    owner = _number(settings.owner, lambda name: pwd.getpwnam(name).pw_uid)
-    return owner, _number(settings.group, lambda name: grp.getgrnam(name).gr_gid)
-
-
-def _give_away(settings: UnixListener) -> None:
-    owner, group = _owners(settings)
-    if owner >= 0 or group >= 0:
-        os.chown(settings.path, owner, group)
-
-
-def _make_room(path: str) -> None:
-    """Remove a socket that nobody listens on; raises OSError for anything else that is there."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, "is there and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
-                _unlink(path)
-                return
-            raise
-    raise OSError(errno.EADDRINUSE, "in use by another process")
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
-def _number(name: str, find: Callable[[str], int]) -> int:
-    if not name:
-        return -1
-    return int(name) if name.isdigit() else find(name)

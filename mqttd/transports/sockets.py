@@ -1,0 +1,167 @@
+"""The sockets that listeners listen on, and what the kernel knows of who is at the other end.
+
+    bind_tcp     address, port, backlog, TCP_NODELAY        bind_unix    path, mode, owner, group
+
+Promise: a socket is bound or `ListenError` says which listener, where and why; on a Unix socket
+nobody can connect before owner and mode hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import socket
+import stat
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from mqttd.config.schema import SocketListener, UnixListener
+from mqttd.types import PeerIdentity
+
+__all__ = [
+    "ListenError",
+    "bind_tcp",
+    "bind_unix",
+    "give_away",
+    "listener_text",
+    "peer_process",
+    "transport_identity",
+    "unlink",
+]
+
+
+class ListenError(ValueError):
+    """A listener cannot be opened; the text says which, where and why."""
+
+
+def listener_text(host: str, port: int) -> str:
+    """`host:port`, IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+
+def peer_process(fd: int) -> PeerIdentity | None:
+    """The process at the other end of a Unix socket, as the kernel knows it."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
+    try:
+        data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return None
+    finally:
+        peer.detach()
+    # Texts, so that access rules can use them: ${client_attrs.peer_uid}.
+    pid, uid, gid = (str(number) for number in struct.unpack("3i", data))
+    return PeerIdentity(attributes={"peer_pid": pid, "peer_uid": uid, "peer_gid": gid})
+
+
+def transport_identity(transport: Any) -> PeerIdentity | None:
+    """What is known of a Twisted transport's peer: by a PROXY header, or by its process."""
+    below = getattr(transport, "transport", transport)  # that of TLS
+    known: PeerIdentity | None = getattr(below, "mqttd_known", None)
+    carrier = getattr(below, "socket", None)
+    if known is None and carrier is not None and carrier.family == socket.AF_UNIX:
+        known = peer_process(below.fileno())
+    return known
+
+
+def bind_tcp(where: str, settings: SocketListener, port_before: int) -> socket.socket:
+    """A socket that listens at `bind`; a port 0 takes `port_before`, if that is one."""
+    host, port = settings.address
+    port = port or port_before
+    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not host:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if settings.nodelay:
+            # Accepted sockets inherit it: one system call less per connection.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.bind((host or "::", port))
+        bound.listen(settings.backlog)
+    except OSError as error:
+        bound.close()
+        hint = (
+            "; another broker runs there: stop it, or choose another bind"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
+        place = listener_text(host, port)
+        raise ListenError(f"{where}: cannot listen on {place}: {error.strerror}{hint}") from None
+    bound.setblocking(False)
+    return bound
+
+
+def bind_unix(where: str, settings: UnixListener) -> socket.socket:
+    """A Unix socket that listens, in the place of one that nobody listens on."""
+    path = settings.path
+    try:
+        _make_room(path)
+        _owners(settings)
+    except KeyError as error:
+        raise ListenError(f"{where}: no such user or group: {error.args[0]}") from None
+    except OSError as error:
+        raise ListenError(f"{where}: path = {path!r}: {error.strerror or error}") from None
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(path)
+        # Nobody can connect before `listen`: owner and mode hold from the first moment.
+        give_away(settings)
+        os.chmod(path, int(settings.mode, 8))
+        bound.listen(settings.backlog)
+    except OSError as error:
+        bound.close()
+        raise ListenError(f"{where}: cannot listen at {path}: {error.strerror}") from None
+    bound.setblocking(False)
+    return bound
+
+
+def _owners(settings: UnixListener) -> tuple[int, int]:
+    """User and group of the socket, -1 for our own. Raises KeyError for unknown ones."""
+    owner = _number(settings.owner, lambda name: pwd.getpwnam(name).pw_uid)
+    return owner, _number(settings.group, lambda name: grp.getgrnam(name).gr_gid)
+
+
+def give_away(settings: UnixListener) -> None:
+    """Give the socket to the user and group it is for."""
+    owner, group = _owners(settings)
+    if owner >= 0 or group >= 0:
+        os.chown(settings.path, owner, group)
+
+
+def _make_room(path: str) -> None:
+    """Remove a socket that nobody listens on; raises OSError for anything else that is there."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise OSError(errno.EEXIST, "is there and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
+                unlink(path)
+                return
+            raise
+    raise OSError(errno.EADDRINUSE, "in use by another process")
+
+
+def unlink(path: str) -> None:
+    """Remove a path, if it is there."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _number(name: str, find: Callable[[str], int]) -> int:
+    if not name:
+        return -1
+    return int(name) if name.isdigit() else find(name)
