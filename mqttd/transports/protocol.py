@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements, implementer
 
 from mqttd.broker.broker import Broker
-from mqttd.session.channel import Channel
+from mqttd.session.channel import CLOSED, Channel
 from mqttd.transports.engine import Engine
 from mqttd.transports.layers import LayeredStream, Stack
 from mqttd.transports.stream import StreamEdge
@@ -100,7 +100,7 @@ class MqttProtocol(Protocol):
         """Twisted's TLS is there: learn who the client is by its certificate."""
         channel = self.channel
         certificate = self.transport.getPeerCertificate()  # type: ignore[union-attr]
-        if channel is not None and certificate is not None:
+        if channel is not None and certificate is not None and channel.state != CLOSED:
             self.factory.know_certificate(channel.edge, certificate)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
@@ -165,10 +165,11 @@ class MqttFactory(Factory):
             broker.metrics.connections_refused += 1
             broker.turned_away(self.name, host, port)
             return False
-        if gate is not None and not gate.ready(now):
+        if gate is not None:
             # Twisted accepts several in one turn; those beyond the rate are paid for later.
-            gate.owe()
-            if self._pause("rate"):
+            room = gate.room(now, 1)
+            gate.take(1)
+            if not room and self._pause("rate"):
                 broker.metrics.accepts_paused_rate += 1
                 self.make_room()
         if self._full() and self._pause("full"):

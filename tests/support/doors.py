@@ -95,14 +95,18 @@ def client_context(folder: Path, client: str = "") -> ssl.SSLContext:
     return context
 
 
-def dial(door: Door, certificates: Path | None = None, client: str = "") -> Any:
-    """A connection through this door, its handshakes done."""
+def dial(door: Door, certificates: Path | None = None, client: str = "", room: int = 0) -> Any:
+    """A connection through this door, its handshakes done; `room` for what it has not read."""
     if door.kind == "unix":
         plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         plain.settimeout(DEADLINE)
         plain.connect(door.host)
         return plain
-    sock: Any = socket.create_connection((door.host, door.port), timeout=DEADLINE)
+    sock: Any = socket.socket(socket.AF_INET6 if ":" in door.host else socket.AF_INET)
+    if room:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    sock.settimeout(DEADLINE)
+    sock.connect((door.host, door.port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if door.kind in ("ssl", "wss"):
         assert certificates is not None
