@@ -5,15 +5,18 @@
     on       every message.publish is exported
     acked    and acknowledgements wait until it is written (QoS 1)
 
-p2p, QoS 0 and 1. The brokers take turns, each started afresh; shown are medians of broker CPU per
-delivered message, throughput, p99 and memory, and what exporting adds. With --against mosquitto
-its CPU per message is measured in the same rounds. Leaves with 1 if an event alone takes more than
-1 us, or if mqttd with all publishes exported is less than 4 x (QoS 0) or 3 x (QoS 1) as fast.
+p2p, QoS 0 and 1, as fast as it goes, where p99 is that of full queues; and 1,000 messages a second,
+where it is that of a message. The brokers take turns, each started afresh; shown are medians of
+broker CPU per delivered message, throughput, latency and memory, and what exporting adds. With
+--against mosquitto its CPU per message is measured in the same rounds. Leaves with 1 if an event
+alone takes more than 1 us, or if mqttd with all publishes exported is less than 4 x (QoS 0) or 3 x
+(QoS 1) as fast.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import queue
 import statistics
@@ -21,8 +24,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks.brokers import (
     BROKERS,
@@ -30,14 +34,36 @@ from benchmarks.brokers import (
     Mqttd,
     Running,
     StartError,
-    raise_file_limit,
 )
-from benchmarks.load import Failure, Mqttload, NotFound
+from benchmarks.load import Failure, Measurement, Mqttload, NotFound
+from benchmarks.report import machine
 
-__all__ = ["BOUNDS", "MOST_ALONE", "Exporting", "alone", "main"]
+__all__ = ["MOST_ALONE", "WORK", "Exporting", "Work", "alone", "main"]
 
-#: QoS -> how many times mosquitto's messages per CPU second must be left.
-BOUNDS: Final = {0: 4.0, 1: 3.0}
+
+class Work(NamedTuple):
+    """What the brokers are loaded with.
+
+    `bound`: how many times mosquitto's messages per CPU second must be left.
+    """
+
+    name: str
+    title: str
+    qos: int
+    arguments: tuple[str, ...]
+    bound: float | None = None
+
+
+PAIRS: Final = ("--scenario", "p2p", "--pubs", "50")
+WORK: Final = (
+    Work("qos0", "50 pairs, QoS 0", 0, (*PAIRS, "--qos", "0"), 4.0),
+    Work("qos1", "50 pairs, QoS 1", 1, (*PAIRS, "--qos", "1"), 3.0),
+    Work("latency", "1,000 messages a second, QoS 1", 1,
+         ("--scenario", "latency", "--qos", "1", "--pubs", "100", "--rate", "1000")),
+)  # fmt: skip
+
+Runs = dict[str, list[Measurement]]
+
 #: Microseconds of one event alone.
 MOST_ALONE: Final = 1.0
 
@@ -47,6 +73,7 @@ VARIANTS: Final[dict[str, str | None]] = {
     "on": CONF,
     "acked": CONF + "acked_means_logged = true\n",
 }
+TITLES: Final = {"off": "off", "on": "every publish exported", "acked": "and acked means logged"}
 
 CORES: Final = (0, 1)
 LIMIT: Final = 60.0
@@ -114,49 +141,69 @@ def alone(events: int = 200_000) -> float:
 
 
 def measure(
-    brokers: Mapping[str, Broker], load: Mqttload, qos: int, given: argparse.Namespace
-) -> dict[str, list[Any]]:
+    brokers: Mapping[str, Broker], load: Mqttload, work: Work, given: argparse.Namespace
+) -> Runs:
     """The runs of each broker, round by round; raises Failure."""
-    found: dict[str, list[Any]] = {name: [] for name in brokers}
-    arguments = [
-        "--scenario", "p2p", "--pubs", "50", "--qos", str(qos),
-        "--duration", f"{given.duration:g}", "--warmup", "0.5",
-    ]  # fmt: skip
+    found: dict[str, list[Measurement]] = {name: [] for name in brokers}
+    arguments = [*work.arguments, "--duration", f"{given.duration:g}", "--warmup", "0.5"]
     for _ in range(given.rounds):
         for name, broker in brokers.items():
             with tempfile.TemporaryDirectory(prefix="bench-") as directory:
                 with broker.start(Path(directory), CORES[0]) as running:
                     run = load.run(running.port, running.pid, arguments, given.duration + LIMIT)
             if run.deviation():
-                raise Failure(f"{name}, QoS {qos}: {run.deviation()}")
+                raise Failure(f"{name}, {work.title}: {run.deviation()}")
             found[name].append(run)
     return found
 
 
-def report(qos: int, found: Mapping[str, Sequence[Any]], against: str | None) -> bool:
-    """Print a table; False if a bound was missed."""
-    cpu = {name: statistics.median(run.cpu for run in runs) for name, runs in found.items()}
-    print(f"\np2p QoS {qos}      us/message   lowest  highest   messages/s   p99 ms  peak MiB")
+def table(work: Work, found: Runs) -> list[str]:
+    """The variants side by side, in Markdown."""
+    head = ("", "us CPU/message", "lowest", "highest", "messages/s", "p50 ms", "p99 ms",
+            "peak RSS MiB", "messages/s", "p99", "RSS")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    off = found["off"]
     for name, runs in found.items():
         costs = [run.cpu for run in runs]
-        rate = statistics.median(run.rate for run in runs)
-        p99 = statistics.median(run.p99 for run in runs) / 1000
-        peak = max(run.rss_peak for run in runs) / (1 << 20)
-        print(
-            f"{name:15} {cpu[name]:12.2f} {min(costs):8.2f} {max(costs):8.2f} {rate:12,.0f}"
-            f" {p99:8.1f} {peak:9.0f}"
-        )
-    print(f"  exporting a publish    {cpu['on'] - cpu['off']:+7.2f} us")
-    if against is None:
-        return True
+        rate, p50, p99, rss = (_median(runs, one) for one in ("rate", "p50", "p99", "rss_peak"))
+        compared = [
+            statistics.median(
+                getattr(a, one) / getattr(b, one) for a, b in zip(runs, off, strict=True)
+            )
+            for one in ("rate", "p99", "rss_peak")
+        ]  # fmt: skip
+        cells = [
+            TITLES.get(name, name), f"{statistics.median(costs):.2f}", f"{min(costs):.2f}",
+            f"{max(costs):.2f}", f"{rate:,.0f}", f"{p50 / 1000:.2f}", f"{p99 / 1000:.2f}",
+            f"{rss / (1 << 20):.0f}", *(f"{one:.2f} x" for one in compared),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _median(runs: Sequence[Measurement], name: str) -> float:
+    return statistics.median(getattr(run, name) for run in runs)
+
+
+def judged(work: Work, found: Runs, against: str | None) -> tuple[list[str], bool]:
+    """What exporting adds, and whether the bound is met."""
+    lines = [
+        f"{TITLES[name]}: {_median(runs, 'cpu') - _median(found['off'], 'cpu'):+.2f} us of CPU"
+        " a message."
+        for name, runs in found.items()
+        if name in ("on", "acked")
+    ]
+    bound = work.bound
+    if against is None or bound is None:
+        return lines, True
     pairs = zip(found[against], found["on"], strict=True)
-    ratio, bound = statistics.median(theirs.cpu / ours.cpu for theirs, ours in pairs), BOUNDS[qos]
-    print(f"  all publishes exported: {ratio:.1f} x {against} (at least {bound:g} x)")
-    return ratio >= bound or against != "mosquitto"
+    ratio = statistics.median(theirs.cpu / ours.cpu for theirs, ours in pairs)
+    lines.append(f"All publishes exported: {ratio:.1f} x {against} (at least {bound:g} x).")
+    return lines, ratio >= bound or against != "mosquitto"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure, print, keep; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.event_log", description="What the event log costs the broker."
     )
@@ -165,27 +212,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--alone", action="store_true", help="only what an event takes alone")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)d)")
     parser.add_argument("--duration", type=float, default=3, help="seconds measured (%(default)g)")
-    parser.add_argument("--qos", type=int, choices=(0, 1), action="append", help="only this one")
+    parser.add_argument("--only", choices=[work.name for work in WORK], action="append")
     parser.add_argument("--mqttload", metavar="PATH", help="the load generator ($MQTTLOAD)")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="keep it there, and a page beside"
+    )
     given = parser.parse_args(arguments)
+    shape = machine()
     cost = alone()
-    print(f"one event alone: {cost:.2f} us (at most {MOST_ALONE:g})")
+    lines = [f"One event alone: {cost:.2f} us (at most {MOST_ALONE:g})."]
+    print(lines[0], flush=True)
     met = [cost <= MOST_ALONE]
+    runs: dict[str, Runs] = {}
+    versions: list[str] = []
     try:
         if not given.alone:
-            raise_file_limit()
             load = Mqttload.find(given.mqttload, CORES[1], os.environ)
             brokers: dict[str, Broker] = {name: Exporting(conf) for name, conf in VARIANTS.items()}
-            print(f"{brokers['off'].version()}, load average {os.getloadavg()[0]:.1f}")
             if given.against:
                 brokers[given.against] = BROKERS[given.against]()
-            for qos in given.qos or BOUNDS:
-                chosen = {n: b for n, b in brokers.items() if n != "acked" or qos}
-                met.append(report(qos, measure(chosen, load, qos, given), given.against))
+            versions = [brokers["off"].version(), load.version()]
+            print(f"{', '.join(versions)}, load average {shape['load_average']:.1f}")
+            for work in WORK:
+                if given.only and work.name not in given.only:
+                    continue
+                chosen = {n: b for n, b in brokers.items() if n != "acked" or work.qos}
+                runs[work.name] = measure(chosen, load, work, given)
+                told, good = judged(work, runs[work.name], given.against)
+                lines += ["", f"## {work.title}", "", *table(work, runs[work.name]), "", *told]
+                print("\n".join(lines[-len(told) - len(chosen) - 6 :]), flush=True)
+                met.append(good)
     except (Failure, NotFound, StartError) as error:
         print(error, file=sys.stderr)
         return 2
+    if given.json is not None:
+        keep(given, shape, versions, cost, runs, lines)
     return 0 if all(met) else 1
+
+
+def keep(
+    given: argparse.Namespace,
+    shape: Mapping[str, Any],
+    versions: Sequence[str],
+    cost: float,
+    runs: Mapping[str, Runs],
+    lines: Sequence[str],
+) -> None:
+    """Write the JSON file, and the page beside it."""
+    today = datetime.now(UTC)
+    result = {
+        "date": today.isoformat(timespec="minutes"),
+        "machine": shape,
+        "versions": versions,
+        "duration": given.duration,
+        "rounds": given.rounds,
+        "configurations": {TITLES[name]: conf for name, conf in VARIANTS.items()},
+        "us_of_one_event_alone": round(cost, 3),
+        "runs": {
+            work: {name: [run.as_dict() for run in one] for name, one in found.items()}
+            for work, found in runs.items()
+        },
+    }
+    given.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    page = [
+        f"# mqttd with and without the event log, {today:%Y-%m-%d}",
+        "",
+        f"{shape['cores']} x {shape['cpu']}, {shape['memory']} of memory, {shape['kernel']},"
+        f" {shape['python']}. Broker on core {CORES[0]}, load on core {CORES[1]};"
+        f" {given.duration:g} s measured, medians of {given.rounds} rounds; the last three columns"
+        " are against the broker without the plugin, round by round.",
+        "",
+        *[f"- {version}" for version in versions],
+        "",
+        *lines,
+    ]
+    given.json.with_suffix(".md").write_text("\n".join(page) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +42,7 @@ from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, QOS, RETAI
 from mqttd.pipeline.log.reader import LogReader, runs_of, split
 from mqttd.pipeline.log.schema import EVENTS
 
-__all__ = ["Failed", "Run", "drained", "exactly_once", "main"]
+__all__ = ["Failed", "Run", "compared", "drained", "exactly_once", "main"]
 
 BROKER_CONF: Final = """\
 [node]
@@ -323,13 +325,13 @@ def exactly_once(
         "acknowledged_per_second": round(told["acknowledged"] / told["seconds"], 1),
     }
     say("comparing")
-    return found | _compared(folder, files, told)
+    return found | compared(folder, files, told)
 
 
 # -- the comparison: no code of the data source
 
 
-def _compared(folder: Path, files: Sequence[str], told: dict[str, Any]) -> dict[str, Any]:
+def compared(folder: Path, files: Sequence[str], told: dict[str, Any]) -> dict[str, Any]:
     """Table and log, log and publishers; raises Failed."""
     import numpy as np
     import pyarrow as pa
@@ -443,6 +445,42 @@ def _fixed(data: bytes, size: int, rows: int) -> Any:
     ).cast(pa.binary())
 
 
+def page(found: dict[str, Any]) -> str:
+    """What was found, in Markdown."""
+    shape = found["machine"]
+    seconds = found["seconds"]
+    lines = [
+        f"# Exactly once, with everything killed, {found['date'][:10]}",
+        "",
+        f"{shape['cores']} x {shape['cpu']}, {shape['memory']} of memory, {shape['kernel']},"
+        f" {shape['python']}; {found['broker']}; Spark {found['spark']}, `local[2]`, Parquet sink."
+        " Publishers, broker and Spark share the machine. `python -m benchmarks.exactly_once`.",
+        "",
+        "| | |",
+        "|---|---:|",
+    ]
+    kills = ", ".join(f"{count} {doing}" for doing, count in found["driver_kills"].items())
+    for name, value in (
+        ("offered, all the time, QoS 1", f"{found['offered_per_second']:,.0f}/s"),
+        (f"acknowledged, over {seconds:,.0f} s with the broker's absences",
+         f"{found['acknowledged_per_second']:,.0f}/s"),
+        ("kill -9 of the broker, with the thread that writes the log", found["broker_kills"]),
+        ("it was away for", f"{found['broker_absent_seconds']:g} s"),
+        ("kill -9 of the driver, its JVM and workers", sum(found["driver_kills"].values())),
+        ("of these", kills),
+        ("micro-batches", found["micro_batches"]),
+        ("messages sent and acknowledged", f"{found['acknowledged']:,}"),
+        ("sent again, since a connection broke", f"{found['sent_again']:,}"),
+        ("events in the log, without a gap", f"{found['events_in_log']:,}"),
+        ("of these logged twice, being sent again", f"{found['logged_twice_and_sent_again']:,}"),
+        ("acknowledged and not in the log", 0),
+        ("rows in the table", f"{found['rows_in_table']:,}"),
+        ("rows or values that differ between log and table", 0),
+    ):  # fmt: skip
+        lines.append(f"| {name} | {value} |")
+    return "\n".join(lines) + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do it and print what was found; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -456,7 +494,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--spread", type=float, default=20, help="seconds (%(default)g)")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--folder", type=Path, help="work here, and leave everything behind")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was found")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep it, and a page beside")
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-"))
     try:
@@ -475,8 +513,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = {name: one for name, one in found.items() if not isinstance(one, list)}
     print(json.dumps(shown, indent=1))
     if given.json:
-        told = {"machine": machine(), "broker": Mqttd().version(), **found}
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+        told = {
+            "date": datetime.now(UTC).isoformat(timespec="minutes"),
+            "machine": machine(),
+            "broker": Mqttd().version(),
+            "spark": metadata.version("pyspark"),
+            **found,
+        }
+        given.json.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+        given.json.with_suffix(".md").write_text(page(told), "utf-8")
     return 0 if found["acknowledged_per_second"] >= given.rate else 1
 
 

@@ -28,6 +28,9 @@ __all__ = ["SparkPlugin", "log_path"]
 #: Seconds that the last blocks have to reach the disk at unload.
 STOP_DEADLINE: Final = 8.0
 
+#: Clients remembered before it is looked whose acknowledgements are held still.
+MOST_CLIENTS: Final = 10_000
+
 _QUOTA_EXCEEDED: Final = 0x97
 
 
@@ -55,6 +58,12 @@ class SparkPlugin:
         self.staging: Staging | None = None
         self._handle: Any = None
         self._paused = False
+        #: Whose message was last told of, and whether it was refused; the log's end when an
+        #: acknowledgement of a client was last held.
+        self._client = ""
+        self._refused = False
+        self._held: dict[str, int] = {}
+        self._prune_at = MOST_CLIENTS
         self._hooked: list[tuple[str, Callable[..., Any]]] = []
 
     def load(self, handle: Any, config: SparkConfig) -> None:
@@ -174,8 +183,11 @@ class SparkPlugin:
     def _publish(self, message: Any) -> HookResult | None:
         """QoS 1 and 2 are promises: no promise while the log cannot take their events."""
         log = self.log
+        self._client = message.client_id
+        self._refused = False
         if message.qos and log is not None and self._exporter.wants_topic(message.topic):
             if log.failing or log.full:
+                self._refused = True
                 return STOP(_QUOTA_EXCEEDED)
         try:
             self._exporter.message_publish(message)
@@ -193,4 +205,19 @@ class SparkPlugin:
             # In quarantine events pass this plugin by: what is not logged is not acknowledged.
             self._handle.alarm("quarantine", "no acknowledgements: events are not exported")
         else:
-            log.when_written(log.next, release)
+            self._wait(log, release)
+
+    def _wait(self, log: Appender, release: Callable[[], None]) -> None:
+        held, client = self._held, self._client
+        if self._refused:
+            # It has no event to wait for, only its client's own acknowledgements before it.
+            self._refused = False
+            if held.get(client, 0) <= log.written:
+                release()
+                return
+        offset = log.next
+        held[client] = offset
+        if len(held) > self._prune_at:
+            self._held = {name: end for name, end in held.items() if end > log.written}
+            self._prune_at = max(MOST_CLIENTS, 2 * len(self._held))
+        log.when_written(offset, release)

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from mqttd.pipeline.client import Address, Client
 from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events, runs_of, split
 from mqttd.pipeline.log.retention import groups
@@ -129,6 +131,93 @@ def test_a_life_is_told_and_ctl_shows_it(tmp_path: Path) -> None:
     assert done.returncode == 1 or "behind the last block" in done.stdout
     done = ctl(tmp_path, "events", "tail", "--path", str(tmp_path))
     assert done.returncode == 1 and "no event log here" in done.stderr
+
+
+@pytest.mark.parametrize("overflow", ["drop", "acked_means_logged"])
+def test_a_full_disk_pauses_the_export_and_qos_0_flows(tmp_path: Path, overflow: str) -> None:
+    """No file of the broker may grow: writes fail half-way, as on a full disk, until it may."""
+    more = "queue_bytes = 65_536\n" if overflow == "drop" else "acked_means_logged = true\n"
+    broker = start(tmp_path, 'events = ["message.publish"]\n' + more)
+    assert broker.process is not None
+    limits = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)
+    publishers: list[Publisher] = []
+
+    def publish(topic: str, rate: float) -> Publisher:
+        publishers.append(Publisher(lambda: broker.port, topic, rate=rate))
+        publishers[-1].start()
+        return publishers[-1]
+
+    def segment() -> int:
+        return sum(one.stat().st_size for one in (tmp_path / "data/events").rglob("*.events"))
+
+    try:
+        first = publish("a", 500)
+        until(lambda: len(first.acknowledged) >= 100, "nothing is acknowledged")
+        full = (segment() + 3000, limits[1])
+        resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, full)
+        with Client(Address("127.0.0.1", broker.port)) as client:
+            client.subscribe("b")
+            until(lambda: "cannot be written: File too large" in broker.output, "no alarm")
+            # Acknowledgements of what was sent just before wait for the disk.
+            second = publish("a/more", 0)
+            if overflow == "drop":
+                until(lambda: "events were lost" in broker.output, "nothing is dropped")
+            else:
+                until(lambda: second.refused, "nothing is refused")
+                assert {code for _, code in second.refused} == {0x97}
+            second.stop()
+            client.publish("b", b"flows", 0)
+            client.flush()
+            message = client.receive(30)
+            assert message is not None and message.payload == b"flows"
+        resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, limits)
+        until(lambda: "plugin.spark" not in ctl(tmp_path, "alarms").stdout, "alarms stay")
+        third = publish("c", 500)
+        until(lambda: len(third.acknowledged) >= 100, "the disk is not used again")
+    finally:
+        for one in publishers:
+            if one.is_alive():
+                one.stop()
+        broker.stop()
+    found = everything(tmp_path)
+    gaps = [event for event in found if event.event == "log.gap"]
+    logged = {(event.topic, event.payload) for event in found}
+    at = 0
+    for event in found:  # dense: a gap has the offsets of what was lost
+        assert event.seq == at
+        at += event.lost or 1
+    if overflow == "drop":
+        assert gaps and all("File too large" in str(one.reason) for one in gaps)
+        assert {("c", b"%d" % number) for number in third.acknowledged} <= logged
+    else:
+        told = {(one.topic, b"%d" % n) for one in publishers for n in one.acknowledged}
+        assert not gaps and told <= logged
+
+
+def test_tail_goes_on_with_what_comes(tmp_path: Path) -> None:
+    broker = start(tmp_path, 'events = ["message.publish"]\n')
+    command = [sys.executable, "-m", "mqttd.admin.ctl", "-c", str(tmp_path / "etc/mqttd.conf"),
+               "events", "tail", "-n", "1", "-f", "--filter", "a/#"]  # fmt: skip
+    following = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        with Client(Address("127.0.0.1", broker.port)) as client:
+            lines: list[str] = []
+            assert following.stdout is not None
+            os.set_blocking(following.stdout.fileno(), False)
+
+            def said() -> bool:
+                client.publish("a/b", b"x", 1)
+                client.publish("b", b"x", 1)
+                client.flush()
+                lines.extend(following.stdout.readlines())  # type: ignore[union-attr]
+                return len(lines) >= 3
+
+            until(said, "tail tells nothing")
+        assert all("message.publish" in line and "topic=a/b" in line for line in lines)
+    finally:
+        following.terminate()
+        following.wait(10)
+        broker.stop()
 
 
 # -- pull

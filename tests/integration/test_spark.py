@@ -6,17 +6,14 @@ One session for all tests here: starting one takes ten seconds. MQTTD_LONG=1 tak
 from __future__ import annotations
 
 import os
-import random
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.exactly_once import Run, exactly_once
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
@@ -211,76 +208,52 @@ def test_events_of_a_running_broker_arrive_by_http(spark: Any, tmp_path: Path) -
         broker.stop()
 
 
-DRIVER = """
-import sys
-from mqttd.pipeline.spark import register, session
-log, table, checkpoint, most = sys.argv[1:]
-spark = register(session("driver", "local[2]", spark__ui__enabled="false",
-                         spark__driver__memory="1g"))
-spark.sparkContext.setLogLevel("ERROR")
-query = (spark.readStream.format("mqttd").option("path", log)
-         .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most).load()
-         .writeStream.format("parquet").option("path", table)
-         .option("checkpointLocation", checkpoint).trigger(processingTime="200 milliseconds")
-         .start())
-print("running", flush=True)
-query.awaitTermination()
-"""
+def test_another_python_of_the_workers_is_told(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mqttd.pipeline.spark import register
+
+    log = written(tmp_path / "log", 1)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, pyspark.worker_util as checking\n"
+        "class Other:\n"
+        "    version_info = (3, 9, 0)\n"
+        "    __getattr__ = lambda self, name: getattr(sys, name)\n"
+        "checking.sys = Other()\n"
+    )
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    context = spark.sparkContext
+    try:
+        with monkeypatch.context() as changed:
+            changed.setattr(context, "pythonExec", str(other))
+            register(spark)
+        with pytest.raises(Exception, match=r"PYTHON_VERSION_MISMATCH.*3\.9"):
+            spark.read.format("mqttd").load(str(log)).count()
+    finally:
+        register(spark)
+    assert spark.read.format("mqttd").load(str(log)).count() == 10
 
 
 def test_exactly_once_while_driver_and_broker_are_killed(spark: Any, tmp_path: Path) -> None:
-    """kill -9 of the driver with its JVM and workers, and of the broker; the table is the log."""
-    conf = 'events = ["message.publish"]\nacked_means_logged = true\nsegment_bytes = 500_000\n'
-    program = tmp_path / "driver.py"
-    program.write_text(DRIVER)
-    path, table = tmp_path / "data/events", tmp_path / "table"
-    chance = random.Random(11)
-    broker = start(tmp_path, conf)
-    publishers = [
-        Publisher(lambda: broker.port, f"t/{i}", rate=0 if LONG else 500) for i in range(2)
-    ]
-    for one in publishers:
-        one.start()
+    """kill -9 of the driver with its JVM and workers, and of the broker; the table is the log.
 
-    output = open(tmp_path / "driver.log", "wb")  # noqa: SIM115
+    The long form is what `python -m benchmarks.exactly_once` does.
+    """
 
-    def drive() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, program, path, table, tmp_path / "checkpoint", "20000"],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        )
+    def rest(run: Run) -> list[str]:
+        # In this session, since starting another takes ten seconds; from the same checkpoint.
+        stream = spark.readStream.format("mqttd").option("path", str(tmp_path / "data/events"))
+        ran(stream.load(), tmp_path)
+        files = spark.read.parquet(str(tmp_path / "table")).inputFiles()
+        return [one.removeprefix("file://") for one in files]
 
-    def batches() -> int:
-        return len(list((tmp_path / "checkpoint/commits").glob("[0-9]*")))
-
-    until(lambda: path.exists() and everything(tmp_path), "nothing is logged")
-    for _ in range(20 if LONG else 1):
-        done = batches()
-        driver = drive()
-        try:
-            until(lambda done=done: batches() > done, "no micro-batch ends", 150)
-            time.sleep(chance.random())
-        except AssertionError as error:
-            raise AssertionError((tmp_path / "driver.log").read_text()[-5000:]) from error
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-        broker.stop(hard=True)
-        broker = start(tmp_path, conf)
-    for one in publishers:
-        one.stop()
-    broker.stop()
-    frame = spark.readStream.format("mqttd").load(str(path))
-    ran(frame, tmp_path)  # what is left, from the same checkpoint
-    wanted = everything(tmp_path)
-    rows = spark.read.parquet(str(table)).orderBy("seq").collect()
-    assert [row.seq for row in rows] == [event.seq for event in wanted] == list(range(len(wanted)))
-    assert [(row.topic, bytes(row.payload)) for row in rows] == [
-        (event.topic, event.payload) for event in wanted
-    ]
-    told = {(one.topic, b"%d" % n) for one in publishers for n in one.acknowledged}
-    assert told <= {(event.topic, event.payload) for event in wanted}
-    assert told
+    if LONG:
+        found = exactly_once(tmp_path, rate=20_200, kills=20, spread=25)
+        assert found["acknowledged_per_second"] >= 20_000
+    else:
+        found = exactly_once(tmp_path, rate=2_000, kills=1, spread=1, rest=rest)
+    # Equal row for row and column for column, or it had raised.
+    assert found["rows_in_table"] == found["events_in_log"] >= found["acknowledged"] > 1000
+    assert found["broker_kills"] >= 1 and sum(found["driver_kills"].values()) >= 1

@@ -6,6 +6,7 @@ One session for all tests here; the pipelines are called as their command is.
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from mqttd.pipeline.log.blocks import (
 )
 from mqttd.pipeline.log.schema import CODES
 from mqttd.pipeline.log.writer import Encoded, Writer
+from tests.integration.test_events import until
 from tests.support.needs import missing
 from tests.unit.pipeline.logs import NODE, START
 
@@ -228,6 +230,59 @@ def test_latency_from_publish_to_acknowledgement(
     assert row.delivery_p99 == pytest.approx(99, abs=1)
     assert row.ack_p50 == pytest.approx(50, abs=0.1)
     assert row.total_p95 == pytest.approx(145, abs=1)
+
+
+def test_latency_is_followed_while_the_log_grows(spark: Any, tmp_path: Path) -> None:
+    """A window is written once, when what comes later is late by more than `--longest`."""
+
+    def minute(number: int) -> list[tuple[Any, ...]]:
+        events: list[tuple[Any, ...]] = []
+        for i in range(50):
+            at, one = 60 * number + i / 10, 100 * number + i
+            events += [
+                (at, "message.publish", "p", "a/b", b"x", one),
+                (at + 0.02, "message.delivered", "r", "a/b", b"", one),
+                (at + 0.03, "message.acked", "r", "a/b", b"", one),
+            ]
+        return sorted(events, key=lambda one: one[0])
+
+    log, out = write(tmp_path / "log", *minute(0)), tmp_path / "latency"
+    words = ["--path", log, "--out", out, "--window", "10 seconds", "--longest", "10 seconds",
+             "--follow", "--trigger", "200 milliseconds"]  # fmt: skip
+    from pyspark.errors import AnalysisException
+
+    failed: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            run("latency", *words)
+        except BaseException as error:
+            failed.append(error)
+
+    def rows() -> list[Any]:
+        if failed:
+            raise failed[0]
+        try:
+            return list(spark.read.parquet(str(out)).orderBy("start").collect())
+        except AnalysisException:  # no table yet
+            return []
+
+    following = threading.Thread(target=follow, daemon=True)
+    following.start()
+    try:
+        for number in (1, 2):  # each ends the one before
+            write(log, *minute(number))
+            found = until(lambda number=number: rows()[number - 1 :], "no window ends", 120)
+            (row,) = found
+            assert round(row.start.timestamp() * S) == START + (60 * number - 60) * S
+            assert (row.topic, row.deliveries, row.acked) == ("a", 50, 50)
+            assert row.delivery_p50 == pytest.approx(20, abs=0.1)
+            assert row.total_p99 == pytest.approx(30, abs=0.1)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        following.join(60)
+    assert not following.is_alive() and not failed
 
 
 def test_a_mistake_is_one_line(spark: Any, tmp_path: Path,

@@ -18,10 +18,13 @@ import pytest
 
 from mqttd.pipeline.client import Address, Client
 from tests.integration.test_events import everything, start, until
+from tests.support.doors import doors_of, write_certificates
 from tests.support.needs import missing, needs_program
 from tests.unit.pipeline.logs import written
 
 pytestmark = pytest.mark.timeout(300)
+
+TLS = {"certificate": "server.crt", "private_key": "server.key"}
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +68,8 @@ def stream(spark: Any, log: Path, port: int, checkpoint: Path, **options: str) -
     )
     return (
         frame.writeStream.format("mqttd")
-        .option("broker", f"127.0.0.1:{port}")
+        .options(**{"broker": f"127.0.0.1:{port}", "timeout": "20", **options})
         .option("checkpointLocation", str(checkpoint))
-        .option("timeout", "20")
-        .options(**options)
         .trigger(availableNow=True)
         .start()
     )
@@ -102,6 +103,40 @@ def test_rows_become_messages_with_all_they_have(spark: Any, tmp_path: Path) -> 
         assert message is not None and message.topic == "out/a" and message.retain
         heard.close()
         late.close()
+    finally:
+        broker.stop()
+
+
+def test_batches_and_streams_are_published_over_tls_to_a_broker_that_is_trusted(
+    spark: Any, tmp_path: Path
+) -> None:
+    write_certificates(tmp_path / "etc")
+    broker = start(
+        tmp_path,
+        'events = ["message.publish"]\n',
+        listener={"ssl": {"default": {"bind": "127.0.0.1:0", **TLS}}},
+    )
+    try:
+        port = doors_of(broker)["ssl:default"].port
+        where = {"broker": f"mqtts://localhost:{port}", "timeout": "20"}
+        trusted = {"caFile": str(tmp_path / "etc/ca.crt")}
+        frame = spark.range(20).selectExpr("concat('out/', id) as topic", "string(id) as payload")
+
+        def write(**options: str) -> None:
+            frame.write.format("mqttd").options(**where, **options).mode("append").save()
+
+        with pytest.raises(Exception, match="certificate of localhost:[0-9]+ is not trusted"):
+            write()
+        write(**trusted)
+        until(lambda: sum(payloads(tmp_path).values()) >= 20, "nothing is published")
+        log = written(tmp_path / "log", 10, 50)
+        query = stream(
+            spark, log, port, tmp_path / "checkpoint", delivery="staged", **where, **trusted
+        )
+        assert ended(query)
+        until(lambda: sum(payloads(tmp_path).values()) >= 520, "some are missing")
+        wanted = Counter([b"%d" % i for i in range(20)]) + Counter(b"%d" % i for i in range(500))
+        assert payloads(tmp_path) == wanted
     finally:
         broker.stop()
 

@@ -232,6 +232,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
+        if options.ending is not None:
+            raise ValueError(
+                "mqttd: option endingOffsets is for batch queries (spark.read); a stream reads on,"
+                " or with Trigger.AvailableNow to what is the end when it starts"
+            )
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> Offset:

@@ -85,6 +85,9 @@ def test_positions(text: str, position: object) -> None:
         ({"path": "a", "minPartitions": "-1"}, "option minPartitions"),
         ({"path": "a", "failOnDataLoss": "yes"}, "failOnDataLoss = 'yes': expected true or false"),
         ({"path": "a", "groupId": "../x"}, "option groupId"),
+        ({"path": "a", "maxEventsPerPartition": "1e6"}, "option maxEventsPerPartition = '1e6'"),
+        ({"path": "a", "includeHeaders": "1"}, "includeHeaders = '1': expected true or false"),
+        ({"path": "a", "pushDown": "on"}, "pushDown = 'on': expected true or false"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(options: dict[str, str], told: str) -> None:

@@ -126,6 +126,15 @@ def test_a_life_of_a_client_is_told_in_order(node: Node) -> None:
     ]
 
 
+def test_a_session_that_is_taken_up_again_is_told_too(node: Node) -> None:
+    node.export(events=["session.*"])
+    keep = {17: 60}  # Session Expiry Interval
+    node.connect("alice", properties=keep).drop()
+    node.connect("alice", clean_start=False, properties=keep)
+    found = [(one.event, one.client_id) for one in node.exported()]
+    assert found == [("session.created", "alice"), ("session.resumed", "alice")]
+
+
 def test_a_message_has_one_id_from_publish_to_ack_and_its_own_time(node: Node) -> None:
     node.export(events=["message.*"])
     alice = node.connect("alice")
@@ -292,8 +301,7 @@ def test_on_a_full_disk_qos_1_is_refused_and_qos_0_flows(
     assert "No space left" in node.loaded.alarms["disk"]
     alice.send(Publish("a/1", b"refused", 1, packet_id=7))
     node.advance(0.25)
-    if not config.get("acked_means_logged"):
-        assert [(one.packet_id, one.reason_code) for one in alice.received[1:]] == [(7, 0x97)]
+    assert [(one.packet_id, one.reason_code) for one in alice.received[1:]] == [(7, 0x97)]
     alice.publish("a/1", b"qos 0")
     assert [one.payload for one in bob.messages()] == [b"before", b"qos 0"]
     # MQTT 3.1.1 has no word for it: no acknowledgement, but the end of the connection.
@@ -308,6 +316,31 @@ def test_on_a_full_disk_qos_1_is_refused_and_qos_0_flows(
     alice.send(Publish("a/1", b"after", 1, packet_id=8))
     node.until(lambda: answers(alice)[-1:] == [8])
     assert [one.payload for one in node.exported()] == [b"before", b"qos 0", b"after"]
+
+
+def test_a_refusal_waits_for_the_acknowledgements_of_its_client_and_for_no_others(
+    node: Node,
+) -> None:
+    """MQTT-4.6.0-2: in the order of the messages."""
+    node.export(events=["message.publish"], acked_means_logged=True)
+    alice, bob = node.connect("alice"), node.connect("bob")
+    full(node, True)
+    alice.send(Publish("a/1", b"taken", 1, packet_id=7))
+    node.until(lambda: node.log.failing)
+    for number in (8, 9):
+        alice.send(Publish("a/1", b"refused", 1, packet_id=number))
+        bob.send(Publish("a/1", b"refused", 1, packet_id=number))
+    node.advance(0.25)
+    assert alice.received[1:] == []
+    assert [(one.packet_id, one.reason_code) for one in bob.received[1:]] == [(8, 0x97), (9, 0x97)]
+    full(node, False)
+    node.until(lambda: not node.log.waiters)
+    assert [(one.packet_id, one.reason_code) for one in alice.received[1:]] == [
+        (7, 0x10),  # nobody subscribes to it
+        (8, 0x97),
+        (9, 0x97),
+    ]
+    assert [one.payload for one in node.exported()] == [b"taken"]
 
 
 def test_on_a_full_disk_drop_goes_on_and_leaves_a_gap(node: Node) -> None:

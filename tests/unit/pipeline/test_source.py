@@ -292,6 +292,11 @@ def test_a_limit_is_shared_by_the_nodes_and_none_starves(tmp_path: Path) -> None
     assert len(found) == len(set(found)) == 1110 and batches < 30
 
 
+def test_a_stream_has_no_end_to_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="option endingOffsets is for batch queries"):
+        stream(tmp_path, endingOffsets="latest")
+
+
 def test_available_now_ends_with_what_was_there(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path), NODE)
     fill(writer, 3)

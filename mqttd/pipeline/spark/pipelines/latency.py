@@ -76,23 +76,28 @@ def frame(events: Any, window: str = "1 minute", longest: str = "1 minute", leve
     # Clocks of one node: what is delivered was published, at the same microsecond at the earliest.
     # A millisecond of play, since events are stamped one after the other.
     near = f"between publish_at - interval 1 millisecond and publish_at + interval {longest}"
-    pairs = published.join(
-        delivered, F.expr(f"publish_id = deliver_id and deliver_at {near}")
-    ).join(
+
+    def micros(name: str) -> Any:
+        # As a number: a stream may have one column only that it tells its time by.
+        return F.unix_micros(f"{name}_at").alias(f"{name}_us")
+
+    pairs = published.join(delivered, F.expr(f"publish_id = deliver_id and deliver_at {near}"))
+    pairs = pairs.select("publish_at", "topic", "deliver_id", "receiver", micros("deliver"))
+    pairs = pairs.join(
         acked,
         F.expr(f"deliver_id = ack_id and receiver = acker and ack_at {near}"),
         "leftOuter",
-    )
+    ).select("publish_at", "topic", micros("publish"), "deliver_us", micros("ack"))
 
     def took(begin: str, end: str) -> Any:
         # greatest() alone would make 0 of what never came.
-        gone = (F.unix_micros(end) - F.unix_micros(begin)) / F.lit(1000.0)
+        gone = (F.col(end) - F.col(begin)) / F.lit(1000.0)
         return F.when(gone.isNotNull(), F.greatest(gone, F.lit(0.0)))
 
     parts = {
-        "delivery": took("publish_at", "deliver_at"),
-        "ack": took("deliver_at", "ack_at"),
-        "total": took("publish_at", "ack_at"),
+        "delivery": took("publish_us", "deliver_us"),
+        "ack": took("deliver_us", "ack_us"),
+        "total": took("publish_us", "ack_us"),
     }
     percentiles = [
         F.percentile_approx(column, share, 10_000).alias(f"{name}_p{round(share * 100)}")
@@ -101,7 +106,7 @@ def frame(events: Any, window: str = "1 minute", longest: str = "1 minute", leve
     ]
     return (
         pairs.groupBy(F.window("publish_at", window), "topic")
-        .agg(F.count("*").alias("deliveries"), F.count("ack_at").alias("acked"), *percentiles)
+        .agg(F.count("*").alias("deliveries"), F.count("ack_us").alias("acked"), *percentiles)
         .select("window.start", "topic", "deliveries", "acked",
                 *[f"{name}_p{round(share * 100)}" for name in parts for share in SHARES])
     )  # fmt: skip
