@@ -3,8 +3,9 @@
     client of ssl:devices --> AccessControl(auth_chain, acl_file of that listener)
     any other client      --> the global one
 
-A plugin's module goes to the global one, and to each listener whose chain names it. Everything else
-that is no question about a client (describing) goes to the global one.
+A plugin's module goes to the global one, and to each listener whose chain names it. Descriptions
+and counters are those of all; everything else that is no question about a client goes to the
+global one.
 """
 
 from __future__ import annotations
@@ -123,6 +124,21 @@ class AccessByListener:
     def reload_acl(self) -> None:
         """Read rules again, everywhere; the first fault is raised at the end."""
         _each(self._all(), "reload_acl")
+
+    def describe(self) -> list[dict[str, object]]:
+        """As `AccessControl.describe`, of each; `listener` names whose it is, "" the global one."""
+        found = [{**entry, "listener": ""} for entry in self.common.describe()]
+        for name, access in self.own.items():
+            found += [{**entry, "listener": name} for entry in access.describe()]
+        return found
+
+    def counters(self) -> dict[str, float]:
+        """As `AccessControl.counters`, the sums over all."""
+        found: dict[str, float] = {}
+        for access in self._all():
+            for name, count in access.counters().items():
+                found[name] = found.get(name, 0) + count
+        return found
 
     def close(self) -> None:
         """Let go of what the modules hold."""

@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import quote, urlencode
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ __all__ = [
     "print_pairs",
     "print_table",
     "printable",
+    "time_text",
 ]
 
 DEFAULT_CONFIG: Final = "etc/mqttd.conf"
@@ -131,12 +132,18 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
-    from mqttd.admin.ctl_plugins import spelled_out
+    from mqttd.admin.ctl_plugins import spelled_out, tell_commands
 
     given = sys.argv[1:] if argv is None else argv
     parser = _parser()
     known = [name for action in parser._actions for name in action.choices or ()]
-    options = parser.parse_args(spelled_out(given, known))
+    words = spelled_out(given, known)
+    if words and words[-1] not in known and _may_be_plugin(words):
+        # A plugin's name without a command: say which there are.
+        asked, rest = parser.parse_known_args([*words[:-1], "status"])
+        if not rest and tell_commands(asked, words[-1]):
+            return 2
+    options = parser.parse_args(words)
     try:
         run: Callable[[argparse.Namespace], int | None] = options.run
         return run(options) or 0
@@ -154,8 +161,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- the command line
 
 
+class _Parser(argparse.ArgumentParser):
+    """Where a command is missing, says which there are."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("are required: COMMAND"):
+            self.print_help(sys.stderr)
+            self.exit(2)
+        super().error(message)
+
+
+def _may_be_plugin(words: Sequence[str]) -> bool:
+    """Whether the last word stands where a command would, behind options only."""
+    i = 0
+    while i < len(words) - 1 and words[i].startswith("-"):
+        i += 2 if words[i] in ("--socket", "-c", "--config") else 1
+    return i == len(words) - 1 and not words[-1].startswith("-")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mqttd-ctl", description="Look into a running mqttd, and manage its users."
     )
     where = parser.add_mutually_exclusive_group()
@@ -356,8 +381,7 @@ def _alarms(options: argparse.Namespace) -> None:
     for row in rows:
         for name in ("raised_at", "cleared_at"):
             if row[name]:
-                at = time.gmtime(row[name])
-                row[name] = time.strftime("%Y-%m-%dT%H:%M:%SZ", at)
+                row[name] = time_text(row[name])
     print_table(rows, ["name", "raised_at", *(["cleared_at"] if options.past else []), "text"])
 
 
@@ -389,6 +413,11 @@ def done(options: argparse.Namespace, answer: Json, text: str) -> None:
         print_json(answer)
     else:
         print(printable(text))
+
+
+def time_text(seconds: float) -> str:
+    """Seconds since the epoch as a date and time (ISO 8601, UTC)."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def print_json(value: object) -> None:

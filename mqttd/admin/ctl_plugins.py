@@ -10,13 +10,14 @@ Part of `mqttd.admin.ctl`, whose promises hold here too.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 from mqttd.admin import ctl
 
-__all__ = ["add_commands", "spelled_out"]
+__all__ = ["add_commands", "spelled_out", "tell_commands"]
 
 Json = dict[str, Any]
 
@@ -60,6 +61,22 @@ def spelled_out(argv: Sequence[str], known: Sequence[str]) -> list[str]:
     return words
 
 
+def tell_commands(options: argparse.Namespace, name: str) -> bool:
+    """Print what ``mqttd-ctl NAME`` can be followed by; False if that is no plugin's name."""
+    try:
+        info = ctl.client_of(options).get("/plugins/" + quote(name, safe=""))
+    except ctl.CtlError:
+        return False
+    commands: dict[str, str] = info.get("registered", {}).get("commands", {})
+    state = "" if "registered" in info else f"; it is {info.get('state', 'not loaded')}"
+    print(f"usage: mqttd-ctl {name} COMMAND ...", file=sys.stderr)
+    if not commands:
+        print(f"plugin {name} has no commands{state}", file=sys.stderr)
+    for command, text in sorted(commands.items()):
+        print(ctl.printable(f"  {command:<20}  {text}".rstrip()), file=sys.stderr)
+    return True
+
+
 def _list(options: argparse.Namespace) -> None:
     answer = ctl.client_of(options).get("/plugins")
     if options.json:
@@ -76,6 +93,8 @@ def _info(options: argparse.Namespace) -> None:
     registered: Json = answer.pop("registered", {})
     budget: Json = answer.pop("budget", {})
     limits: Json = budget.pop("limits", {})
+    if "loaded_at" in answer:
+        answer["loaded_at"] = ctl.time_text(answer["loaded_at"])
     ctl.print_pairs(
         [(name.replace("_", " "), value) for name, value in answer.items()]
         + [("hook", f"{hook['point']}  {hook['callback']}") for hook in registered.pop("hooks", ())]

@@ -63,10 +63,13 @@ def _auth_list(options: argparse.Namespace) -> None:
             mean = latency["sum"] / latency["count"] if latency["count"] else 0.0
             module["mean_ms"] = round(mean * 1000, 1)
             module["max_ms"] = round(latency["max"] * 1000, 1)
+    apart = any(module.get("listener") for module in answer["modules"])
+    for module in answer["modules"]:
+        module["listener"] = module.get("listener") or "all others"
     ctl.print_table(
         answer["modules"],
-        ["kind", "seq", "name", "hit", "ok", "deny", "ignore", "error", "busy", "cached",
-         "running", "waiting", "mean_ms", "max_ms", "breaker", "description"],
+        [*(["listener"] if apart else []), "kind", "seq", "name", "hit", "ok", "deny", "ignore",
+         "error", "busy", "cached", "running", "waiting", "mean_ms", "max_ms", "breaker", "description"],
     )  # fmt: skip
 
 

@@ -61,3 +61,13 @@ def test_a_module_of_a_plugin_works_at_the_listener_whose_chain_names_it(
     assert not ok(access, "tcp:apart")
     with pytest.raises(UnknownModule):
         access.unregister_mod("auth", "acme")
+
+
+def test_chains_of_listeners_are_described_and_counted_too(access: AccessByListener) -> None:
+    access.register_mod("auth", "acme", Yes())
+    assert ok(access, "tcp:apart") and ok(access, "tcp:other")
+    auth = [(e["listener"], e["name"]) for e in access.describe() if e["kind"] == "auth"]
+    assert auth == [("", "anonymous"), ("", "acme"), ("tcp:apart", "acme")]
+    alone = access.common.counters()["auth_acme_hits"]
+    apart = access.own["tcp:apart"].counters()["auth_acme_hits"]
+    assert apart and access.counters()["auth_acme_hits"] == alone + apart

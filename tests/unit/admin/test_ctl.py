@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import stat
@@ -45,6 +46,53 @@ def test_a_wrong_command_line_has_exit_status_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         ctl.main(argv)
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"), [([], "listeners"), (["clients"], "kick"), (["listeners"], "restart")]
+)
+def test_a_command_that_is_missing_is_asked_for_with_those_there_are(
+    argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        ctl.main(argv)
+    out, err = capsys.readouterr()
+    assert out == "" and f"usage: {' '.join(['mqttd-ctl', *argv])} " in err and f"  {says} " in err
+
+
+def test_what_a_broker_tells_is_printed_for_people(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands of a plugin for its name alone, times as dates, chains of listeners by name."""
+    module = {"kind": "auth", "seq": 1, "name": "username"}
+    answers = {
+        "/plugins/acme": {
+            "name": "acme", "state": "loaded", "loaded_at": 1763715600.5,
+            "registered": {"hooks": [], "commands": {"show": "Show it.", "clear": ""}},
+        },
+        "/auth": {"modules": [{**module, "listener": ""}, {**module, "listener": "tcp:apart"}]},
+    }  # fmt: skip
+
+    def request(client: ctl.Client, method: str, path: str, body: object = None) -> ctl.Json:
+        if path not in answers:
+            raise ctl.CtlError("no such plugin")
+        return copy.deepcopy(answers[path])
+
+    monkeypatch.setattr(ctl.Client, "request", request)
+    for argv in (["--socket", "s", "acme"], ["--socket", "s", "--json", "acme"]):
+        assert ctl.main(argv) == 2
+        assert capsys.readouterr().err == (
+            "usage: mqttd-ctl acme COMMAND ...\n  clear\n  show                  Show it.\n"
+        )
+    with pytest.raises(SystemExit):
+        ctl.main(["--socket", "s", "nonsense"])
+    assert "invalid choice: 'nonsense'" in capsys.readouterr().err
+    assert ctl.main(["--socket", "s", "plugins", "info", "acme"]) == 0
+    assert "2025-11-21T09:00:00Z" in capsys.readouterr().out
+    assert ctl.main(["--socket", "s", "auth", "list"]) == 0
+    head, one, other = capsys.readouterr().out.splitlines()
+    assert head.startswith("listener ")
+    assert one.startswith("all others") and other.startswith("tcp:apart ")
 
 
 @pytest.mark.parametrize("argv", [["--json", "auth", "list"], ["auth", "list", "--json"]])
