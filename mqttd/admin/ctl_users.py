@@ -69,7 +69,8 @@ def _auth_list(options: argparse.Namespace) -> None:
     ctl.print_table(
         answer["modules"],
         [*(["listener"] if apart else []), "kind", "seq", "name", "hit", "ok", "deny", "ignore",
-         "error", "busy", "cached", "running", "waiting", "mean_ms", "max_ms", "breaker", "description"],
+         "error", "busy", "cached", "running", "waiting", "mean_ms", "max_ms", "breaker",
+         "description"],
     )  # fmt: skip
 
 
