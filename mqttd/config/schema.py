@@ -318,6 +318,16 @@ class SocketListener(Listener, frozen=True, kw_only=True):
             reload=False,
         ),
     ] = True
+    defer_accept: Annotated[
+        bool,
+        _plain(
+            "Leave a connection to the kernel until its first bytes are there (TCP_DEFER_ACCEPT,"
+            " Linux): saves a fifth of what a connection costs; one that sends nothing comes a"
+            " second later.",
+            "listener",
+            reload=False,
+        ),
+    ] = True
     access: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
         _plain(

@@ -71,6 +71,9 @@ WAITING: Final = 1
 OPEN: Final = 2
 CLOSED: Final = 3
 
+#: Bytes joined for one write when more waits.
+_GATHER: Final = 262144
+
 #: State -> name and the states that may follow (drawn in docs/design/session.md).
 STATES: Final[dict[int, tuple[str, tuple[int, ...]]]] = {
     NEW: ("new", (WAITING, CLOSED)),
@@ -208,6 +211,41 @@ class Channel(Timer):
         if not self.blocked and self.out is not None:
             self.edge.flush(self)
         return self.out_bytes + size > self.limit and self.out_bytes > 0
+
+    def gather(self) -> bytes:
+        """Take what waits in `out` as one piece, a bounded part of it."""
+        out = self.out
+        if out is None:
+            return b""
+        if len(out) == 1:
+            data = out[0]
+            self.out = None
+        elif self.out_bytes <= _GATHER:
+            data = b"".join(out)
+            self.out = None
+        else:
+            size = 0
+            count = 0
+            for piece in out:
+                size += len(piece)
+                count += 1
+                if size >= _GATHER:
+                    break
+            data = b"".join(out[:count])
+            del out[:count]
+            if not out:
+                self.out = None
+        return data
+
+    def account(self) -> None:
+        """After a write: tell the node what still waits, and whether there is room again."""
+        node = self.node
+        if self.out_bytes != self.backlogged:
+            node.backlog += self.out_bytes - self.backlogged
+            self.backlogged = self.out_bytes
+        if self.thirsty and self.out_bytes <= node.settings.low_watermark:
+            self.thirsty = False
+            node.thirsty.append(self)
 
     def drained(self) -> None:
         """The edge wrote everything: what waited for room goes on."""

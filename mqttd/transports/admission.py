@@ -28,17 +28,19 @@ class Admission:
 
     def __init__(self, rules: Sequence[tuple[bool, Network | None]], rate: int, now: int) -> None:
         self.rules = rules
+        #: Everybody may connect: nobody needs to be asked about.
+        self.open = len(rules) == 1 and rules[0][0]
         self.bucket = Bucket(rate, 2.0, now) if rate else None
 
-    def ready(self, now: int) -> bool:
-        """Whether one more may be accepted at `now` (milliseconds); takes its token."""
+    def room(self, now: int, most: int) -> int:
+        """How many of `most` connections may be accepted at `now` (milliseconds)."""
         bucket = self.bucket
-        if bucket is None:
-            return True
-        if bucket.fill(now) < 1.0:
-            return False
-        bucket.level -= 1.0
-        return True
+        return most if bucket is None else min(most, max(0, int(bucket.fill(now))))
+
+    def take(self, count: int) -> None:
+        """So many were accepted; more than there was room for is a debt."""
+        if self.bucket is not None:
+            self.bucket.level -= count
 
     def wait(self, now: int) -> int:
         """Milliseconds until one more may be accepted."""
@@ -46,11 +48,6 @@ class Admission:
         if bucket is None or bucket.fill(now) >= 1.0:
             return 0
         return int((1.0 - bucket.level) * 1000 / bucket.rate) + 1
-
-    def owe(self) -> None:
-        """One more was accepted although no token was left."""
-        if self.bucket is not None:
-            self.bucket.level -= 1.0
 
     def allows(self, host: str) -> bool:
         """Whether this address may connect; what is no address may."""

@@ -9,9 +9,10 @@ effects of the turn (`Node.perform`): one write per dirty channel, then the clos
 descriptor number is never reused within a batch of events.
 
 Level-triggered with one read per turn is fair between clients. EPOLLOUT is asked for only after a
-short write. Measured reasons in docs/design/hot-path.md: Twisted's TCP transport costs two
-`epoll_ctl`, a loop turn and a delayed call per write; reads over 64 KiB cost 9 times as much
-(malloc's mmap threshold).
+short write. Where the kernel defers accepting until bytes have come, those are read at once, so
+that a connection and its CONNECT cost one event. Measured reasons in docs/design/hot-path.md:
+Twisted's TCP transport costs two `epoll_ctl`, a loop turn and a delayed call per write; reads over
+64 KiB cost 9 times as much (malloc's mmap threshold).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import socket
 import time
 from typing import Any, Final
 
-from mqttd.session.channel import OPEN, Channel
+from mqttd.session.channel import NEW, OPEN, Channel
 from mqttd.session.node import Edge, Node
 from mqttd.transports.layers import LayeredEdge, Stack, os_reason, peer_of
 
@@ -36,8 +37,13 @@ _READ: Final = 65536
 _EVENTS: Final = 512
 #: Accepts per listener and turn, so that a storm of connects leaves room for messages.
 _ACCEPTS: Final = 256
-#: Bytes joined for one write when more waits.
-_WRITE: Final = 262144
+
+
+def defers_accept(listening: socket.socket) -> bool:
+    """Whether this socket shows connections only when they have sent something."""
+    if listening.family == socket.AF_UNIX or not hasattr(socket, "TCP_DEFER_ACCEPT"):
+        return False
+    return listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT) > 0
 
 
 class Port:
@@ -54,6 +60,7 @@ class Port:
 
     __slots__ = (
         "connections",
+        "deferred",
         "family",
         "fd",
         "first_byte_timeout",
@@ -84,6 +91,8 @@ class Port:
         self.socket = listening
         self.fd = listening.fileno()
         self.family = int(listening.family)
+        #: The kernel shows a connection when its first bytes are there: see `defer_accept`.
+        self.deferred: bool = defers_accept(listening)
         self.max_connections = max_connections
         self.connections: int = 0
         self.paused_until: int = 0
@@ -153,25 +162,29 @@ class Engine(Edge):
             if event & _IN:
                 if channel.paused:
                     continue
-                try:
-                    data = os.read(fd, _READ)
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    channel.end(os_reason(error))
-                    continue
-                if not data:
-                    channel.end("closed by the client")
-                    continue
-                try:
-                    channel.feed(data)
-                except Exception as error:  # a fault of ours must end this connection only
-                    node.crashed(channel, error)
+                self._read(channel, fd)
             elif event & _ERR_HUP:
                 channel.end("connection reset")
             if event & _OUT:
                 self.flush(channel)
         node.perform()
+
+    def _read(self, channel: Channel, fd: int) -> None:
+        """One read, fed to the channel."""
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            channel.end(os_reason(error))
+            return
+        if not data:
+            channel.end("closed by the client")
+            return
+        try:
+            channel.feed(data)
+        except Exception as error:  # a fault of ours must end this connection only
+            self.node.crashed(channel, error)
 
     # -- listening -----------------------------------------------------------------------------
 
@@ -211,26 +224,34 @@ class Engine(Edge):
         self.node.perform()
 
     def _accept(self, port: Port) -> None:
-        node = self.node
         gate = port.gate
-        for _ in range(_ACCEPTS):
+        if gate is None:
+            self._accept_most(port, _ACCEPTS, None)
+            return
+        room: int = gate.room(self.node.now, _ACCEPTS)
+        taken = self._accept_most(port, room, None if gate.open else gate)
+        gate.take(taken)
+        if taken == room and room < _ACCEPTS and not port.held:
+            self._pause(port, "rate")
+
+    def _accept_most(self, port: Port, most: int, gate: Any) -> int:
+        """Accept up to `most` connections that `gate` lets in; returns how many there were."""
+        node = self.node
+        for count in range(most):
             if self._full(port):
                 self._pause(port, "full")
-                return
-            if gate is not None and not gate.ready(node.now):
-                self._pause(port, "rate")
-                return
+                return count
             try:
                 fd, address = port.socket._accept()  # type: ignore[attr-defined]
             except BlockingIOError:
-                return
+                return count
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                     # No descriptor left: look again in a second instead of spinning.
                     self._pause(port, "files")
-                    return
+                    return count
                 continue  # the peer was gone already
-            if gate is not None and isinstance(address, tuple) and not gate.allows(address[0]):
+            if gate is not None and not gate.allows(address[0]):
                 os.close(fd)
                 node.metrics.connections_refused += 1
                 node.turned_away(port.name, address[0], address[1])
@@ -238,19 +259,24 @@ class Engine(Edge):
             os.set_blocking(fd, False)
             if port.make is not None:
                 if not self._accept_layered(port, fd, address):
-                    return
+                    return count + 1
                 continue
             port.connections += 1
             node.metrics.connections_accepted += 1
             channel = Channel(node, self, fd, port.name)
             self.channels[fd] = channel
+            if isinstance(address, tuple):
+                self.fresh[fd] = (address[0], address[1])
+            self.epoll.register(fd, _IN)
+            if port.deferred:
+                self._read(channel, fd)
+                if channel.state != NEW or channel.rest is not None:
+                    continue
             first = port.first_byte_timeout
             if first and first < node.connect_timeout(port.name):
                 channel.need = -1
                 node.wheel.schedule(channel, node.now + first)
-            if isinstance(address, tuple):
-                self.fresh[fd] = (address[0], address[1])
-            self.epoll.register(fd, _IN)
+        return most
 
     def _full(self, port: Port) -> bool:
         """Whether another connection would be one too many."""
@@ -285,8 +311,11 @@ class Engine(Edge):
         assert isinstance(stack, Stack)
         port.connections += 1
         self.node.metrics.connections_accepted += 1
-        self.layered[fd] = LayeredEdge(self, port, fd, stack)
+        edge = LayeredEdge(self, port, fd, stack)
+        self.layered[fd] = edge
         self.epoll.register(fd, _IN)
+        if port.deferred:
+            edge.ready(_IN)
         if port.max_handshakes and port.handshakes >= port.max_handshakes:
             port.held = True
             self.epoll.unregister(port.fd)
@@ -315,27 +344,9 @@ class Engine(Edge):
 
     def flush(self, channel: Channel) -> None:
         """One write of what waits; EPOLLOUT brings the rest."""
-        out = channel.out
-        if out is None:
+        data = channel.gather()
+        if not data:
             return
-        if len(out) == 1:
-            data = out[0]
-            channel.out = None
-        elif channel.out_bytes <= _WRITE:
-            data = b"".join(out)
-            channel.out = None
-        else:
-            size = 0
-            count = 0
-            for piece in out:
-                size += len(piece)
-                count += 1
-                if size >= _WRITE:
-                    break
-            data = b"".join(out[:count])
-            del out[:count]
-            if not out:
-                channel.out = None
         length = len(data)
         try:
             written = os.write(channel.fd, data)
@@ -366,12 +377,7 @@ class Engine(Edge):
         elif channel.blocked:
             channel.blocked = False
             self._watch(channel)
-        if channel.out_bytes != channel.backlogged:
-            node.backlog += channel.out_bytes - channel.backlogged
-            channel.backlogged = channel.out_bytes
-        if channel.thirsty and channel.out_bytes <= node.settings.low_watermark:
-            channel.thirsty = False
-            node.thirsty.append(channel)
+        channel.account()
 
     def _watch(self, channel: Channel) -> None:
         """Tell epoll what we wait for on this descriptor."""

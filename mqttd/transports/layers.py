@@ -38,7 +38,6 @@ _IN: Final = 1
 _OUT: Final = 4
 _ERR_HUP: Final = 0x18
 _READ: Final = 65536
-_WRITE: Final = 262144
 #: TLS handshake steps per turn, about a millisecond each: messages wait no longer than for these.
 _STEPS: Final = 8
 
@@ -277,27 +276,9 @@ class LayeredEdge(Edge):
 
     def _encode(self, channel: Channel) -> None:
         """Take what waits in the channel, a bounded part of it, through the layers."""
-        out = channel.out
-        if out is None:
+        data = channel.gather()
+        if not data:
             return
-        if len(out) == 1:
-            data = out[0]
-            channel.out = None
-        elif channel.out_bytes <= _WRITE:
-            data = b"".join(out)
-            channel.out = None
-        else:
-            size = 0
-            count = 0
-            for piece in out:
-                size += len(piece)
-                count += 1
-                if size >= _WRITE:
-                    break
-            data = b"".join(out[:count])
-            del out[:count]
-            if not out:
-                channel.out = None
         if self.stack.layers:
             self.rest = self.stack.sent(data)
             channel.out_bytes += len(self.rest) - len(data)
@@ -313,12 +294,7 @@ class LayeredEdge(Edge):
             if waiting:
                 node.slow[channel] = node.now
             self._watch(channel)
-        if channel.out_bytes != channel.backlogged:
-            node.backlog += channel.out_bytes - channel.backlogged
-            channel.backlogged = channel.out_bytes
-        if channel.thirsty and channel.out_bytes <= node.settings.low_watermark:
-            channel.thirsty = False
-            node.thirsty.append(channel)
+        channel.account()
         if self.ending and not waiting:
             channel.end(self.ending)
 

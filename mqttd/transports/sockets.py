@@ -1,6 +1,6 @@
 """The sockets that listeners listen on, and what the kernel knows of who is at the other end.
 
-    bind_tcp     address, port, backlog, TCP_NODELAY        bind_unix    path, mode, owner, group
+    bind_tcp     address, port, backlog, TCP options        bind_unix    path, mode, owner, group
 
 Promise: a socket is bound or `ListenError` says which listener, where and why; on a Unix socket
 nobody can connect before owner and mode hold.
@@ -79,6 +79,8 @@ def bind_tcp(where: str, settings: SocketListener, port_before: int) -> socket.s
         if settings.nodelay:
             # Accepted sockets inherit it: one system call less per connection.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if settings.defer_accept and hasattr(socket, "TCP_DEFER_ACCEPT"):
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         bound.bind((host or "::", port))
         bound.listen(settings.backlog)
     except OSError as error:

@@ -46,6 +46,11 @@ def test_what_is_no_rule_is_told(access: list[str], told: str) -> None:
 
 def test_accepts_have_a_burst_then_a_rate() -> None:
     gate = admission(rate=10)
-    assert [gate.ready(0) for _ in range(21)] == [True] * 20 + [False]
-    assert [gate.ready(100) for _ in range(2)] == [True, False]
-    assert sum(gate.ready(1_000_000) for _ in range(50)) == 20
+    assert gate.room(0, 256) == 20
+    gate.take(20)
+    assert gate.room(0, 256) == 0
+    assert gate.room(100, 256) == 1
+    gate.take(3)
+    assert gate.room(200, 256) == 0  # what was too much is paid for
+    assert gate.room(1_000_000, 256) == 20
+    assert gate.room(1_000_000, 8) == 8
