@@ -39,8 +39,8 @@ READ_OPTIONS: Final = {
     "endingOffsets": "the same, for batch (default latest)",
     "maxEventsPerTrigger": "at most so many events in a micro-batch",
     "minPartitions": "at least so many tasks, where there are as many blocks",
-    "maxEventsPerPartition": "about so many events in a task at most (default 1000000); there are"
-    " no more tasks than that and the cores ask for: one costs as much as 50000 events",
+    "maxEventsPerPartition": "about so many events in a task at most (default 1000000); otherwise"
+    " there is a task for each core, but none for less than 50000 events",
     "failOnDataLoss": "true: a query fails when events it should read are gone (default);"
     " false: it goes on and a log.gap row says how many",
     "includeHeaders": "true: the column headers with the user properties (default false)",

@@ -94,12 +94,12 @@ def plan(
         blocks = [block for block in blocks if block.mask & mask]
     blocks = [b for b in blocks if b.last_time >= times[0] and b.first_time <= times[1]]
     rows = sum(block.rows for block in blocks if not block.gap)
-    wanted = max(
-        options.min_partitions,
-        -(-rows // options.partition_events),
-        min(options.cores, rows // WORTH_A_TASK),
-        1,
-    )
+    wanted = round(rows / options.partition_events)
+    if wanted > options.cores:
+        # All cores are busy to the end: three tasks on two take as long as four.
+        wanted += -wanted % options.cores
+    spread = min(options.cores, rows // WORTH_A_TASK)
+    wanted = max(options.min_partitions, wanted, spread, 1)
     share = max(-(-rows // wanted), 1)
     chosen: list[Block] = []
     filled = 0

@@ -141,7 +141,9 @@ def test_tasks_are_about_equal_and_lose_nothing(tmp_path: Path) -> None:
         (100_096, 2, 1_000_000, 2),
         (2_000_128, 2, 2_000_000, 2),
         (2_000_128, 64, 1_000_000, 40),
-        (2_000_128, 2, 250_000, 9),
+        (2_000_128, 2, 1_000_000, 2),
+        (3_000_064, 2, 1_000_000, 4),  # three would leave a core idle
+        (2_000_128, 2, 250_000, 8),
     ],
 )
 def test_there_are_as_many_tasks_as_cores_but_none_for_a_few_events(
