@@ -120,3 +120,16 @@ def test_an_old_java_is_told(
     else:
         with pytest.raises(NoJava, match=told):
             check_java()
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.1.2", "5.0.0"])
+def test_a_pyspark_that_has_not_what_is_needed_is_told(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    import pyspark
+
+    from mqttd.pipeline.spark import register
+
+    monkeypatch.setattr(pyspark, "__version__", version)
+    with pytest.raises(RuntimeError, match=f"from 4.2 up to.* 5; this is {version}"):
+        register(object())
