@@ -498,7 +498,8 @@ class SslListener(SocketListener, frozen=True, kw_only=True):
     max_handshakes: Annotated[
         int,
         _count(
-            "Handshakes under way at the same time; further connections wait in the kernel.",
+            "TLS handshakes under way at the same time; whoever would begin one more waits for its"
+            " turn, at most for `handshake_timeout`.",
             "listener",
             1,
             1_000_000,

@@ -22,11 +22,12 @@ import os
 import select
 import socket
 import time
+from collections import OrderedDict
 from typing import Any, Final
 
-from mqttd.session.channel import NEW, OPEN, Channel
+from mqttd.session.channel import CLOSED, NEW, OPEN, Channel
 from mqttd.session.node import Edge, Node
-from mqttd.transports.layers import LayeredEdge, Stack, os_reason, peer_of
+from mqttd.transports.layers import LayeredEdge, Stack, os_reason
 
 __all__ = ["Engine"]
 
@@ -52,8 +53,10 @@ class Port:
     """A listening socket of the engine.
 
     `make(address)` gives the `Stack` of layers of a new connection, None refuses it; without it
-    the connections are plain. Above `max_handshakes` unfinished ones (0: no limit) the others wait
-    in the kernel; one that takes longer than `handshake_timeout` milliseconds is closed.
+    the connections are plain. `handshakes` counts the TLS handshakes that have begun and are not
+    done: where there are `max_handshakes` (0: no limit), who would begin one is not read from but
+    stands in `waiting`, first come, first served. What is not through its layers' handshakes
+    `handshake_timeout` milliseconds after it was accepted is closed, wherever it stands.
 
     While there are `max_connections`, while descriptors are short, or connections come faster than
     `gate` (an `Admission`) allows, the port is not listened to: `why` says which, `paused_until`
@@ -69,7 +72,6 @@ class Port:
         "gate",
         "handshake_timeout",
         "handshakes",
-        "held",
         "identify",
         "make",
         "max_connections",
@@ -77,6 +79,7 @@ class Port:
         "name",
         "paused_until",
         "socket",
+        "waiting",
         "why",
     )
 
@@ -106,9 +109,22 @@ class Port:
         self.max_handshakes = max_handshakes
         self.handshake_timeout = handshake_timeout
         self.handshakes: int = 0
-        self.held: bool = False
+        #: By descriptor, those whose handshake would be one too many.
+        self.waiting: OrderedDict[int, LayeredEdge] = OrderedDict()
         #: On a Unix socket: descriptor -> who the peer's process is.
         self.identify: Any = None
+
+    def busy(self) -> bool:
+        """Whether another handshake would be one too many."""
+        return self.max_handshakes > 0 and self.handshakes >= self.max_handshakes
+
+    def next_handshake(self) -> None:
+        """A handshake is over: the first of those who wait has its turn."""
+        waiting = self.waiting
+        while waiting and not self.busy():
+            edge = waiting.popitem(False)[1]
+            if edge.channel.state != CLOSED:
+                edge.go()
 
 
 class Engine(Edge):
@@ -223,7 +239,7 @@ class Engine(Edge):
         port = self.by_name.pop(name, None)
         if port is not None:
             self.ports.pop(port.fd, None)
-            if not port.paused_until and not port.held:
+            if not port.paused_until:
                 self.epoll.unregister(port.fd)
             port.socket.close()
 
@@ -246,7 +262,7 @@ class Engine(Edge):
         room: int = gate.room(self.node.now, _ACCEPTS)
         taken = self._accept_most(port, room, None if gate.open else gate)
         gate.take(taken)
-        if taken == room and room < _ACCEPTS and not port.held:
+        if taken == room and room < _ACCEPTS:
             self._pause(port, "rate")
 
     def _accept_most(self, port: Port, most: int, gate: Any) -> int:
@@ -273,8 +289,7 @@ class Engine(Edge):
                 continue
             os.set_blocking(fd, False)
             if port.make is not None:
-                if not self._accept_layered(port, fd, address):
-                    return count + 1
+                self._accept_layered(port, fd, address)
                 continue
             port.connections += 1
             node.metrics.connections_accepted += 1
@@ -316,32 +331,22 @@ class Engine(Edge):
             port.why = why
             self.node.accept_paused(port.name, why, port.connections)
 
-    def _accept_layered(self, port: Port, fd: int, address: Any) -> bool:
-        """Give a new connection its layers; False where no further one is taken for now."""
+    def _accept_layered(self, port: Port, fd: int, address: Any) -> None:
+        """Give a new connection its layers."""
         stack = port.make(address)
         if stack is None:
             os.close(fd)
             self.node.metrics.connections_refused += 1
-            return True
+            return
         assert isinstance(stack, Stack)
         port.connections += 1
         self.node.metrics.connections_accepted += 1
-        edge = LayeredEdge(self, port, fd, stack)
+        edge = LayeredEdge(self, port, fd, address, stack)
         self.layered[fd] = edge
         self.epoll.register(fd, _IN)
-        if port.deferred:
+        # Whoever would have to wait may have sent nothing, and is not to stand in the queue.
+        if port.deferred and not port.busy():
             edge.ready(_IN)
-        if port.max_handshakes and port.handshakes >= port.max_handshakes:
-            port.held = True
-            self.epoll.unregister(port.fd)
-            return False
-        return True
-
-    def shaken(self, port: Port) -> None:
-        """A handshake has ended: take further connections where they were held back for it."""
-        if port.held and port.handshakes < port.max_handshakes and port.fd in self.ports:
-            port.held = False
-            self.epoll.register(port.fd, _IN)
 
     def tick(self, now: int) -> None:
         """Listen again where there is room."""
@@ -457,3 +462,17 @@ class Engine(Edge):
         for name in list(self.by_name):
             self.unlisten(name)
         self.epoll.close()
+
+
+def peer_of(fd: int, family: int) -> tuple[str, int]:
+    """The peer's address, asked of the kernel."""
+    peer = socket.socket(family, socket.SOCK_STREAM, 0, fd)
+    try:
+        name = peer.getpeername()
+    except OSError:
+        return ("", 0)
+    finally:
+        peer.detach()
+    if isinstance(name, tuple):
+        return (str(name[0]), int(name[1]))
+    return ("unix", 0)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttd.session.channel import CLOSED, Channel
@@ -55,6 +54,10 @@ class Layer:
         self.ended: str = ""
         #: The layer is still busy with its handshake; nothing may be sent through it.
         self.shaking: bool = False
+        #: That handshake costs so much CPU and memory that only `max_handshakes` of them go on at
+        #: a time; and whether it has begun, with the peer's first bytes.
+        self.costly: bool = False
+        self.begun: bool = False
         #: The layer has done its work and can be taken out of the stack.
         self.done: bool = False
 
@@ -148,6 +151,20 @@ class Stack:
                 return True
         return False
 
+    def costly(self) -> bool:
+        """Whether a costly handshake is still to come, or under way."""
+        for layer in self.layers:
+            if layer.costly:
+                return True
+        return False
+
+    def begun(self) -> bool:
+        """Whether a costly handshake is under way."""
+        for layer in self.layers:
+            if layer.costly and layer.begun:
+                return True
+        return False
+
     def identity(self) -> object | None:
         """What is known of the peer: by its certificate, else by the proxy's word."""
         for layer in self.layers:
@@ -158,9 +175,14 @@ class Stack:
 
 
 class LayeredEdge(Edge):
-    """A descriptor of the engine with layers above it."""
+    """A descriptor of the engine with layers above it, and the address that `accept` told.
 
-    def __init__(self, engine: Engine, port: Port, fd: int, stack: Stack) -> None:
+    While its port has as many TLS handshakes under way as it allows, a connection that would begin
+    one is not read from: it stands in the port's queue until `go`. It takes its place with its
+    first bytes and not before them, so that peers who say nothing keep nobody out.
+    """
+
+    def __init__(self, engine: Engine, port: Port, fd: int, address: Any, stack: Stack) -> None:
         self.engine = engine
         self.port = port
         self.node: Node = engine.node
@@ -169,13 +191,18 @@ class LayeredEdge(Edge):
         self.rest: bytes = b""
         self.ending: str = ""
         self.shaking: bool = stack.shaking()
-        self.host: str = ""
+        #: This is one of the port's `handshakes`.
+        self.counted: bool = False
+        #: It stands in the port's queue, to become one.
+        self.waiting: bool = False
+        self.host: str = "unix"
         self.number: int = 0
+        if isinstance(address, tuple):
+            self.host = str(address[0])
+            self.number = int(address[1])
         self.channel = Channel(self.node, self, fd, port.name)
-        if self.shaking:
-            port.handshakes += 1
-            if port.handshake_timeout:
-                self.node.wheel.schedule(self.channel, self.node.now + port.handshake_timeout)
+        if self.shaking and port.handshake_timeout:
+            self.node.wheel.schedule(self.channel, self.node.now + port.handshake_timeout)
 
     def ready(self, event: int) -> None:
         """The engine's poll has found something for this descriptor."""
@@ -187,6 +214,8 @@ class LayeredEdge(Edge):
                 engine = self.engine
                 if engine.steps >= _STEPS:
                     return  # the poll tells again: other connections first
+                if self._waits(channel):
+                    return
                 engine.steps += 1
             try:
                 data = os.read(channel.fd, _READ)
@@ -198,14 +227,43 @@ class LayeredEdge(Edge):
             if not data:
                 channel.end("closed by the client")
                 return
+            if self.shaking and not self.counted and self.stack.costly():
+                self.counted = True
+                self.port.handshakes += 1
             try:
                 self.received(data)
             except Exception as error:  # a fault of ours must end this connection only
                 self.node.crashed(channel, error)
+            if self.counted and (self.stack.ended or not self.stack.begun()):
+                self._uncount()
         elif event & _ERR_HUP:
             channel.end("connection reset")
         if event & _OUT:
             self.flush(channel)
+
+    def _waits(self, channel: Channel) -> bool:
+        """Whether others shake hands first; it then stands in the queue and is not read from."""
+        if self.waiting:
+            return True
+        if self.counted or not self.port.busy() or not self.stack.costly():
+            return False
+        self.waiting = True
+        self.port.waiting[channel.fd] = self
+        self._watch(channel)
+        return True
+
+    def go(self) -> None:
+        """Its turn has come: the place is taken for the bytes that wait."""
+        self.waiting = False
+        self.counted = True
+        self.port.handshakes += 1
+        self._watch(self.channel)
+
+    def _uncount(self) -> None:
+        """Its handshake is over, or has not begun with a PROXY header: the next one's turn."""
+        self.counted = False
+        self.port.handshakes -= 1
+        self.port.next_handshake()
 
     def received(self, data: bytes) -> None:
         """Bytes from the socket."""
@@ -239,8 +297,6 @@ class LayeredEdge(Edge):
 
     def _shaken(self) -> None:
         self.shaking = False
-        self.port.handshakes -= 1
-        self.engine.shaken(self.port)
         channel = self.channel
         if channel.version == 0:
             node = self.node
@@ -299,7 +355,7 @@ class LayeredEdge(Edge):
             channel.end(self.ending)
 
     def _watch(self, channel: Channel) -> None:
-        mask = 0 if channel.paused else _IN
+        mask = 0 if channel.paused or self.waiting else _IN
         if channel.blocked:
             mask |= _OUT
         self.engine.epoll.modify(channel.fd, mask)
@@ -321,10 +377,10 @@ class LayeredEdge(Edge):
         if self.engine.layered.pop(fd, None) is not None:
             os.close(fd)
             self.port.connections -= 1
-            if self.shaking:
-                self.shaking = False
-                self.port.handshakes -= 1
-                self.engine.shaken(self.port)
+            if self.waiting:
+                self.port.waiting.pop(fd, None)
+            if self.counted:
+                self._uncount()
         self.node.backlog -= channel.backlogged
         channel.backlogged = 0
 
@@ -339,12 +395,10 @@ class LayeredEdge(Edge):
             self._watch(channel)
 
     def peer(self, channel: Channel) -> tuple[str, int]:
-        """The peer's address: what the proxy said, else what the kernel says."""
+        """The peer's address: what the proxy said, else what `accept` did."""
         known: Any = self.stack.known
         if known is not None and known.host:
             return (known.host, known.port)
-        if not self.host and channel.fd >= 0:
-            self.host, self.number = peer_of(channel.fd, self.port.family)
         return (self.host, self.number)
 
     def identity(self, channel: Channel) -> object | None:
@@ -414,20 +468,6 @@ class LayeredStream(StreamEdge):
         """What the layers know of the peer, else what the transport does."""
         known = self.stack.identity()
         return known if known is not None else StreamEdge.identity(self, channel)
-
-
-def peer_of(fd: int, family: int) -> tuple[str, int]:
-    """The peer's address, asked of the kernel."""
-    peer = socket.socket(family, socket.SOCK_STREAM, 0, fd)
-    try:
-        name = peer.getpeername()
-    except OSError:
-        return ("", 0)
-    finally:
-        peer.detach()
-    if isinstance(name, tuple):
-        return (str(name[0]), int(name[1]))
-    return ("unix", 0)
 
 
 def os_reason(error: OSError) -> str:

@@ -5,7 +5,8 @@ reads per record, Twisted's own TLS transport three times the CPU. Certificates 
 a client live in `mqttd.transports.tls`.
 
 Promise: a chunk that holds one record costs one call of OpenSSL to read it, and no exception; a
-flush costs one to write it.
+flush costs one to write it. OpenSSL's object of a connection, 30 KiB and more, is made when its
+first bytes look like TLS: whoever connects and says nothing gets none.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ class TlsLayer(Layer):
     def __init__(self, context: Any, identify: Any) -> None:
         super().__init__()
         self.identify: Any = identify
-        self.incoming: Any = ssl.MemoryBIO()
-        self.outgoing: Any = ssl.MemoryBIO()
-        self.session: Any = context.wrap_bio(self.incoming, self.outgoing, True)
+        #: What the connection began with; None once its `session` is made.
+        self.context: Any = context
+        self.incoming: Any = None
+        self.outgoing: Any = None
+        self.session: Any = None
         #: What `session` passes every call on to, without the detour through Python.
-        self.openssl: Any = getattr(self.session, "_sslobj", None) or self.session
+        self.openssl: Any = None
         self.shaking = True
-        self.begun: bool = False
+        self.costly = True
         self.known: object | None = None
 
     def received(self, data: bytes) -> bytes:
@@ -50,6 +53,7 @@ class TlsLayer(Layer):
                 seen = looks_like(data) or f"bytes that begin with {data[:4].hex(' ')}"
                 self.ended = f"expected TLS, got {seen}"
                 return b""
+            self._begin()
         self.incoming.write(data)
         if self.shaking and not self._shake():
             return b""
@@ -76,6 +80,13 @@ class TlsLayer(Layer):
         self._take()
         return plain
 
+    def _begin(self) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.session = self.context.wrap_bio(self.incoming, self.outgoing, True)
+        self.openssl = getattr(self.session, "_sslobj", None) or self.session
+        self.context = None
+
     def _shake(self) -> bool:
         """A step of the handshake; says whether it is done."""
         try:
@@ -88,6 +99,7 @@ class TlsLayer(Layer):
             self._take()
             return False
         self.shaking = False
+        self.costly = False
         self.known = self.identify(self.session)
         return True
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import selectors
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.support.client import RawClient
 from tests.support.doors import (
     KINDS,
     TRANSPORTS,
+    client_context,
     dial,
     doors_of,
     start_with_doors,
@@ -128,6 +131,70 @@ def test_handshakes_that_fail_leave_no_memory_behind(tmp_path: Path, transport: 
         print(f"{transport}: after each 500 of them {sizes} KiB")
         assert sizes[-1] - sizes[-3] < 1000 * 20, sizes
     finally:
+        broker.stop()
+
+
+def silent_and_stalled(tmp_path: Path) -> Broker:
+    """A broker with a TLS listener that shakes hands with two at a time, and waits for long."""
+    write_certificates(tmp_path / "etc" / "certs")
+    door = {"bind": "127.0.0.1:0", "handshake_timeout": "60s", "max_handshakes": 2}
+    # Not left to the kernel until they speak: the broker is to see those that never do.
+    door |= {"accept_rate": 0, "defer_accept": False}
+    return start_broker(tmp_path, listener={"ssl": {"door": door}})
+
+
+def test_silent_tls_connections_keep_nobody_out(tmp_path: Path) -> None:
+    broker = silent_and_stalled(tmp_path)
+    sockets: list[socket.socket] = []
+    try:
+        door = doors_of(broker)["ssl:door"]
+        for _ in range(50):
+            sockets.append(socket.create_connection(("127.0.0.1", door.port), DEADLINE))
+        wait_until(lambda: counters(broker)["connections_accepted"] >= 50)
+        begin = time.monotonic()
+        for number in range(5):
+            sock = dial(door, tmp_path / "etc" / "certs")
+            RawClient(0, mq.V5, sock=sock, deadline=DEADLINE).connect(f"real{number}").drop()
+        assert time.monotonic() - begin < 30  # half of what the silent ones have
+    finally:
+        for each in sockets:
+            each.close()
+        broker.stop()
+
+
+def test_no_more_handshakes_are_under_way_than_allowed(tmp_path: Path) -> None:
+    """Twenty hellos at once that go no further: two are answered, the others as those go."""
+    broker = silent_and_stalled(tmp_path)
+    stalled: set[socket.socket] = set()
+    try:
+        door = doors_of(broker)["ssl:door"]
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = client_context(tmp_path / "etc" / "certs")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+        hello = outgoing.read()
+        for _ in range(20):
+            stalled.add(socket.create_connection(("127.0.0.1", door.port), DEADLINE))
+        for sock in stalled:
+            sock.sendall(hello)
+        wait_until(lambda: counters(broker)["connections_accepted"] >= 20)
+        while len(stalled) > 2:
+            wait_until(lambda: len(select.select(stalled, [], [], 0)[0]) == 2)
+            time.sleep(0.1)  # for one that must not come
+            answered = select.select(stalled, [], [], 0)[0]
+            assert len(answered) == 2
+            for sock in answered:
+                assert sock.recv(1) == b"\x16"
+                sock.close()
+                stalled.remove(sock)
+        for sock in stalled:
+            sock.close()
+        RawClient(0, mq.V5, sock=dial(door, tmp_path / "etc" / "certs"), deadline=DEADLINE).connect(
+            "real"
+        ).drop()
+    finally:
+        for sock in stalled:
+            sock.close()
         broker.stop()
 
 
