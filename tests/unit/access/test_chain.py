@@ -105,6 +105,15 @@ def counters(control: AccessControl, name: str) -> dict[str, object]:
 # -- authentication
 
 
+def test_a_client_without_an_address_is_refused(folder: Path) -> None:
+    """It was reset before its CONNECT was read: nobody can say whether it is banned."""
+    control = AccessControl(config(folder, ("anonymous",)))
+    assert control.authenticate(client(), None).ok  # type: ignore[union-attr]
+    refused = control.authenticate(client(peerhost=""), None)
+    assert isinstance(refused, AuthResult)
+    assert (refused.ok, refused.reason) == (False, "the connection was reset")
+
+
 def test_a_chain_that_comes_to_its_end_refuses(folder: Path) -> None:
     for control in (access(folder), access(folder, Says(), Says())):
         result = control.authenticate(client(), None)
