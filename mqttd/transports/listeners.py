@@ -441,9 +441,7 @@ class Door:
             self._time(port)
         if factory is not None:
             factory.max_connections = most
-            factory.gate = self.gate
-            if factory.make is None and self.tls is None:
-                factory.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
+            self._time_factory(factory)
             factory.make_room()
 
     def stop(self) -> Deferred[Any]:
@@ -480,6 +478,12 @@ class Door:
         port.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
         if isinstance(self.settings, SslListener):
             port.handshake_timeout = int(self.settings.handshake_timeout * 1000)
+
+    def _time_factory(self, factory: MqttFactory) -> None:
+        """Give a factory of Twisted's transports its gate and its times."""
+        factory.gate = self.gate
+        if factory.make is None and self.tls is None:
+            factory.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
 
     def _start_twisted(self, bound: socket.socket, most: int) -> None:
         factory = self._factory(most)
@@ -529,9 +533,7 @@ class Door:
         if self._has_layers(below_tls=False):
             make = self._make(below_tls=False)
         factory = MqttFactory(self.doors.broker, self.id, self.doors.reactor, most, make)
-        factory.gate = self.gate
-        if make is None and self.tls is None:
-            factory.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
+        self._time_factory(factory)
         factory.identify_transport = transport_identity
         factory.identify_certificate = self._identify_certificate
         self.factory = factory
