@@ -18,8 +18,8 @@ from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
 from tests.integration.test_events import everything, start, until
-from tests.support.needs import missing
 from tests.support.numbered import Publisher
+from tests.support.spark import local_spark
 from tests.unit.pipeline.logs import NODE, fill, written
 
 LONG = os.environ.get("MQTTD_LONG") == "1"
@@ -29,23 +29,7 @@ pytestmark = pytest.mark.timeout(1800 if LONG else 240)
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from mqttd.pipeline.spark import NoJava, register, session
-    from mqttd.pipeline.spark.sessions import check_java
-
-    try:
-        check_java()
-    except NoJava:
-        missing("Java", "apt-get install default-jre-headless")
-    made = session(
-        "tests",
-        "local[2]",
-        spark__ui__enabled="false",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__memory="1g",
-        spark__sql__session__timeZone="UTC",
-    )
-    yield register(made)
-    made.stop()
+    yield from local_spark("tests")
 
 
 def ran(frame: Any, tmp_path: Path, **more: Any) -> Any:

@@ -25,7 +25,7 @@ from mqttd.pipeline.log.blocks import (
 from mqttd.pipeline.log.schema import CODES
 from mqttd.pipeline.log.writer import Encoded, Writer
 from tests.integration.test_events import until
-from tests.support.needs import missing
+from tests.support.spark import local_spark
 from tests.unit.pipeline.logs import NODE, START
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,23 +35,7 @@ S = 1_000_000
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from mqttd.pipeline.spark import NoJava, register, session
-    from mqttd.pipeline.spark.sessions import check_java
-
-    try:
-        check_java()
-    except NoJava:
-        missing("Java", "apt-get install default-jre-headless")
-    made = session(
-        "pipelines",
-        "local[2]",
-        spark__ui__enabled="false",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__memory="1g",
-        spark__sql__session__timeZone="UTC",
-    )
-    yield register(made)
-    made.stop()
+    yield from local_spark("pipelines")
 
 
 def write(path: Path, *events: tuple[Any, ...]) -> Path:

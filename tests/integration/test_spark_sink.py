@@ -19,7 +19,8 @@ import pytest
 from mqttd.pipeline.client import Address, Client
 from tests.integration.test_events import everything, start, until
 from tests.support.doors import doors_of, write_certificates
-from tests.support.needs import missing, needs_program
+from tests.support.needs import needs_program
+from tests.support.spark import local_spark
 from tests.unit.pipeline.logs import written
 
 pytestmark = pytest.mark.timeout(300)
@@ -29,23 +30,7 @@ TLS = {"certificate": "server.crt", "private_key": "server.key"}
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from mqttd.pipeline.spark import NoJava, register, session
-    from mqttd.pipeline.spark.sessions import check_java
-
-    try:
-        check_java()
-    except NoJava:
-        missing("Java", "apt-get install default-jre-headless")
-    made = session(
-        "sink",
-        "local[2]",
-        spark__ui__enabled="false",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__memory="1g",
-        spark__sql__session__timeZone="UTC",
-    )
-    yield register(made)
-    made.stop()
+    yield from local_spark("sink")
 
 
 def payloads(path: Path) -> Counter[bytes]:
