@@ -27,14 +27,13 @@ from typing import Any, Final
 
 from mqttd.session.channel import CLOSED, NEW, OPEN, Channel
 from mqttd.session.node import Edge, Node
-from mqttd.transports.layers import LayeredEdge, Stack, os_reason
+from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
 
 __all__ = ["Engine"]
 
 _IN: Final = 1
 _OUT: Final = 4
 _ERR_HUP: Final = 0x18
-_READ: Final = 65536
 _EVENTS: Final = 512
 #: Accepts per listener and turn, so that a storm of connects leaves room for messages.
 _ACCEPTS: Final = 256
@@ -202,15 +201,8 @@ class Engine(Edge):
 
     def _read(self, channel: Channel, fd: int) -> None:
         """One read, fed to the channel."""
-        try:
-            data = os.read(fd, _READ)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            channel.end(os_reason(error))
-            return
+        data = read_from(channel, fd)
         if not data:
-            channel.end("closed by the client")
             return
         try:
             channel.feed(data)

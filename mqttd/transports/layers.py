@@ -217,15 +217,8 @@ class LayeredEdge(Edge):
                 if self._waits(channel):
                     return
                 engine.steps += 1
-            try:
-                data = os.read(channel.fd, _READ)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                channel.end(os_reason(error))
-                return
+            data = read_from(channel, channel.fd)
             if not data:
-                channel.end("closed by the client")
                 return
             if self.shaking and not self.counted and self.stack.costly():
                 self.counted = True
@@ -468,6 +461,20 @@ class LayeredStream(StreamEdge):
         """What the layers know of the peer, else what the transport does."""
         known = self.stack.identity()
         return known if known is not None else StreamEdge.identity(self, channel)
+
+
+def read_from(channel: Channel, fd: int) -> bytes:
+    """One read of up to 64 KiB; empty where nothing has come, or the connection has ended."""
+    try:
+        data = os.read(fd, _READ)
+    except BlockingIOError:
+        return b""
+    except OSError as error:
+        channel.end(os_reason(error))
+        return b""
+    if not data:
+        channel.end("closed by the client")
+    return data
 
 
 def os_reason(error: OSError) -> str:
