@@ -173,15 +173,25 @@ class Engine(Edge):
         """The reactor let go of us."""
 
     def doRead(self) -> None:
-        """One turn: what is readable is fed, then the effects are performed."""
+        """One turn: what is readable is fed, the effects are performed, then who waits is accepted.
+
+        Accepting, with which a CONNECT may be read, comes last: a client that disconnects and
+        connects again has done so in this order, whatever the order of the events.
+        """
         node = self.node
         metrics = node.metrics
         self.steps = 0
         events = self.epoll.poll(0, _EVENTS)
         before = metrics.packets_received
-        self._feed(events)
+        knocked = self._feed(events)
         came = metrics.packets_received - before
         node.perform()
+        if knocked:
+            for fd in knocked:
+                port = self.ports.get(fd)
+                if port is not None:
+                    self._accept(port)
+            node.perform()
         if self._rests(len(events), came):
             time.sleep(self.rest)
 
@@ -205,17 +215,17 @@ class Engine(Edge):
             self.packets = 0
         return self.resting and packets > 0
 
-    def _feed(self, events: list[tuple[int, int]]) -> None:
-        """Feed what is readable, accept who is waiting, write where there is room again."""
+    def _feed(self, events: list[tuple[int, int]]) -> list[int]:
+        """Feed what is readable, write where there is room; returns where somebody connects."""
         node = self.node
         node.now = time.monotonic_ns() // 1_000_000
         channels = self.channels
+        knocked: list[int] = []
         for fd, event in events:
             channel = channels.get(fd)
             if channel is None:
-                port = self.ports.get(fd)
-                if port is not None:
-                    self._accept(port)
+                if fd in self.ports:
+                    knocked.append(fd)
                     continue
                 edge = self.layered.get(fd)
                 if edge is not None:
@@ -229,6 +239,7 @@ class Engine(Edge):
                 channel.end("connection reset")
             if event & _OUT:
                 self.flush(channel)
+        return knocked
 
     def _read(self, channel: Channel, fd: int) -> None:
         """One read, fed to the channel."""

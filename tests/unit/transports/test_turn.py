@@ -1,0 +1,70 @@
+"""What a turn of the engine does first, where one client has two connections in it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mqttd.transports.engine import Engine
+from mqttd.types import ClientInfo
+from tests.support import packets as mq
+from tests.support.memory import MemoryBroker
+
+Knock = Callable[[str], socket.socket]
+
+
+@pytest.fixture(params=[0, 1], ids=["plain", "deferred"])
+def door(request: pytest.FixtureRequest) -> Iterator[tuple[MemoryBroker, Engine, Knock]]:
+    """A broker, its engine, and what connects a client with a will to it."""
+    node = MemoryBroker()
+    engine = Engine(node.broker)
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, request.param)
+    engine.listen("tcp:door", listening, 0)
+    peers: list[socket.socket] = []
+
+    def knock(client_id: str) -> socket.socket:
+        peers.append(socket.create_connection(listening.getsockname(), timeout=10))
+        peers[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peers[-1].sendall(mq.connect(client_id, will=mq.Will("gone", b"without a word")))
+        return peers[-1]
+
+    yield node, engine, knock
+    for peer in peers:
+        peer.close()
+    engine.doRead()
+    engine.close_all()
+
+
+@pytest.mark.parametrize("farewell", [mq.disconnect(), b""], ids=["DISCONNECT", "closed"])
+def test_the_end_of_a_connection_is_heard_before_the_next_begins(
+    door: tuple[MemoryBroker, Engine, Knock], farewell: bytes
+) -> None:
+    node, engine, knock = door
+    ends: list[tuple[str, str]] = []
+
+    def disconnected(client: ClientInfo, reason: str, properties: object) -> None:
+        ends.append((client.client_id, reason))
+
+    node.hooks.hook("client.disconnected", disconnected)
+    watcher = node.connect("watcher")
+    watcher.feed(mq.subscribe([("gone", 0)]))
+    watcher.take()
+    first = knock("c")
+    for _ in range(2):
+        engine.doRead()
+    assert first.recv(4)[:1] == b"\x20"
+    knock("other")  # so that the listener is the first of the kernel's events
+    first.sendall(farewell)
+    first.close()
+    second = knock("c")
+    for _ in range(2):
+        engine.doRead()
+    assert second.recv(4)[:1] == b"\x20"
+    node.run_soon()
+    assert [client_id for client_id, _ in ends] == ["c"]
+    assert ends[0][1] != "taken over"
+    assert len(watcher.published()) == (0 if farewell else 1)
