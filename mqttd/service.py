@@ -26,7 +26,7 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 
 from mqttd import __version__, compiled
-from mqttd.access.by_listener import AccessByListener, configs_by_listener
+from mqttd.access.by_listener import AccessByListener, config_of, configs_by_listener
 from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
 from mqttd.admin.listeners import ListenersApi
@@ -40,7 +40,7 @@ from mqttd.broker.flapping import Flapping
 from mqttd.broker.hooks import Callback, Hooks, where
 from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
-from mqttd.config.schema import Config, SslListener
+from mqttd.config.schema import Config, Listener, SslListener
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.overload import Overload
@@ -238,11 +238,10 @@ class MqttdService(MultiService):
         self.events = EventLog(time.monotonic)
         self.hooks = Hooks(self._hook_failed, reactor)
         self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck)
-        self.access: Any = self._access_control(config)
-        own = configs_by_listener(config)
-        if own:
-            apart = {name: self._access_control(config) for name, config in own.items()}
-            self.access = AccessByListener(self.access, apart)
+        apart = configs_by_listener(config).items()
+        self.access = AccessByListener(
+            self._access_control(config), {name: self._access_control(own) for name, own in apart}
+        )
         self.broker = Broker(
             settings_of(config),
             self.access,
@@ -291,7 +290,7 @@ class MqttdService(MultiService):
         self.admin_tcp = self._admin_tcp(api)
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self._alarm, _most,
-            self._read_listeners,
+            self._read_listeners, self._access_of,
         )  # fmt: skip
         api.doors = ListenersApi(self.doors)
         try:
@@ -347,6 +346,15 @@ class MqttdService(MultiService):
             on_event=self._access_event,
             on_revoked=self._revoked,
         )
+
+    def _access_of(self, listener: str, settings: Listener) -> Callable[[], None]:
+        """Read the chain and rules of its own that a listener has; the result puts them in force.
+
+        Raises what the access layer raises for its files.
+        """
+        config = config_of(self.config, settings)
+        own = None if config is None else self._access_control(config)
+        return lambda: self.access.put(listener, own)
 
     # -- service -------------------------------------------------------------------------------
 

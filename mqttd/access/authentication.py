@@ -17,7 +17,7 @@ MQTT 5.0: 3.1.4-2 (authentication at CONNECT), 4.12 (enhanced authentication).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -312,12 +312,16 @@ class AuthenticationChain:
         if entry is not None:
             entry.guard.cache.clear()
 
-    def close(self) -> None:
-        """Let go of what the modules hold; the chain refuses everybody afterwards."""
+    def close(self, shared: Container[str] = ()) -> None:
+        """Let go of what the modules hold; the chain refuses everybody afterwards.
+
+        Those named in `shared` serve other chains too, and go on.
+        """
         entries, self._entries = self._entries, ()
         for entry in entries:
             entry.guard.close()
-            _close(entry)
+            if entry.name not in shared:
+                _close(entry)
 
 
 class Exchange:

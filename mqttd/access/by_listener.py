@@ -15,10 +15,24 @@ from typing import Any
 
 import msgspec
 
-from mqttd.config.schema import AclShadow, Config
+from mqttd.config.schema import AclShadow, Config, Listener
 from mqttd.types import Action, ClientInfo
 
-__all__ = ["AccessByListener", "configs_by_listener"]
+__all__ = ["AccessByListener", "config_of", "configs_by_listener"]
+
+
+def config_of(config: Config, listener: Listener) -> Config | None:
+    """The configuration with a listener's chain and rules in place; None if it has neither."""
+    if not listener.auth_chain and not listener.acl_file:
+        return None
+    if listener.auth_chain:
+        auth = msgspec.structs.replace(config.auth, chain=listener.auth_chain)
+        config = msgspec.structs.replace(config, auth=auth)
+    if listener.acl_file:
+        # The candidate is one for the common rules.
+        acl = msgspec.structs.replace(config.acl, file=listener.acl_file, shadow=AclShadow())
+        config = msgspec.structs.replace(config, acl=acl)
+    return config
 
 
 def configs_by_listener(config: Config) -> dict[str, Config]:
@@ -26,19 +40,9 @@ def configs_by_listener(config: Config) -> dict[str, Config]:
     found = {}
     for kind, names in config.listener.items():
         for name, listener in names.items():
-            if not listener.auth_chain and not listener.acl_file:
-                continue
-            own = config
-            if listener.auth_chain:
-                auth = msgspec.structs.replace(config.auth, chain=listener.auth_chain)
-                own = msgspec.structs.replace(own, auth=auth)
-            if listener.acl_file:
-                # The candidate is one for the common rules.
-                acl = msgspec.structs.replace(
-                    config.acl, file=listener.acl_file, shadow=AclShadow()
-                )
-                own = msgspec.structs.replace(own, acl=acl)
-            found[f"{kind}:{name}"] = own
+            own = config_of(config, listener)
+            if own is not None:
+                found[f"{kind}:{name}"] = own
     return found
 
 
@@ -48,6 +52,26 @@ class AccessByListener:
     def __init__(self, common: Any, own: dict[str, Any]) -> None:
         self.common = common
         self.own = own
+        #: Modules of plugins, which listeners that come later may name.
+        self._modules: dict[str, Any] = {}
+
+    def put(self, listener: str, access: Any) -> None:
+        """Ask `access` about the clients of a listener from now on; None: the global one.
+
+        Who is connected there is to be asked again: `on_change` is called.
+        """
+        if access is not None:
+            for name, module in self._modules.items():
+                if name in access.config.auth.chain:
+                    access.register_mod("auth", name, module)
+            access.on_change = self.on_change
+        before = self.own.pop(listener, None)
+        if access is not None:
+            self.own[listener] = access
+        if before is not None:
+            before.close(self._modules)
+        if self.on_change is not None and (before is not None or access is not None):
+            self.on_change()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.common, name)
@@ -74,11 +98,15 @@ class AccessByListener:
     ) -> None:
         """As `AccessControl.register_mod`, where the chain of a listener names it there too."""
         self.common.register_mod(kind, name, module, seq)
+        if kind == "auth":
+            self._modules[name] = module
         for access in self._naming(kind, name):
             access.register_mod(kind, name, module)
 
     def unregister_mod(self, kind: str, name: str) -> None:
         """As `AccessControl.unregister_mod`, wherever it is registered."""
+        if kind == "auth":
+            self._modules.pop(name, None)
         for access in self._naming(kind, name):
             access.unregister_mod(kind, name)
         self.common.unregister_mod(kind, name)

@@ -15,7 +15,7 @@ raises, answers nonsense or does not answer within the deadline refuses, and is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -248,9 +248,12 @@ class AccessControl:
             found[f"{prefix}_seconds_sum"] = latency["sum"]
         return found
 
-    def close(self) -> None:
-        """Let go of what the modules hold (threads); the chains refuse everything afterwards."""
-        self.authentication.close()
+    def close(self, shared: Container[str] = ()) -> None:
+        """Let go of what the modules hold (threads); the chains refuse everything afterwards.
+
+        Authentication modules named in `shared` serve others too, and go on.
+        """
+        self.authentication.close(shared)
         self.authorization.close()
         self.epoch += 1
 

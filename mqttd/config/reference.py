@@ -57,8 +57,8 @@ listed at once. `twistd mqttd --config FILE --check-config` only checks.
 *Scope* says what a value applies to: the whole broker, each listener, connection or session, or
 every message. *Reload* says whether a reload can apply a changed value (to connections and
 messages that come after it); where it says no, a restart is needed. For listeners the reload is
-`mqttd-ctl listeners reload` or SIGHUP, and `mqttd-ctl listeners restart KIND:NAME` applies all but
-`auth_chain` and `acl_file`, which are built when the broker starts.
+`mqttd-ctl listeners reload` or SIGHUP, and `mqttd-ctl listeners restart KIND:NAME` applies
+everything, its own chain and rules too.
 """
 
 

@@ -66,12 +66,11 @@ __all__ = ["Door", "Listeners"]
 
 _VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
-#: What is built when the broker starts: nothing short of that changes it.
-_WITH_THE_BROKER: Final = ("auth_chain", "acl_file")
-
 Json = dict[str, Any]
 Configured = dict[str, dict[str, Any]]
 Log = Callable[[str, dict[str, object]], None]
+#: Reads the chain and rules that a listener has of its own; the result puts them in force.
+AccessOf = Callable[[str, Listener], Callable[[], None]]
 
 
 class Listeners:
@@ -80,7 +79,8 @@ class Listeners:
     Arguments: the configured ones, kind -> name -> settings; the broker; its engine; the reactor;
     the log; `alarm(name, text)`, with an empty text when it is over; the most connections a
     listener without a limit of its own may have, asked when it starts; `read()`, which gives the
-    configured ones as the configuration says now, or raises `ListenError`.
+    configured ones as the configuration says now, or raises `ListenError`;
+    `access_of(id, settings)`, which reads a listener's own access control.
     """
 
     def __init__(
@@ -93,8 +93,10 @@ class Listeners:
         alarm: Callable[[str, str], None],
         most: Callable[[], int],
         read: Callable[[], Configured] | None = None,
+        access_of: AccessOf | None = None,
     ) -> None:
         self.read = read if read is not None else lambda: configured
+        self.access_of = access_of
         self.broker = broker
         self.engine = engine
         self.reactor = reactor
@@ -163,6 +165,7 @@ class Listeners:
             door = self.find(name)
         except KeyError:
             door = self._added(name)
+            self._prepare(door)()
             door.start()
             self.doors[door.id] = door
             return succeed(door)
@@ -187,8 +190,10 @@ class Listeners:
             fresh.read_files()
         else:
             fresh.bind()
+        prepared = self._prepare(fresh)
 
         def start(_: object) -> Door:
+            prepared()
             fresh.start()
             self.doors[fresh.id] = fresh
             return fresh
@@ -232,10 +237,6 @@ class Listeners:
         found: Listener | None = self.read().get(door.kind, {}).get(door.name)
         if found is None:
             raise ListenError(f"{door.where} is not in the configuration any more")
-        for key in _WITH_THE_BROKER:
-            if getattr(found, key) != getattr(door.settings, key):
-                text = f"{door.where}.{key} changes with a restart of the broker only"
-                raise ListenError(f"{text}; nothing was changed")
         return found
 
     def _added(self, name: str) -> Door:
@@ -246,11 +247,22 @@ class Listeners:
         if len(found) != 1:
             raise KeyError(name)
         door = Door(self, found[0][0], only, found[0][1])
-        if any(getattr(door.settings, key) for key in _WITH_THE_BROKER):
-            text = "a listener with a chain or rules of its own needs a restart of the broker"
-            raise ListenError(f"{door.where}: {text}")
         door.bind()
         return door
+
+    def _prepare(self, door: Door) -> Callable[[], None]:
+        """Read the access control of a listener that is to start; the result puts it in force.
+
+        Raises `ListenError`, and then the listener's address is free again.
+        """
+        if self.access_of is None or not door.configured:
+            return lambda: None
+        try:
+            return self.access_of(door.id, door.settings)
+        except (OSError, ValueError) as error:
+            door.release()
+            told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            raise ListenError(f"{door.where}: {told}; nothing was changed") from None
 
     def try_it(self) -> str:
         """A command that subscribes at the first listener that mosquitto_sub can reach."""

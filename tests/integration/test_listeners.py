@@ -206,13 +206,79 @@ def test_a_mistake_in_the_configuration_changes_nothing(site: Site) -> None:
     new.close()
 
 
-def test_a_chain_of_its_own_needs_a_restart_of_the_broker(site: Site) -> None:
+@pytest.mark.parametrize("door", ["tcp:engine", "ws:twisted"])
+def test_a_restart_gives_a_listener_a_chain_of_its_own(site: Site, door: str) -> None:
+    other = site.client("ws:engine").connect("other")
+    (site.folder / "etc" / "users").write_text("")
+    site.configure(door, auth_chain=["username"])
+    assert site.post("reload")["listeners"] == [
+        {"id": door, "changed": [], "restart": ["auth_chain"], "note": ""}
+    ]
+    site.client(door).connect("c").close()
+    site.post(f"{door}/restart")
+    client = site.client(door)
+    client.send(mq.connect("c", mq.V5))
+    assert client.expect(mq.CONNACK).reason == 0x87
+    client.close()
+    other.ping()
+    site.client("tcp:twisted").connect("c").close()
+    site.configure(door, auth_chain=None)
+    site.post(f"{door}/restart")
+    site.client(door).connect("c").close()
+    other.close()
+
+
+def may_publish(site: Site, door: str, topic: str) -> bool:
+    client = site.client(door).connect("asks")
+    client.send(mq.publish(topic, b"", 1, 1, version=mq.V5))
+    allowed = client.expect(mq.PUBACK).reason != 0x87
+    client.close()
+    return allowed
+
+
+def test_a_restart_gives_a_listener_rules_of_its_own(site: Site) -> None:
+    rules = site.folder / "etc" / "own.acl"
+    rules.write_text('{allow, all, publish, ["up/#"]}.\n{deny, all}.\n')
+    site.configure("tcp:engine", acl_file=str(rules))
+    site.post("tcp:engine/restart")
+    assert may_publish(site, "tcp:engine", "up/1") and not may_publish(site, "tcp:engine", "t")
+    assert may_publish(site, "tcp:twisted", "t")
+    rules.write_text('{allow, all, publish, ["t"]}.\n{deny, all}.\n')
+    site.post("tcp:engine/restart")
+    assert may_publish(site, "tcp:engine", "t") and not may_publish(site, "tcp:engine", "up/1")
+    site.configure("tcp:engine", acl_file=None)
+    site.post("tcp:engine/restart")
+    assert may_publish(site, "tcp:engine", "t") and may_publish(site, "tcp:engine", "up/1")
+
+
+def test_rules_that_cannot_be_read_leave_a_listener_as_it_was(site: Site) -> None:
     client = site.client("ws:engine").connect("stays")
-    site.configure("ws:engine", auth_chain=["username"])
-    with pytest.raises(CtlError, match="auth_chain changes with a restart of the broker only"):
+    rules = site.folder / "etc" / "wrong.acl"
+    rules.write_text("{allow, nobody}.\n")
+    site.configure("ws:engine", acl_file=str(rules))
+    with pytest.raises(
+        CtlError, match=r"listener\.ws\.engine: .*wrong\.acl:1.*nothing was changed"
+    ):
+        site.post("ws:engine/restart")
+    rules.unlink()
+    with pytest.raises(CtlError, match=r"wrong\.acl: No such file.*; nothing was changed"):
+        site.post("ws:engine/restart")
+    site.configure("ws:engine", acl_file=None, auth_chain=["nonesuch"])
+    with pytest.raises(CtlError, match="nonesuch.*nothing was changed"):
         site.post("ws:engine/restart")
     client.ping()
+    assert site.described("ws:engine")["state"] == "running"
     client.close()
+
+
+def test_a_new_listener_may_have_a_chain_of_its_own(site: Site) -> None:
+    site.configure("tcp:apart", bind="127.0.0.1:0", auth_chain=["username"])
+    assert site.post("tcp:apart/start")["state"] == "running"
+    client = site.client("tcp:apart")
+    client.send(mq.connect("c", mq.V5))
+    assert client.expect(mq.CONNACK).reason == 0x87
+    client.close()
+    assert site.post("tcp:apart/stop")["state"] == "stopped"
 
 
 def test_a_listener_comes_and_goes_with_the_configuration(site: Site) -> None:

@@ -71,3 +71,36 @@ def test_chains_of_listeners_are_described_and_counted_too(access: AccessByListe
     alone = access.common.counters()["auth_acme_hits"]
     apart = access.own["tcp:apart"].counters()["auth_acme_hits"]
     assert apart and access.counters()["auth_acme_hits"] == alone + apart
+
+
+def test_a_listener_gets_another_chain_and_gives_it_back(access: AccessByListener) -> None:
+    told: list[str] = []
+    access.on_change = lambda: told.append("changed")
+    access.register_mod("auth", "acme", module := Closed())
+    told.clear()
+    assert ok(access, "tcp:apart")
+    before = access.own["tcp:apart"]
+    access.put("tcp:late", AccessControl(before.config))
+    assert told == ["changed"]
+    assert ok(access, "tcp:late")
+    access.put("tcp:apart", None)
+    access.put("tcp:late", AccessControl(before.config))
+    assert len(told) == 3
+    assert ok(access, "tcp:late") and ok(access, "tcp:apart")
+    assert module.closed == 0  # it serves the others
+    assert not before.authenticate(ClientInfo("c", "u", "127.0.0.1", 1, "tcp:apart", 5), b"p").ok
+    access.put("tcp:never", None)
+    assert len(told) == 3
+    access.own["tcp:late"].on_change()
+    assert len(told) == 4
+    access.unregister_mod("auth", "acme")
+    assert not ok(access, "tcp:late") and not ok(access, "tcp:apart")
+    access.put("tcp:late", AccessControl(before.config))
+    assert not ok(access, "tcp:late")
+
+
+class Closed(Yes):
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
