@@ -145,7 +145,7 @@ class MqttFactory(Factory):
         #: What is known of a new transport's peer, and of a certificate (pyOpenSSL's X509).
         self.identify_transport: Callable[[Any], PeerIdentity | None] = lambda transport: None
         self.identify_certificate: Callable[[Any], PeerIdentity | None] = lambda certificate: None
-        #: The listening port, for what bounds the handshakes.
+        #: The listening port, which is not read from while there is no room.
         self.port: Any = None
         #: Address rules and accept rate, an `Admission`.
         self.gate: Any = None

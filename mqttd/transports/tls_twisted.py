@@ -116,8 +116,8 @@ class _Creator:
 class _Handshakes(TLSMemoryBIOFactory):
     """TLS for a factory, with a bound on handshakes under way.
 
-    At the bound the listening port (`mqtt.port`) is not read from. What Twisted has accepted in the
-    same turn already is not read from either, until it is its turn.
+    One is under way from its first byte to its end. Who would begin one too many is not read from
+    until it is its turn; who says nothing takes no place.
     """
 
     noisy = False
@@ -130,36 +130,28 @@ class _Handshakes(TLSMemoryBIOFactory):
         self.tls = tls
         self.most: int = tls.settings.max_handshakes
         self.shaking = 0
-        #: Accepted connections whose handshake has not begun, in order.
+        #: Connections whose handshake has not begun, in order.
         self.waiting: dict[_Records, None] = {}
 
-    def begins(self, records: _Records) -> None:
-        """One more handshake."""
-        most = self.most
-        if self.shaking >= most:
+    def begins(self, records: _Records) -> bool:
+        """Whether one more handshake may begin; if not, `records` is told when it may."""
+        if self.shaking >= self.most:
             self.waiting[records] = None
-            records.wait()
-            return
-        records.go()
+            return False
         self.shaking += 1
-        if self.shaking == most and self.mqtt.port is not None:
-            self.mqtt.port.stopReading()
+        return True
 
     def ends(self, records: _Records) -> None:
-        """One handshake less."""
+        """One handshake less, or one less that waits."""
         if records in self.waiting:
             del self.waiting[records]
             return
-        if self.waiting:
+        self.shaking -= 1
+        while self.waiting and self.shaking < self.most:
             following = next(iter(self.waiting))
             del self.waiting[following]
+            self.shaking += 1
             following.go()
-            return
-        self.shaking -= 1
-        mqtt = self.mqtt
-        if self.shaking == self.most - 1 and mqtt.port is not None:
-            if not mqtt.paused and getattr(mqtt.port, "connected", True):
-                mqtt.port.startReading()
 
 
 class _Records(BufferingTLSTransport):
@@ -168,29 +160,25 @@ class _Records(BufferingTLSTransport):
 
     begun = False
     shaking = False
+    #: The first bytes, while it is not their turn.
+    held = b""
     deadline: Any = None
 
     def makeConnection(self, transport: Any) -> None:
         factory: Any = self.factory
-        self.shaking = True
-        super().makeConnection(transport)  # type: ignore[no-untyped-call]
-        factory.begins(self)
-
-    def wait(self) -> None:
-        """Others first: read nothing."""
-        self.transport.pauseProducing()  # type: ignore[union-attr]
-
-    def go(self) -> None:
-        """Shake hands, in the time there is for it."""
-        factory: Any = self.factory
         seconds = factory.tls.settings.handshake_timeout
         self.deadline = factory.mqtt.reactor.callLater(seconds, self.abortConnection)
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]
+
+    def go(self) -> None:
+        """It is our turn to shake hands."""
+        held, self.held = self.held, b""
         self.transport.resumeProducing()  # type: ignore[union-attr]
+        self._records(held)
 
     def _shaken(self) -> None:
         if self.shaking:
             self.shaking = False
-            self._cancel()
             factory: Any = self.factory
             factory.ends(self)
 
@@ -215,13 +203,25 @@ class _Records(BufferingTLSTransport):
 
     def dataReceived(self, data: bytes) -> None:
         if not self.begun:
-            self.begun = True
+            self.begun = self.shaking = True
             if data[0] != 0x16:
                 seen = looks_like(data) or f"bytes that begin with {data[:4].hex(' ')}"
                 inner: Any = self.wrappedProtocol
                 inner.wrong = f"expected TLS, got {seen}"
+            factory: Any = self.factory
+            if not factory.begins(self):
+                self.held = data
+                self.transport.pauseProducing()  # type: ignore[union-attr]
+                return
+        if self.held:
+            self.held += data
+            return
+        self._records(data)
+
+    def _records(self, data: bytes) -> None:
         super().dataReceived(data)  # type: ignore[no-untyped-call]
         if self.shaking and self._handshakeDone:
+            self._cancel()
             self._shaken()
 
 

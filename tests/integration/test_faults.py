@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,17 +135,19 @@ def test_handshakes_that_fail_leave_no_memory_behind(tmp_path: Path, transport: 
         broker.stop()
 
 
-def silent_and_stalled(tmp_path: Path) -> Broker:
+def silent_and_stalled(tmp_path: Path, transport: str) -> Broker:
     """A broker with a TLS listener that shakes hands with two at a time, and waits for long."""
     write_certificates(tmp_path / "etc" / "certs")
-    door = {"bind": "127.0.0.1:0", "handshake_timeout": "60s", "max_handshakes": 2}
+    door: dict[str, Any] = {"bind": "127.0.0.1:0", "transport": transport}
+    door |= {"handshake_timeout": "60s", "max_handshakes": 2}
     # Not left to the kernel until they speak: the broker is to see those that never do.
     door |= {"accept_rate": 0, "defer_accept": False}
     return start_broker(tmp_path, listener={"ssl": {"door": door}})
 
 
-def test_silent_tls_connections_keep_nobody_out(tmp_path: Path) -> None:
-    broker = silent_and_stalled(tmp_path)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_silent_tls_connections_keep_nobody_out(tmp_path: Path, transport: str) -> None:
+    broker = silent_and_stalled(tmp_path, transport)
     sockets: list[socket.socket] = []
     try:
         door = doors_of(broker)["ssl:door"]
@@ -162,9 +165,10 @@ def test_silent_tls_connections_keep_nobody_out(tmp_path: Path) -> None:
         broker.stop()
 
 
-def test_no_more_handshakes_are_under_way_than_allowed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_no_more_handshakes_are_under_way_than_allowed(tmp_path: Path, transport: str) -> None:
     """Twenty hellos at once that go no further: two are answered, the others as those go."""
-    broker = silent_and_stalled(tmp_path)
+    broker = silent_and_stalled(tmp_path, transport)
     stalled: set[socket.socket] = set()
     try:
         door = doors_of(broker)["ssl:door"]

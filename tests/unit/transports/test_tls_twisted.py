@@ -2,72 +2,67 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from mqttd.transports.tls_twisted import _Handshakes, _Records
 
 
 class Peer:
-    """A connection, and whether it is read from."""
+    """A connection that has said something: whether it is read from."""
 
-    def __init__(self) -> None:
-        self.reading = False
-
-    def wait(self) -> None:
-        self.reading = False
+    def __init__(self, made: _Handshakes) -> None:
+        self.made = made
+        self.reading = made.begins(cast(_Records, self))
 
     def go(self) -> None:
         self.reading = True
 
-
-class Port:
-    connected = True
-    reading = True
-
-    def stopReading(self) -> None:
+    def end(self) -> None:
         self.reading = False
-
-    def startReading(self) -> None:
-        self.reading = True
+        self.made.ends(cast(_Records, self))
 
 
-def handshakes(most: int) -> tuple[_Handshakes, Port]:
-    port = Port()
+def handshakes(most: int) -> _Handshakes:
     made = object.__new__(_Handshakes)
     made.most = most
-    made.mqtt = cast(Any, SimpleNamespace(port=port, paused=""))
     made.shaking = 0
     made.waiting = {}
-    return made, port
+    return made
 
 
-def test_what_one_turn_accepted_on_top_waits_for_its_turn() -> None:
-    made, port = handshakes(2)
-    peers = [Peer() for _ in range(5)]
-    for peer in peers:
-        made.begins(cast(_Records, peer))
-    assert [peer.reading for peer in peers] == [True, True, False, False, False]
-    assert not port.reading
-    made.ends(cast(_Records, peers[0]))
-    assert [peer.reading for peer in peers] == [True, True, True, False, False]
-    made.ends(cast(_Records, peers[4]))  # gave up while it waited
-    made.ends(cast(_Records, peers[1]))
-    assert peers[3].reading and not peers[4].reading and not port.reading
-    made.ends(cast(_Records, peers[2]))
-    assert port.reading and made.shaking == 1
-    made.ends(cast(_Records, peers[3]))
+def test_whoever_is_one_too_many_waits_for_its_turn() -> None:
+    made = handshakes(2)
+    peers = [Peer(made) for _ in range(5)]
+
+    def reading() -> list[int]:
+        return [number for number, peer in enumerate(peers) if peer.reading]
+
+    assert reading() == [0, 1]
+    peers[0].end()
+    assert reading() == [1, 2]
+    peers[4].end()  # gave up while it waited
+    peers[1].end()
+    assert reading() == [2, 3]
+    peers[2].end()
+    assert (reading(), made.shaking) == ([3], 1)
+    peers[3].end()
     assert made.shaking == 0 and not made.waiting
 
 
-def test_a_port_that_was_closed_or_paused_meanwhile_stays_so() -> None:
-    for change in ("closed", "paused"):
-        made, port = handshakes(1)
-        peer = cast(_Records, Peer())
-        made.begins(peer)
-        if change == "closed":
-            port.connected = False
-        else:
-            made.mqtt.paused = "full"
-        made.ends(peer)
-        assert not port.reading
+def test_one_that_fails_at_its_turn_lets_the_next_one_begin() -> None:
+    made = handshakes(1)
+    first, second, third = (Peer(made) for _ in range(3))
+    second.go = second.end  # type: ignore[method-assign]
+    first.end()
+    assert third.reading and made.shaking == 1
+
+
+def test_a_smaller_bound_holds_for_those_that_come_later() -> None:
+    made = handshakes(3)
+    peers = [Peer(made) for _ in range(4)]
+    made.most = 1
+    peers[0].end()
+    peers[1].end()
+    assert not peers[3].reading
+    peers[2].end()
+    assert peers[3].reading and made.shaking == 1
