@@ -367,12 +367,12 @@ class IPluginHandle(IHooks):
         ``errors``, ``skipped``, ``quarantines`` and more.
         """
 
-    def hold_acknowledgements(hold: Callable[[Callable[[], None]], object] | None) -> None:
-        """Have ``hold(release)`` called for each PUBACK and PUBREC, right after its message.
+    def hold_acknowledgements(hold: Callable[[Callable[[], None], str], object] | None) -> None:
+        """Have ``hold(release, client_id)`` called for each PUBACK and PUBREC, after its message.
 
-        Each is sent when its ``release()`` is called, in the reactor thread, and only then.  They
-        must be released in the order in which they were held (MQTT-4.6.0-2).  What was held
-        at unload can still be released.
+        Each is sent when its ``release()`` is called, in the reactor thread, and only then.  Those
+        of one client must be released in the order in which they were held (MQTT-4.6.0-2).  What
+        was held at unload can still be released.
 
         :param hold: None ends it.
         :raises RuntimeError: another plugin does this already.

@@ -168,7 +168,7 @@ class Broker(Node):
             settings.retained_max_payload,
         )
         #: See `hold_acknowledgements`; acknowledgements that were released in this turn.
-        self.holder: Callable[[Callable[[], None]], object] | None = None
+        self.holder: Callable[[Callable[[], None], str], object] | None = None
         self.released: bool = False
         self.pubsub = PubSub(self, self.router, self.retainer)
         self.revision = Revision(self)
@@ -971,8 +971,12 @@ class Broker(Node):
             session.channel.close(code, "message refused by a plugin")
         return code
 
-    def hold_acknowledgements(self, hold: Callable[[Callable[[], None]], object] | None) -> None:
-        """Have ``hold(release)`` called for each acknowledgement of a PUBLISH; None ends it.
+    def hold_acknowledgements(
+        self, hold: Callable[[Callable[[], None], str], object] | None
+    ) -> None:
+        """Have ``hold(release, client_id)`` called for each acknowledgement of a PUBLISH.
+
+        None ends it.
 
         The acknowledgement is sent when `release` is called, which must be in the same order.
         """
@@ -982,10 +986,11 @@ class Broker(Node):
     def hold(self, channel: Channel, first: int, packet_id: int, code: int) -> None:
         """See `Node.hold`."""
         release = _Release(self, channel, first, packet_id, code)
-        if self.holder is None:
+        session = channel.session
+        if self.holder is None or session is None:
             release()
         else:
-            self.holder(release)
+            self.holder(release, session.client_id)
 
     def set_congested(self, congested: bool) -> None:
         """Stop reading from publishers, or go on."""

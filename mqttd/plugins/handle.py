@@ -420,7 +420,9 @@ class PluginHandle:
         self._check()
         return [budget.describe() for budget in self._host.broker.hooks.budgets()]
 
-    def hold_acknowledgements(self, hold: Callable[[Callable[[], None]], object] | None) -> None:
+    def hold_acknowledgements(
+        self, hold: Callable[[Callable[[], None], str], object] | None
+    ) -> None:
         """See `IPluginHandle.hold_acknowledgements`."""
         self._check()
         if self._host.broker.holding and not self._holds:

@@ -58,9 +58,8 @@ class SparkPlugin:
         self.staging: Staging | None = None
         self._handle: Any = None
         self._paused = False
-        #: Whose message was last told of, and whether it was refused; the log's end when an
-        #: acknowledgement of a client was last held.
-        self._client = ""
+        #: Whether the last message was refused; the log's end when an acknowledgement of a client
+        #: was last held.
         self._refused = False
         self._held: dict[str, int] = {}
         self._prune_at = MOST_CLIENTS
@@ -183,7 +182,6 @@ class SparkPlugin:
     def _publish(self, message: Any) -> HookResult | None:
         """QoS 1 and 2 are promises: no promise while the log cannot take their events."""
         log = self.log
-        self._client = message.client_id
         self._refused = False
         if message.qos and log is not None and self._exporter.wants_topic(message.topic):
             if log.failing or log.full:
@@ -196,7 +194,7 @@ class SparkPlugin:
             return STOP(_QUOTA_EXCEEDED) if message.qos else None
         return None
 
-    def _hold(self, release: Callable[[], None]) -> None:
+    def _hold(self, release: Callable[[], None], client_id: str) -> None:
         """An acknowledgement waits for the event of its message, and for those before it."""
         log = self.log
         if log is None:
@@ -205,10 +203,10 @@ class SparkPlugin:
             # In quarantine events pass this plugin by: what is not logged is not acknowledged.
             self._handle.alarm("quarantine", "no acknowledgements: events are not exported")
         else:
-            self._wait(log, release)
+            self._wait(log, release, client_id)
 
-    def _wait(self, log: Appender, release: Callable[[], None]) -> None:
-        held, client = self._held, self._client
+    def _wait(self, log: Appender, release: Callable[[], None], client: str) -> None:
+        held = self._held
         if self._refused:
             # It has no event to wait for, only its client's own acknowledgements before it.
             self._refused = False

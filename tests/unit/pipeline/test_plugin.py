@@ -377,6 +377,25 @@ def test_block_stops_reading_from_publishers_until_there_is_room(node: Node) -> 
     assert not node.log.dropped
 
 
+def test_what_the_rules_deny_is_not_overtaken_by_a_refusal(node: Node) -> None:
+    node.deny("secret/a")
+    node.export(events=["message.publish"], acked_means_logged=True)
+    alice, bob = node.connect("alice"), node.connect("bob")
+    full(node, True)
+    bob.send(Publish("a/1", b"taken", 1, packet_id=7))
+    node.until(lambda: node.log.failing)
+    alice.send(Publish("secret/a", b"denied", 1, packet_id=7))
+    for packet_id in (8, 9):
+        alice.send(Publish("a/1", b"refused", 1, packet_id=packet_id))
+    full(node, False)
+    node.until(lambda: not node.log.waiters)
+    assert [(one.packet_id, one.reason_code) for one in alice.received[1:]] == [
+        (7, 0x87),
+        (8, 0x97),
+        (9, 0x97),
+    ]
+
+
 def _many() -> bytes:
     from mqttd.codec.serializer import serialize
 
