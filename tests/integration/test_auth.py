@@ -120,7 +120,7 @@ def test_a_token_lets_in_with_its_rules_until_it_expires(started: Any) -> None:
     assert client.subscribe("mine/alice", "mine/bob") == [0, 0x87]
     client.expect_close(0x87, deadline=DEADLINE)
     client.close()
-    assert "has expired" in broker.output
+    assert broker.says("has expired")
     log_in(broker, "whoever", token(exp=time.time() - 3), reason=0x87).close()
     other = jwt.encode({"sub": "a", "exp": time.time() + 60}, SECRET.upper(), "HS256")
     log_in(broker, "whoever", other, reason=0x87).close()
@@ -149,7 +149,7 @@ def test_a_ban_ends_connections_and_outlives_a_restart(started: Any, ctl: Ctl) -
     client = RawClient(broker.port, mq.V5, DEADLINE)
     client.connect("rude", reason=0x8A)
     client.close()
-    assert "banned: client_id rude: floods" in broker.output
+    assert broker.says("banned: client_id rude: floods")
     assert "floods" in ctl("bans", "list").stdout
     ctl("bans", "del", "client_id", "rude")
     RawClient(broker.port, mq.V5, DEADLINE).connect("rude").close()

@@ -38,6 +38,9 @@ service.setServiceParent(application)
 
 Settings = Mapping[str, Any]
 
+#: Seconds for a line that was written to be read.
+SAYS_DEADLINE = 20.0
+
 
 @dataclass
 class Broker:
@@ -52,6 +55,15 @@ class Broker:
     def output(self) -> str:
         """What the broker has written so far, standard output and error together."""
         return "\n".join(self.lines)
+
+    def says(self, text: str) -> bool:
+        """Whether it writes `text`, in time: what it writes may come later than what it sends."""
+        until = time.monotonic() + SAYS_DEADLINE
+        while text not in self.output:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
 
     def resident_kib(self) -> int:
         """Resident memory of the process in KiB (Linux)."""
