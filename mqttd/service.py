@@ -350,10 +350,13 @@ class MqttdService(MultiService):
     def _access_of(self, listener: str, settings: Listener) -> Callable[[], None]:
         """Read the chain and rules of its own that a listener has; the result puts them in force.
 
-        Raises what the access layer raises for its files.
+        Raises ListenError for files that cannot be used.
         """
         config = config_of(self.config, settings)
-        own = None if config is None else self._access_control(config)
+        try:
+            own = None if config is None else self._access_control(config)
+        except (OSError, ValueError) as error:
+            raise ListenError(why(error)) from None
         return lambda: self.access.put(listener, own)
 
     # -- service -------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Listeners:
     the log; `alarm(name, text)`, with an empty text when it is over; the most connections a
     listener without a limit of its own may have, asked when it starts; `read()`, which gives the
     configured ones as the configuration says now, or raises `ListenError`;
-    `access_of(id, settings)`, which reads a listener's own access control.
+    `access_of(id, settings)`, which reads a listener's own access control, or raises it too.
     """
 
     def __init__(
@@ -259,10 +259,9 @@ class Listeners:
             return lambda: None
         try:
             return self.access_of(door.id, door.settings)
-        except (OSError, ValueError) as error:
+        except ListenError as error:
             door.release()
-            told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-            raise ListenError(f"{door.where}: {told}; nothing was changed") from None
+            raise ListenError(f"{door.where}: {error}; nothing was changed") from None
 
     def try_it(self) -> str:
         """A command that subscribes at the first listener that mosquitto_sub can reach."""
