@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from mqttd.pipeline.log.retention import groups
 from tests.support.broker import Broker, start_broker
 from tests.support.certificates import Authority
 from tests.support.numbered import Publisher
+from tests.support.waiting import until
 
 LONG = os.environ.get("MQTTD_LONG") == "1"
 DEADLINE = 60.0
@@ -45,14 +46,6 @@ def start(path: Path, conf: str = "", tcp: dict[str, Any] | None = None, **more:
         admin=admin,
         **more,
     )
-
-
-def until(true: Callable[[], Any], what: str, deadline: float = DEADLINE) -> Any:
-    end = time.monotonic() + deadline
-    while not (found := true()):
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-    return found
 
 
 def everything(path: Path) -> list[Any]:

@@ -13,7 +13,8 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 
 from mqttd.admin.ctl import Client
 from tests.support import packets as mq
+from tests.support import waiting
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 from tests.support.doors import (
@@ -34,6 +36,7 @@ from tests.support.doors import (
 )
 
 DEADLINE = 60.0  # seconds; what is waited for takes a part of one
+until = partial(waiting.until, deadline=DEADLINE)
 KIB = 1024
 WATERMARK = 256 * KIB
 
@@ -71,13 +74,6 @@ def counters(broker: Broker) -> dict[str, int]:
     return found
 
 
-def wait_until(true: Callable[[], bool], deadline: float = DEADLINE) -> None:
-    until = time.monotonic() + deadline
-    while not true():
-        assert time.monotonic() < until, "not in time"
-        time.sleep(0.05)
-
-
 def cpu_seconds(broker: Broker) -> float:
     """Processor time of the broker so far."""
     assert broker.process is not None
@@ -97,12 +93,12 @@ def test_ten_thousand_half_open_connections_cost_little_and_expire(broker: Broke
             if n % 2:
                 sock.sendall(mq.connect("half", mq.V5)[:7])
             sockets.append(sock)
-        wait_until(lambda: counters(broker)["connections_accepted"] > MANY)
+        until(lambda: counters(broker)["connections_accepted"] > MANY)
         each = (broker.resident_kib() - before) * KIB / MANY
         there.ping()
         print(f"{MANY} half-open connections: {each:.0f} bytes each")
         assert each < 4 * KIB
-        wait_until(lambda: counters(broker)["connect_timeouts"] == MANY)
+        until(lambda: counters(broker)["connect_timeouts"] == MANY)
         assert all(sock.recv(1) == b"" for sock in sockets[:: MANY // 10])
         RawClient(broker.port, deadline=DEADLINE).connect("new").drop()
     finally:
@@ -153,7 +149,7 @@ def test_silent_tls_connections_keep_nobody_out(tmp_path: Path, transport: str) 
         door = doors_of(broker)["ssl:door"]
         for _ in range(50):
             sockets.append(socket.create_connection(("127.0.0.1", door.port), DEADLINE))
-        wait_until(lambda: counters(broker)["connections_accepted"] >= 50)
+        until(lambda: counters(broker)["connections_accepted"] >= 50)
         begin = time.monotonic()
         for number in range(5):
             sock = dial(door, tmp_path / "etc" / "certs")
@@ -181,9 +177,9 @@ def test_no_more_handshakes_are_under_way_than_allowed(tmp_path: Path, transport
             stalled.add(socket.create_connection(("127.0.0.1", door.port), DEADLINE))
         for sock in stalled:
             sock.sendall(hello)
-        wait_until(lambda: counters(broker)["connections_accepted"] >= 20)
+        until(lambda: counters(broker)["connections_accepted"] >= 20)
         while len(stalled) > 2:
-            wait_until(lambda: len(select.select(stalled, [], [], 0)[0]) == 2)
+            until(lambda: len(select.select(stalled, [], [], 0)[0]) == 2)
             time.sleep(0.1)  # for one that must not come
             answered = select.select(stalled, [], [], 0)[0]
             assert len(answered) == 2
@@ -251,7 +247,7 @@ def test_subscribers_that_read_nothing_cost_the_others_nothing(
     # The stalled by their watermark, the QoS 1 one by its window and its queue (8 MiB) too; a
     # Twisted transport holds what it was given before it said so.
     assert grown < 5 * (WATERMARK + 2 * size) + 24 * 1024 * KIB, grown
-    wait_until(lambda: counters(broker)["send_timeouts"] >= 5)
+    until(lambda: counters(broker)["send_timeouts"] >= 5)
     assert broker.output.count("reads nothing for 3 s") == 5
     assert broker.says("Quota exceeded")
     assert counters(broker)["dropped_slow_consumer"] == found["dropped_slow_consumer"]
@@ -315,7 +311,7 @@ def test_a_stalled_subscriber_costs_its_watermark_at_every_door(tmp_path: Path) 
         # Half of them may keep 1 MiB in their queues; a Twisted transport its own buffers too.
         each = WATERMARK + 2 * size
         assert grown < len(stalled) * (2 * each + KIB * KIB // 2) + 8 * KIB * KIB, grown
-        wait_until(lambda: counters(broker)["send_timeouts"] == len(stalled))
+        until(lambda: counters(broker)["send_timeouts"] == len(stalled))
         for sock in stalled:
             sock.close()
         sender.ping()
@@ -350,7 +346,7 @@ def test_without_open_files_accepting_pauses_and_goes_on(broker: Broker) -> None
         clients = [RawClient(broker.port, deadline=DEADLINE) for _ in range(30)]
         for n, client in enumerate(clients):
             client.send(mq.connect(f"c{n}"))
-        wait_until(lambda: "the process has no open file left" in broker.output)
+        until(lambda: "the process has no open file left" in broker.output)
         cpu, begin = cpu_seconds(broker), time.monotonic()
         there.ping()
         waiting = answered(clients)
@@ -365,7 +361,7 @@ def test_without_open_files_accepting_pauses_and_goes_on(broker: Broker) -> None
                 client.drop()
             del waiting[:8]
         RawClient(broker.port, deadline=DEADLINE).connect("new").drop()
-        wait_until(lambda: "accept resumed" in broker.output)
+        until(lambda: "accept resumed" in broker.output)
         there.ping()
         assert counters(broker)["accepts_paused_files"] >= 1
     finally:

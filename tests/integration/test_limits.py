@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pytest
 
 from mqttd.admin.ctl import Client
 from tests.support import packets as mq
+from tests.support import waiting
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 from tests.support.doors import KINDS, TRANSPORTS, dial, doors_of, write_certificates
 
 DEADLINE = 30.0  # seconds; what is waited for takes a part of one
+until = partial(waiting.until, deadline=DEADLINE)
 
 Kinds = tuple[str, ...]
 PLAIN: Kinds = ("tcp", "unix")
@@ -109,13 +112,6 @@ def ended(sock: Any) -> bool:
     return True
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE
-    while not true():
-        assert time.monotonic() < until, "not in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("door", at("few"))
 def test_connections_beyond_the_most_wait_until_there_is_room(
     broker: Broker, metric: Callable[[str], int], door: str
@@ -123,7 +119,7 @@ def test_connections_beyond_the_most_wait_until_there_is_room(
     inside = [to(broker, door).connect(f"few{n}") for n in range(3)]
     with ThreadPoolExecutor(1) as other:
         waiting = other.submit(lambda: to(broker, door).connect("late"))
-        wait_until(lambda: metric("accepts_paused_full") == 1)
+        until(lambda: metric("accepts_paused_full") == 1)
         inside[0].ping()
         described = doors_listed(broker)[door]
         assert (described["connections"], described["max_connections"]) == (3, 3)
@@ -134,7 +130,7 @@ def test_connections_beyond_the_most_wait_until_there_is_room(
     assert broker.says(f"listener='{door}' reason='there are max_connections'")
     for client in inside:
         client.drop()
-    wait_until(lambda: doors_listed(broker)[door]["connections"] == 0)
+    until(lambda: doors_listed(broker)[door]["connections"] == 0)
 
 
 def doors_listed(broker: Broker) -> dict[str, Any]:
@@ -147,8 +143,8 @@ def test_an_address_that_may_not_connect_is_turned_away(
 ) -> None:
     with contextlib.suppress(ConnectionResetError):  # it may be reset before it is there
         assert ended(raw(broker, door))
-    wait_until(lambda: metric("refused_address") == 1)
-    wait_until(lambda: f"listener='{door}' peer='127.0.0.1:" in broker.output)
+    until(lambda: metric("refused_address") == 1)
+    until(lambda: f"listener='{door}' peer='127.0.0.1:" in broker.output)
 
 
 @pytest.mark.parametrize("door", at("proxied"))
@@ -172,7 +168,7 @@ def test_a_connection_without_a_byte_is_closed_early(
     begun.send(mq.connect("begun", mq.V5)[:1])
     assert silent.receive() is None
     assert metric("first_byte_timeouts") == 1
-    wait_until(lambda: "reason='not a byte in time'" in broker.output)
+    until(lambda: "reason='not a byte in time'" in broker.output)
     begun.send(mq.connect("begun", mq.V5)[1:])
     begun.expect(mq.CONNACK, reason=0)
     begun.drop()
@@ -300,7 +296,7 @@ def test_a_client_that_comes_and_goes_is_banned_until_the_ban_is_lifted(
     client_id = f"moth-{door}"
     for _ in range(3):
         to(broker, door).connect(client_id).disconnect()
-    wait_until(lambda: metric("clients_flapping") == 1)
+    until(lambda: metric("clients_flapping") == 1)
     to(broker, door).connect(client_id, reason=0x8A).drop()
     to(broker, door, mq.V311).connect(client_id, reason=5).drop()
     to(broker, door).connect(f"other-{door}").drop()
@@ -331,12 +327,12 @@ def test_new_clients_are_refused_while_the_event_loop_is_late(tmp_path: Path) ->
     try:
         there = RawClient(broker.port, mq.V5, deadline=DEADLINE).connect("there")
         flag.touch()
-        wait_until(lambda: "'refusing': True" in broker.output or "refusing=True" in broker.output)
+        until(lambda: "'refusing': True" in broker.output or "refusing=True" in broker.output)
         RawClient(broker.port, mq.V5, deadline=DEADLINE).connect("new", reason=0x89).drop()
         RawClient(broker.port, mq.V311, deadline=DEADLINE).connect("new", reason=3).drop()
         there.ping()
         flag.unlink()
-        wait_until(lambda: "refusing=False" in broker.output)
+        until(lambda: "refusing=False" in broker.output)
         RawClient(broker.port, mq.V5, deadline=DEADLINE).connect("new").drop()
         assert control_of(broker).get("/metrics")["counters"]["refused_overload"] == 2
     finally:

@@ -8,9 +8,9 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ import pytest
 
 from mqttd.admin.ctl import Client, CtlError
 from tests.support import packets as mq
+from tests.support import waiting
 from tests.support.broker import Broker, start_broker, to_toml
 from tests.support.client import RawClient
 from tests.support.doors import KINDS, TRANSPORTS, dial, doors_of, write_certificates
 
 DEADLINE = 20.0  # seconds; what is waited for takes a part of one
+until = partial(waiting.until, deadline=DEADLINE)
 DOORS = [f"{kind}:{transport}" for kind in KINDS for transport in TRANSPORTS]
 
 
@@ -90,13 +92,6 @@ def site(running: Site) -> Iterator[Site]:
     for told in running.post("reload")["listeners"]:
         if told["restart"]:
             running.post(f"{told['id']}/restart")
-
-
-def wait_until(true: Callable[[], Any]) -> None:
-    until = time.monotonic() + DEADLINE
-    while not true():
-        assert time.monotonic() < until, "not in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -194,11 +189,11 @@ def test_a_mistake_in_the_configuration_changes_nothing(site: Site) -> None:
         ):
             site.post(operation)
     site.hang_up()
-    wait_until(lambda: "max_packet_size" in site.alarms().get("configuration", ""))
+    until(lambda: "max_packet_size" in site.alarms().get("configuration", ""))
     client.ping()
     site.configure("tcp:engine", max_packet_size="2KiB", transport="engine")
     site.hang_up()
-    wait_until(lambda: "configuration" not in site.alarms())
+    until(lambda: "configuration" not in site.alarms())
     new = site.client("tcp:engine").connect("new")
     assert new.connack is not None and new.connack.prop(mq.MAXIMUM_PACKET_SIZE) == 2048
     client.ping()

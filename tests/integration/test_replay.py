@@ -8,7 +8,8 @@ from typing import Any
 
 from mqttd.codec.packets import Publish
 from mqttd.pipeline.client import Address, Client
-from tests.integration.test_events import ctl, everything, start, until
+from tests.integration.test_events import ctl, everything, start
+from tests.support.waiting import until
 
 
 def listener(port: int, topic_filter: str, client_id: str = "") -> Client:

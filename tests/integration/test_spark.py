@@ -17,9 +17,10 @@ from benchmarks.exactly_once import Run, exactly_once
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
-from tests.integration.test_events import everything, start, until
+from tests.integration.test_events import everything, start
 from tests.support.numbered import Publisher
 from tests.support.spark import local_spark
+from tests.support.waiting import until
 from tests.unit.pipeline.logs import NODE, fill, written
 
 LONG = os.environ.get("MQTTD_LONG") == "1"

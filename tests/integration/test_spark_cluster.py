@@ -22,9 +22,10 @@ import pytest
 
 import mqttd
 from mqttd.pipeline.spark.sessions import _archive
-from tests.integration.test_events import everything, start, until
+from tests.integration.test_events import everything, start
 from tests.support.needs import missing
 from tests.support.numbered import Publisher
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.timeout(1200),

@@ -24,8 +24,8 @@ from mqttd.pipeline.log.blocks import (
 )
 from mqttd.pipeline.log.schema import CODES
 from mqttd.pipeline.log.writer import Encoded, Writer
-from tests.integration.test_events import until
 from tests.support.spark import local_spark
+from tests.support.waiting import until
 from tests.unit.pipeline.logs import NODE, START
 
 pytestmark = pytest.mark.timeout(300)

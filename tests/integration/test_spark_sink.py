@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from mqttd.pipeline.client import Address, Client
-from tests.integration.test_events import everything, start, until
+from tests.integration.test_events import everything, start
 from tests.support.doors import doors_of, write_certificates
 from tests.support.needs import needs_program
 from tests.support.spark import local_spark
+from tests.support.waiting import until
 from tests.unit.pipeline.logs import written
 
 pytestmark = pytest.mark.timeout(300)

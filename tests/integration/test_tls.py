@@ -9,8 +9,8 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from mqttd.admin.ctl import Client
 from tests.support import packets as mq
+from tests.support import waiting
 from tests.support.broker import start_broker
 from tests.support.certificates import Authority
 from tests.support.client import RawClient
@@ -25,15 +26,7 @@ from tests.support.doors import Door, client_context, dial, doors_of, write_cert
 from tests.support.needs import needs_program
 
 DEADLINE = 10.0
-
-
-def until(seen: Callable[[], Any], what: str = "it") -> Any:
-    """Wait for something that is sure to come."""
-    end = time.monotonic() + DEADLINE
-    while not (found := seen()):
-        assert time.monotonic() < end, f"{what} has not happened"
-        time.sleep(0.02)
-    return found
+until = partial(waiting.until, deadline=DEADLINE)
 
 
 class Site:

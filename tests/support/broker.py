@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.waiting import until
+
 __all__ = ["Broker", "start_broker"]
 
 READY: Final = re.compile(r"mqttd ready: .*?\btcp \S*?:(\d+)")
@@ -58,11 +60,7 @@ class Broker:
 
     def says(self, text: str) -> bool:
         """Whether it writes `text`, in time: what it writes may come later than what it sends."""
-        until = time.monotonic() + SAYS_DEADLINE
-        while text not in self.output:
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.01)
+        until(lambda: text in self.output, f"{text!r} in the log", SAYS_DEADLINE)
         return True
 
     def resident_kib(self) -> int:
@@ -136,9 +134,9 @@ def start_broker(
     broker = Broker(0, process, tmp_path)
     ready = threading.Event()
     threading.Thread(target=_read_output, args=(broker, ready), daemon=True).start()
-    until = time.monotonic() + START_DEADLINE
+    end = time.monotonic() + START_DEADLINE
     while not ready.wait(0.05):
-        if process.poll() is not None or time.monotonic() > until:
+        if process.poll() is not None or time.monotonic() > end:
             broker.stop()
             raise RuntimeError(f"the broker did not start:\n{broker.output}")
     return broker
