@@ -35,7 +35,7 @@ HOT = [
     "mqttd/session/metrics.py",
     "mqttd/session/mount.py",
     "mqttd/session/mqueue.py",
-    "mqttd/session/node.py",
+    "mqttd/session/server.py",
     "mqttd/session/route.py",
     "mqttd/session/session.py",
     "mqttd/session/settings.py",

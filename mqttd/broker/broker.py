@@ -7,7 +7,7 @@
                         +-- retainer  topics -> retained messages
                         +-- pubsub    dispatch, subscribe
 
-The broker is the `Node` of the session layer. It knows no transport and no store's implementation;
+The broker is the `Server` of the session layer. It knows no transport and no store's implementation;
 access control, hooks, the clock and the log are handed in. A client id belongs to one session, and
 a session to one connection: a second CONNECT takes it over, if it comes from the same principal.
 
@@ -51,7 +51,7 @@ from mqttd.session.guid import Guid
 from mqttd.session.limits import Limits
 from mqttd.session.message import Delivery, Message
 from mqttd.session.mount import Mount, mountpoint
-from mqttd.session.node import Edge, Node
+from mqttd.session.server import Edge, Server
 from mqttd.session.route import Grant
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER, Settings
@@ -107,7 +107,7 @@ class _Gone(Edge):
 _GONE: Final = _Gone()
 
 
-class Broker(Node):
+class Broker(Server):
     """The broker of one node.
 
     Arguments: settings; `access` (see `mqttd.access`), `hooks` (see `broker.hooks`); `clock` gives
@@ -984,7 +984,7 @@ class Broker(Node):
         self.holding = hold is not None
 
     def hold(self, channel: Channel, first: int, packet_id: int, code: int) -> None:
-        """See `Node.hold`."""
+        """See `Server.hold`."""
         release = _Release(self, channel, first, packet_id, code)
         session = channel.session
         if self.holder is None or session is None:

@@ -99,7 +99,7 @@ class LocalSession(Session):
         self.closed = True
         self.detach()
         self.broker.pubsub.forget(self)
-        self.node.metrics.dropped_session_ended += self.waiting_messages()
+        self.server.metrics.dropped_session_ended += self.waiting_messages()
         self.mqueue = None
 
     def waiting_messages(self) -> int:
@@ -135,7 +135,7 @@ class LocalSession(Session):
     def _schedule(self) -> None:
         if not (self.scheduled or self.paused or self.closed):
             self.scheduled = True
-            self.node.resume_later(self)
+            self.server.resume_later(self)
 
     def drain(self) -> None:
         """Hand what waits to the receiver (called in a turn of its own)."""
@@ -149,7 +149,7 @@ class LocalSession(Session):
                     break  # the store goes on in a later turn
                 self.waiting = False
                 return
-            if delivery.expires_at and delivery.expires_at <= self.node.now:
+            if delivery.expires_at and delivery.expires_at <= self.server.now:
                 self._drop(delivery, "expired")
             else:
                 self._hand_over(delivery)
@@ -169,9 +169,9 @@ class LocalSession(Session):
 
     def _hand_over(self, delivery: Delivery) -> None:
         try:
-            self.receive(delivery.get_message(self.node.next_message_id()))
+            self.receive(delivery.get_message(self.server.next_message_id()))
         except Exception as error:
-            self.node.metrics.crashes += 1
+            self.server.metrics.crashes += 1
             self.broker.log(
                 "local subscriber failed",
                 {
@@ -198,7 +198,7 @@ def subscribe(
     dropped first); max_length (messages) and max_bytes: what may wait; retain_handling: 0 sends
     the retained messages first, 2 does not. `$share/group/filter` works as for clients.
 
-    Raises TopicFilterInvalid, and MqttError where the node does not offer such a subscription.
+    Raises TopicFilterInvalid, and MqttError where the server does not offer such a subscription.
     """
     validate_topic_filter(topic_filter, broker.settings.max_topic_levels)
     session = LocalSession(broker, name, receive, max_length, max_bytes)

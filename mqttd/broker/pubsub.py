@@ -18,7 +18,7 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.topic import split_shared
 from mqttd.session.message import Delivery, Message
-from mqttd.session.node import Node
+from mqttd.session.server import Server
 from mqttd.session.route import (
     NO_LOCAL,
     OWN,
@@ -51,7 +51,7 @@ class RetainedReplay(Replay):
 
     def next(self, session: Session) -> Delivery | None:
         """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
-        now = session.node.now
+        now = session.server.now
         while True:
             if self._at >= len(self._page):
                 self._page = self._cursor.next(64, now)
@@ -63,7 +63,7 @@ class RetainedReplay(Replay):
             assert isinstance(message, Message)
             if message.expires_at and message.expires_at <= now:
                 continue
-            if message.peerhost and not session.node.may_still_publish(message):
+            if message.peerhost and not session.server.may_still_publish(message):
                 continue
             qos = message.qos if message.qos < self._qos else self._qos
             return Delivery.of(message, qos, True, session.v5, self._identifiers, now)
@@ -80,8 +80,8 @@ class RetainedReplay(Replay):
 class PubSub:
     """The node's dispatcher. `forward` gets (node name, message) for other nodes."""
 
-    def __init__(self, node: Node, router: Router, retainer: Retainer) -> None:
-        self.node = node
+    def __init__(self, server: Server, router: Router, retainer: Retainer) -> None:
+        self.server = server
         self.router = router
         self.retainer = retainer
 
@@ -89,20 +89,20 @@ class PubSub:
 
     def publish(self, message: Message) -> int:
         """Retain and dispatch; the number of receivers, or minus a reason code."""
-        if message.retain and self.node.settings.retain_available:
+        if message.retain and self.server.settings.retain_available:
             if not message.payload:
                 self.retainer.delete(message.topic)
             elif not self._retain(message):
-                self.node.metrics.dropped_retained_full += 1
+                self.server.metrics.dropped_retained_full += 1
                 if message.qos:
                     return -reasons.QUOTA_EXCEEDED
         return self.dispatch(message, self.router.route(message.topic))
 
     def _retain(self, message: Message) -> bool:
-        settings = self.node.settings
+        settings = self.server.settings
         expires_at = message.expires_at
         if settings.retained_expiry:
-            latest = self.node.now + settings.retained_expiry
+            latest = self.server.now + settings.retained_expiry
             if not expires_at or expires_at > latest:
                 expires_at = latest
         size = len(message.payload)
@@ -156,7 +156,7 @@ class PubSub:
     ) -> None:
         granted = packed & QOS_MASK
         qos = message.qos
-        if self.node.settings.upgrade_qos:
+        if self.server.settings.upgrade_qos:
             qos = granted if granted > qos else qos
         elif granted < qos:
             qos = granted
@@ -166,7 +166,7 @@ class PubSub:
         if identifiers is None or not session.v5:
             shape = shapes.get(key)
         if shape is None:
-            shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.node.now)
+            shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.server.now)
             shape.group = group
             if identifiers is None:
                 shapes[key] = shape
@@ -181,7 +181,7 @@ class PubSub:
         self, session: Session, subscription: Subscription, qos: int, identifier: int
     ) -> int:
         """Add or replace one allowed subscription; returns the reason code (the granted QoS)."""
-        settings = self.node.settings
+        settings = self.server.settings
         full_filter = subscription.topic_filter
         group, topic_filter = split_shared(full_filter)
         if is_wildcard(topic_filter) and not settings.wildcard_subscription:
@@ -217,7 +217,7 @@ class PubSub:
     ) -> None:
         if not len(self.retainer):
             return
-        cursor = self.retainer.match(topic_filter, self.node.now)
+        cursor = self.retainer.match(topic_filter, self.server.now)
         if session.replays is None:
             session.replays = []
         identifiers = [identifier] if identifier else None
@@ -249,8 +249,8 @@ class PubSub:
         """Give a delivery of a shared group to another member."""
         group = delivery.group
         assert isinstance(group, Group)
-        message = delivery.get_message(self.node.next_message_id())
-        if message.expires_at and message.expires_at <= self.node.now:
+        message = delivery.get_message(self.server.next_message_id())
+        if message.expires_at and message.expires_at <= self.server.now:
             return
         member = group.choose(message.client_id, message.topic)
         if member is not None:

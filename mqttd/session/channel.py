@@ -6,8 +6,8 @@
      +-----------------+-------------------------------------------------------+
 
 `feed` is the broker's hot path: one loop over all complete packets of a chunk, PUBLISH first.
-Output is appended to `out` and the channel put on the node's `dirty` list; closing goes on
-`closing`; the node performs both at the end of the turn. No Twisted, no socket, no clock here.
+Output is appended to `out` and the channel put on the server's `dirty` list; closing goes on
+`closing`; the server performs both at the end of the turn. No Twisted, no socket, no clock here.
 
 Techniques, each measured in docs/design/hot-path.md:
 
@@ -57,7 +57,7 @@ from mqttd.session.aliases import Aliases
 from mqttd.session.limits import Intake
 from mqttd.session.message import RELEASED, Delivery, Message
 from mqttd.session.mount import Mount
-from mqttd.session.node import Edge, Node
+from mqttd.session.server import Edge, Server
 from mqttd.session.route import QOS_MASK, Grant
 from mqttd.session.wheel import Timer
 
@@ -95,7 +95,7 @@ _CONNACK_PRESENT: Final = b"\x20\x02\x01\x00"
 class Channel(Timer):
     """One connection. The transport calls `feed` and `lost`; see `Edge` for the other way.
 
-    Arguments: the node, the edge that carries the bytes, and the transport's descriptor (`fd`,
+    Arguments: the server, the edge that carries the bytes, and the transport's descriptor (`fd`,
     -1 when it has none of its own), the listener's name.
     """
 
@@ -121,7 +121,7 @@ class Channel(Timer):
         "listener",
         "mount",
         "need",
-        "node",
+        "server",
         "out",
         "out_bytes",
         "paced",
@@ -136,10 +136,10 @@ class Channel(Timer):
         "version",
     )
 
-    def __init__(self, node: Node, edge: Edge, fd: int, listener: str) -> None:
+    def __init__(self, server: Server, edge: Edge, fd: int, listener: str) -> None:
         self.due_at = 0
         self.slotted = 0
-        self.node = node
+        self.server = server
         self.edge = edge
         self.fd = fd
         self.listener = listener
@@ -151,7 +151,7 @@ class Channel(Timer):
         self.session: Session | None = None
         #: The CONNECT, while authentication is under way.
         self.connect: Connect | None = None
-        #: How the client got in, the node's own business.
+        #: How the client got in, the server's own business.
         self.auth: object | None = None
         #: The client was sent AUTH, and its answer is read before the CONNECT is decided on.
         self.challenged: bool = False
@@ -159,7 +159,7 @@ class Channel(Timer):
         self.assigned: bool = False
         self.out: list[bytes] | None = None
         self.out_bytes: int = 0
-        self.limit: int = node.settings.high_watermark
+        self.limit: int = server.settings.high_watermark
         self.dirty: bool = False
         #: The peer takes no more for now: the edge waits for it.
         self.blocked: bool = False
@@ -172,12 +172,12 @@ class Channel(Timer):
         self.special: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
-        #: Bytes of this output that the node's backlog counts.
+        #: Bytes of this output that the server's backlog counts.
         self.backlogged: int = 0
         self.rest: bytearray | None = None
         #: Bytes of the packet in `rest`; below 0 while the first byte is waited for.
         self.need: int = 0
-        self.last: int = node.now
+        self.last: int = server.now
         self.keepalive: int = 0
         self.grants: dict[bytes, Grant] | None = None
         self.aliases: Aliases | None = None
@@ -190,7 +190,7 @@ class Channel(Timer):
         self.intake: Intake | None = None
         #: The rate of its output is limited.
         self.paced: bool = False
-        node.wheel.schedule(self, node.now + node.connect_timeout(listener))
+        server.wheel.schedule(self, server.now + server.connect_timeout(listener))
 
     # -- output --------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Channel(Timer):
         self.out_bytes += len(data)
         if not self.dirty:
             self.dirty = True
-            self.node.dirty.append(self)
+            self.server.dirty.append(self)
 
     def over(self, size: int) -> bool:
         """Would `size` more bytes pass the high watermark, even after writing what can be?"""
@@ -238,14 +238,14 @@ class Channel(Timer):
         return data
 
     def account(self) -> None:
-        """After a write: tell the node what still waits, and whether there is room again."""
-        node = self.node
+        """After a write: tell the server what still waits, and whether there is room again."""
+        server = self.server
         if self.out_bytes != self.backlogged:
-            node.backlog += self.out_bytes - self.backlogged
+            server.backlog += self.out_bytes - self.backlogged
             self.backlogged = self.out_bytes
-        if self.thirsty and self.out_bytes <= node.settings.low_watermark:
+        if self.thirsty and self.out_bytes <= server.settings.low_watermark:
             self.thirsty = False
-            node.thirsty.append(self)
+            server.thirsty.append(self)
 
     def drained(self) -> None:
         """The edge wrote everything: what waited for room goes on."""
@@ -259,8 +259,8 @@ class Channel(Timer):
 
     def feed(self, data: bytes) -> None:
         """Take a chunk of received bytes; handles every complete packet in it."""
-        node = self.node
-        node.metrics.bytes_received += len(data)
+        server = self.server
+        server.metrics.bytes_received += len(data)
         if self.state == WAITING:
             self._hold(data)
             return
@@ -288,12 +288,12 @@ class Channel(Timer):
             self.pause()
             self.thirsty = True
         elif (
-            (node.congested or node.backlog > node.settings.backlog)
+            (server.congested or server.backlog > server.settings.backlog)
             and self.state == OPEN
             and not self.paused
         ):
             self.pause()
-            node.stalled.append(self)
+            server.stalled.append(self)
 
     def pause(self) -> None:
         """Stop reading from the peer."""
@@ -325,7 +325,7 @@ class Channel(Timer):
 
     def _answered(self) -> None:
         """Serve the AUTH packets of an authentication under way (MQTT-3.1.2-30)."""
-        node = self.node
+        server = self.server
         try:
             while self.challenged and self.rest is not None:
                 data = bytes(self.rest)
@@ -333,7 +333,7 @@ class Channel(Timer):
                     # Judged by its type alone: CONNACK has no codes for what else is wrong with it.
                     raise ProtocolViolation("a packet other than AUTH before CONNACK")
                 start, end = frame(data)
-                if max(end, len(data)) > node.settings.max_connect_size:
+                if max(end, len(data)) > server.settings.max_connect_size:
                     raise PacketTooLarge("more than one CONNECT may have, before CONNACK")
                 if not end or end > len(data):
                     return
@@ -343,12 +343,12 @@ class Channel(Timer):
                     self.end("client disconnected")
                 else:
                     assert isinstance(packet, Auth)
-                    self.last = node.now
+                    self.last = server.now
                     self.challenged = False
-                    node.auth(self, packet)
+                    server.auth(self, packet)
         except MqttError as error:
-            node.metrics.malformed_packets += 1
-            node.fault(self, error, 15)
+            server.metrics.malformed_packets += 1
+            server.fault(self, error, 15)
             self.refuse(error.reason_code, error.detail)
             return
         if self.state == OPEN:
@@ -358,17 +358,17 @@ class Channel(Timer):
 
     def packets(self, data: bytes) -> None:
         """Handle every complete packet of a chunk, whatever the limits; the rest is kept."""
-        self.node.packet_type = 0
+        self.server.packet_type = 0
         try:
             self._loop(data)
         except MqttError as error:
-            self.fail(error, self.node.packet_type)
+            self.fail(error, self.server.packet_type)
 
     def _loop(self, data: bytes) -> None:
         """The loop over the packets of a chunk (long on purpose: one frame, local variables)."""
-        node = self.node
-        metrics = node.metrics
-        settings = node.settings
+        server = self.server
+        metrics = server.metrics
+        settings = server.settings
         n: int = len(data)
         pos: int = 0
         count: int = 0
@@ -376,9 +376,9 @@ class Channel(Timer):
         v5: bool = self.v5
         opened: bool = self.state == OPEN
         largest: int = self.largest if opened else settings.max_connect_size
-        fast: bool = node.fast and not node.holding
-        hooked: bool = node.tap_publish
-        by_flags: bool = node.grant_by_flags
+        fast: bool = server.fast and not server.holding
+        hooked: bool = server.tap_publish
+        by_flags: bool = server.grant_by_flags
         while n - pos >= 2:
             b0 = data[pos]
             length: int = data[pos + 1]
@@ -456,7 +456,7 @@ class Channel(Timer):
                 grant: Grant | None = None
                 if grants is not None:
                     grant = grants.get(key)
-                if grant is None or grant.epoch != node.epoch or not grant.route.valid:
+                if grant is None or grant.epoch != server.epoch or not grant.route.valid:
                     grant = self._grant(key, data, p, topic_end, body, qos, b0 & 1 == 1)
                 if not (fast and grant.fast) or b0 & 1:
                     self.publish(b0, data[p:end], grant)
@@ -522,7 +522,7 @@ class Channel(Timer):
                         channel.out_bytes += len(wire)
                         if not channel.dirty:
                             channel.dirty = True
-                            node.dirty.append(channel)
+                            server.dirty.append(channel)
                         sent += run
                     metrics.messages_sent += sent
                     pos = end
@@ -598,9 +598,9 @@ class Channel(Timer):
                     pos = n
                     break
                 largest = self.largest
-                fast = node.fast and not node.holding
-                hooked = node.tap_publish
-                by_flags = node.grant_by_flags
+                fast = server.fast and not server.holding
+                hooked = server.tap_publish
+                by_flags = server.grant_by_flags
                 continue
             pos = end
             if self.state != OPEN:
@@ -608,7 +608,7 @@ class Channel(Timer):
         if count:
             # Only complete packets keep a client alive (MQTT-3.1.2-22).
             metrics.packets_received += count
-            self.last = node.now
+            self.last = server.now
         if pos < n and self.state != CLOSED:
             self._keep(data, pos, n)
 
@@ -637,7 +637,7 @@ class Channel(Timer):
 
     def _raise_publish(self, b0: int, body: bytes) -> None:
         """A PUBLISH with a bad header: the parser names the fault."""
-        self.node.packet_type = _PUBLISH
+        self.server.packet_type = _PUBLISH
         parse_packet(b0, body, self.version)
         raise MalformedPacket("malformed PUBLISH")
 
@@ -645,10 +645,10 @@ class Channel(Timer):
         self, key: bytes, data: bytes, p: int, topic_end: int, body: int, qos: int, retain: bool
     ) -> Grant:
         """Validate topic and properties once, ask for right and route, and cache the answer."""
-        node = self.node
-        settings = node.settings
-        node.packet_type = _PUBLISH
-        node.metrics.grants_built += 1
+        server = self.server
+        settings = server.settings
+        server.packet_type = _PUBLISH
+        server.metrics.grants_built += 1
         raw = data[p + 2 : topic_end]
         properties: Properties | None = None
         rewrite = False
@@ -673,7 +673,7 @@ class Channel(Timer):
             raw = mount.raw + raw
             mount.enter_properties(properties)
             rewrite = True
-        grant = node.grant(self, topic, qos, retain)
+        grant = server.grant(self, topic, qos, retain)
         grant.head = len(raw).to_bytes(2, "big") + raw
         grant.rewrite = rewrite
         expires = False
@@ -703,7 +703,7 @@ class Channel(Timer):
             topic = raw.decode()
         except UnicodeDecodeError:
             raise MalformedPacket("topic name is not UTF-8") from None
-        settings = self.node.settings
+        settings = self.server.settings
         validate_topic_name(topic, settings.max_topic_levels)
         if len(raw) > settings.max_topic_length:
             raise TopicNameInvalid(
@@ -719,7 +719,7 @@ class Channel(Timer):
             self.aliases = aliases
         if aliases.changes(alias, raw):
             self.grants = None  # they were found through the old meaning
-        return aliases.resolve(alias, raw, self.node.settings.max_topic_alias)
+        return aliases.resolve(alias, raw, self.server.settings.max_topic_alias)
 
     def _check_response_topic(self, properties: Properties) -> None:
         topic = properties.get(prop.RESPONSE_TOPIC)
@@ -736,11 +736,11 @@ class Channel(Timer):
             session.awaiting_rel = awaiting
         elif packet_id in awaiting:
             return False
-        settings = self.node.settings
+        settings = self.server.settings
         limit = settings.receive_maximum if self.v5 else settings.max_awaiting_rel
         if len(awaiting) >= limit:
             raise ReceiveMaximumExceeded(f"more than {limit} QoS 2 messages await PUBREL")
-        awaiting[packet_id] = self.node.now
+        awaiting[packet_id] = self.server.now
         return True
 
     def _answer(self, first: int, packet_id: int, code: int) -> None:
@@ -788,7 +788,7 @@ class Channel(Timer):
         source: str,
     ) -> None:
         """Deliver one QoS 1 or 2 PUBLISH to the sessions of its route, one shape each at most."""
-        node = self.node
+        server = self.server
         sessions = grant.route.sessions
         options = grant.route.options
         qos = (data[pos] >> 1) & 3
@@ -811,14 +811,14 @@ class Channel(Timer):
                     shape = self._shape(
                         grant, data, topic_end, body, end, granted, session.v5, source
                     )
-                if len(sessions) > 1 and node.tap_acked:
+                if len(sessions) > 1 and server.tap_acked:
                     # Shapes of one message share its id.
                     for made in shapes:
                         if made is not None:
                             shape.message = made.message
                             break
                     if shape.message is None:
-                        shape.get_message(node.next_message_id())
+                        shape.get_message(server.next_message_id())
                 shapes[at] = shape
             if granted:
                 session.deliver(shape, packet_id)
@@ -851,7 +851,7 @@ class Channel(Timer):
             session = self.session
             username = session.username if session is not None else None
             made.message = Message(
-                self.node.next_message_id(),
+                self.server.next_message_id(),
                 grant.topic,
                 payload,
                 qos,
@@ -866,11 +866,11 @@ class Channel(Timer):
         """One PUBLISH by the general path: parse, check, make a `Message`, route, acknowledge."""
         packet = parse_packet(b0, body, self.version)
         assert isinstance(packet, Publish)
-        node = self.node
-        node.packet_type = _PUBLISH
+        server = self.server
+        server.packet_type = _PUBLISH
         session = self.session
         assert session is not None
-        metrics = node.metrics
+        metrics = server.metrics
         qos = packet.qos
         properties = packet.properties
         expires_at = 0
@@ -883,7 +883,7 @@ class Channel(Timer):
                 raw = self._alias(alias, raw)
             expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
             if isinstance(expiry, int):
-                expires_at = node.now + expiry * 1000
+                expires_at = server.now + expiry * 1000
                 if expires_at == 0:
                     expires_at = 1
             self._check_response_topic(properties)
@@ -903,7 +903,7 @@ class Channel(Timer):
             metrics.messages_received_qos2 += 1
         self._check_offered(packet)
         if grant is None:
-            grant = node.grant(self, topic, qos, packet.retain)
+            grant = server.grant(self, topic, qos, packet.retain)
         if not grant.allowed:
             packet.topic = topic  # for a topic alias, a mountpoint
             self._deny(packet)
@@ -912,7 +912,7 @@ class Channel(Timer):
             self._acknowledge(0x50, packet.packet_id, 0)
             return
         message = Message(
-            node.next_message_id(),
+            server.next_message_id(),
             topic,
             packet.payload,
             qos,
@@ -922,18 +922,18 @@ class Channel(Timer):
             session.username,
             expires_at,
         )
-        self._published(qos, packet.packet_id, node.publish(message))
+        self._published(qos, packet.packet_id, server.publish(message))
 
     def _passes(self, grant: Grant, payload: bytes, qos: int, packet_id: int) -> bool:
         """Ask the hooks of message.publish: may the packet go the fast path, as it came?
 
         If not, what they made of it is routed and the publisher answered.
         """
-        node = self.node
+        server = self.server
         session = self.session
         assert session is not None
         message = Message(
-            node.next_message_id(),
+            server.next_message_id(),
             grant.topic,
             payload,
             qos,
@@ -942,10 +942,10 @@ class Channel(Timer):
             session.client_id,
             session.username,
         )
-        changed = node.ask_publish(message)
+        changed = server.ask_publish(message)
         if changed is message and grant.route.valid and self.state == OPEN:
             return True
-        receivers = node.refusal if changed is None else node.route_message(changed)
+        receivers = server.refusal if changed is None else server.route_message(changed)
         self._published(qos, packet_id, receivers)
         return False
 
@@ -954,7 +954,7 @@ class Channel(Timer):
         session = self.session
         code = 0
         if receivers == 0:
-            self.node.metrics.messages_no_subscriber += 1
+            self.server.metrics.messages_no_subscriber += 1
             code = reasons.NO_MATCHING_SUBSCRIBERS
         elif receivers < 0:
             code = -receivers  # refused by a hook or a full store
@@ -968,9 +968,9 @@ class Channel(Timer):
             self._acknowledge(0x50, packet_id, code)
 
     def _acknowledge(self, first: int, packet_id: int, code: int) -> None:
-        """Answer a PUBLISH now, or have the node do so when what it promises is true."""
-        if self.node.holding:
-            self.node.hold(self, first, packet_id, code)
+        """Answer a PUBLISH now, or have the server do so when what it promises is true."""
+        if self.server.holding:
+            self.server.hold(self, first, packet_id, code)
         else:
             self._answer(first, packet_id, code)
 
@@ -980,7 +980,7 @@ class Channel(Timer):
             self._answer(first, packet_id, code)
 
     def _check_offered(self, packet: Publish) -> None:
-        settings = self.node.settings
+        settings = self.server.settings
         if packet.qos > settings.max_qos:
             raise ProtocolViolation(f"QoS {packet.qos} is not offered", reasons.QOS_NOT_SUPPORTED)
         if packet.retain and not settings.retain_available:
@@ -989,11 +989,11 @@ class Channel(Timer):
             )
 
     def _deny(self, packet: Publish) -> None:
-        node = self.node
-        node.metrics.publishes_denied += 1
-        node.metrics.dropped_denied += 1
-        node.denied(self, packet)
-        if node.settings.deny_disconnect:
+        server = self.server
+        server.metrics.publishes_denied += 1
+        server.metrics.dropped_denied += 1
+        server.denied(self, packet)
+        if server.settings.deny_disconnect:
             self.close(reasons.NOT_AUTHORIZED, "publish denied")
             return
         if packet.qos == 1:
@@ -1019,12 +1019,12 @@ class Channel(Timer):
         if delivery.qos != 1:
             inflight[packet_id] = delivery
             raise ProtocolViolation("PUBACK for a QoS 2 message")
-        self.node.metrics.messages_acked += 1
-        if self.node.tap_acked:
+        self.server.metrics.messages_acked += 1
+        if self.server.tap_acked:
             if code >= 0x80:
-                self.node.nacked(session, delivery, code)
+                self.server.nacked(session, delivery, code)
             else:
-                self.node.acked(session, delivery, packet_id)
+                self.server.acked(session, delivery, packet_id)
         if session.waiting:
             session.drain()
 
@@ -1042,14 +1042,14 @@ class Channel(Timer):
         if delivery.qos == 1:
             raise ProtocolViolation("PUBREC for a QoS 1 message")
         if code >= 0x80:
-            if self.node.tap_acked and delivery is not RELEASED:
-                self.node.nacked(session, delivery, code)
+            if self.server.tap_acked and delivery is not RELEASED:
+                self.server.nacked(session, delivery, code)
             session.acknowledge(packet_id)
             return
         if delivery is not RELEASED:
             inflight[packet_id] = RELEASED
-            if self.node.tap_acked:
-                self.node.acked(session, delivery, packet_id)
+            if self.server.tap_acked:
+                self.server.acked(session, delivery, packet_id)
         self._answer(0x62, packet_id, 0)
 
     def _pubrel(self, packet_id: int) -> None:
@@ -1078,15 +1078,15 @@ class Channel(Timer):
         if delivery is not RELEASED:
             raise ProtocolViolation("PUBCOMP before PUBREL")
         session.acknowledge(packet_id)
-        if self.node.tap_completed:
-            self.node.completed(session, packet_id)
+        if self.server.tap_completed:
+            self.server.completed(session, packet_id)
 
     # -- everything else -----------------------------------------------------------------------
 
     def _packet(self, b0: int, body: bytes) -> None:
         """Any packet that the loop does not serve itself."""
         kind = b0 >> 4
-        self.node.packet_type = kind
+        self.server.packet_type = kind
         if self.state == NEW:
             connect = parse_packet(b0, body, 4)
             assert isinstance(connect, Connect)
@@ -1099,9 +1099,9 @@ class Channel(Timer):
         packet = parse_packet(b0, body, self.version)
         check_direction(packet, True)
         if isinstance(packet, Subscribe):
-            self.node.subscribe(self, packet)
+            self.server.subscribe(self, packet)
         elif isinstance(packet, Unsubscribe):
-            self.node.unsubscribe(self, packet)
+            self.server.unsubscribe(self, packet)
         elif isinstance(packet, Disconnect):
             self._disconnect(packet)
         elif isinstance(packet, Puback):
@@ -1113,7 +1113,7 @@ class Channel(Timer):
         elif isinstance(packet, Pubcomp):
             self._pubcomp(packet.packet_id)
         elif isinstance(packet, Auth):
-            self.node.auth(self, packet)
+            self.server.auth(self, packet)
         else:
             raise ProtocolViolation(f"packet type {kind} out of place")
 
@@ -1126,15 +1126,15 @@ class Channel(Timer):
                 self.quiet = True
         self.state = WAITING
         self.connect = connect
-        self.node.open(self, connect)
+        self.server.open(self, connect)
 
     def accept(
         self, session: Session, session_present: bool, properties: Properties | None
     ) -> None:
-        """The node accepts the CONNECT: CONNACK, what is pending, then what was held back."""
+        """The server accepts the CONNECT: CONNACK, what is pending, then what was held back."""
         connect = self.connect
         assert connect is not None
-        settings = self.node.settings
+        settings = self.server.settings
         self.connect = None
         self.state = OPEN
         self.session = session
@@ -1144,11 +1144,11 @@ class Channel(Timer):
         if settings.server_keepalive_seconds:
             keep_alive = settings.server_keepalive_seconds
         self.keepalive = int(keep_alive * 1000 * settings.keepalive_multiplier)
-        self.last = self.node.now
+        self.last = self.server.now
         if self.keepalive:
-            self.node.wheel.schedule(self, self.last + self.keepalive)
+            self.server.wheel.schedule(self, self.last + self.keepalive)
         else:
-            self.node.wheel.cancel(self)
+            self.server.wheel.cancel(self)
         receive_maximum = 0
         max_packet = 0
         if connect.properties is not None:
@@ -1180,11 +1180,11 @@ class Channel(Timer):
                 self.intake.take(bytes(rest))
 
     def refuse(self, code: int, detail: str, properties: Properties | None = None) -> None:
-        """The node refuses the CONNECT: CONNACK with the reason, then close."""
+        """The server refuses the CONNECT: CONNACK with the reason, then close."""
         if self.state != WAITING:
             return
         self.connect = None
-        self.node.metrics.connects_refused += 1
+        self.server.metrics.connects_refused += 1
         if self.v5:
             self.send(serialize(Connack(False, code, properties), 5))
         else:
@@ -1199,7 +1199,7 @@ class Channel(Timer):
             if isinstance(expiry, int):
                 if session.expiry_interval == 0 and expiry != 0:
                     raise ProtocolViolation("session expiry raised from 0 at DISCONNECT")
-                maximum = self.node.settings.max_expiry_interval_seconds
+                maximum = self.server.settings.max_expiry_interval_seconds
                 session.expiry_interval = expiry if expiry < maximum else maximum
         if packet.reason_code == reasons.SUCCESS:
             session.will = None
@@ -1220,41 +1220,41 @@ class Channel(Timer):
         """Tell the client something: hook client.handle_info turns it into messages for it."""
         session = self.session
         if session is not None and self.state == OPEN:
-            self.node.handle_info(session, info)
+            self.server.handle_info(session, info)
 
     # -- end -----------------------------------------------------------------------------------
 
     def due(self, now: int) -> None:
         """Time-out of the first byte or of CONNECT, or keep alive."""
         if self.state in (NEW, WAITING):
-            at = self.last + self.node.connect_timeout(self.listener)
+            at = self.last + self.server.connect_timeout(self.listener)
             if self.state == NEW and now < at:
                 if self.rest is not None:
-                    self.node.wheel.schedule(self, at)
+                    self.server.wheel.schedule(self, at)
                     return
                 if self.need < 0:
-                    self.node.metrics.first_byte_timeouts += 1
+                    self.server.metrics.first_byte_timeouts += 1
                     self._too_late("not a byte in time")
                     return
-            self.node.metrics.connect_timeouts += 1
+            self.server.metrics.connect_timeouts += 1
             self._too_late("no CONNECT in time")
         elif self.state == OPEN and self.keepalive:
             if self.paused and not self.blocked:
                 self.last = now  # it is we who do not read
             if now - self.last >= self.keepalive:
-                self.node.metrics.keepalive_timeouts += 1
+                self.server.metrics.keepalive_timeouts += 1
                 self.close(reasons.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
             else:
-                self.node.wheel.schedule(self, self.last + self.keepalive)
+                self.server.wheel.schedule(self, self.last + self.keepalive)
 
     def _too_late(self, reason: str) -> None:
-        self.node.refused(self, reason)
+        self.server.refused(self, reason)
         self.close(reasons.KEEP_ALIVE_TIMEOUT, reason)
 
     def fail(self, error: MqttError, packet_type: int) -> None:
         """The peer broke the rules: log, answer as its version allows, close."""
-        self.node.metrics.malformed_packets += 1
-        self.node.fault(self, error, packet_type)
+        self.server.metrics.malformed_packets += 1
+        self.server.fault(self, error, packet_type)
         if self.state == NEW and isinstance(error, reasons.UnsupportedVersion):
             self.send(b"\x20\x02\x00\x01")
         self.close(error.reason_code, error.detail)
@@ -1274,11 +1274,11 @@ class Channel(Timer):
         self.state = CLOSED
         self.close_reason = detail
         self.rest = None
-        self.node.closing.append(self)
+        self.server.closing.append(self)
         if not self.dirty:
             # `perform` looks at closing after flushing what is dirty.
             self.dirty = True
-            self.node.dirty.append(self)
+            self.server.dirty.append(self)
 
     def lost(self) -> None:
         """The connection is gone (called by the edge, once); the session goes its own way."""
@@ -1286,13 +1286,13 @@ class Channel(Timer):
             self.state = CLOSED
             if not self.close_reason:
                 self.close_reason = "connection lost"
-        self.node.wheel.cancel(self)
+        self.server.wheel.cancel(self)
         if self.intake is not None:
             self.intake.close()
             self.intake = None
-        if self.node.slow:
-            self.node.slow.pop(self, None)
-        self.node.closed(self)
+        if self.server.slow:
+            self.server.slow.pop(self, None)
+        self.server.closed(self)
         self.session = None
         self.connect = None
         self.auth = None

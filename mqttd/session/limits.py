@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqttd.session.node import Edge, Node
+from mqttd.session.server import Edge, Server
 from mqttd.session.wheel import TICK_MS, Timer
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Limits:
 
     def apply(self, channel: Channel) -> None:
         """A connection is accepted: what is read from now on and written is limited."""
-        now = channel.node.now
+        now = channel.server.now
         if self.largest:
             channel.largest = self.largest
         mine: list[Bucket] = []
@@ -132,7 +132,7 @@ class Intake(Timer):
         if channel is None or self.waiting:
             self.held = data
             return
-        self._fill(channel.node.now)
+        self._fill(channel.server.now)
         if self._plenty(len(data)):
             self._pass(channel, data)
         else:
@@ -148,12 +148,12 @@ class Intake(Timer):
         elif wait:
             self.waiting = True
             channel.pause()
-            node = channel.node
-            node.metrics.rate_limited += 1
-            node.wheel.schedule(self, node.now + wait)
-            if node.now - self.told_at >= _TELL:
-                self.told_at = node.now
-                node.limited(channel)
+            server = channel.server
+            server.metrics.rate_limited += 1
+            server.wheel.schedule(self, server.now + wait)
+            if server.now - self.told_at >= _TELL:
+                self.told_at = server.now
+                server.limited(channel)
 
     def due(self, now: int) -> None:
         """The buckets hold something again: go on, unless something else holds up too."""
@@ -161,12 +161,12 @@ class Intake(Timer):
         if channel is None or channel.state == _CLOSED:
             self.held = b""
             return
-        node = channel.node
+        server = channel.server
         self._fill(now)
         wait = self._wait()
-        congested = node.congested or node.backlog > node.settings.backlog
+        congested = server.congested or server.backlog > server.settings.backlog
         if wait or congested or channel.out_bytes > channel.limit:
-            node.wheel.schedule(self, now + (wait if wait > TICK_MS else TICK_MS))
+            server.wheel.schedule(self, now + (wait if wait > TICK_MS else TICK_MS))
             return
         self.waiting = False
         data = self.held
@@ -175,7 +175,7 @@ class Intake(Timer):
             try:
                 self.take(data)
             except Exception as error:  # as in the edges: it must end this connection only
-                node.crashed(channel, error)
+                server.crashed(channel, error)
         if not self.waiting:
             channel.resume()
 
@@ -183,7 +183,7 @@ class Intake(Timer):
         """The connection is gone."""
         channel = self.channel
         if channel is not None:
-            channel.node.wheel.cancel(self)
+            channel.server.wheel.cancel(self)
         self.channel = None
         self.held = b""
 
@@ -214,7 +214,7 @@ class Intake(Timer):
 
     def _pass(self, channel: Channel, data: bytes) -> None:
         """Pass everything on without looking at it; what was in it is paid for afterwards."""
-        metrics = channel.node.metrics
+        metrics = channel.server.metrics
         before = (
             metrics.messages_received_qos0
             + metrics.messages_received_qos1
@@ -282,8 +282,8 @@ class PacedEdge(Edge):
             return
         if self.again.due_at:
             return
-        node = channel.node
-        level = self.bucket.fill(node.now)
+        server = channel.server
+        level = self.bucket.fill(server.now)
         if level >= channel.out_bytes:
             self.bucket.level -= channel.out_bytes
             self.inner.flush(channel)
@@ -300,12 +300,12 @@ class PacedEdge(Edge):
             if count == len(out):
                 self.inner.flush(channel)
                 return
-            self._part(channel, node, out, count, size)
-        node.metrics.rate_limited_out += 1
+            self._part(channel, server, out, count, size)
+        server.metrics.rate_limited_out += 1
         wait = self.bucket.wait()
-        node.wheel.schedule(self.again, node.now + (wait if wait > 0 else 1))
+        server.wheel.schedule(self.again, server.now + (wait if wait > 0 else 1))
 
-    def _part(self, channel: Channel, node: Node, out: list[bytes], count: int, size: int) -> None:
+    def _part(self, channel: Channel, server: Server, out: list[bytes], count: int, size: int) -> None:
         """Have the first pieces written, as if they were all."""
         rest = out[count:]
         left = channel.out_bytes - size
@@ -317,16 +317,16 @@ class PacedEdge(Edge):
         unwritten = _output(channel)
         channel.out = rest if unwritten is None else unwritten + rest
         channel.out_bytes += left
-        node.backlog += channel.out_bytes - channel.backlogged
+        server.backlog += channel.out_bytes - channel.backlogged
         channel.backlogged = channel.out_bytes
         channel.thirsty = thirsty
-        if thirsty and channel.out_bytes <= node.settings.low_watermark:
+        if thirsty and channel.out_bytes <= server.settings.low_watermark:
             channel.thirsty = False
-            node.thirsty.append(channel)
+            server.thirsty.append(channel)
 
     def shut(self, channel: Channel) -> None:
         """Close; there is nothing more to wait for."""
-        channel.node.wheel.cancel(self.again)
+        channel.server.wheel.cancel(self.again)
         self.again.channel = None
         self.inner.shut(channel)
 
@@ -367,8 +367,8 @@ class _Again(Timer):
         self.channel: Channel | None = channel
 
     def due(self, now: int) -> None:
-        """Have the node flush it at the end of the turn."""
+        """Have the server flush it at the end of the turn."""
         channel = self.channel
         if channel is not None and channel.out is not None and not channel.dirty:
             channel.dirty = True
-            channel.node.dirty.append(channel)
+            channel.server.dirty.append(channel)

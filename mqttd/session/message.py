@@ -28,7 +28,7 @@ class Message:
     """One application message. Never changed after it is made: `replace` gives a new one.
 
     `id` is the 128-bit message id, `timestamp` (µs since 1970) its upper half; `expires_at` is in
-    the node's milliseconds, 0 for never; `properties` holds what MQTT 5.0 forwards unchanged (no
+    the server's milliseconds, 0 for never; `properties` holds what MQTT 5.0 forwards unchanged (no
     Topic Alias, no Message Expiry Interval, no Subscription Identifier).
     """
 
@@ -68,7 +68,7 @@ class Message:
         self.username = username
         self.expires_at = expires_at
         #: Retained: the publisher's address, if its right to the topic may be looked at again,
-        #: and the node's epoch when it was.
+        #: and the server's epoch when it was.
         self.peerhost: str = ""
         self.checked: int = 0
 

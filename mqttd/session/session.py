@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mqttd.session.message import RELEASED, Delivery
 from mqttd.session.mqueue import MQueue
-from mqttd.session.node import Node
+from mqttd.session.server import Server
 from mqttd.session.settings import NEVER
 from mqttd.session.wheel import Timer
 
@@ -71,7 +71,7 @@ class Session(Timer):
         "max_packet",
         "mqueue",
         "next_id",
-        "node",
+        "server",
         "replays",
         "retry_marks",
         "subscriptions",
@@ -84,10 +84,10 @@ class Session(Timer):
         "window",
     )
 
-    def __init__(self, node: Node, client_id: str, username: str | None) -> None:
+    def __init__(self, server: Server, client_id: str, username: str | None) -> None:
         self.due_at = 0
         self.slotted = 0
-        self.node = node
+        self.server = server
         self.client_id = client_id
         #: The principal: only the same user may resume or take over this session.
         self.username = username
@@ -100,7 +100,7 @@ class Session(Timer):
         self.clean: bool = True
         #: Seconds the session lives after its connection; NEVER for ever.
         self.expiry_interval: int = 0
-        self.created_at: int = node.now
+        self.created_at: int = server.now
         self.away_since: int = 0
         self.subscriptions: dict[str, int] | None = None
         self.identifiers: dict[str, int] | None = None
@@ -115,7 +115,7 @@ class Session(Timer):
         self.waiting: bool = False
         self.retry_marks: list[int] | None = None
         self.next_id: int = 0
-        self.window: int = node.settings.max_inflight
+        self.window: int = server.settings.max_inflight
         self.max_packet: int = _NO_LIMIT
         self.will: Message | None = None
         self.will_delay: int = 0
@@ -126,15 +126,15 @@ class Session(Timer):
         """A connection opened for this session; its limits hold until it closes."""
         self.channel = channel
         self.v5 = channel.v5
-        window = self.node.settings.max_inflight
+        window = self.server.settings.max_inflight
         if receive_maximum and receive_maximum < window:
             window = receive_maximum
         self.window = window
         self.max_packet = max_packet if max_packet else _NO_LIMIT
-        self.node.wheel.cancel(self)
+        self.server.wheel.cancel(self)
         self.retry_marks = None
-        if not self.v5 and self.node.settings.retry_interval:
-            self.node.wheel.schedule(self, self.node.now + self.node.settings.retry_interval)
+        if not self.v5 and self.server.settings.retry_interval:
+            self.server.wheel.schedule(self, self.server.now + self.server.settings.retry_interval)
 
     def detach(self) -> None:
         """The connection is gone."""
@@ -178,7 +178,7 @@ class Session(Timer):
         """Send what is in flight under `packet_id` again, with DUP; False if it cannot go."""
         delivery = inflight[packet_id]
         if delivery.expires_at or delivery.v5 != self.v5:
-            delivery = delivery.fresh(self.v5, self.node.now)
+            delivery = delivery.fresh(self.v5, self.server.now)
             inflight[packet_id] = delivery
         wire = delivery.packet(packet_id, True)
         if channel.mount is not None:
@@ -187,7 +187,7 @@ class Session(Timer):
             del inflight[packet_id]
             self._drop(delivery, "too_large" if wire else "denied")
             return False
-        metrics = self.node.metrics
+        metrics = self.server.metrics
         metrics.messages_retransmitted += 1
         metrics.messages_sent += 1
         channel.send(wire)
@@ -215,9 +215,9 @@ class Session(Timer):
         """The session's deadline: retry on a live 3.x connection, else will delay or expiry."""
         channel = self.channel
         if channel is None:
-            self.node.session_due(self)
+            self.server.session_due(self)
             return
-        retry = self.node.settings.retry_interval
+        retry = self.server.settings.retry_interval
         if self.v5 or not retry:
             return
         inflight = self.inflight
@@ -229,7 +229,7 @@ class Session(Timer):
                     delivery = inflight.get(packet_id)
                     if delivery is None:
                         continue
-                    self.node.metrics.messages_retransmitted += 1
+                    self.server.metrics.messages_retransmitted += 1
                     if delivery is RELEASED:
                         channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
                     else:
@@ -239,13 +239,13 @@ class Session(Timer):
                         channel.send(wire)
             self.retry_marks = list(inflight)
         self._expire_awaiting_rel(now)
-        self.node.wheel.schedule(self, now + retry)
+        self.server.wheel.schedule(self, now + retry)
 
     def _expire_awaiting_rel(self, now: int) -> None:
         awaiting = self.awaiting_rel
         if awaiting is None:
             return
-        oldest = now - self.node.settings.await_rel_timeout
+        oldest = now - self.server.settings.await_rel_timeout
         for packet_id in list(awaiting):
             if awaiting[packet_id] > oldest:
                 break
@@ -282,17 +282,17 @@ class Session(Timer):
             wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
         inflight[packet_id] = delivery
         channel.send(wire)
-        self.node.metrics.messages_sent += 1
-        if self.node.tap_delivered:
-            self.node.delivered(self, delivery)
+        self.server.metrics.messages_sent += 1
+        if self.server.tap_delivered:
+            self.server.delivered(self, delivery)
 
     def _deliver_special(self, channel: Channel, delivery: Delivery, packet_id: int) -> None:
         """Another version, an expiry to count down, a topic alias, a packet size limit."""
-        node = self.node
-        if delivery.expires_at and delivery.expires_at <= node.now:
+        server = self.server
+        if delivery.expires_at and delivery.expires_at <= server.now:
             self._drop(delivery, "expired")
             return
-        delivery = delivery.fresh(self.v5, node.now)
+        delivery = delivery.fresh(self.v5, server.now)
         wire = delivery.wire
         if channel.mount is not None:
             wire = channel.mount.leave(wire, self.v5)
@@ -315,15 +315,15 @@ class Session(Timer):
         else:
             wire = delivery.packet(packet_id, False)
         channel.send(wire)
-        node.metrics.messages_sent += 1
-        if node.tap_delivered:
-            node.delivered(self, delivery)
+        server.metrics.messages_sent += 1
+        if server.tap_delivered:
+            server.delivered(self, delivery)
 
     def deliver_qos0(self, delivery: Delivery) -> None:
         """Send a QoS 0 delivery, keep it for later, or drop it."""
         channel = self.channel
         if channel is None:
-            if self.node.settings.mqueue_store_qos0 and not self.clean:
+            if self.server.settings.mqueue_store_qos0 and not self.clean:
                 self.enqueue(delivery)
             else:
                 self._drop(delivery, "offline_qos0")
@@ -333,12 +333,12 @@ class Session(Timer):
             self._send_qos0(channel, delivery)
 
     def _send_qos0(self, channel: Channel, delivery: Delivery) -> None:
-        node = self.node
+        server = self.server
         if delivery.expires_at or delivery.v5 != self.v5:
-            if delivery.expires_at and delivery.expires_at <= node.now:
+            if delivery.expires_at and delivery.expires_at <= server.now:
                 self._drop(delivery, "expired")
                 return
-            delivery = delivery.fresh(self.v5, node.now)
+            delivery = delivery.fresh(self.v5, server.now)
         wire = delivery.wire
         if channel.mount is not None:
             wire = channel.mount.leave(wire, self.v5)
@@ -351,9 +351,9 @@ class Session(Timer):
         if channel.special:
             wire = channel.shorten(wire, self.max_packet)
         channel.send(wire)
-        node.metrics.messages_sent += 1
-        if node.tap_delivered:
-            node.delivered(self, delivery)
+        server.metrics.messages_sent += 1
+        if server.tap_delivered:
+            server.delivered(self, delivery)
 
     def _free_id(self, inflight: dict[int, Delivery]) -> int:
         """The next packet id that is not in flight; wraps 65535 -> 1."""
@@ -369,14 +369,14 @@ class Session(Timer):
         """Keep a delivery in the mqueue; what does not fit is dropped and counted."""
         mqueue = self.mqueue
         if mqueue is None:
-            settings = self.node.settings
+            settings = self.server.settings
             mqueue = MQueue(
                 settings.mqueue_max_length, settings.mqueue_max_bytes, settings.mqueue_priorities
             )
             self.mqueue = mqueue
         self.waiting = True
         dropped = mqueue.push(delivery)
-        self.node.metrics.messages_queued += 1
+        self.server.metrics.messages_queued += 1
         if dropped is not None:
             for lost in dropped:
                 self._drop(lost, "queue_full")
@@ -394,7 +394,7 @@ class Session(Timer):
             if inflight is None:
                 inflight = {}
                 self.inflight = inflight
-            now = self.node.now
+            now = self.server.now
             while True:
                 delivery = mqueue.peek()
                 if delivery is None:
@@ -436,9 +436,9 @@ class Session(Timer):
             packet_id = self._free_id(inflight)
         inflight[packet_id] = delivery
         channel.send(delivery.packet(packet_id, False))
-        self.node.metrics.messages_sent += 1
-        if self.node.tap_delivered:
-            self.node.delivered(self, delivery)
+        self.server.metrics.messages_sent += 1
+        if self.server.tap_delivered:
+            self.server.delivered(self, delivery)
 
     def replay(self) -> None:
         """Go on with retained messages while the window and the output have room."""
@@ -446,7 +446,7 @@ class Session(Timer):
         replays = self.replays
         if channel is None or replays is None:
             return
-        settings = self.node.settings
+        settings = self.server.settings
         while replays:
             if self.mqueue is not None:
                 return  # goes on when the queue has drained
@@ -462,7 +462,7 @@ class Session(Timer):
             delivery = replays[0].next(self)
             if delivery is None:
                 if not replays[0].done():
-                    self.node.resume_later(self)
+                    self.server.resume_later(self)
                     return
                 replays.pop(0)
                 continue
@@ -482,7 +482,7 @@ class Session(Timer):
         delivery = inflight.pop(packet_id, None)
         if delivery is None:
             return False
-        self.node.metrics.messages_acked += 1
+        self.server.metrics.messages_acked += 1
         if self.waiting:
             self.drain()
         return True
@@ -490,7 +490,7 @@ class Session(Timer):
     # -- end -------------------------------------------------------------------------------------
 
     def _drop(self, delivery: Delivery, reason: str) -> None:
-        metrics = self.node.metrics
+        metrics = self.server.metrics
         if reason == "queue_full":
             metrics.dropped_queue_full += 1
         elif reason == "expired":
@@ -505,7 +505,7 @@ class Session(Timer):
             metrics.dropped_denied += 1
         else:
             metrics.dropped_session_ended += 1
-        self.node.dropped(self, delivery, reason)
+        self.server.dropped(self, delivery, reason)
 
     def shared(self) -> list[Delivery]:
         """What came through shared groups and may go to another member, oldest first.

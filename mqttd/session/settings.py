@@ -15,7 +15,7 @@ NEVER: Final = 0xFFFFFFFF
 
 
 class Settings:
-    """Limits and policies of a node. Times are in milliseconds unless the name says seconds."""
+    """Limits and policies of a server. Times are in milliseconds unless the name says seconds."""
 
     def __init__(self) -> None:
         self.max_packet_size: int = 1 << 20

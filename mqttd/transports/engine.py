@@ -5,7 +5,7 @@
 An epoll object is itself pollable, so the reactor sees the engine as one reader; per connection
 there is no transport, protocol or socket object, only the channel and its descriptor number.
 `doRead`: poll once, one read of up to 64 KiB and one `feed` per readable descriptor, then the
-effects of the turn (`Node.perform`): one write per dirty channel, then the closes, so that a
+effects of the turn (`Server.perform`): one write per dirty channel, then the closes, so that a
 descriptor number is never reused within a batch of events. Where packets come one by one but
 densely, the engine rests for some microseconds between turns, and the kernel gathers them.
 
@@ -27,7 +27,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from mqttd.session.channel import CLOSED, NEW, OPEN, Channel
-from mqttd.session.node import Edge, Node
+from mqttd.session.server import Edge, Server
 from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
 
 __all__ = ["Engine"]
@@ -136,8 +136,8 @@ class Port:
 class Engine(Edge):
     """The edge of plain TCP connections. Add it to a reactor as a reader."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self.epoll = select.epoll()
         self.channels: dict[int, Channel] = {}
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
@@ -178,20 +178,20 @@ class Engine(Edge):
         Accepting, with which a CONNECT may be read, comes last: a client that disconnects and
         connects again has done so in this order, whatever the order of the events.
         """
-        node = self.node
-        metrics = node.metrics
+        server = self.server
+        metrics = server.metrics
         self.steps = 0
         events = self.epoll.poll(0, _EVENTS)
         before = metrics.packets_received
         knocked = self._feed(events)
         came = metrics.packets_received - before
-        node.perform()
+        server.perform()
         if knocked:
             for fd in knocked:
                 port = self.ports.get(fd)
                 if port is not None:
                     self._accept(port)
-            node.perform()
+            server.perform()
         if self._rests(len(events), came):
             time.sleep(self.rest)
 
@@ -207,7 +207,7 @@ class Engine(Edge):
         self.reads += reads
         self.packets += packets
         if self.reads >= _READS:
-            now = self.node.now
+            now = self.server.now
             few = self.reads * 21 < self.packets * 20 and self.packets < self.reads * _MANY
             self.resting = few and now - self.since <= _DENSE and self.rest > 0
             self.since = now
@@ -217,8 +217,8 @@ class Engine(Edge):
 
     def _feed(self, events: list[tuple[int, int]]) -> list[int]:
         """Feed what is readable, write where there is room; returns where somebody connects."""
-        node = self.node
-        node.now = time.monotonic_ns() // 1_000_000
+        server = self.server
+        server.now = time.monotonic_ns() // 1_000_000
         channels = self.channels
         knocked: list[int] = []
         for fd, event in events:
@@ -249,7 +249,7 @@ class Engine(Edge):
         try:
             channel.feed(data)
         except Exception as error:  # a fault of ours must end this connection only
-            self.node.crashed(channel, error)
+            self.server.crashed(channel, error)
 
     # -- listening -----------------------------------------------------------------------------
 
@@ -286,14 +286,14 @@ class Engine(Edge):
         for edge in list(self.layered.values()):
             if edge.channel.listener == name:
                 edge.channel.close(0x8B, "listener stopped")
-        self.node.perform()
+        self.server.perform()
 
     def _accept(self, port: Port) -> None:
         gate = port.gate
         if gate is None:
             self._accept_most(port, _ACCEPTS, None)
             return
-        room: int = gate.room(self.node.now, _ACCEPTS)
+        room: int = gate.room(self.server.now, _ACCEPTS)
         taken = self._accept_most(port, room, None if gate.open else gate)
         gate.take(taken)
         if taken == room and room < _ACCEPTS:
@@ -301,7 +301,7 @@ class Engine(Edge):
 
     def _accept_most(self, port: Port, most: int, gate: Any) -> int:
         """Accept up to `most` connections that `gate` lets in; returns how many there were."""
-        node = self.node
+        server = self.server
         for count in range(most):
             if self._full(port):
                 self._pause(port, "full")
@@ -318,16 +318,16 @@ class Engine(Edge):
                 continue  # the peer was gone already
             if gate is not None and not gate.allows(address[0]):
                 os.close(fd)
-                node.metrics.connections_refused += 1
-                node.turned_away(port.name, address[0], address[1])
+                server.metrics.connections_refused += 1
+                server.turned_away(port.name, address[0], address[1])
                 continue
             os.set_blocking(fd, False)
             if port.make is not None:
                 self._accept_layered(port, fd, address)
                 continue
             port.connections += 1
-            node.metrics.connections_accepted += 1
-            channel = Channel(node, self, fd, port.name)
+            server.metrics.connections_accepted += 1
+            channel = Channel(server, self, fd, port.name)
             self.channels[fd] = channel
             if isinstance(address, tuple):
                 self.fresh[fd] = (address[0], address[1])
@@ -337,9 +337,9 @@ class Engine(Edge):
                 if channel.state != NEW or channel.rest is not None:
                     continue
             first = port.first_byte_timeout
-            if first and first < node.connect_timeout(port.name):
+            if first and first < server.connect_timeout(port.name):
                 channel.need = -1
-                node.wheel.schedule(channel, node.now + first)
+                server.wheel.schedule(channel, server.now + first)
         return most
 
     def _full(self, port: Port) -> bool:
@@ -350,7 +350,7 @@ class Engine(Edge):
 
     def _pause(self, port: Port, why: str) -> None:
         """Leave further connections to the kernel; `tick` looks whether to go on."""
-        metrics = self.node.metrics
+        metrics = self.server.metrics
         wait = 1
         if why == "full":
             metrics.accepts_paused_full += 1
@@ -359,22 +359,22 @@ class Engine(Edge):
         else:
             metrics.accepts_paused_files += 1
             wait = 1000
-        port.paused_until = self.node.now + wait
+        port.paused_until = self.server.now + wait
         self.epoll.unregister(port.fd)
         if port.why != why:
             port.why = why
-            self.node.accept_paused(port.name, why, port.connections)
+            self.server.accept_paused(port.name, why, port.connections)
 
     def _accept_layered(self, port: Port, fd: int, address: Any) -> None:
         """Give a new connection its layers."""
         stack = port.make(address)
         if stack is None:
             os.close(fd)
-            self.node.metrics.connections_refused += 1
+            self.server.metrics.connections_refused += 1
             return
         assert isinstance(stack, Stack)
         port.connections += 1
-        self.node.metrics.connections_accepted += 1
+        self.server.metrics.connections_accepted += 1
         edge = LayeredEdge(self, port, fd, address, stack)
         self.layered[fd] = edge
         self.epoll.register(fd, _IN)
@@ -389,7 +389,7 @@ class Engine(Edge):
                 if port.why and not self._full(port):
                     # Has been listening for a whole tick since.
                     port.why = ""
-                    self.node.accept_paused(port.name, "", port.connections)
+                    self.server.accept_paused(port.name, "", port.connections)
             elif now >= port.paused_until and not self._full(port):
                 port.paused_until = 0
                 self.epoll.register(port.fd, _IN)
@@ -411,8 +411,8 @@ class Engine(Edge):
             channel.out_bytes = 0
             channel.end(os_reason(error))
             return
-        node = self.node
-        node.metrics.bytes_sent += written
+        server = self.server
+        server.metrics.bytes_sent += written
         channel.out_bytes -= written
         if written < length:
             rest = data[written:] if written else data
@@ -424,10 +424,10 @@ class Engine(Edge):
         if channel.out is not None:
             if not channel.blocked:
                 channel.blocked = True
-                node.slow[channel] = node.now
+                server.slow[channel] = server.now
                 self._watch(channel)
             elif written:
-                node.slow[channel] = node.now
+                server.slow[channel] = server.now
         elif channel.blocked:
             channel.blocked = False
             self._watch(channel)
@@ -452,7 +452,7 @@ class Engine(Edge):
             port = self.by_name.get(channel.listener)
             if port is not None:
                 port.connections -= 1
-        self.node.backlog -= channel.backlogged
+        self.server.backlog -= channel.backlogged
         channel.backlogged = 0
 
     def pause(self, channel: Channel) -> None:
@@ -492,7 +492,7 @@ class Engine(Edge):
                 channel.close(0x8B, "server shutting down")
             else:
                 channel.end("server shutting down")
-        self.node.perform()
+        self.server.perform()
         for name in list(self.by_name):
             self.unlisten(name)
         self.epoll.close()

@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttd.session.channel import CLOSED, Channel
-from mqttd.session.node import Edge, Node
+from mqttd.session.server import Edge, Server
 from mqttd.transports.stream import StreamEdge
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class LayeredEdge(Edge):
     def __init__(self, engine: Engine, port: Port, fd: int, address: Any, stack: Stack) -> None:
         self.engine = engine
         self.port = port
-        self.node: Node = engine.node
+        self.server: Server = engine.server
         self.stack = stack
         #: Bytes as the socket takes them, which it has not taken yet.
         self.rest: bytes = b""
@@ -200,9 +200,9 @@ class LayeredEdge(Edge):
         if isinstance(address, tuple):
             self.host = str(address[0])
             self.number = int(address[1])
-        self.channel = Channel(self.node, self, fd, port.name)
+        self.channel = Channel(self.server, self, fd, port.name)
         if self.shaking and port.handshake_timeout:
-            self.node.wheel.schedule(self.channel, self.node.now + port.handshake_timeout)
+            self.server.wheel.schedule(self.channel, self.server.now + port.handshake_timeout)
 
     def ready(self, event: int) -> None:
         """The engine's poll has found something for this descriptor."""
@@ -226,7 +226,7 @@ class LayeredEdge(Edge):
             try:
                 self.received(data)
             except Exception as error:  # a fault of ours must end this connection only
-                self.node.crashed(channel, error)
+                self.server.crashed(channel, error)
             if self.counted and (self.stack.ended or not self.stack.begun()):
                 self._uncount()
         elif event & _ERR_HUP:
@@ -280,11 +280,11 @@ class LayeredEdge(Edge):
             channel.feed(plain)
         if stack.ended and channel.state != CLOSED:
             if self.shaking and stack.ended != SERVED:
-                self.node.refused(channel, stack.ended)
+                self.server.refused(channel, stack.ended)
             if self.rest:
                 # The rest of a page or of an alert goes out first.
                 self.ending = stack.ended
-                self.node.wheel.schedule(channel, self.node.now + 60_000)
+                self.server.wheel.schedule(channel, self.server.now + 60_000)
             else:
                 channel.end(stack.ended)
 
@@ -292,8 +292,8 @@ class LayeredEdge(Edge):
         self.shaking = False
         channel = self.channel
         if channel.version == 0:
-            node = self.node
-            node.wheel.schedule(channel, node.now + node.connect_timeout(self.port.name))
+            server = self.server
+            server.wheel.schedule(channel, server.now + server.connect_timeout(self.port.name))
 
     def flush(self, channel: Channel) -> None:
         """Write what waits, through the layers, in one call; EPOLLOUT brings the rest."""
@@ -316,11 +316,11 @@ class LayeredEdge(Edge):
             self.rest = b""
             channel.end(os_reason(error))
             return
-        self.node.metrics.bytes_sent += written
+        self.server.metrics.bytes_sent += written
         channel.out_bytes -= written
         self.rest = data[written:] if written < length else b""
         if written and channel.blocked:
-            self.node.slow[channel] = self.node.now
+            self.server.slow[channel] = self.server.now
         self._settle(channel)
 
     def _encode(self, channel: Channel) -> None:
@@ -336,12 +336,12 @@ class LayeredEdge(Edge):
 
     def _settle(self, channel: Channel) -> None:
         """After a write: what to wait for, and who is to hear of the room there is."""
-        node = self.node
+        server = self.server
         waiting = channel.out is not None or len(self.rest) > 0
         if waiting != channel.blocked:
             channel.blocked = waiting
             if waiting:
-                node.slow[channel] = node.now
+                server.slow[channel] = server.now
             self._watch(channel)
         channel.account()
         if self.ending and not waiting:
@@ -374,7 +374,7 @@ class LayeredEdge(Edge):
                 self.port.waiting.pop(fd, None)
             if self.counted:
                 self._uncount()
-        self.node.backlog -= channel.backlogged
+        self.server.backlog -= channel.backlogged
         channel.backlogged = 0
 
     def pause(self, channel: Channel) -> None:
@@ -402,8 +402,8 @@ class LayeredEdge(Edge):
 class LayeredStream(StreamEdge):
     """A Twisted transport with layers above it."""
 
-    def __init__(self, node: Node, transport: Any, host: str, port: int, stack: Stack) -> None:
-        self.node = node
+    def __init__(self, server: Server, transport: Any, host: str, port: int, stack: Stack) -> None:
+        self.server = server
         self.transport = transport
         self.host = host
         self.port = port
@@ -426,7 +426,7 @@ class LayeredStream(StreamEdge):
             channel.feed(plain)
         if stack.ended and channel.state != CLOSED:
             if stack.shaking() and stack.ended != SERVED:
-                self.node.refused(channel, stack.ended)
+                self.server.refused(channel, stack.ended)
             channel.end(stack.ended)
 
     def flush(self, channel: Channel) -> None:
@@ -438,7 +438,7 @@ class LayeredStream(StreamEdge):
         channel.out = None
         channel.out_bytes = 0
         data = self.stack.sent(data)
-        self.node.metrics.bytes_sent += len(data)
+        self.server.metrics.bytes_sent += len(data)
         self.transport.write(data)
         if not channel.blocked:
             self._room(channel)

@@ -1,6 +1,6 @@
 """MQTT as an ordinary Twisted protocol and factory, for any endpoint.
 
-`MqttProtocol` feeds a channel and lets the node perform the effects once per reactor turn. It is
+`MqttProtocol` feeds a channel and lets the server perform the effects once per reactor turn. It is
 the portable door: TLS, WebSocket, Unix sockets, `iosim` tests, platforms without epoll. What lies
 between a transport and MQTT is a `Stack` of layers, as on the engine, or Twisted's own TLS.
 """

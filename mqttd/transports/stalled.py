@@ -1,6 +1,6 @@
 """Ends connections whose peer reads nothing: output that waits is memory somebody else needs.
 
-    write takes less than all --> node.slow[channel] = now --> swept once a second
+    write takes less than all --> server.slow[channel] = now --> swept once a second
                                         ^                          |  older than send_timeout?
                                         '-- every write that ------'  no, if the kernel's queue
                                             takes something           has become shorter meanwhile

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqttd.session.channel import Channel
-from mqttd.session.node import Edge, Node
+from mqttd.session.server import Edge, Server
 
 __all__ = ["StreamEdge"]
 
@@ -18,8 +18,8 @@ __all__ = ["StreamEdge"]
 class StreamEdge(Edge):
     """Writes of one channel go to `transport.write`; it is an IPushProducer for the way back."""
 
-    def __init__(self, node: Node, transport: Any, host: str, port: int) -> None:
-        self.node = node
+    def __init__(self, server: Server, transport: Any, host: str, port: int) -> None:
+        self.server = server
         self.transport: Any = transport
         self.host = host
         self.port = port
@@ -35,22 +35,22 @@ class StreamEdge(Edge):
         data = out[0] if len(out) == 1 else b"".join(out)
         channel.out = None
         channel.out_bytes = 0
-        self.node.metrics.bytes_sent += len(data)
+        self.server.metrics.bytes_sent += len(data)
         self.transport.write(data)
         if not channel.blocked:
             self._room(channel)
 
     def _room(self, channel: Channel) -> None:
         if channel.backlogged:
-            self.node.backlog -= channel.backlogged
+            self.server.backlog -= channel.backlogged
             channel.backlogged = 0
         if channel.thirsty:
             channel.thirsty = False
-            self.node.thirsty.append(channel)
+            self.server.thirsty.append(channel)
 
     def shut(self, channel: Channel) -> None:
         """Close after what was written."""
-        self.node.backlog -= channel.backlogged
+        self.server.backlog -= channel.backlogged
         channel.backlogged = 0
         self.transport.loseConnection()
 
@@ -82,7 +82,7 @@ class StreamEdge(Edge):
         """The peer takes no more for now."""
         if self.channel is not None:
             self.channel.blocked = True
-            self.node.slow[self.channel] = self.node.now
+            self.server.slow[self.channel] = self.server.now
 
     def resumeProducing(self) -> None:
         """The peer takes more."""
@@ -93,7 +93,7 @@ class StreamEdge(Edge):
                 self.flush(channel)
             else:
                 self._room(channel)
-            self.node.perform()
+            self.server.perform()
 
     def stopProducing(self) -> None:
         """The connection is gone; `connectionLost` tells the channel."""

@@ -9,14 +9,14 @@ import pytest
 
 from mqttd.broker.shared import MAX_TURNS, STRATEGIES, Group
 from mqttd.session.channel import Channel
-from mqttd.session.node import Edge, Node
+from mqttd.session.server import Edge, Server
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 
 
 def sessions(count: int) -> list[Session]:
     """Sessions that are online."""
-    node = Node(Settings(), 0)
+    node = Server(Settings(), 0)
     members = [Session(node, f"member{number}", None) for number in range(count)]
     for member in members:
         member.channel = Channel(node, Edge(), -1, "test")

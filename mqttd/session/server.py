@@ -1,9 +1,9 @@
-"""What a channel asks of the node it lives on, and of the transport that carries it.
+"""What a channel asks of the server it lives on, and of the transport that carries it.
 
 The session layer imports nothing above itself: it states here, as two abstract classes, what it
-needs from above. `broker.Broker` is the node; the epoll engine and the Twisted protocol are edges.
+needs from above. `broker.Broker` is the server; the epoll engine and the Twisted protocol are edges.
 
-    transport (Edge)  <->  Channel  <->  Session  <->  Node (Broker)
+    transport (Edge)  <->  Channel  <->  Session  <->  Server (Broker)
 
 `dirty` and `closing` are the effects of a turn: channels with output to flush and channels to
 close, performed by `perform` at the end of the turn. Nothing is written inside `feed`.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mqttd.session.channel import Channel
     from mqttd.session.session import Session
 
-__all__ = ["Edge", "Node"]
+__all__ = ["Edge", "Server"]
 
 
 class Edge:
@@ -59,7 +59,7 @@ class Edge:
         return None
 
 
-class Node:
+class Server:
     """The broker as its channels and sessions see it.
 
     `now` is monotonic milliseconds, set by the edges once per turn; `epoch` versions every cached
