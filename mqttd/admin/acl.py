@@ -33,6 +33,7 @@ from twisted.web.resource import IResource
 
 from mqttd.admin.api import ApiError, answer, answer_faults, argument_of, body_of
 from mqttd.broker.broker import Broker
+from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import split_shared, validate_topic_filter, validate_topic_name
 from mqttd.session.route import QOS_MASK
@@ -71,6 +72,11 @@ class AclApi:
         self.in_thread = in_thread
         self.log = Logger(namespace="mqttd")
 
+    @property
+    def access(self) -> ManagedAccess:
+        """Access control as the broker has it."""
+        return cast(ManagedAccess, self.broker.access)
+
     def resource(self) -> IResource:
         """What the API serves for all paths that begin with ``/api/v1/acl/``."""
         return cast(IResource, self.app.resource())
@@ -87,9 +93,9 @@ class AclApi:
         """One decision, with why each earlier rule did not match."""
         action, topic = _asked(request)
         client = self._client(request)
-        questions = self.broker.access.questions_of(client.listener)
+        questions = self.access.questions_of(client.listener)
         told: Json = questions.explain(client, action, topic)
-        told["hooks"] = len(self.broker.hooks.lookup("client.authorize"))
+        told["hooks"] = len(cast(ManagedHooks, self.broker.hooks).lookup("client.authorize"))
         return answer(request, told)
 
     @app.route("/who", methods=["GET"])
@@ -161,11 +167,11 @@ class AclApi:
             self.log.info("access rules read again")
             return answer(request, {"reloaded": True})
 
-        return self.in_thread(self.broker.access.prepare_acl).addCallback(read)
+        return self.in_thread(self.access.prepare_acl).addCallback(read)
 
     def _reload(self) -> None:
         try:
-            self.broker.access.reload_acl()
+            self.access.reload_acl()
         except Exception as error:
             raise ApiError(422, "reload_failed", f"the old rules stay in force: {error}") from error
         finally:
@@ -177,7 +183,7 @@ class AclApi:
     # -- clients
 
     def _questions(self, request: IRequest) -> Any:
-        return self.broker.access.questions_of(argument_of(request, b"listener") or "")
+        return self.access.questions_of(argument_of(request, b"listener") or "")
 
     def _sessions(self, questions: Any) -> Iterator[Session]:
         """The sessions that these rules are about; they may come and go meanwhile."""
@@ -185,7 +191,7 @@ class AclApi:
             session = self.broker.sessions.get(client_id)
             if session is not None:
                 listener = self.broker.client_of(session).listener
-                if self.broker.access.questions_of(listener) is questions:
+                if self.access.questions_of(listener) is questions:
                     yield session
 
     def _held(self, session: Session) -> tuple[ClientInfo, list[tuple[str, int]], list[str]]:

@@ -47,6 +47,7 @@ from mqttd import __version__, compiled
 from mqttd.broker.bans import BanError
 from mqttd.broker.broker import Broker
 from mqttd.broker.hooks import POINTS
+from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
@@ -150,6 +151,11 @@ class Api:
         self.who = who
         self.log = Logger(namespace="mqttd")
 
+    @property
+    def access(self) -> ManagedAccess:
+        """Access control as the broker has it."""
+        return cast(ManagedAccess, self.broker.access)
+
     def resource(self) -> IResource:
         """What a `twisted.web.server.Site` serves."""
         return cast(IResource, self.app.resource())
@@ -179,7 +185,7 @@ class Api:
     def metrics(self, request: IRequest) -> bytes:
         """Counters since the start, and gauges."""
         counters: dict[str, float] = {**self.broker.metrics.snapshot()}
-        counters.update(self.broker.access.counters())
+        counters.update(self.access.counters())
         gauges: dict[str, float] = {**self.broker.stats()}
         for name, value in self.more().items():
             (counters if name.endswith("_total") else gauges)[name] = value
@@ -188,12 +194,12 @@ class Api:
     @app.route("/api/v1/auth", methods=["GET"])
     def auth(self, request: IRequest) -> bytes:
         """The modules that authenticate and authorize, in the order they are asked."""
-        return answer(request, {"modules": self.broker.access.describe()})
+        return answer(request, {"modules": self.access.describe()})
 
     @app.route("/api/v1/hooks", methods=["GET"])
     def hooks(self, request: IRequest) -> bytes:
         """Every hook point with its callbacks in the order they run."""
-        hooks = self.broker.hooks
+        hooks = cast(ManagedHooks, self.broker.hooks)
         points = [
             {
                 "point": name,
@@ -341,7 +347,7 @@ class Api:
     def reload_auth(self, request: IRequest) -> bytes:
         """Read users and keys again; with a mistake in a file its old content stays."""
         try:
-            self.broker.access.reload_auth()
+            self.access.reload_auth()
         except Exception as error:
             raise ApiError(422, "reload_failed", f"what there was stays: {error}") from error
         self.log.info("users and keys read again")

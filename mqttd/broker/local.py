@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.broker.broker import Broker
+from mqttd.broker.publishing import Publishing
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
@@ -64,7 +64,7 @@ class LocalSession(Session):
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Publishing,
         name: str,
         receive: Callable[[Message], object],
         max_length: int,
@@ -183,7 +183,7 @@ class LocalSession(Session):
 
 
 def subscribe(
-    broker: Broker,
+    broker: Publishing,
     name: str,
     topic_filter: str,
     receive: Callable[[Message], object],
@@ -212,7 +212,7 @@ def subscribe(
 
 
 def publish(
-    broker: Broker,
+    broker: Publishing,
     topic: str,
     payload: bytes,
     qos: int = 0,
@@ -257,7 +257,7 @@ def publish(
     )
 
 
-def republish(broker: Broker, message: Message) -> int:
+def republish(broker: Publishing, message: Message) -> int:
     """Route a message that is there already, with its id and expiry; returns as `publish`.
 
     One that has expired meanwhile is dropped.
@@ -265,7 +265,7 @@ def republish(broker: Broker, message: Message) -> int:
     if message.expires_at and message.expires_at <= broker.now:
         broker.metrics.dropped_expired += 1
         if broker.tap_dropped:
-            broker._message_dropped(message, "expired")
+            broker.message_dropped(message, "expired")
         return 0
     # Whoever made the list non-empty performs it at the end of the turn.
     quiet = not broker.dirty

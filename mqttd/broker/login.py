@@ -15,20 +15,21 @@ MQTT 5.0: 4.12 (enhanced authentication), 4.12.1 (re-authentication), 3.15 (AUTH
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from mqttd.broker.publishing import Publishing
+from mqttd.broker.revision import Revision
+from mqttd.broker.seams import Exchange
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
-from mqttd.codec.packets import Auth, Connect
+from mqttd.codec.packets import Auth
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import ProtocolViolation
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel import OPEN, WAITING, Channel
 from mqttd.session.wheel import Timer
 from mqttd.types import AuthContinue, AuthResult, ClientInfo
-
-if TYPE_CHECKING:
-    from mqttd.broker.broker import Broker
 
 __all__ = ["Login", "module_of"]
 
@@ -39,9 +40,12 @@ class Login(Timer):
     `method` is the Authentication Method of CONNECT, "" for a password.
     """
 
-    def __init__(self, broker: Broker, channel: Channel, method: str) -> None:
+    def __init__(
+        self, broker: Publishing, revision: Revision, channel: Channel, method: str
+    ) -> None:
         super().__init__()
         self.broker = broker
+        self.revision = revision
         self.channel = channel
         self.method = method
         #: The module that said yes.
@@ -50,21 +54,31 @@ class Login(Timer):
         self.expires_at: float = 0.0
         #: The last Authentication Data for the client.
         self.data: bytes | None = None
-        self.connect: Connect | None = None
+        #: Told the result of the authentication that CONNECT asked for.
+        self.decided: Callable[[AuthResult], None] | None = None
         self.client: ClientInfo | None = None
-        #: An `Exchange` of the access layer while an authentication is under way.
-        self.exchange: Any = None
+        #: The authentication under way.
+        self.exchange: Exchange | None = None
         #: The back end has been asked and has not answered.
         self.pending: bool = False
 
     # -- enhanced authentication ---------------------------------------------------------------
 
-    def begin(self, connect: Connect, client: ClientInfo, exchange: Any) -> None:
-        """The client named a method in CONNECT: take the first step."""
-        self.connect = connect
+    def begin(
+        self,
+        properties: Properties | None,
+        client: ClientInfo,
+        exchange: Exchange,
+        decided: Callable[[AuthResult], None],
+    ) -> None:
+        """The client named a method in CONNECT: take the first step, with its `properties`.
+
+        `decided` is called with the result at the end.
+        """
         self.client = client
         self.exchange = exchange
-        self._step(_data(connect.properties))
+        self.decided = decided
+        self._step(exchange, _data(properties))
 
     def auth(self, packet: Auth) -> None:
         """An AUTH packet came; raises ProtocolViolation where there may be none."""
@@ -88,16 +102,19 @@ class Login(Timer):
                 attributes=None if shown is None else shown.attributes,
                 acl=None,
             )
-            self.exchange = self.broker.access.begin(self.client, self.method)
-            if self.exchange is None:  # its module is gone
+            exchange = self.broker.access.begin(self.client, self.method)
+            if exchange is None:  # its module is gone
                 self._failed(reasons.BAD_AUTHENTICATION_METHOD, "no module serves this method")
                 return
-        elif code != reasons.CONTINUE_AUTHENTICATION or self.exchange is None:
-            raise ProtocolViolation(f"AUTH with reason code 0x{code:02x} out of place")
-        self._step(_data(properties))
+            self.exchange = exchange
+        else:
+            exchange = self.exchange
+            if code != reasons.CONTINUE_AUTHENTICATION or exchange is None:
+                raise ProtocolViolation(f"AUTH with reason code 0x{code:02x} out of place")
+        self._step(exchange, _data(properties))
 
-    def _step(self, data: bytes) -> None:
-        answer: Any = self.exchange.step(data)
+    def _step(self, exchange: Exchange, data: bytes) -> None:
+        answer = exchange.step(data)
         if isinstance(answer, (AuthResult, AuthContinue)):
             self._answered(answer)
             return
@@ -126,13 +143,12 @@ class Login(Timer):
         assert isinstance(answer, AuthResult)
         self.exchange = None
         if channel.state == WAITING:
-            connect = self.connect
-            client = self.client
-            self.connect = None
+            decided = self.decided
+            self.decided = None
             self.client = None
-            assert connect is not None and client is not None
+            assert decided is not None
             self.data = answer.data
-            self.broker.authenticated(channel, connect, client, answer)
+            decided(answer)
             self.data = None
         elif answer.ok:
             self._again(answer)
@@ -153,7 +169,7 @@ class Login(Timer):
         broker.metrics.reauthentications += 1
         broker.remember(session, client)
         channel.grants = None
-        broker.revision.revise(session, client)
+        self.revision.revise(session, client)
         self.module = result.module
         self.expire(result.expires_at)
         self._send(reasons.SUCCESS, result.data)
@@ -199,7 +215,7 @@ class Login(Timer):
         self.broker.wheel.cancel(self)
         self.exchange = None
         self.client = None
-        self.connect = None
+        self.decided = None
         self.pending = False
 
 

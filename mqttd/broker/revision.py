@@ -19,20 +19,18 @@ change during a revision starts it anew.  MQTT 5.0, 4.13 (0x87 Not authorized).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from mqttd.broker.publishing import Publishing
 from mqttd.broker.pubsub import RetainedReplay
 from mqttd.broker.trie import Trie
 from mqttd.codec import reasons
 from mqttd.codec.topic import split_shared
-from mqttd.session.message import RELEASED, Delivery, Message
+from mqttd.session.message import RELEASED, Delivery
 from mqttd.session.mqueue import MQueue
 from mqttd.session.route import QOS_MASK
 from mqttd.session.session import Session
 from mqttd.types import Action, ClientInfo
-
-if TYPE_CHECKING:
-    from mqttd.broker.broker import Broker
 
 __all__ = ["SLICE", "Revision"]
 
@@ -40,13 +38,12 @@ __all__ = ["SLICE", "Revision"]
 SLICE: Final = 50
 
 _SUBSCRIBE: Final = "subscribe"
-_PUBLISH: Final = "publish"
 
 
 class Revision:
     """Looks at the rights of a broker's sessions again."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Publishing) -> None:
         self.broker = broker
         #: revisions that have come to their end
         self.done: int = 0
@@ -204,33 +201,6 @@ class Revision:
                 self.broker.pubsub.redispatch(delivery)
         if withdrawn and session.channel is not None:
             session.drain()
-
-    # -- publishers ----------------------------------------------------------------------------
-
-    def stamp(self, message: Message) -> None:
-        """Note at a message that will be retained where its publisher's right comes from.
-
-        The address, unless the right came with the authentication: that is not looked at again.
-        """
-        session = self.broker.sessions.get(message.client_id)
-        if session is None or session.username != message.username:
-            return
-        client = self.broker.client_of(session)
-        if not (client.superuser or client.acl or client.attributes or client.cert_common_name):
-            message.peerhost = client.peerhost
-            message.checked = self.broker.epoch
-
-    def may_still_publish(self, message: Message) -> bool:
-        """Whether the publisher of a retained message would be allowed to publish it now."""
-        broker = self.broker
-        if not message.peerhost or message.checked == broker.epoch:
-            return True
-        client = ClientInfo(message.client_id, message.username, message.peerhost, 0, "", 5)
-        if broker.authorize(client, Action(_PUBLISH, message.qos, True), message.topic):
-            message.checked = broker.epoch
-            return True
-        broker.metrics.dropped_revoked += 1
-        return False
 
 
 class _Filters:

@@ -1,0 +1,439 @@
+"""CONNECT, from its first check to its acceptance: a table of stages.
+
+    CONNECT --> Attempt --> stage --> stage --> ... --> accepted
+                              |         | waits: an answer comes in a later turn, and it goes on
+                              |         '--> the client has gone meanwhile: nothing happens
+                              '--> refused: CONNACK with the reason, one line in the log
+
+`STAGES` is the table that runs, and the one that docs/design/broker.md shows. A stage is a method
+of `Connecting`; it says whether the attempt goes on now. Where it asks somebody who may take his
+time (hooks, access control), the attempt itself is what the answer is given to.
+
+MQTT 5.0: 3.1.4 (CONNECT actions), 3.2 (CONNACK), 4.12 (enhanced authentication).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqttd.broker.connack import Connacks
+from mqttd.broker.login import Login
+from mqttd.broker.publishing import Publishing
+from mqttd.broker.registry import Registry
+from mqttd.broker.revision import Revision
+from mqttd.broker.seams import Gate
+from mqttd.broker.wills import Wills, will_fault
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packets import Auth, Connect
+from mqttd.codec.reasons import MqttError
+from mqttd.session.channel import OPEN, WAITING, Channel
+from mqttd.session.limits import Limits
+from mqttd.session.mount import Mount, mountpoint
+from mqttd.session.settings import Settings
+from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, AuthResult, ClientInfo
+
+__all__ = ["STAGES", "Attempt", "Connecting"]
+
+#: Method of `Connecting`, what it asks, the reason code of its refusal, whether it may wait.
+STAGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
+    ("load", "is the event loop in time?", "0x89 Server busy", False),
+    ("version", "does the listener take this version?", "0x84 Unsupported version", False),
+    ("names", "client id, user name and will as they must be?", "0x85, 0x90, 0x9A, 0x9B", False),
+    ("address", "may this address connect here?", "0x87 Not authorized", False),
+    ("ban", "is nobody of that name banned?", "0x8A Banned", False),
+    ("connect_hooks", "what does client.connect say?", "as the hook says", True),
+    ("authenticate_hooks", "what does client.authenticate say?", "as the hook says", True),
+    ("access", "is it who it says? the chain, or AUTH", "as the module says", True),
+    ("proved", "not banned or expired by what it proved?", "0x8A, 0x87", False),
+    ("mounted", "its names below the listener's mountpoint", "0x87, as the name's fault", False),
+    ("will", "may it publish its will?", "0x87 Not authorized", False),
+    ("owner", "is the session of this client id its own?", "0x87 Not authorized", False),
+    ("accepted", "session, CONNACK, what waited for it", "", False),
+)
+
+_CONNACK: Final = 2
+
+
+class Attempt:
+    """One CONNECT on its way through the stages, and the callback of what it waits for."""
+
+    #: Who the client is, once its names are known.
+    client: ClientInfo
+
+    def __init__(self, connecting: Connecting, channel: Channel, connect: Connect) -> None:
+        self.connecting = connecting
+        self.channel = channel
+        self.connect = connect
+        #: The stage that comes next.
+        self.at: int = 0
+        #: What hooks or access control have said.
+        self.result: AuthResult | None = None
+        #: What takes the answer that is waited for.
+        self.take: Callable[[Attempt, Any], bool] | None = None
+
+    def __call__(self, answer: Any) -> None:
+        """What was waited for came in a later turn."""
+        channel = self.channel
+        if channel.state != WAITING:
+            return
+        self.go_on(answer)
+        if channel.state == OPEN:
+            channel.resume_input()
+        self.connecting.broker.perform()
+
+    def go_on(self, answer: Any) -> None:
+        """What was waited for is there."""
+        take = self.take
+        assert take is not None
+        self.take = None
+        if take(self, answer):
+            self.connecting.advance(self)
+
+
+class Connecting:
+    """Takes the CONNECTs of one broker through the stages.
+
+    What differs from listener to listener is looked up here, by the listener's name, and nowhere
+    else in the broker.
+    """
+
+    def __init__(
+        self, broker: Publishing, registry: Registry, wills: Wills, revision: Revision
+    ) -> None:
+        self.broker = broker
+        self.registry = registry
+        self.wills = wills
+        self.revision = revision
+        self.connacks = Connacks(broker)
+        #: The event loop is late: new clients are refused.
+        self.overloaded: bool = False
+        #: Listener -> the MQTT versions it takes, where those are not all.
+        self.versions: dict[str, frozenset[int]] = {}
+        #: Listener -> template of the mountpoint, where it has one.
+        self.mounts: dict[str, str] = {}
+        #: Listener -> rates and sizes of its connections, where they are limited.
+        self.limits: dict[str, Limits] = {}
+        #: Listener -> address rules, where only a PROXY header tells the address.
+        self.gates: dict[str, Gate] = {}
+        self.stages: list[Callable[[Attempt], bool]] = [
+            getattr(self, name) for name, _, _, _ in STAGES
+        ]
+
+    def open(self, channel: Channel, connect: Connect) -> None:
+        """A CONNECT came."""
+        self.registry.channels += 1
+        self.advance(Attempt(self, channel, connect))
+
+    def advance(self, attempt: Attempt) -> None:
+        """Go through the stages that are left, as far as they let it."""
+        stages = self.stages
+        while attempt.at < len(stages):
+            stage = stages[attempt.at]
+            attempt.at += 1
+            if not stage(attempt):
+                return
+
+    def auth(self, channel: Channel, packet: Auth) -> None:
+        """Serve an AUTH packet: a step of an authentication, or a new one (4.12.1)."""
+        login = channel.auth
+        if not isinstance(login, Login) or not login.method:
+            raise reasons.ProtocolViolation("AUTH without an authentication method")
+        login.auth(packet)
+
+    def refuse(self, attempt: Attempt, code: int, detail: str) -> bool:
+        """Answer with this reason code and close; False, as a stage says it."""
+        channel = attempt.channel
+        connect = attempt.connect
+        self.broker.connect_refused(channel, connect, code, detail)
+        if channel.state == WAITING:
+            properties = self.connacks.refusing(channel, connect, code)
+            channel.refuse(code, detail, properties)
+        return False
+
+    # -- stages: what the client says ----------------------------------------------------------
+
+    def load(self, attempt: Attempt) -> bool:
+        """The event loop has time for further clients."""
+        if not self.overloaded:
+            return True
+        self.broker.metrics.refused_overload += 1
+        return self.refuse(attempt, reasons.SERVER_BUSY, "the event loop is overloaded")
+
+    def version(self, attempt: Attempt) -> bool:
+        """The listener takes this version of MQTT."""
+        versions = self.versions.get(attempt.channel.listener)
+        if versions is None or attempt.connect.version in versions:
+            return True
+        code = reasons.UNSUPPORTED_PROTOCOL_VERSION
+        return self.refuse(attempt, code, "this listener does not take this MQTT version")
+
+    def names(self, attempt: Attempt) -> bool:
+        """Client id and user name, as CONNECT or a certificate says; the will's topic."""
+        channel = attempt.channel
+        connect = attempt.connect
+        shown: Any = channel.edge.identity(channel)
+        if shown is not None:
+            if shown.username is not None:
+                connect.username = shown.username
+            if shown.client_id is not None:
+                connect.client_id = shown.client_id
+        fault = connect_fault(connect, self.broker.settings)
+        if fault is not None:
+            return self.refuse(attempt, fault.reason_code, fault.detail)
+        if not connect.client_id:
+            connect.client_id = f"mqttd-{self.broker.next_message_id():x}"
+            channel.assigned = True
+        host, port = channel.edge.peer(channel)
+        client = ClientInfo(
+            connect.client_id,
+            connect.username,
+            host,
+            port,
+            channel.listener,
+            connect.version,
+            connect.clean_start,
+            connect.keep_alive,
+        )
+        if shown is not None:
+            client.cert_common_name = shown.common_name
+            client.cert_subject = shown.subject
+            client.cert_sans = shown.sans
+            client.attributes = shown.attributes
+        attempt.client = client
+        return True
+
+    def address(self, attempt: Attempt) -> bool:
+        """The address rules of a listener behind a proxy."""
+        gate = self.gates.get(attempt.channel.listener)
+        if gate is None or gate.allows(attempt.client.peerhost):
+            return True
+        self.broker.metrics.refused_address += 1
+        return self.refuse(attempt, reasons.NOT_AUTHORIZED, "this address may not connect here")
+
+    def ban(self, attempt: Attempt) -> bool:
+        """Neither client id nor user name nor address is banned."""
+        client = attempt.client
+        ban = self.broker.bans.match(client.client_id, client.username, client.peerhost)
+        if ban is None:
+            return True
+        detail = f"banned: {ban.kind} {ban.value}"
+        if ban.reason:
+            detail = f"{detail}: {ban.reason}"
+        self.broker.metrics.refused_banned += 1
+        return self.refuse(attempt, reasons.BANNED, detail)
+
+    # -- stages: what others say of it ---------------------------------------------------------
+
+    def connect_hooks(self, attempt: Attempt) -> bool:
+        """Hook client.connect: other properties, or a refusal."""
+        broker = self.broker
+        if "client.connect" not in broker.points:
+            return True
+        asked = broker.hooks.ask_hooks(
+            "client.connect", (attempt.client,), attempt.connect.properties
+        )
+        return self._wait(attempt, self._connect_hooks_said, asked)
+
+    def _connect_hooks_said(self, attempt: Attempt, said: Any) -> bool:
+        answer = said[1]
+        if isinstance(answer, AuthError):
+            return self._refused_by_hook(attempt, answer)
+        if answer is None or isinstance(answer, dict):
+            attempt.connect.properties = answer
+        else:
+            self.broker.hooks.unusable("client.connect", answer)
+        return True
+
+    def authenticate_hooks(self, attempt: Attempt) -> bool:
+        """Hook client.authenticate: yes, no, or ask the chain."""
+        broker = self.broker
+        if "client.authenticate" not in broker.points:
+            return True
+        args = (attempt.client, attempt.connect.password)
+        asked = broker.hooks.ask_hooks("client.authenticate", args, AUTH_IGNORE)
+        return self._wait(attempt, self._authenticate_hooks_said, asked)
+
+    def _authenticate_hooks_said(self, attempt: Attempt, said: Any) -> bool:
+        answer = said[1]
+        if isinstance(answer, AuthError):
+            return self._refused_by_hook(attempt, answer)
+        if isinstance(answer, AuthOk):
+            if _method(attempt.connect) is None:  # else the client expects its method's answer
+                client = attempt.client
+                client.superuser = answer.superuser
+                client.attributes = answer.attributes
+                attempt.result = AuthResult(True, 0, "", answer.superuser, answer.attributes)
+        elif answer is not AUTH_IGNORE:
+            self.broker.hooks.unusable("client.authenticate", answer)
+        return True
+
+    def _refused_by_hook(self, attempt: Attempt, answer: AuthError) -> bool:
+        code = answer.reason_code
+        if code not in reasons.CODES_OF[_CONNACK] or code < 0x80:
+            code = reasons.NOT_AUTHORIZED
+        return self.refuse(attempt, code, answer.reason)
+
+    def access(self, attempt: Attempt) -> bool:
+        """Access control, unless hooks have said yes."""
+        connect = attempt.connect
+        password = connect.password
+        connect.password = None
+        if attempt.result is not None:
+            return True
+        method = _method(connect)
+        if method is not None:
+            return self._begin(attempt, method)
+        asked = self.broker.access.authenticate(attempt.client, password)
+        return self._wait(attempt, self._access_said, asked)
+
+    def _access_said(self, attempt: Attempt, result: Any) -> bool:
+        attempt.result = result
+        return True
+
+    def _begin(self, attempt: Attempt, method: str) -> bool:
+        """Start the enhanced authentication that CONNECT asks for (4.12)."""
+        client = attempt.client
+        exchange = self.broker.access.begin(client, method)
+        if exchange is None:
+            return self.refuse(
+                attempt,
+                reasons.BAD_AUTHENTICATION_METHOD,
+                f"authentication method {method[:64]!r} is not offered",
+            )
+        channel = attempt.channel
+        login = Login(self.broker, self.revision, channel, method)
+        channel.auth = login
+        attempt.take = self._access_said
+        login.begin(attempt.connect.properties, client, exchange, attempt.go_on)
+        return False
+
+    def _wait(self, attempt: Attempt, take: Callable[[Attempt, Any], bool], asked: Any) -> bool:
+        """Give `take` what was asked for, at once or when it comes."""
+        if isinstance(asked, (tuple, AuthResult)):
+            return take(attempt, asked)
+        attempt.take = take
+        asked.addCallback(attempt)
+        return False
+
+    # -- stages: what follows from it ----------------------------------------------------------
+
+    def proved(self, attempt: Attempt) -> bool:
+        """It is who it says; and what it proved is not banned, and not over."""
+        result = attempt.result
+        assert result is not None
+        if not result.ok:
+            return self.refuse(attempt, result.reason_code, result.reason)
+        if attempt.client.username != attempt.connect.username and not self.ban(attempt):
+            return False  # the module has proved another user name than the client gave
+        expires_at = result.expires_at
+        if expires_at is not None and expires_at * 1_000_000 <= self.broker.clock():
+            return self.refuse(attempt, reasons.NOT_AUTHORIZED, "what was shown has expired")
+        return True
+
+    def mounted(self, attempt: Attempt) -> bool:
+        """Put the client's names below the mountpoint of its listener, if that has one."""
+        template = self.mounts.get(attempt.channel.listener)
+        if template is None:
+            return True
+        client = attempt.client
+        try:
+            prefix = mountpoint(template, client.client_id, client.username)
+            mount = Mount(prefix)
+            will = attempt.connect.will
+            if will is not None:
+                will.topic = mount.enter(will.topic)
+                mount.enter_properties(will.properties)
+        except ValueError as error:
+            return self.refuse(attempt, reasons.NOT_AUTHORIZED, str(error))
+        except MqttError as error:
+            return self.refuse(attempt, error.reason_code, error.detail)
+        client.mountpoint = prefix
+        attempt.channel.mount = mount
+        return True
+
+    def will(self, attempt: Attempt) -> bool:
+        """The client may publish its will."""
+        will = attempt.connect.will
+        if will is None or self.wills.allowed(attempt.client, will):
+            return True
+        return self.refuse(
+            attempt, reasons.NOT_AUTHORIZED, "no right to the will topic " + will.topic
+        )
+
+    def owner(self, attempt: Attempt) -> bool:
+        """The session of this client id is nobody else's."""
+        client = attempt.client
+        session = self.registry.sessions.get(client.client_id)
+        if session is None or session.username == client.username:
+            return True
+        return self.refuse(
+            attempt,
+            reasons.NOT_AUTHORIZED,
+            "the session of this client id belongs to another user",
+        )
+
+    def accepted(self, attempt: Attempt) -> bool:
+        """The session goes on or begins, CONNACK goes out, and what waited for the client."""
+        broker = self.broker
+        channel = attempt.channel
+        connect = attempt.connect
+        client = attempt.client
+        result = attempt.result
+        assert result is not None
+        login = channel.auth
+        if isinstance(login, Login):
+            login.module = result.module
+        elif result.expires_at is not None:
+            login = Login(broker, self.revision, channel, "")
+            login.module = result.module
+            channel.auth = login
+        else:
+            channel.auth = result
+        session = self.registry.find(client, connect)
+        present = session is not None
+        if session is None:
+            session = self.registry.create(client)
+        else:
+            broker.metrics.sessions_resumed += 1
+        before = session.client
+        self.registry.set_expiry(session, connect)
+        self.wills.keep(session, connect.will, client)
+        broker.remember(session, client)
+        if present:
+            known = before if isinstance(before, ClientInfo) else None
+            self.revision.resumed(session, known, client)
+        limits = self.limits.get(channel.listener)
+        if limits is not None:
+            limits.apply(channel)
+        properties = self.connacks.accepting(channel, connect, client, limits)
+        channel.accept(session, present, properties)
+        broker.tell("session.resumed" if present else "session.created", session)
+        if "client.connected" in broker.points:
+            broker.hooks.run_hooks("client.connected", (client,))
+        if isinstance(login, Login) and result.expires_at is not None:
+            login.expire(result.expires_at)
+        return True
+
+
+def connect_fault(connect: Connect, settings: Settings) -> MqttError | None:
+    """What is wrong with the client id or the will of a CONNECT, if anything."""
+    if not connect.client_id:
+        if connect.version < 5 and not connect.clean_start:
+            return reasons.ClientIdentifierNotValid("empty client id with clean session 0")
+        if connect.version == 3:
+            return reasons.ClientIdentifierNotValid("empty client id in MQTT 3.1")
+    elif len(connect.client_id.encode()) > settings.max_client_id_length:
+        return reasons.ClientIdentifierNotValid(
+            f"client id longer than {settings.max_client_id_length} bytes"
+        )
+    return None if connect.will is None else will_fault(connect.will, settings)
+
+
+def _method(connect: Connect) -> str | None:
+    """The Authentication Method that CONNECT names."""
+    if connect.properties is None:
+        return None
+    method = connect.properties.get(prop.AUTHENTICATION_METHOD)
+    return method if isinstance(method, str) else None

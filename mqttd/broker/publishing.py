@@ -1,0 +1,225 @@
+"""A message on its way in: hooks around it, retained store and dispatch, its acknowledgement.
+
+    grant      a channel's right to publish to a topic, with its route: kept by the channel
+
+    publish --> message.publish --> stamp --> retainer --> route --> sessions
+                   | stopped, refused, unusable
+                   '--> dropped: counted, told to message.dropped
+
+What a channel does for every message is a method of this class, and nothing stands between.
+
+MQTT 5.0: 3.3 (PUBLISH), 4.3 (QoS: when an acknowledgement may go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqttd.broker.ground import Given
+from mqttd.broker.pubsub import PubSub
+from mqttd.broker.retainer import Retainer
+from mqttd.broker.rights import Rights
+from mqttd.broker.router import Router
+from mqttd.codec.properties import encode_properties
+from mqttd.codec.topic import validate_topic_name
+from mqttd.session.channel import Channel
+from mqttd.session.message import Message
+from mqttd.session.route import Grant
+from mqttd.session.session import Session
+from mqttd.types import Action
+
+__all__ = ["Holder", "Publishing"]
+
+_PUBLISH: Final = "publish"
+
+#: What a message out of nothing is compared with: nothing of it is taken for checked.
+_NO_MESSAGE: Final = Message(0, "", b"", 0, False, {})
+
+#: Called as ``hold(release, client_id)``; see `Publishing.hold_acknowledgements`.
+Holder = Callable[[Callable[[], None], str], object]
+
+
+class Publishing(Rights):
+    """Takes messages from channels and from this process."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        settings = self.settings
+        self.router = Router(self.metrics, settings.shared_strategy)
+        self.retainer = Retainer(
+            settings.retained_max_messages,
+            settings.retained_max_bytes,
+            settings.retained_max_payload,
+        )
+        self.pubsub = PubSub(self, self.router, self.retainer)
+        #: See `hold_acknowledgements`.
+        self.holder: Holder | None = None
+        #: Acknowledgements were released in this turn.
+        self.released: bool = False
+
+    def grant(self, channel: Channel, topic: str, qos: int, retain: bool) -> Grant:
+        """The channel's right to publish to `topic`, and its route."""
+        session = channel.session
+        assert session is not None
+        action = Action(_PUBLISH, qos, retain)
+        allowed = self.authorize(self.client_of(session), action, topic)
+        return Grant(self.router.route(topic), topic, allowed, self.epoch)
+
+    def publish(self, message: Message) -> int:
+        """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
+        if self.tap_publish:
+            changed = self.ask_publish(message)
+            if changed is None:
+                return self.refusal
+            message = changed
+        return self.route_message(message)
+
+    def ask_publish(self, message: Message) -> Message | None:
+        """Hook message.publish: None stops the message, and `refusal` is what `publish` returns."""
+        result: Any = self.hooks.run_hooks("message.publish", (), message)
+        changed: object = result[1]
+        if changed is message:
+            return message
+        self.refusal = 0
+        if isinstance(changed, int) and 0x80 <= changed <= 0xFF:
+            self.refusal = -self._refused_by_hook(message, changed)
+            return None
+        if not self._usable(changed, message):
+            self.metrics.dropped_hook += 1
+            self.message_dropped(message, "hook")
+            return None
+        assert isinstance(changed, Message)
+        return changed
+
+    def route_message(self, message: Message) -> int:
+        """`publish` without asking the hooks."""
+        if message.retain and message.client_id:
+            self.stamp(message)
+        receivers = self.pubsub.publish(message)
+        if receivers <= 0 and self.tap_dropped:
+            self.message_dropped(message, "retained_full" if receivers else "no_subscriber")
+        return receivers
+
+    def publish_text(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> int:
+        """Publish a message of the broker's own (`$SYS`, API) and flush it.
+
+        Hooks see it, but for `$SYS/`: a plugin in quarantine must not hide the broker's figures.
+        """
+        message = Message(self.next_message_id(), topic, payload, qos, retain)
+        if topic.startswith("$SYS/"):
+            receivers = self.pubsub.publish(message)
+        else:
+            receivers = self.publish(message)
+        self.perform()
+        return receivers
+
+    def _refused_by_hook(self, message: Message, code: int) -> int:
+        """A hook refuses a message with a reason code; before MQTT 5.0 no packet can say so."""
+        self.metrics.dropped_hook += 1
+        self.message_dropped(message, "hook")
+        session = self.sessions.get(message.client_id)
+        if message.qos and session is not None and not session.v5 and session.channel is not None:
+            session.channel.close(code, "message refused by a plugin")
+        return code
+
+    def _usable(self, changed: object, message: Message) -> bool:
+        """May this go on in place of `message`? What cannot be sent is no message either."""
+        if changed is None:
+            return False
+        try:
+            if not isinstance(changed, Message):
+                raise TypeError("no Message")
+            if changed.topic != message.topic or not changed.topic:
+                validate_topic_name(changed.topic, self.settings.max_topic_levels)
+            if changed.qos not in (0, 1, 2) or not isinstance(changed.payload, bytes):
+                raise TypeError("QoS or payload")
+            if changed.properties is not message.properties:
+                encode_properties(changed.properties)
+        except Exception:
+            self.hooks.unusable("message.publish", changed)
+            return False
+        return True
+
+    # -- acknowledgements ----------------------------------------------------------------------
+
+    def hold_acknowledgements(
+        self, hold: Callable[[Callable[[], None], str], object] | None
+    ) -> None:
+        """Have ``hold(release, client_id)`` called for each acknowledgement of a PUBLISH.
+
+        None ends it.
+
+        The acknowledgement is sent when `release` is called, which must be in the same order.
+        """
+        self.holder = hold
+        self.holding = hold is not None
+
+    def hold(self, channel: Channel, first: int, packet_id: int, code: int) -> None:
+        """See `Server.hold`."""
+        release = _Release(self, channel, first, packet_id, code)
+        session = channel.session
+        if self.holder is None or session is None:
+            release()
+        else:
+            self.holder(release, session.client_id)
+
+    def flush_released(self) -> None:
+        """Write the acknowledgements that were released."""
+        self.released = False
+        self.perform()
+
+    def set_congested(self, congested: bool) -> None:
+        """Stop reading from publishers, or go on."""
+        self.congested = congested
+        if not congested:
+            self.perform_later()
+
+    # -- messages for one client ---------------------------------------------------------------
+
+    def send_info(self, client_id: str, info: object) -> bool:
+        """Tell a client's channel something: hook client.handle_info says what it is sent for it.
+
+        False if the client is not connected.
+        """
+        session = self.sessions.get(client_id)
+        if session is None or session.channel is None:
+            return False
+        session.channel.send_info(info)
+        return True
+
+    def handle_info(self, session: Session, info: object) -> None:
+        """Hook client.handle_info, and deliver the messages it answers with."""
+        if "client.handle_info" not in self.points:
+            return
+        _, messages = self.hooks.run_hooks(
+            "client.handle_info", (self.client_of(session), info), []
+        )
+        if not isinstance(messages, list):
+            self.hooks.unusable("client.handle_info", messages)
+            return
+        quiet = not self.dirty
+        for message in messages:
+            if self._usable(message, _NO_MESSAGE):
+                self.pubsub.deliver_to(session, message)
+        if quiet and self.dirty:
+            self.perform_later()
+
+
+class _Release:
+    """Sends one acknowledgement that was held; many in one turn are flushed together."""
+
+    def __init__(
+        self, broker: Publishing, channel: Channel, first: int, packet_id: int, code: int
+    ) -> None:
+        self.broker = broker
+        self.channel = channel
+        self.first = first
+        self.packet_id = packet_id
+        self.code = code
+
+    def __call__(self) -> None:
+        self.channel.release(self.first, self.packet_id, self.code)
+        if not self.broker.released:
+            self.broker.released = True
+            self.broker.soon(self.broker.flush_released)

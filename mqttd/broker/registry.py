@@ -1,0 +1,265 @@
+"""Client id -> session: who has it, who takes it over, when it ends.
+
+    CONNECT --claim--> session is new | goes on | is taken over from another connection
+    connection ends --> session ends with it, or is away --due--> will published, session expired
+
+A client id belongs to one session, and a session to one connection: a second CONNECT takes it over,
+if it comes from the same principal. Connections are ended here for reasons of ours: kicked, banned,
+the user gone.
+
+MQTT 5.0: 3.1.4 (MQTT-3.1.4-3, takeover), 3.1.2.11.2 (session expiry), 4.1 (session state).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.login import Login, module_of
+from mqttd.broker.publishing import Publishing
+from mqttd.broker.wills import Wills
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packets import Connect
+from mqttd.session.channel import Channel
+from mqttd.session.server import Edge
+from mqttd.session.session import Session
+from mqttd.session.settings import NEVER
+from mqttd.types import ClientInfo
+
+__all__ = ["Registry"]
+
+
+class _Gone(Edge):
+    """The edge of a connection that is over."""
+
+    def flush(self, channel: Channel) -> None:
+        channel.out = None
+
+    def shut(self, channel: Channel) -> None:
+        pass
+
+    def pause(self, channel: Channel) -> None:
+        pass
+
+    def resume(self, channel: Channel) -> None:
+        pass
+
+    def peer(self, channel: Channel) -> tuple[str, int]:
+        return ("", 0)
+
+
+_GONE: Final = _Gone()
+
+
+class Registry:
+    """The sessions of a broker, and the end of its connections."""
+
+    def __init__(self, broker: Publishing, wills: Wills) -> None:
+        self.broker = broker
+        self.wills = wills
+        self.sessions = broker.sessions
+        #: Connections that have sent CONNECT.
+        self.channels: int = 0
+
+    # -- beginning -----------------------------------------------------------------------------
+
+    def find(self, client: ClientInfo, connect: Connect) -> Session | None:
+        """The session that this client goes on with; the older connection of it ends.
+
+        None if it starts afresh, and then what there was has ended.
+        """
+        session = self.sessions.get(client.client_id)
+        if session is None:
+            return None
+        # Names of another mountpoint are not this client's.
+        before = session.client
+        place = before.mountpoint if isinstance(before, ClientInfo) else ""
+        afresh = connect.clean_start or client.mountpoint != place
+        self._take_over(session, afresh)
+        if self.sessions.get(client.client_id) is not session:
+            return None
+        if afresh:
+            self.end(session, "session.discarded", "clean start")
+            self.broker.metrics.sessions_discarded += 1
+            return None
+        return session
+
+    def create(self, client: ClientInfo) -> Session:
+        """A new session for this client."""
+        session = Session(self.broker, client.client_id, client.username)
+        self.sessions[client.client_id] = session
+        self.broker.metrics.sessions_created += 1
+        return session
+
+    def set_expiry(self, session: Session, connect: Connect) -> None:
+        """How long the session outlives its connection (3.1.2.11.2)."""
+        settings = self.broker.settings
+        if connect.version == 5:
+            expiry = 0
+            if connect.properties is not None:
+                value = connect.properties.get(prop.SESSION_EXPIRY_INTERVAL)
+                expiry = value if isinstance(value, int) else 0
+        else:
+            expiry = 0 if connect.clean_start else settings.expiry_interval_seconds
+        if expiry > settings.max_expiry_interval_seconds:
+            expiry = settings.max_expiry_interval_seconds
+        session.expiry_interval = expiry
+        session.clean = expiry == 0
+
+    def _take_over(self, session: Session, clean_start: bool) -> None:
+        """Another connection came for this session: end the older one (MQTT-3.1.4-3)."""
+        broker = self.broker
+        channel = session.channel
+        if channel is not None:
+            broker.metrics.sessions_takenover += 1
+            self._left(channel, session)
+            broker.tell("session.takenover", session)
+            broker.tell("client.disconnected", session, "taken over")
+            session.client = broker.client_of(session)
+            session.detach()
+            channel.session = None
+            channel.close(reasons.SESSION_TAKEN_OVER, "session taken over")
+            if session.expiry_interval == 0:
+                # The old connection's session ends with it; the new one starts afresh.
+                self.wills.publish(session)
+                self.end(session, "session.terminated", "taken over")
+                return
+        if session.will is not None and (clean_start or session.will_delay == 0):
+            self.wills.publish(session)
+        session.will = None
+
+    # -- end of connections and sessions -------------------------------------------------------
+
+    def closed(self, channel: Channel) -> None:
+        """A connection is gone: will, session end or wait."""
+        try:
+            self._closed(channel)
+        finally:
+            # An edge that knows its channel is a cycle with all of its layers, 47 KiB with TLS:
+            # what has grown old is not collected (`mqttd.monitor.garbage`), so it ends here.
+            channel.edge = _GONE
+
+    def _closed(self, channel: Channel) -> None:
+        broker = self.broker
+        broker.metrics.connections_closed += 1
+        login = channel.auth
+        if isinstance(login, Login):
+            login.close()
+        if channel.version:
+            self.channels -= 1
+        session = channel.session
+        if session is None or session.channel is not channel:
+            return
+        broker.tell("client.disconnected", session, channel.close_reason)
+        self._left(channel, session)
+        session.detach()
+        if session.expiry_interval == 0:
+            self.wills.publish(session)
+            self.end(session, "session.terminated", channel.close_reason)
+            return
+        session.clean = False
+        broker.tell("session.disconnected", session)
+        if session.will is not None and session.will_delay == 0:
+            self.wills.publish(session)
+        self._await_end(session, broker.now)
+
+    def _left(self, channel: Channel, session: Session) -> None:
+        flapping = self.broker.flapping
+        if flapping is not None:
+            flapping.ended(channel.listener, session.client_id, self.broker.now)
+
+    def _await_end(self, session: Session, since: int) -> None:
+        """Schedule the nearer of will delay and session expiry."""
+        session.away_since = since
+        at = 0
+        if session.expiry_interval != NEVER:
+            at = since + session.expiry_interval * 1000
+        if session.will is not None:
+            will_at = since + session.will_delay * 1000
+            if at == 0 or will_at < at:
+                at = will_at
+        if at:
+            self.broker.wheel.schedule(session, at)
+
+    def due(self, session: Session) -> None:
+        """Will delay or session expiry of a client that is away has passed."""
+        if self.sessions.get(session.client_id) is not session:
+            return
+        broker = self.broker
+        since = session.away_since
+        if session.expires() and broker.now >= since + session.expiry_interval * 1000:
+            broker.metrics.sessions_expired += 1
+            self.wills.publish(session)
+            self.end(session, "session.terminated", "expired")
+            return
+        if session.will is not None and broker.now >= since + session.will_delay * 1000:
+            self.wills.publish(session)
+        self._await_end(session, since)
+
+    def end(self, session: Session, point: str, reason: str) -> None:
+        """A session is over: hooks hear of it at `point`, what it still held is dropped."""
+        broker = self.broker
+        self.sessions.pop(session.client_id, None)
+        broker.wheel.cancel(session)
+        if point == "session.discarded":
+            broker.tell(point, session)
+        broker.pubsub.forget(session)
+        lost = session.pending()
+        if lost:
+            broker.metrics.dropped_session_ended += len(lost)
+            if "delivery.dropped" in broker.points:
+                for delivery in lost:
+                    broker.dropped(session, delivery, "session_ended")
+        broker.completing.pop(session.client_id, None)
+        session.inflight = None
+        session.mqueue = None
+        session.awaiting_rel = None
+        broker.tell("session.terminated", session, reason)
+
+    # -- ended by us ---------------------------------------------------------------------------
+
+    def kick(self, client_id: str, reason_code: int, detail: str) -> bool:
+        """End a client's connection; False if it has none."""
+        session = self.sessions.get(client_id)
+        if session is None or session.channel is None:
+            return False
+        self.broker.metrics.clients_kicked += 1
+        self.broker.end_channel(session.channel, reason_code, detail)
+        self.broker.perform()
+        return True
+
+    def revoke_users(self, module: str, names: frozenset[str], by_client_id: bool) -> int:
+        """End the connections of these users that `module` let in; returns how many."""
+        broker = self.broker
+        ended: list[Channel] = []
+        for session in self.sessions.values():
+            channel = session.channel
+            if channel is None or module_of(channel.auth) != module:
+                continue
+            name = session.client_id if by_client_id else session.username
+            if name in names:
+                ended.append(channel)
+        for channel in ended:
+            broker.metrics.auth_revoked += 1
+            broker.end_channel(
+                channel, reasons.NOT_AUTHORIZED, "the user is gone or has a new password"
+            )
+        broker.perform()
+        return len(ended)
+
+    def enforce_bans(self) -> int:
+        """End the connections of clients that are banned; returns how many."""
+        broker = self.broker
+        ended: list[Channel] = []
+        for session in self.sessions.values():
+            channel = session.channel
+            if channel is None:
+                continue
+            host, _ = channel.edge.peer(channel)
+            if broker.bans.match(session.client_id, session.username, host) is not None:
+                ended.append(channel)
+        for channel in ended:
+            broker.metrics.clients_kicked += 1
+            broker.end_channel(channel, reasons.ADMINISTRATIVE_ACTION, "banned")
+        broker.perform()
+        return len(ended)

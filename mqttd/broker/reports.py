@@ -1,0 +1,137 @@
+"""The log's lines about connections, one for each that was refused, faulted or ended by us.
+
+    peer breaks the rules      protocol fault         CONNECT refused       connect refused
+    layers below MQTT refuse   connection refused     ended by us           disconnected
+    listener is full           accept paused          our own mistake       internal error
+
+Promise: one event each, with the peer's address and the client id where there is one; nothing that
+a peer sends can make more lines than it makes connections or packets that break the rules.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+from mqttd.broker.alarms import Alarms
+from mqttd.broker.ground import Given, Ground
+from mqttd.codec import reasons
+from mqttd.codec.packet_types import TYPE_NAMES
+from mqttd.codec.packets import Connect
+from mqttd.codec.reasons import MqttError
+from mqttd.session.channel import Channel
+
+__all__ = ["Reports"]
+
+
+class Reports(Ground):
+    """Logs what becomes of connections, and keeps the alarms."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        #: What an operator should know.
+        self.alarms = Alarms(self.log)
+
+    def fault(self, channel: Channel, error: MqttError, packet_type: int) -> None:
+        """One log line for a peer that broke the rules."""
+        host, port = channel.edge.peer(channel)
+        session = channel.session
+        self.log(
+            "protocol fault",
+            {
+                "peer": f"{host}:{port}",
+                "client_id": session.client_id if session is not None else "",
+                "packet_type": TYPE_NAMES[packet_type] if packet_type else "unknown",
+                "reason": reasons.name_of(error.reason_code),
+                "detail": error.detail,
+            },
+        )
+
+    def connect_refused(self, channel: Channel, connect: Connect, code: int, detail: str) -> None:
+        """One log line for a CONNECT that is answered with a reason to go."""
+        host, port = channel.edge.peer(channel)
+        self.log(
+            "connect refused",
+            {
+                "peer": f"{host}:{port}",
+                "client_id": connect.client_id,
+                "username": connect.username,
+                "reason": reasons.name_of(code),
+                "detail": detail,
+            },
+        )
+
+    def refused(self, channel: Channel, reason: str) -> None:
+        """One log line for a peer that did not get through the layers below MQTT."""
+        host, port = channel.edge.peer(channel)
+        self.metrics.connections_refused += 1
+        self.log(
+            "connection refused",
+            {"listener": channel.listener, "peer": f"{host}:{port}", "reason": reason},
+        )
+
+    def turned_away(self, listener: str, host: str, port: int) -> None:
+        """One log line for an address that the rules of a listener keep out."""
+        self.metrics.refused_address += 1
+        reason = "this address may not connect here"
+        self.log(
+            "connection refused",
+            {"listener": listener, "peer": f"{host}:{port}", "reason": reason},
+        )
+
+    def accept_paused(self, listener: str, why: str, connections: int) -> None:
+        """One log line, and an alarm while a listener is full or descriptors are short."""
+        name = f"listener full: {listener}"
+        if not why:
+            self.alarms.clear(name)
+            self.log("accept resumed", {"listener": listener, "connections": connections})
+            return
+        reason = {
+            "full": "there are max_connections",
+            "rate": "connections come faster than accept_rate",
+            "files": "the process has no open file left",
+        }[why]
+        self.log(
+            "accept paused", {"listener": listener, "reason": reason, "connections": connections}
+        )
+        if why != "rate":
+            self.alarms.activate(name, f"{listener} accepts nobody: {reason}")
+
+    def limited(self, channel: Channel) -> None:
+        """One log line a minute for a client that sends faster than it may."""
+        host, port = channel.edge.peer(channel)
+        session = channel.session
+        client_id = session.client_id if session is not None else ""
+        self.log(
+            "rate limited",
+            {"listener": channel.listener, "peer": f"{host}:{port}", "client_id": client_id},
+        )
+
+    def crashed(self, channel: Channel, error: Exception) -> None:
+        """An exception that should not be: one line with its traceback, and the end of this one."""
+        self.metrics.crashes += 1
+        host, port = channel.edge.peer(channel)
+        self.log(
+            "internal error",
+            {
+                "peer": f"{host}:{port}",
+                "client_id": channel.session.client_id if channel.session is not None else "",
+                "traceback": "".join(traceback.format_exception(error)),
+            },
+        )
+        channel.close(reasons.UNSPECIFIED_ERROR, "internal error")
+
+    def end_channel(self, channel: Channel, reason_code: int, detail: str) -> None:
+        """End a connection for a reason of ours, with one log line."""
+        host, port = channel.edge.peer(channel)
+        session = channel.session
+        self.log(
+            "disconnected",
+            {
+                "peer": f"{host}:{port}",
+                "client_id": session.client_id if session is not None else "",
+                "username": session.username if session is not None else None,
+                "reason": reasons.name_of(reason_code),
+                "detail": detail,
+            },
+        )
+        channel.close(reason_code, detail)

@@ -1,0 +1,88 @@
+"""Who may do what, and until when an answer holds.
+
+    authorize  hook client.authorize, then access control
+    epoch      grows when rules, users, bans or hooks change: what was granted before is asked again
+    bans       client ids, users and addresses that must stay out
+
+A retained message outlives its publisher's right: it carries the address it came from, and the
+right is asked for again when the message goes to a new subscriber (CVE-2018-12546).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.bans import Bans
+from mqttd.broker.flapping import Flapping
+from mqttd.broker.ground import Given
+from mqttd.broker.seams import Access
+from mqttd.broker.taps import Taps
+from mqttd.session.message import Message
+from mqttd.types import Action, ClientInfo, Verdict
+
+__all__ = ["Rights"]
+
+_PUBLISH: Final = "publish"
+
+
+class Rights(Taps):
+    """Asks hooks and access control, and knows who must stay out."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.access: Access = given.access
+        #: Who must stay out; the service puts those of its file here.
+        self.bans: Bans = Bans()
+        #: Told of the end of each connection, where flapping is looked for.
+        self.flapping: Flapping | None = None
+
+    def access_changed(self) -> None:
+        """Rules, users or bans changed: grants and subscriptions are asked for again."""
+        self.epoch += 1
+        self.grant_by_flags = bool(self.access.depends_on_qos_retain)
+
+    def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        """May `client` do this? Hook client.authorize first, then the chain."""
+        if "client.authorize" in self.points:
+            _, verdict = self.hooks.run_hooks(
+                "client.authorize", (client, action, topic), Verdict.IGNORE
+            )
+            if verdict is Verdict.ALLOW:
+                return True
+            if verdict is Verdict.DENY:
+                self._tell_denied(client, action, topic)
+                return False
+        if self.access.authorize(client, action, topic):
+            return True
+        self._tell_denied(client, action, topic)
+        return False
+
+    def _tell_denied(self, client: ClientInfo, action: Action, topic: str) -> None:
+        if "client.denied" in self.points:
+            self.hooks.run_hooks("client.denied", (client, action, topic))
+
+    # -- publishers of retained messages -------------------------------------------------------
+
+    def stamp(self, message: Message) -> None:
+        """Note at a message that will be retained where its publisher's right comes from.
+
+        The address, unless the right came with the authentication: that is not looked at again.
+        """
+        session = self.sessions.get(message.client_id)
+        if session is None or session.username != message.username:
+            return
+        client = self.client_of(session)
+        if not (client.superuser or client.acl or client.attributes or client.cert_common_name):
+            message.peerhost = client.peerhost
+            message.checked = self.epoch
+
+    def may_still_publish(self, message: Message) -> bool:
+        """Whether the publisher of a retained message would be allowed to publish it now."""
+        if not message.peerhost or message.checked == self.epoch:
+            return True
+        client = ClientInfo(message.client_id, message.username, message.peerhost, 0, "", 5)
+        if self.authorize(client, Action(_PUBLISH, message.qos, True), message.topic):
+            message.checked = self.epoch
+            return True
+        self.metrics.dropped_revoked += 1
+        return False

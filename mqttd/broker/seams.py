@@ -1,0 +1,132 @@
+"""What the broker asks of those it is handed: access control, hooks, the gates of listeners.
+
+    access control   authenticate, begin, authorize        `mqttd.access`
+    hooks            run_hooks, ask_hooks, listening       chains of callbacks
+    a gate           allows(address)                       a listener behind a proxy
+
+The broker knows these by what they do, and imports none of them. An `Answer` is a Deferred as far
+as the broker looks at it: it fires once, in the reactor's thread, and does not fail.
+
+Not compiled, so that whoever does the same fits, whatever it is derived from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from mqttd.broker.alarms import Alarms
+from mqttd.types import Action, AuthContinue, AuthResult, ClientInfo, HookResult
+
+__all__ = [
+    "Access",
+    "Answer",
+    "Exchange",
+    "Gate",
+    "HookChains",
+    "Log",
+    "ManagedAccess",
+    "ManagedHooks",
+]
+
+#: Gets one structured event: its name and its fields.
+Log: TypeAlias = Callable[[str, dict[str, object]], None]
+
+
+class Answer(Protocol):
+    """Something that comes later."""
+
+    def addCallback(self, callback: Callable[[Any], Any], /) -> object:
+        """Have `callback` called with it."""
+
+
+class Exchange(Protocol):
+    """One enhanced authentication under way."""
+
+    def step(self, data: bytes, /) -> AuthContinue | AuthResult | Answer:
+        """What the client sent; go on, or the end."""
+
+
+class Access(Protocol):
+    """Who may do what."""
+
+    @property
+    def depends_on_qos_retain(self) -> bool:
+        """Some rule looks at the QoS or the RETAIN flag."""
+
+    def authenticate(self, client: ClientInfo, password: bytes | None, /) -> AuthResult | Answer:
+        """Is this client who it says?"""
+
+    def begin(self, client: ClientInfo, method: str, /) -> Exchange | None:
+        """Start an enhanced authentication; None if the method is not offered."""
+
+    def authorize(self, client: ClientInfo, action: Action, topic: str, /) -> bool:
+        """May this client do that?"""
+
+
+class ManagedAccess(Access, Protocol):
+    """What an operator's tools ask of access control beyond that."""
+
+    def describe(self) -> list[dict[str, object]]:
+        """The modules, in the order they are asked."""
+
+    def counters(self) -> dict[str, float]:
+        """How often it said what."""
+
+    def reload_auth(self) -> None:
+        """Read users and keys again."""
+
+    def prepare_acl(self) -> None:
+        """Read rules again, in a thread, for `reload_acl`."""
+
+    def reload_acl(self) -> None:
+        """Put the rules that were read in force."""
+
+    def questions_of(self, listener: str, /) -> Any:
+        """What can be asked about the rules of a listener."""
+
+
+class HookChains(Protocol):
+    """The chains of callbacks by hook point."""
+
+    #: Told of plugins in quarantine, once there is a broker.
+    alarms: Alarms | None
+
+    def listening(self, point: str, /) -> bool:
+        """Somebody is hooked there."""
+
+    def run_hooks(
+        self, point: str, args: Sequence[Any], acc: Any = None, /
+    ) -> tuple[HookResult, Any]:
+        """Run a chain; its end and the accumulator."""
+
+    def ask_hooks(
+        self, point: str, args: Sequence[Any], acc: Any = None, /
+    ) -> tuple[HookResult, Any] | Answer:
+        """The same for a point whose callbacks may wait."""
+
+    def unusable(self, point: str, answer: object, /) -> None:
+        """A chain ended with an accumulator that cannot be used: it counts as unchanged."""
+
+    def quarantined(self) -> int:
+        """How many plugins are in quarantine."""
+
+
+class ManagedHooks(HookChains, Protocol):
+    """What an operator's tools ask of the chains beyond that."""
+
+    #: Hook point -> how often a callback failed there.
+    errors: dict[str, int]
+
+    def lookup(self, point: str, /) -> Sequence[Any]:
+        """The callbacks of a point in the order they run."""
+
+    def budgets(self) -> Sequence[Any]:
+        """The accounts of their owners."""
+
+
+class Gate(Protocol):
+    """The address rules of a listener that knows the address only from a PROXY header."""
+
+    def allows(self, host: str, /) -> bool:
+        """Whether this address may connect."""

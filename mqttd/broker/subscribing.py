@@ -1,0 +1,151 @@
+"""SUBSCRIBE and UNSUBSCRIBE: each filter is looked at by hooks and rights, then by the router.
+
+    SUBSCRIBE --> mountpoint --> client.subscribe --> authorize each --> router --> SUBACK
+                                                                           '--> retained messages
+    UNSUBSCRIBE --> mountpoint --> client.unsubscribe --> router --> UNSUBACK
+
+Promise: as many reason codes as filters, in their order, whatever hooks do to the list.
+
+MQTT 5.0: 3.8 to 3.11 (MQTT-3.8.4-6, MQTT-3.10.4-4).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.publishing import Publishing
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from mqttd.codec.serializer import serialize
+from mqttd.codec.topic import split_shared, validate_topic_filter
+from mqttd.session.channel import Channel
+from mqttd.session.session import Session
+from mqttd.types import Action, ClientInfo
+
+__all__ = ["Subscribing"]
+
+_SUBSCRIBE: Final = "subscribe"
+
+
+class Subscribing:
+    """Serves the subscriptions of a broker's clients."""
+
+    def __init__(self, broker: Publishing) -> None:
+        self.broker = broker
+
+    def subscribe(self, channel: Channel, packet: Subscribe) -> None:
+        """Serve a SUBSCRIBE: one reason code per filter in the order asked (MQTT-3.8.4-6)."""
+        broker = self.broker
+        session = channel.session
+        assert session is not None
+        settings = broker.settings
+        identifier = 0
+        if packet.properties is not None:
+            named = packet.properties.get(prop.SUBSCRIPTION_IDENTIFIER)
+            if isinstance(named, list) and named and isinstance(named[0], int):
+                identifier = named[0]
+        subscriptions: list[Subscription] = packet.subscriptions
+        mount = channel.mount
+        if mount is not None:
+            for subscription in subscriptions:
+                subscription.topic_filter = mount.enter_filter(subscription.topic_filter)
+        client = broker.client_of(session)
+        if "client.subscribe" in broker.points:
+            _, changed = broker.hooks.run_hooks(
+                "client.subscribe", (client, packet.properties), subscriptions
+            )
+            # A hook may change filters and QoS, never how many codes the client gets.
+            if changed is subscriptions or self._are_subscriptions(changed, len(subscriptions)):
+                subscriptions = changed
+            else:
+                broker.hooks.unusable("client.subscribe", changed)
+        codes: list[int] = []
+        granted: list[Subscription] = []
+        for subscription in subscriptions:
+            code = self._subscribe(session, client, subscription, identifier)
+            if code < 0x80:
+                granted.append(subscription)
+            codes.append(code if channel.v5 or code < 0x80 else 0x80)
+        broker.metrics.subscribes += 1
+        channel.send(serialize(Suback(packet.packet_id, codes, None), channel.version))
+        if settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
+            channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
+            return
+        for subscription in granted:
+            broker.tell("session.subscribed", session, subscription)
+        if granted and "client.subscribe.after" in broker.points:
+            broker.hooks.run_hooks("client.subscribe.after", (client,), granted)
+        if session.replays is not None:
+            session.replay()
+
+    def subscribe_client(self, client_id: str, subscription: Subscription) -> int:
+        """Subscribe a session on its client's behalf: the reason code a SUBACK would carry.
+
+        Raises KeyError if there is no such session, TopicFilterInvalid for what is no filter.
+        """
+        broker = self.broker
+        session = broker.sessions[client_id]
+        code = self._subscribe(session, broker.client_of(session), subscription, 0)
+        if code < 0x80:
+            broker.tell("session.subscribed", session, subscription)
+            if session.replays is not None and session.channel is not None:
+                session.replay()
+            broker.perform_later()
+        return code
+
+    def _are_subscriptions(self, changed: object, count: int) -> bool:
+        broker = self.broker
+        if not isinstance(changed, list) or len(changed) != count:
+            return False
+        for subscription in changed:
+            if not isinstance(subscription, Subscription) or subscription.qos not in (0, 1, 2):
+                return False
+            try:
+                _, topic_filter = split_shared(subscription.topic_filter)
+                validate_topic_filter(topic_filter, broker.settings.max_topic_levels)
+            except Exception:
+                return False
+        return True
+
+    def _subscribe(
+        self, session: Session, client: ClientInfo, subscription: Subscription, identifier: int
+    ) -> int:
+        broker = self.broker
+        settings = broker.settings
+        _, topic_filter = split_shared(subscription.topic_filter)
+        validate_topic_filter(topic_filter, settings.max_topic_levels)
+        if len(topic_filter) > settings.max_topic_length:
+            return reasons.TOPIC_FILTER_INVALID
+        if not broker.authorize(client, Action(_SUBSCRIBE, subscription.qos), topic_filter):
+            broker.metrics.subscribes_denied += 1
+            return reasons.NOT_AUTHORIZED
+        qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos
+        return broker.pubsub.subscribe(session, subscription, qos, identifier)
+
+    def unsubscribe(self, channel: Channel, packet: Unsubscribe) -> None:
+        """Serve an UNSUBSCRIBE: always an UNSUBACK (MQTT-3.10.4-4)."""
+        broker = self.broker
+        session = channel.session
+        assert session is not None
+        filters: list[str] = packet.topic_filters
+        mount = channel.mount
+        if mount is not None:
+            filters = [mount.enter_filter(topic_filter) for topic_filter in filters]
+        if "client.unsubscribe" in broker.points:
+            _, changed = broker.hooks.run_hooks(
+                "client.unsubscribe", (broker.client_of(session), packet.properties), filters
+            )
+            if isinstance(changed, list) and len(changed) == len(filters):
+                filters = [str(topic_filter) for topic_filter in changed]
+            else:
+                broker.hooks.unusable("client.unsubscribe", changed)
+        codes: list[int] = []
+        for topic_filter in filters:
+            if broker.pubsub.unsubscribe(session, topic_filter):
+                codes.append(0)
+                broker.tell("session.unsubscribed", session, topic_filter)
+            else:
+                codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
+        broker.metrics.unsubscribes += 1
+        channel.send(serialize(Unsuback(packet.packet_id, codes, None), channel.version))

@@ -1,0 +1,155 @@
+"""Who listens at which hook point, worked out before it is needed, and telling them.
+
+    hooks change  -->  points      a set: an unused point costs one look-up
+                  -->  tap_...     flags that a channel reads for each message
+                  -->  fast        no hook needs single messages: the fast path may be taken
+
+A client is told of as a `ClientInfo`, a message as a `Message`; both are made when somebody
+listens, and not before. What hooks answer is judged where it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.ground import Given
+from mqttd.broker.hooks import POINTS
+from mqttd.broker.reports import Reports
+from mqttd.broker.seams import HookChains
+from mqttd.codec.packets import Publish
+from mqttd.session.channel import Channel
+from mqttd.session.message import Delivery, Message
+from mqttd.session.session import Session
+from mqttd.types import ClientInfo
+
+__all__ = ["Taps"]
+
+_ACKNOWLEDGED: Final = frozenset(("message.acked", "message.nack"))
+#: Hooks that hear of a client when its connection is gone.
+_FAREWELLS: Final = frozenset(("client.disconnected", "session.terminated"))
+
+
+class Taps(Reports):
+    """Knows who listens, and tells them of clients and deliveries."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self.hooks: HookChains = given.hooks
+        given.hooks.alarms = self.alarms
+        #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
+        self.completing: dict[str, dict[int, Message]] = {}
+        #: The hook points somebody listens to.
+        self.points: set[str] = {point for point in POINTS if given.hooks.listening(point)}
+        self.hooks_changed("", False)
+
+    def hooks_changed(self, point: str, listening: bool) -> None:
+        """A hook point gained or lost its listeners: precompute what the hot path asks."""
+        self.epoch += 1
+        if listening:
+            self.points.add(point)
+        else:
+            self.points.discard(point)
+        self.tap_publish = "message.publish" in self.points
+        self.tap_delivered = (
+            "message.delivered" in self.points or "delivery.completed" in self.points
+        )
+        self.tap_completed = "delivery.completed" in self.points
+        self.tap_acked = self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED)
+        self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
+        self.fast = (
+            self.settings.fast_path
+            and self.settings.max_qos == 2
+            and not self.settings.upgrade_qos
+            and not (self.tap_delivered or self.tap_dropped)
+            # An acknowledgement names the message that was published.
+            and not (self.tap_publish and self.tap_acked)
+        )
+
+    def tell(self, point: str, session: Session, *args: object) -> None:
+        """Tell a hook point about a client, when somebody listens."""
+        if point in self.points:
+            self.hooks.run_hooks(point, (self.client_of(session), *args))
+
+    def remember(self, session: Session, client: ClientInfo) -> None:
+        """Keep of a client what cannot be found out again, where somebody will ask.
+
+        The address goes with the connection: rules ask for it at a will and a return, hooks at
+        the end.
+        """
+        if (
+            session.expiry_interval
+            or session.will is not None
+            or not self.points.isdisjoint(_FAREWELLS)
+            or client.superuser
+            or client.attributes is not None
+            or client.acl is not None
+            or client.cert_subject is not None
+            or client.mountpoint
+        ):
+            session.client = client
+        else:
+            session.client = None
+
+    # -- told by channels and sessions ---------------------------------------------------------
+
+    def denied(self, channel: Channel, packet: Publish) -> None:
+        """Hook message.dropped; the access layer has logged the rule."""
+        session = channel.session
+        if session is not None and "message.dropped" in self.points:
+            message = Message(
+                self.next_message_id(),
+                packet.topic,
+                packet.payload,
+                packet.qos,
+                packet.retain,
+                packet.properties,
+                session.client_id,
+                session.username,
+            )
+            self.message_dropped(message, "denied")
+
+    def delivered(self, session: Session, delivery: Delivery) -> None:
+        """Hooks message.delivered (and delivery.completed for QoS 0)."""
+        message = delivery.get_message(self.next_message_id())
+        if "message.delivered" in self.points:
+            self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
+        if delivery.qos == 0 and "delivery.completed" in self.points:
+            self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
+
+    def acked(self, session: Session, delivery: Delivery, packet_id: int) -> None:
+        """Hooks message.acked, and delivery.completed, for QoS 2 when PUBCOMP comes."""
+        message = delivery.get_message(self.next_message_id())
+        if "message.acked" in self.points:
+            self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
+        if self.tap_completed:
+            if delivery.qos == 2:
+                self.completing.setdefault(session.client_id, {})[packet_id] = message
+            else:
+                self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
+
+    def completed(self, session: Session, packet_id: int) -> None:
+        """Hook delivery.completed: PUBCOMP has come."""
+        held = self.completing.get(session.client_id)
+        message = held.pop(packet_id, None) if held is not None else None
+        if message is not None:
+            if not held:
+                self.completing.pop(session.client_id, None)
+            self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
+
+    def nacked(self, session: Session, delivery: Delivery, code: int) -> None:
+        """Hook message.nack: the client has answered with an error, and gets it no more."""
+        if "message.nack" in self.points:
+            message = delivery.get_message(self.next_message_id())
+            self.hooks.run_hooks("message.nack", (self.client_of(session), code), message)
+
+    def dropped(self, session: Session, delivery: Delivery, reason: str) -> None:
+        """Hook delivery.dropped."""
+        if self.tap_dropped and "delivery.dropped" in self.points:
+            message = delivery.get_message(self.next_message_id())
+            self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
+
+    def message_dropped(self, message: Message, reason: str) -> None:
+        if "message.dropped" in self.points:
+            session = self.sessions.get(message.client_id)
+            client = self.client_of(session) if session is not None else None
+            self.hooks.run_hooks("message.dropped", (client, reason), message)

@@ -1,0 +1,112 @@
+"""The will of a client: checked at CONNECT, kept with its session, published when it is due.
+
+    CONNECT --fault--> refused     keep --> session.will --connection ends, delay over--> publish
+
+The right to publish it is asked for at CONNECT and again when it is published: rules may have
+changed in between.
+
+MQTT 5.0: 3.1.2.5 (will), 3.1.3.2.2 (will delay), 3.1.3.2.4 (its expiry, from its publication).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.publishing import Publishing
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packets import Will
+from mqttd.codec.reasons import MqttError
+from mqttd.codec.topic import validate_topic_name
+from mqttd.session.message import Message
+from mqttd.session.session import Session
+from mqttd.session.settings import Settings
+from mqttd.types import Action, ClientInfo
+
+__all__ = ["Wills", "will_fault"]
+
+_PUBLISH: Final = "publish"
+
+
+class Wills:
+    """Keeps and publishes the wills of a broker's clients."""
+
+    def __init__(self, broker: Publishing) -> None:
+        self.broker = broker
+
+    def allowed(self, client: ClientInfo, will: Will) -> bool:
+        """May the client publish this will, as things are at CONNECT?"""
+        action = Action(_PUBLISH, will.qos, will.retain)
+        return self.broker.authorize(client, action, will.topic)
+
+    def keep(self, session: Session, will: Will | None, client: ClientInfo) -> None:
+        """Keep the will of a new connection with its session, or none."""
+        session.will = None
+        session.will_delay = 0
+        if will is None:
+            return
+        properties = dict(will.properties) if will.properties is not None else None
+        expiry = 0
+        if properties is not None:
+            delay = properties.pop(prop.WILL_DELAY_INTERVAL, 0)
+            session.will_delay = delay if isinstance(delay, int) else 0
+            value = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, 0)
+            expiry = value if isinstance(value, int) else 0
+        # Its expiry counts from its publication: kept as seconds until then.
+        session.will = Message(
+            0,
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            properties or None,
+            client.client_id,
+            client.username,
+            expiry,
+        )
+
+    def publish(self, session: Session) -> None:
+        """Publish a session's will, if it has one and its client still may."""
+        will = session.will
+        if will is None:
+            return
+        session.will = None
+        broker = self.broker
+        if session.client is not None and not broker.authorize(
+            broker.client_of(session), Action(_PUBLISH, will.qos, will.retain), will.topic
+        ):
+            broker.metrics.publishes_denied += 1
+            broker.metrics.dropped_denied += 1
+            return
+        broker.metrics.wills_published += 1
+        expires_at = broker.now + will.expires_at * 1000 if will.expires_at else 0
+        broker.publish(
+            Message(
+                broker.next_message_id(),
+                will.topic,
+                will.payload,
+                will.qos,
+                will.retain,
+                will.properties,
+                will.client_id,
+                will.username,
+                expires_at,
+            )
+        )
+
+
+def will_fault(will: Will, settings: Settings) -> MqttError | None:
+    """What is wrong with the will of a CONNECT, if anything."""
+    if will.qos > settings.max_qos:
+        return reasons.ProtocolViolation(
+            f"will QoS {will.qos} is not offered", reasons.QOS_NOT_SUPPORTED
+        )
+    if will.retain and not settings.retain_available:
+        return reasons.ProtocolViolation(
+            "retained will is not offered", reasons.RETAIN_NOT_SUPPORTED
+        )
+    try:
+        validate_topic_name(will.topic, settings.max_topic_levels)
+    except MqttError as error:
+        return error
+    return None
