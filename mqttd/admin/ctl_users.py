@@ -93,8 +93,8 @@ def _file(options: argparse.Namespace) -> str:
 
 
 def _users(options: argparse.Namespace, path: str) -> dict[str, str]:
-    from mqttd.access.scram import read_scram_users
-    from mqttd.access.username import read_users
+    from mqttd.secrets.scram import read_scram_users
+    from mqttd.secrets.users import read_users
 
     if not os.path.exists(path):
         return {}
@@ -118,8 +118,8 @@ def _passwd(options: argparse.Namespace) -> None:
 
 
 def _set_password(options: argparse.Namespace, path: str) -> None:
-    from mqttd.access.scram import add_scram_user
-    from mqttd.access.username import add_user
+    from mqttd.secrets.scram import add_scram_user
+    from mqttd.secrets.users import add_user
 
     write = add_scram_user if options.scram else add_user
     new = _access(write, path, options.user, _new_password(options.user))
@@ -128,8 +128,8 @@ def _set_password(options: argparse.Namespace, path: str) -> None:
 
 
 def _delete(options: argparse.Namespace) -> None:
-    from mqttd.access.scram import delete_scram_user
-    from mqttd.access.username import delete_user
+    from mqttd.secrets.scram import delete_scram_user
+    from mqttd.secrets.users import delete_user
 
     path = _file(options)
     delete = delete_scram_user if options.scram else delete_user
@@ -140,7 +140,7 @@ def _delete(options: argparse.Namespace) -> None:
 
 
 def _import(options: argparse.Namespace) -> None:
-    from mqttd.access.username import import_users
+    from mqttd.secrets.users import import_users
 
     path = _file(options)
     taken, left = _access(import_users, path, options.source, options.overwrite)

@@ -1,7 +1,7 @@
 """The direction of imports: an arrow may only point towards the codec.
 
-    codec, net, secrets <- session <- broker <- access, plugins, transports, storage, monitor,
-                                                pipeline, admin            <- service, embed
+    {codec, net, secrets} <- session <- broker
+             <- {access, plugins, transports, storage, monitor, pipeline, admin} <- service, embed
 
 Parts on one line do not import one another. Everyone may import what crosses the borders:
 `mqttd.interfaces`, `mqttd.types` and `mqttd.config.schema`. Within a part no modules import one
@@ -27,7 +27,6 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 # A program beside the broker, which reads the configuration and the password file itself.
 PROGRAMS = {
     "mqttd.admin.ctl_client": {"mqttd.config.load"},
-    "mqttd.admin.ctl_users": {"mqttd.access.scram", "mqttd.access.username"},
     "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
     "mqttd.admin.ctl_replay": {"mqttd.pipeline"},
     "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
