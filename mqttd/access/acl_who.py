@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from mqttd.access.acl_conf import All, And, Client, IpAddr, Match, Or, User, Who
-from mqttd.access.anonymous import is_unix_peer
+from mqttd.net.addresses import is_unix_peer
 from mqttd.types import ClientInfo
 
 __all__ = ["Address", "is_about", "is_anywhere", "parse_address"]

@@ -8,15 +8,14 @@ cannot be read is not on this machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
 
 from zope.interface import implementer
 
 from mqttd.interfaces import IAuthenticator
+from mqttd.net.addresses import is_loopback
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthVerdict, ClientInfo
 
-__all__ = ["Anonymous", "is_loopback", "is_unix_peer"]
+__all__ = ["Anonymous"]
 
 _CHOICES = ("never", "loopback", "always")
 
@@ -51,22 +50,3 @@ class Anonymous:
             "always": "anybody without a user name",
         }
         return f"anonymous: {who[self.allow]}"
-
-
-def is_unix_peer(peerhost: str) -> bool:
-    """True for a peer of a Unix socket: ``unix``, ``unix:...`` or a path."""
-    return peerhost == "unix" or peerhost.startswith(("unix:", "/"))
-
-
-@lru_cache(maxsize=4096)
-def is_loopback(peerhost: str) -> bool:
-    """True for a peer on this machine."""
-    if is_unix_peer(peerhost):
-        return True
-    try:
-        address = ip_address(peerhost)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback

@@ -21,10 +21,11 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
-from mqttd.access import secret_file
-from mqttd.access.passwords import Hasher, expects, hash_password
+from mqttd.access.hasher import Hasher
 from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator
+from mqttd.secrets import lines
+from mqttd.secrets.passwords import expects, hash_password
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthVerdict, ClientInfo
 
 __all__ = ["Clientid", "add_client"]
@@ -80,13 +81,11 @@ def add_client(
     path: str | os.PathLike[str], client_id: str, secret: str | bytes | None = None
 ) -> bool:
     """Add a client identifier, or give it a new secret (None: none); True if it is new."""
-    secret_file.check_name(client_id)
+    lines.check_name(client_id)
     proof = "" if secret is None else hash_password(secret)
-    lines = []
-    if os.path.exists(path):
-        lines = secret_file.read_lines(path, expects, True)
-    new = all(line.name != client_id for line in lines)
+    there = lines.read_lines(path, expects, True) if os.path.exists(path) else []
+    new = all(line.name != client_id for line in there)
     text = f"{client_id}:{proof}" if proof else client_id
-    texts = [text if line.name == client_id else line.text for line in lines]
-    secret_file.write(path, [*texts, text] if new else texts)
+    texts = [text if line.name == client_id else line.text for line in there]
+    lines.write(path, [*texts, text] if new else texts)
     return new

@@ -13,29 +13,19 @@ user that is gone or has a new password is disconnected.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
-from mqttd.access import secret_file
-from mqttd.access.passwords import Hasher, expects, hash_password
-from mqttd.access.secret_file import PasswordFileError, PasswordFileWarning, SecretFileModule
+from mqttd.access.hasher import Hasher
+from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator
+from mqttd.secrets.passwords import expects
 from mqttd.types import AUTH_IGNORE, AuthError, AuthVerdict, ClientInfo
 
-__all__ = [
-    "PasswordFileError",
-    "PasswordFileWarning",
-    "Username",
-    "add_user",
-    "delete_user",
-    "hash_password",
-    "import_users",
-    "read_users",
-]
+__all__ = ["Username"]
 
 _BAD_USER_NAME: Final = 0x86
 
@@ -103,51 +93,3 @@ def _unknown(verdict: AuthVerdict) -> AuthVerdict:
     """IGNORE in place of the refusal of an unknown user; a busy broker stays busy."""
     refused = isinstance(verdict, AuthError) and verdict.reason_code == _BAD_USER_NAME
     return AUTH_IGNORE if refused else verdict
-
-
-def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
-    """User names and hashes of a password file.
-
-    Warns with `PasswordFileWarning` if everybody may read it.  Raises OSError, or
-    `PasswordFileError` with file and line.
-    """
-    return secret_file.read(path, expects)
-
-
-def add_user(path: str | os.PathLike[str], user: str, password: str | bytes) -> bool:
-    """Add `user` or give it a new password; True if it is new.
-
-    The file is replaced as a whole, with mode 0600; comments and other lines stay.
-    Raises ValueError for a user name the file cannot hold, else as `read_users`.
-    """
-    secret_file.check_name(user)
-    return secret_file.put(path, expects, user, hash_password(password))
-
-
-def delete_user(path: str | os.PathLike[str], user: str) -> bool:
-    """Take `user` out of the file; False if it was not there.  Raises as `read_users`."""
-    return secret_file.take_out(path, expects, user)
-
-
-def import_users(
-    path: str | os.PathLike[str], source: str | os.PathLike[str], overwrite: bool = False
-) -> tuple[list[str], list[str]]:
-    """Take the users of another password file over, hashes as they are.
-
-    `source` may be mosquitto_passwd's.  Users that are there already stay as they are unless
-    `overwrite`.  Returns the names taken and the names left.  Raises as `read_users`.
-    """
-    found = {
-        line.name: line.proof
-        for line in secret_file.read_lines(source, expects)
-        if line.name is not None
-    }
-    lines = secret_file.read_lines(path, expects) if os.path.exists(path) else []
-    had = {line.name for line in lines}
-    left = [] if overwrite else [name for name in found if name in had]
-    taken = {name: proof for name, proof in found.items() if name not in left}
-    for name in taken:
-        secret_file.check_name(name)
-    if taken:
-        secret_file.write(path, secret_file.replace(lines, taken))
-    return list(taken), left

@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 
-from mqttd.admin.api import ApiError, answer, answer_faults, argument_of, body_of
+from mqttd.admin.requests import ApiError, answer, answer_faults, argument_of, body_of
 from mqttd.broker.broker import Broker
 from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.codec.reasons import MqttError

@@ -25,25 +25,30 @@ subscriptions of a client stay on one page); ids that come and go between pages 
 
 from __future__ import annotations
 
-import base64
-import heapq
-import json
 import os
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from klein import Klein
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
-from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
 from mqttd import __version__, compiled
+from mqttd.admin.acl import AclApi
+from mqttd.admin.bodies import ban_of, message_of, reason_code_of
+from mqttd.admin.requests import (
+    ApiError,
+    answer,
+    answer_faults,
+    argument_of,
+    body_of,
+    limit_of,
+    page_of,
+)
 from mqttd.broker.bans import BanError
 from mqttd.broker.broker import Broker
 from mqttd.broker.hooks import POINTS
@@ -55,62 +60,9 @@ from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
 
-__all__ = [
-    "DEFAULT_LIMIT",
-    "MAX_LIMIT",
-    "Api",
-    "ApiError",
-    "answer",
-    "argument_of",
-    "body_of",
-    "refusal",
-]
-
-#: Entries of a page when the request does not say, and at most.
-DEFAULT_LIMIT: Final = 100
-MAX_LIMIT: Final = 1000
+__all__ = ["Api"]
 
 Json = dict[str, Any]
-
-
-class ApiError(Exception):
-    """A request that cannot be served: HTTP `status`, a `code` for programs, a text for people."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-
-
-def answer_faults(app: Klein) -> None:
-    """Have an app of the API answer with errors in JSON; last, behind handlers of its own."""
-    on: Any = app.handle_errors  # klein's types know methods only
-    on(ApiError)(_refused)
-    on(HTTPException)(_no_route)
-    on(Exception)(_crashed)
-
-
-def _refused(api: Any, request: IRequest, failure: Failure) -> bytes:
-    """A request we refuse."""
-    error = cast(ApiError, failure.value)
-    return refusal(request, error.status, error.code, error.message)
-
-
-def _no_route(api: Any, request: IRequest, failure: Failure) -> bytes:
-    """No such path, or a method it has not."""
-    error = cast(HTTPException, failure.value)
-    path = request.path.decode("ascii", "replace")
-    if error.code == 405:
-        method = request.method.decode("ascii", "replace")
-        return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
-    return refusal(request, error.code or 404, "not_found", f"no {path}")
-
-
-def _crashed(api: Any, request: IRequest, failure: Failure) -> bytes:
-    """A fault of ours: logged, and told without its traceback."""
-    api.log.failure("API request {path!r} failed", failure, path=request.path)
-    return refusal(request, 500, "internal_error", "internal error; see the broker's log")
 
 
 class _AnyText(BaseConverter):
@@ -237,7 +189,7 @@ class Api:
     @app.route("/api/v1/clients", methods=["GET"])
     def clients(self, request: IRequest) -> bytes:
         """A page of clients by client id; `cursor` of the answer asks for the next one."""
-        ids, cursor = _page(request, list(self.broker.sessions))
+        ids, cursor = page_of(request, list(self.broker.sessions))
         clients = [self._client(self.broker.sessions[client_id]) for client_id in ids]
         return answer(request, {"clients": clients, "cursor": cursor})
 
@@ -247,7 +199,7 @@ class Api:
         session = self._session(client_id)
         if request.method == b"GET":
             return answer(request, self._client(session))
-        if not self.broker.kick(session.client_id, _reason_code(request)):
+        if not self.broker.kick(session.client_id, reason_code_of(request)):
             raise ApiError(409, "not_connected", f"client {session.client_id!r} is not connected")
         self.log.info("client {client!r} ended by administrator", client=session.client_id)
         return answer(request, {"kicked": session.client_id})
@@ -262,10 +214,10 @@ class Api:
                 request,
                 {"subscriptions": _subscriptions(self._session(given)), "cursor": None},
             )
-        ids, cursor = _page(
+        ids, cursor = page_of(
             request, [name for name, session in sessions.items() if session.subscriptions]
         )
-        limit = _limit(request)
+        limit = limit_of(request)
         found: list[Json] = []
         for i, client_id in enumerate(ids):
             found += _subscriptions(sessions[client_id])
@@ -314,8 +266,6 @@ class Api:
     def access_rules(self, request: IRequest) -> IResource:
         """The access rules, see `mqttd.admin.acl`."""
         if self.acl is None:
-            from mqttd.admin.acl import AclApi
-
             self.acl = AclApi(self.broker)
         return cast(IResource, self.acl.resource())
 
@@ -325,7 +275,7 @@ class Api:
         bans = self.broker.bans
         try:
             if request.method == b"POST":
-                kind, value, reason, until = _ban(body_of(request))
+                kind, value, reason, until = ban_of(body_of(request))
                 ban = bans.add(kind, value, reason, until)
                 ended = self.broker.enforce_bans()
                 self.log.info("banned {kind} {value!r}", kind=kind, value=ban.value)
@@ -356,7 +306,7 @@ class Api:
     @app.route("/api/v1/publish", methods=["POST"])
     def publish(self, request: IRequest) -> bytes:
         """Publish a message as the broker itself: no access rule is asked, hooks run."""
-        topic, payload, qos, retain = _message(body_of(request))
+        topic, payload, qos, retain = message_of(body_of(request))
         settings = self.broker.settings
         try:
             validate_topic_name(topic, settings.max_topic_levels)
@@ -404,138 +354,7 @@ class Api:
     answer_faults(app)
 
 
-# -- requests
-
-
-def argument_of(request: IRequest, name: bytes) -> str | None:
-    """A query argument as text, None if it is not there."""
-    values = request.args.get(name)
-    if not values:
-        return None
-    try:
-        return cast(str, values[-1].decode())
-    except UnicodeDecodeError:
-        raise ApiError(400, "bad_request", f"{name.decode()}: expected UTF-8") from None
-
-
-def _reason_code(request: IRequest) -> int:
-    """The reason code of DISCONNECT that was asked for, 0x98 if none was."""
-    text = argument_of(request, b"reason_code")
-    if text is None:
-        return reasons.ADMINISTRATIVE_ACTION
-    try:
-        code = int(text, 0)
-    except ValueError:
-        code = 0
-    if code < 0x80 or code not in reasons.CODES_OF[14]:
-        raise ApiError(
-            400,
-            "bad_request",
-            f"reason_code = {text!r}: expected a code of DISCONNECT from 0x80, such as 0x98",
-        )
-    return code
-
-
-def _ban(body: Json) -> tuple[str, str, str, float | None]:
-    """Kind, value, reason and end of a request to ban."""
-    known = ("kind", "value", "reason", "seconds")
-    unknown = sorted(set(body) - set(known))
-    if unknown:
-        raise ApiError(
-            400, "bad_request", f"unknown key {unknown[0]!r}; there are: {', '.join(known)}"
-        )
-    texts = [body.get("kind"), body.get("value"), body.get("reason", "")]
-    if not all(isinstance(text, str) for text in texts):
-        raise ApiError(400, "bad_request", "kind, value and reason: expected texts")
-    seconds = body.get("seconds")
-    until = None
-    if seconds is not None:
-        if type(seconds) not in (int, float) or not 0 < seconds < 1e10:
-            raise ApiError(400, "bad_request", f"seconds = {seconds!r}: expected a positive number")
-        until = time.time() + seconds
-    kind, value, reason = texts
-    return str(kind), str(value), str(reason), until
-
-
-def _limit(request: IRequest) -> int:
-    text = argument_of(request, b"limit")
-    if text is None:
-        return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_LIMIT):
-        raise ApiError(
-            400, "bad_request", f"limit = {text!r}: expected a number from 1 to {MAX_LIMIT}"
-        )
-    return int(text)
-
-
-def _page(request: IRequest, names: list[str]) -> tuple[list[str], str | None]:
-    """The names of the page that was asked for, and the cursor of the next (None at the end)."""
-    limit = _limit(request)
-    after = argument_of(request, b"cursor")
-    if after is not None:
-        names = [name for name in names if name > after]
-    page = heapq.nsmallest(limit, names)
-    return page, page[-1] if len(names) > limit else None
-
-
-def body_of(request: IRequest) -> Json:
-    """The JSON object in a request; raises ApiError."""
-    try:
-        body = json.loads(request.content.read())
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, "bad_request", f"the body is no JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise ApiError(400, "bad_request", "the body: expected a JSON object")
-    return body
-
-
-def _message(body: Json) -> tuple[str, bytes, int, bool]:
-    """Topic, payload, QoS and retain flag of a request to publish."""
-    known = {"topic", "payload", "payload_base64", "qos", "retain"}
-    unknown = sorted(set(body) - known)
-    if unknown:
-        raise ApiError(
-            400,
-            "bad_request",
-            f"unknown key {unknown[0]!r}; there are: {', '.join(sorted(known))}",
-        )
-    topic, qos, retain = body.get("topic"), body.get("qos", 0), body.get("retain", False)
-    if not isinstance(topic, str):
-        raise ApiError(400, "bad_request", f"topic = {topic!r}: expected a text")
-    if type(qos) is not int or not 0 <= qos <= 2:
-        raise ApiError(400, "bad_request", f"qos = {qos!r}: expected 0, 1 or 2")
-    if not isinstance(retain, bool):
-        raise ApiError(400, "bad_request", f"retain = {retain!r}: expected true or false")
-    text, encoded = body.get("payload"), body.get("payload_base64")
-    if text is not None and encoded is not None:
-        raise ApiError(400, "bad_request", "expected payload or payload_base64, not both")
-    try:
-        topic.encode()
-        if encoded is not None:
-            return topic, base64.b64decode(encoded, validate=True), qos, retain
-        if text is not None and not isinstance(text, str):
-            raise ApiError(400, "bad_request", f"payload = {text!r}: expected a text")
-        return topic, (text or "").encode(), qos, retain
-    except UnicodeEncodeError:
-        raise ApiError(400, "bad_request", "lone surrogates are no UTF-8 text") from None
-    except (ValueError, TypeError):
-        raise ApiError(400, "bad_request", "payload_base64: expected base64 text") from None
-
-
 # -- answers
-
-
-def answer(request: IRequest, value: object, status: int = 200) -> bytes:
-    """`value` as JSON."""
-    request.setResponseCode(status)
-    request.setHeader(b"content-type", b"application/json")
-    request.setHeader(b"cache-control", b"no-store")
-    return json.dumps(value, default=str).encode() + b"\n"
-
-
-def refusal(request: IRequest, status: int, code: str, message: str) -> bytes:
-    """An error as JSON: `code` for programs, `message` for people."""
-    return answer(request, {"error": {"code": code, "message": message}}, status)
 
 
 def _subscriptions(session: Session) -> list[Json]:

@@ -13,7 +13,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, printable
 
 __all__ = ["add_commands"]
 
@@ -55,19 +56,19 @@ def add_commands(add: Callable[..., Any], acl: Any) -> None:
 
 
 def _reload(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).request("POST", "/acl/reload")
-    ctl.done(options, answer, "the new rules are in force")
+    answer = client_of(options).request("POST", "/acl/reload")
+    done(options, answer, "the new rules are in force")
 
 
 def _rules(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/acl/rules")
+    answer = client_of(options).get("/acl/rules")
     if options.json:
-        return ctl.print_json(answer)
-    ctl.print_table(answer["rules"], ["file", "line", "hits", "rule"])
+        return print_json(answer)
+    print_table(answer["rules"], ["file", "line", "hits", "rule"])
 
 
 def _explain(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get(
+    answer = client_of(options).get(
         "/acl/explain",
         username=options.user,
         client_id=options.client,
@@ -79,10 +80,10 @@ def _explain(options: argparse.Namespace) -> None:
         retain="true" if options.retain else "false",
     )
     if options.json:
-        return ctl.print_json(answer)
+        return print_json(answer)
     retain = ", RETAIN" if answer["retain"] else ""
     print("allowed" if answer["allowed"] else "DENIED")
-    ctl.print_pairs(
+    print_pairs(
         [
             ("client", f"{answer['client_id'] or '-'}, user {answer['username'] or '-'},"
                        f" from {answer['peerhost'] or '-'}"),
@@ -97,37 +98,37 @@ def _explain(options: argparse.Namespace) -> None:
         {"rule": step["rule"], "why": step["reason"] if not step["matched"] else "decides"}
         for step in answer["steps"]
     ]
-    ctl.print_table(rows, ["rule", "why"])
+    print_table(rows, ["rule", "why"])
 
 
 def _who(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/acl/who", topic=options.topic, access=options.access)
+    answer = client_of(options).get("/acl/who", topic=options.topic, access=options.access)
     if options.json:
-        return ctl.print_json(answer)
+        return print_json(answer)
     for entry in [*answer["rules"], *answer["clients"]]:
         entry["reaches"] = ", ".join(entry["parts"])
         entry["but for"] = "; ".join(entry["but"])
-    ctl.print_table(answer["rules"], ["reaches", "rule", "but for"])
+    print_table(answer["rules"], ["reaches", "rule", "but for"])
     if answer["nomatch"] == "allow":
         print('and whoever no rule matches: acl.nomatch = "allow"')
     print()
-    ctl.print_table(answer["clients"], ["client_id", "username", "peerhost", "reaches", "rule"])
+    print_table(answer["clients"], ["client_id", "username", "peerhost", "reaches", "rule"])
     if answer["count"] > len(answer["clients"]):
         print(f"... {answer['count']} clients in all")
 
 
 def _lint(options: argparse.Namespace) -> int:
     if options.file is None:
-        findings: list[Json] = ctl.client_of(options).get("/acl/lint")["findings"]
+        findings: list[Json] = client_of(options).get("/acl/lint")["findings"]
     else:
         findings = _lint_file(options.file)
     if options.json:
-        ctl.print_json({"findings": findings})
+        print_json({"findings": findings})
     for finding in findings if not options.json else ():
         other = f" ({finding['other']})" if finding["other"] else ""
         place = f"{finding['file']}:{finding['line']}"
-        print(ctl.printable(f"{place}: {finding['kind']}: {finding['text']}{other}"))
-        print(ctl.printable(f"    {finding['rule']}"))
+        print(printable(f"{place}: {finding['kind']}: {finding['text']}{other}"))
+        print(printable(f"    {finding['rule']}"))
     if not findings and not options.json:
         print("nothing suspicious")
     return 1 if findings else 0
@@ -140,9 +141,9 @@ def _lint_file(path: str) -> list[Json]:
     try:
         found = lint(AclRules.from_file(path))
     except OSError as error:
-        raise ctl.CtlError(f"{path}: {error.strerror}") from None
+        raise CtlError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise ctl.CtlError(str(error)) from None
+        raise CtlError(str(error)) from None
     return [
         {
             "kind": finding.kind,
@@ -161,15 +162,13 @@ def _diff(options: argparse.Namespace) -> None:
         with open(options.file, encoding="utf-8") as file:
             text = file.read()
     except OSError as error:
-        raise ctl.CtlError(f"{options.file}: {error.strerror}") from None
+        raise CtlError(f"{options.file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ctl.CtlError(f"{options.file}: expected UTF-8 text") from None
-    answer = ctl.client_of(options).request(
-        "POST", "/acl/diff", {"text": text, "name": options.file}
-    )
+        raise CtlError(f"{options.file}: expected UTF-8 text") from None
+    answer = client_of(options).request("POST", "/acl/diff", {"text": text, "name": options.file})
     if options.json:
-        return ctl.print_json(answer)
-    ctl.print_pairs(
+        return print_json(answer)
+    print_pairs(
         [
             ("rules", f"{answer['rules_added']} new, {answer['rules_removed']} gone or moved"),
             ("clients", f"{answer['clients_changed']} of {answer['clients']} are concerned"),
@@ -178,7 +177,7 @@ def _diff(options: argparse.Namespace) -> None:
     )
     if answer["changes"]:
         print()
-        ctl.print_table(
+        print_table(
             answer["changes"],
             ["client_id", "username", "change", "action", "topic", "held", "rule"],
         )
@@ -187,10 +186,10 @@ def _diff(options: argparse.Namespace) -> None:
 
 
 def _shadow(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/acl/shadow")
+    answer = client_of(options).get("/acl/shadow")
     if options.json:
-        return ctl.print_json(answer)
-    ctl.print_pairs(
+        return print_json(answer)
+    print_pairs(
         [
             ("candidate", f"{answer['file']}, {answer['rules']} rules"),
             ("compared", f"{answer['compared']} decisions since it was read"),
@@ -200,12 +199,12 @@ def _shadow(options: argparse.Namespace) -> None:
     )
     if answer["differences"]:
         print()
-        ctl.print_table(
+        print_table(
             answer["differences"],
             ["count", "would", "client_id", "username", "action", "topic", "rule", "shadow_rule"],
         )
 
 
 def _promote(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).request("POST", "/acl/promote")
-    ctl.done(options, answer, f"the candidate is in force; the old rules are {answer['backup']}")
+    answer = client_of(options).request("POST", "/acl/promote")
+    done(options, answer, f"the candidate is in force; the old rules are {answer['backup']}")

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_print import done, print_json, print_table
 
 __all__ = ["add_commands"]
 
@@ -39,38 +40,38 @@ def _what(command: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/bans")
+    answer = client_of(options).get("/bans")
     if options.json:
-        return ctl.print_json(answer)
+        return print_json(answer)
     for ban in answer["bans"]:
         for key in ("since", "until"):
             ban[key] = _when(ban[key])
-    ctl.print_table(answer["bans"], ["kind", "value", "since", "until", "reason"])
+    print_table(answer["bans"], ["kind", "value", "since", "until", "reason"])
 
 
 def _add(options: argparse.Namespace) -> None:
     body = {"kind": options.kind, "value": options.value, "reason": options.reason}
     if options.duration is not None:
         body["seconds"] = _seconds(options.duration)
-    answer = ctl.client_of(options).request("POST", "/bans", body)
+    answer = client_of(options).request("POST", "/bans", body)
     ban, ended = answer["ban"], answer["ended"]
     until = f"until {_when(ban['until'])}" if ban["until"] else "until this is lifted"
     plural = "" if ended == 1 else "s"
     text = f"banned {ban['kind']} {ban['value']} {until}, ended {ended} connection{plural}"
-    ctl.done(options, answer, text)
+    done(options, answer, text)
 
 
 def _delete(options: argparse.Namespace) -> None:
     query = urlencode({"kind": options.kind, "value": options.value})
-    answer = ctl.client_of(options).request("DELETE", f"/bans?{query}")
-    ctl.done(options, answer, f"lifted the ban of {options.kind} {options.value}")
+    answer = client_of(options).request("DELETE", f"/bans?{query}")
+    done(options, answer, f"lifted the ban of {options.kind} {options.value}")
 
 
 def _seconds(text: str) -> int:
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     number, unit = text[:-1], text[-1:]
     if unit not in units or not number.isascii() or not number.isdigit() or not int(number):
-        raise ctl.CtlError(f"--for {text}: expected a time such as 30s, 10m, 2h or 1d")
+        raise CtlError(f"--for {text}: expected a time such as 30s, 10m, 2h or 1d")
     return int(number) * units[unit]
 
 

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl_client import CtlError, config_of
 from mqttd.pipeline.log.tools import LogToolError, add_arguments
 from mqttd.pipeline.log.tools import run as run_tool
 
@@ -37,12 +37,12 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return run_tool(options, options.path or log_directory(options))
     except LogToolError as error:
-        raise ctl.CtlError(str(error)) from None
+        raise CtlError(str(error)) from None
 
 
 def log_directory(options: argparse.Namespace) -> str:
     """Where the broker of this configuration writes its event log."""
-    config = ctl.config_of(options)
+    config = config_of(options)
     base = os.path.dirname(config.path) if config.path else os.path.abspath("etc")
     folder = os.path.join(base, "plugins")
     name = os.path.join(folder, "spark.conf")
@@ -53,5 +53,5 @@ def log_directory(options: argparse.Namespace) -> str:
     except FileNotFoundError:
         pass
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ctl.CtlError(f"{name}: {error}") from None
+        raise CtlError(f"{name}: {error}") from None
     return os.path.abspath(os.path.join(folder, path) if path else f"{config.node.data_dir}/events")

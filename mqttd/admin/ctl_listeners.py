@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl_client import client_of
+from mqttd.admin.ctl_print import done, print_json, print_table, printable
 
 __all__ = ["add_commands"]
 
@@ -41,10 +42,10 @@ def add_commands(add: Callable[..., Any], listeners: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/listeners")
+    answer = client_of(options).get("/listeners")
     if options.json:
-        return ctl.print_json(answer)
-    ctl.print_table(
+        return print_json(answer)
+    print_table(
         answer["listeners"],
         ["id", "host", "port", "transport", "state", "connections", "max_connections"],
     )
@@ -52,25 +53,25 @@ def _list(options: argparse.Namespace) -> None:
 
 def _change(options: argparse.Namespace) -> None:
     path = f"/listeners/{quote(options.name, safe='')}/{options.operation}"
-    answer = ctl.client_of(options).request("POST", path)
-    ctl.done(options, answer, f"listener {answer['id']} is {answer['state']}")
+    answer = client_of(options).request("POST", path)
+    done(options, answer, f"listener {answer['id']} is {answer['state']}")
 
 
 def _reload_settings(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).request("POST", "/listeners/reload")
+    answer = client_of(options).request("POST", "/listeners/reload")
     if options.json:
-        return ctl.print_json(answer)
+        return print_json(answer)
     for entry in answer["listeners"]:
         parts = [f"changed {', '.join(entry['changed'])}"] if entry["changed"] else []
         if entry["restart"]:
             parts.append(f"waits for a restart: {', '.join(entry['restart'])}")
         parts += [entry["note"]] if entry["note"] else []
-        print(ctl.printable(f"{entry['id']}: {'; '.join(parts)}"))
+        print(printable(f"{entry['id']}: {'; '.join(parts)}"))
     if not answer["listeners"]:
         print("nothing differs from the configuration")
 
 
 def _reload(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).request("POST", "/listeners/certificates/reload")
+    answer = client_of(options).request("POST", "/listeners/certificates/reload")
     names = ", ".join(answer["reloaded"]) or "no listener has any"
-    ctl.done(options, answer, f"certificates read again: {names}")
+    done(options, answer, f"certificates read again: {names}")

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, printable, time_text
 
 __all__ = ["add_commands", "spelled_out", "tell_commands"]
 
@@ -64,8 +65,8 @@ def spelled_out(argv: Sequence[str], known: Sequence[str]) -> list[str]:
 def tell_commands(options: argparse.Namespace, name: str) -> bool:
     """Print what ``mqttd-ctl NAME`` can be followed by; False if that is no plugin's name."""
     try:
-        info = ctl.client_of(options).get("/plugins/" + quote(name, safe=""))
-    except ctl.CtlError:
+        info = client_of(options).get("/plugins/" + quote(name, safe=""))
+    except CtlError:
         return False
     commands: dict[str, str] = info.get("registered", {}).get("commands", {})
     state = "" if "registered" in info else f"; it is {info.get('state', 'not loaded')}"
@@ -73,29 +74,29 @@ def tell_commands(options: argparse.Namespace, name: str) -> bool:
     if not commands:
         print(f"plugin {name} has no commands{state}", file=sys.stderr)
     for command, text in sorted(commands.items()):
-        print(ctl.printable(f"  {command:<20}  {text}".rstrip()), file=sys.stderr)
+        print(printable(f"  {command:<20}  {text}".rstrip()), file=sys.stderr)
     return True
 
 
 def _list(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/plugins")
+    answer = client_of(options).get("/plugins")
     if options.json:
-        return ctl.print_json(answer)
-    ctl.print_table(
+        return print_json(answer)
+    print_table(
         answer["plugins"], ["name", "version", "state", "configured", "description", "error"]
     )
 
 
 def _info(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/plugins/" + quote(options.name, safe=""))
+    answer = client_of(options).get("/plugins/" + quote(options.name, safe=""))
     if options.json:
-        return ctl.print_json(answer)
+        return print_json(answer)
     registered: Json = answer.pop("registered", {})
     budget: Json = answer.pop("budget", {})
     limits: Json = budget.pop("limits", {})
     if "loaded_at" in answer:
-        answer["loaded_at"] = ctl.time_text(answer["loaded_at"])
-    ctl.print_pairs(
+        answer["loaded_at"] = time_text(answer["loaded_at"])
+    print_pairs(
         [(name.replace("_", " "), value) for name, value in answer.items()]
         + [("hook", f"{hook['point']}  {hook['callback']}") for hook in registered.pop("hooks", ())]
         + [(name.replace("_", " "), _shown(value)) for name, value in registered.items()]
@@ -106,19 +107,19 @@ def _info(options: argparse.Namespace) -> None:
 
 def _change(options: argparse.Namespace) -> None:
     path = f"/plugins/{quote(options.name, safe='')}/{options.operation}"
-    answer = ctl.client_of(options).request("POST", path)
-    ctl.done(options, answer, f"plugin {options.name} is {answer['state']}")
+    answer = client_of(options).request("POST", path)
+    done(options, answer, f"plugin {options.name} is {answer['state']}")
 
 
 def _run(options: argparse.Namespace) -> None:
     name, command = quote(options.name, safe=""), quote(options.command, safe="")
-    answer = ctl.client_of(options).request(
+    answer = client_of(options).request(
         "POST", f"/plugins/{name}/commands/{command}", {"argv": options.argv}
     )
     if options.json:
-        return ctl.print_json(answer)
+        return print_json(answer)
     for line in answer["output"].splitlines():
-        print(ctl.printable(line))
+        print(printable(line))
 
 
 def _new(options: argparse.Namespace) -> None:
@@ -128,11 +129,11 @@ def _new(options: argparse.Namespace) -> None:
     try:
         files = write_project(options.name, directory)
     except ValueError as error:
-        raise ctl.CtlError(str(error)) from None
+        raise CtlError(str(error)) from None
     except OSError as error:
-        raise ctl.CtlError(f"{error.filename or directory}: {error.strerror}") from None
+        raise CtlError(f"{error.filename or directory}: {error.strerror}") from None
     if options.json:
-        return ctl.print_json({"directory": directory, "files": files})
+        return print_json({"directory": directory, "files": files})
     for file in files:
         print(file)
     print(f"next: cd {directory} && pip install -e . && mqttd-ctl plugins load {options.name}")

@@ -12,8 +12,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.admin import ctl
+from mqttd.admin import ctl_client
+from mqttd.admin.ctl_client import CtlError, client_of
 from mqttd.admin.ctl_events import log_directory
+from mqttd.admin.ctl_print import print_json
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter, validate_topic_name
@@ -60,7 +62,7 @@ def add_command(add: Callable[..., Any], commands: Any) -> None:
 class _Feed:
     """This broker's admin socket: requests of some messages each."""
 
-    def __init__(self, client: ctl.Client, client_id: str) -> None:
+    def __init__(self, client: ctl_client.Client, client_id: str) -> None:
         self._client = client
         self._client_id = client_id
         self._messages: list[Any] = []
@@ -99,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
             log = open_log(options.path or log_directory(options))
         found = recorded(log, options.from_, options.to_, options.node)
         if options.to_broker is None:
-            feed = _Feed(ctl.client_of(options), options.to_client or "")
+            feed = _Feed(client_of(options), options.to_client or "")
             done = replay(found, feed, options.filter, prefix, speed, retain=options.retain)
         else:
             host, port, tls = parse_address(options.to_broker)
@@ -110,11 +112,11 @@ def _run(options: argparse.Namespace) -> int:
                 client.connect()
                 done = replay(found, client, options.filter, prefix, speed, retain=options.retain)
     except MqttError as error:
-        raise ctl.CtlError(error.detail) from None
+        raise CtlError(error.detail) from None
     except (OSError, ValueError, DataLoss, Corrupt, PullError, ClientError) as error:
-        raise ctl.CtlError(str(error)) from None
+        raise CtlError(str(error)) from None
     if options.json:
-        ctl.print_json(done.__dict__)
+        print_json(done.__dict__)
     else:
         print(f"{done.sent} messages were sent")
         if done.without_payload:

@@ -19,7 +19,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl_client import CtlError, NoBroker, client_of, config_of
+from mqttd.admin.ctl_print import done, print_json, print_table, printable
 
 __all__ = ["add_commands"]
 
@@ -54,9 +55,9 @@ def _where(command: Any) -> None:
 
 
 def _auth_list(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).get("/auth")
+    answer = client_of(options).get("/auth")
     if options.json:
-        return ctl.print_json(answer)
+        return print_json(answer)
     for module in answer["modules"]:
         latency = module.get("latency")
         if latency:
@@ -66,7 +67,7 @@ def _auth_list(options: argparse.Namespace) -> None:
     apart = any(module.get("listener") for module in answer["modules"])
     for module in answer["modules"]:
         module["listener"] = module.get("listener") or "all others"
-    ctl.print_table(
+    print_table(
         answer["modules"],
         [*(["listener"] if apart else []), "kind", "seq", "name", "hit", "ok", "deny", "ignore",
          "error", "busy", "cached", "running", "waiting", "mean_ms", "max_ms", "breaker",
@@ -75,8 +76,8 @@ def _auth_list(options: argparse.Namespace) -> None:
 
 
 def _auth_reload(options: argparse.Namespace) -> None:
-    answer = ctl.client_of(options).request("POST", "/auth/reload")
-    ctl.done(options, answer, "users and keys were read again")
+    answer = client_of(options).request("POST", "/auth/reload")
+    done(options, answer, "users and keys were read again")
 
 
 # -- users
@@ -87,13 +88,13 @@ def _file(options: argparse.Namespace) -> str:
     warnings.showwarning = _warn
     if options.file:
         return str(options.file)
-    auth = ctl.config_of(options).auth
+    auth = config_of(options).auth
     return str(auth.scram.file if getattr(options, "scram", False) else auth.username.file)
 
 
 def _users(options: argparse.Namespace, path: str) -> dict[str, str]:
-    from mqttd.access.scram import read_scram_users
-    from mqttd.access.username import read_users
+    from mqttd.secrets.scram import read_scram_users
+    from mqttd.secrets.users import read_users
 
     if not os.path.exists(path):
         return {}
@@ -105,65 +106,65 @@ def _users(options: argparse.Namespace, path: str) -> dict[str, str]:
 def _add(options: argparse.Namespace) -> None:
     path = _file(options)
     if options.user in _users(options, path):
-        raise ctl.CtlError(f"{path}: user {options.user!r} is there already; use: users passwd")
+        raise CtlError(f"{path}: user {options.user!r} is there already; use: users passwd")
     _set_password(options, path)
 
 
 def _passwd(options: argparse.Namespace) -> None:
     path = _file(options)
     if options.user not in _users(options, path):
-        raise ctl.CtlError(f"{path}: no user {options.user!r}; use: users add")
+        raise CtlError(f"{path}: no user {options.user!r}; use: users add")
     _set_password(options, path)
 
 
 def _set_password(options: argparse.Namespace, path: str) -> None:
-    from mqttd.access.scram import add_scram_user
-    from mqttd.access.username import add_user
+    from mqttd.secrets.scram import add_scram_user
+    from mqttd.secrets.users import add_user
 
     write = add_scram_user if options.scram else add_user
     new = _access(write, path, options.user, _new_password(options.user))
     text = f"{'added' if new else 'changed'} {options.user} in {path}; {_tell(options)}"
-    ctl.done(options, {"user": options.user, "new": new}, text)
+    done(options, {"user": options.user, "new": new}, text)
 
 
 def _delete(options: argparse.Namespace) -> None:
-    from mqttd.access.scram import delete_scram_user
-    from mqttd.access.username import delete_user
+    from mqttd.secrets.scram import delete_scram_user
+    from mqttd.secrets.users import delete_user
 
     path = _file(options)
     delete = delete_scram_user if options.scram else delete_user
     if not _access(delete, path, options.user):
-        raise ctl.CtlError(f"{path}: no user {options.user!r}")
+        raise CtlError(f"{path}: no user {options.user!r}")
     text = f"deleted {options.user} from {path}; {_tell(options)}"
-    ctl.done(options, {"deleted": options.user}, text)
+    done(options, {"deleted": options.user}, text)
 
 
 def _import(options: argparse.Namespace) -> None:
-    from mqttd.access.username import import_users
+    from mqttd.secrets.users import import_users
 
     path = _file(options)
     taken, left = _access(import_users, path, options.source, options.overwrite)
     text = f"took {len(taken)} user{'' if len(taken) == 1 else 's'} into {path}"
     if left:
         text += f", left {len(left)} that {'is' if len(left) == 1 else 'are'} there already"
-    ctl.done(options, {"imported": taken, "left": left}, f"{text}; {_tell(options)}")
+    done(options, {"imported": taken, "left": left}, f"{text}; {_tell(options)}")
 
 
 def _list(options: argparse.Namespace) -> None:
     users = sorted(_users(options, _file(options)))
     if options.json:
-        return ctl.print_json({"users": users})
+        return print_json({"users": users})
     for user in users:
-        print(ctl.printable(user))
+        print(printable(user))
 
 
 def _tell(options: argparse.Namespace) -> str:
     """Have a running broker read its files again; says in a clause what came of it."""
     try:
-        ctl.client_of(options).request("POST", "/auth/reload")
-    except ctl.NoBroker:
+        client_of(options).request("POST", "/auth/reload")
+    except NoBroker:
         return "no broker is running"
-    except ctl.CtlError as error:
+    except CtlError as error:
         return f"the running broker did not take it: {error}"
     return "the running broker has read it"
 
@@ -172,9 +173,9 @@ def _access(call: Callable[..., Any], path: str, *args: object) -> Any:
     try:
         return call(path, *args)
     except OSError as error:
-        raise ctl.CtlError(f"{error.filename or path}: {error.strerror}") from None
+        raise CtlError(f"{error.filename or path}: {error.strerror}") from None
     except ValueError as error:
-        raise ctl.CtlError(str(error)) from None
+        raise CtlError(str(error)) from None
 
 
 def _new_password(user: str) -> str:
@@ -182,11 +183,11 @@ def _new_password(user: str) -> str:
     if sys.stdin.isatty():
         password = getpass.getpass(f"Password for {user}: ")
         if getpass.getpass("Again: ") != password:
-            raise ctl.CtlError("the two passwords differ")
+            raise CtlError("the two passwords differ")
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise ctl.CtlError("an empty password is no password")
+        raise CtlError("an empty password is no password")
     return password
 
 

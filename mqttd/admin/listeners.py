@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 
-from mqttd.admin.api import ApiError, answer, answer_faults
+from mqttd.admin.requests import ApiError, answer, answer_faults
 
 __all__ = ["ListenersApi"]
 

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 
-from mqttd.admin.api import ApiError, answer, answer_faults, body_of, refusal
+from mqttd.admin.requests import ApiError, answer, answer_faults, body_of, refusal
 from mqttd.types import PluginError
 
 __all__ = ["PluginsApi"]

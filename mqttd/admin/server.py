@@ -12,15 +12,15 @@ buffered, beyond `max_body` bytes.
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 import stat
 from typing import Any, Final
 
 from twisted.application.service import Service
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
+
+from mqttd.net.sockets import is_alive
 
 __all__ = ["AdminService", "AdminSocketError", "claim", "site_of"]
 
@@ -98,7 +98,7 @@ def claim(path: str) -> None:
             f"admin.socket = {path!r} is there and is no socket; expected a path for a new one"
         )
     try:
-        if _alive(path):
+        if is_alive(path):
             raise AdminSocketError(
                 f"admin.socket = {path!r} is in use by another process; stop it, or choose"
                 " another path"
@@ -106,21 +106,6 @@ def claim(path: str) -> None:
         os.unlink(path)
     except OSError as error:
         raise AdminSocketError(f"admin.socket = {path!r}: {error.strerror}") from None
-
-
-def _alive(path: str) -> bool:
-    """True if somebody listens on the socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except BlockingIOError:
-            return True  # its backlog is full
-        except OSError as error:
-            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
-                return False
-            raise
-    return True
 
 
 class _Site(Site):

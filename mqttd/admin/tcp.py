@@ -28,6 +28,8 @@ from zope.interface import implementer
 
 from mqttd.admin.server import site_of
 from mqttd.config.schema import AdminTcp
+from mqttd.net.sockets import bound_tcp
+from mqttd.net.tls import load_pair
 
 __all__ = ["PULL_PATHS", "AdminTcpError", "AdminTcpService", "Tokens"]
 
@@ -208,17 +210,10 @@ class AdminTcpService(Service):
 
 def _bound(settings: AdminTcp) -> socket.socket:
     host, port = settings.address
-    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and not host:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        made.bind((host, port))
+        return bound_tcp(host, port)
     except OSError as error:
-        made.close()
         raise AdminTcpError(f"admin.tcp.bind = {settings.bind!r}: {error.strerror}") from None
-    return made
 
 
 def certificate_options(certificate: str, private_key: str) -> CertificateOptions:
@@ -227,14 +222,7 @@ def certificate_options(certificate: str, private_key: str) -> CertificateOption
     Raises AdminTcpError, which names the file.
     """
     try:
-        with open(certificate, "rb") as file:
-            parts = file.read().split(b"-----END CERTIFICATE-----")[:-1]
-        with open(private_key, "rb") as file:
-            key = crypto.load_privatekey(crypto.FILETYPE_PEM, file.read())
-        chain = [
-            crypto.load_certificate(crypto.FILETYPE_PEM, part + b"-----END CERTIFICATE-----\n")
-            for part in parts
-        ]
+        key, chain = load_pair(certificate, private_key)
         return CertificateOptions(
             key,
             chain[0],

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from mqttd.secrets.files import replace_file
+
 __all__ = ["KINDS", "MOST", "MOST_NETWORKS", "Ban", "BanError", "Bans"]
 
 #: What a ban may be about.
@@ -175,13 +177,7 @@ class Bans:
 
     def _store(self, bans: dict[tuple[str, str], Ban]) -> None:
         if self.path:
-            temporary = f"{self.path}.new"
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump([asdict(ban) for ban in bans.values()], file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
+            replace_file(self.path, json.dumps([asdict(ban) for ban in bans.values()], indent=1))
         self._bans = bans
 
 

@@ -34,7 +34,7 @@ _CONF_HEAD: Final = """\
 _PAGE_HEAD: Final = """\
 # Configuration
 
-<!-- Written by `python -m mqttd.config.reference` from mqttd/config/schema.py. -->
+<!-- Written by `python -m mqttd.config.reference` from mqttd/config/schema/. -->
 
 The broker reads one TOML file, `twistd mqttd --config etc/mqttd.conf`. A key that is missing has
 its default; a key, type or value the schema does not know stops the start, with all mistakes

@@ -41,8 +41,11 @@ from mqttd.config.schema import (
     WsListener,
     WssListener,
 )
+from mqttd.net.addresses import address_text
+from mqttd.net.sockets import unlink
 from mqttd.session.limits import Limits
 from mqttd.transports.admission import Admission
+from mqttd.transports.certificates import certificate_identity, map_identity, subject_of
 from mqttd.transports.engine import Engine
 from mqttd.transports.frames import WebSocketLayer
 from mqttd.transports.layers import Layer, Stack
@@ -54,12 +57,10 @@ from mqttd.transports.sockets import (
     bind_tcp,
     bind_unix,
     give_away,
-    listener_text,
     peer_process,
     transport_identity,
-    unlink,
 )
-from mqttd.transports.tls import Tls, TlsError, certificate_identity, map_identity, subject_of
+from mqttd.transports.tls import Tls, TlsError
 from mqttd.types import PeerIdentity
 
 __all__ = ["Door", "Listeners"]
@@ -649,7 +650,7 @@ class Door:
     def text(self) -> str:
         """Where it listens: `ssl 127.0.0.1:8883`."""
         if isinstance(self.settings, SocketListener):
-            return f"{self.kind} {listener_text(self.host, self.port)}"
+            return f"{self.kind} {address_text(self.host, self.port)}"
         return f"{self.kind} {self.host}"
 
     def describe(self) -> Json:

@@ -13,12 +13,13 @@ import grp
 import os
 import pwd
 import socket
-import stat
 import struct
 from collections.abc import Callable
 from typing import Any
 
 from mqttd.config.schema import SocketListener, UnixListener
+from mqttd.net.addresses import address_text
+from mqttd.net.sockets import bound_tcp, make_room
 from mqttd.types import PeerIdentity
 
 __all__ = [
@@ -26,20 +27,13 @@ __all__ = [
     "bind_tcp",
     "bind_unix",
     "give_away",
-    "listener_text",
     "peer_process",
     "transport_identity",
-    "unlink",
 ]
 
 
 class ListenError(ValueError):
     """A listener cannot be opened; the text says which, where and why."""
-
-
-def listener_text(host: str, port: int) -> str:
-    """`host:port`, IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
 
 
 def peer_process(fd: int) -> PeerIdentity | None:
@@ -70,27 +64,24 @@ def bind_tcp(where: str, settings: SocketListener, port_before: int) -> socket.s
     """A socket that listens at `bind`; a port 0 takes `port_before`, if that is one."""
     host, port = settings.address
     port = port or port_before
-    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound: socket.socket | None = None
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if not host:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound = bound_tcp(host, port)
         if settings.nodelay:
             # Accepted sockets inherit it: one system call less per connection.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if settings.defer_accept and hasattr(socket, "TCP_DEFER_ACCEPT"):
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
-        bound.bind((host or "::", port))
         bound.listen(settings.backlog)
     except OSError as error:
-        bound.close()
+        if bound is not None:
+            bound.close()
         hint = (
             "; another broker runs there: stop it, or choose another bind"
             if error.errno == errno.EADDRINUSE
             else ""
         )
-        place = listener_text(host, port)
+        place = address_text(host, port)
         raise ListenError(f"{where}: cannot listen on {place}: {error.strerror}{hint}") from None
     bound.setblocking(False)
     return bound
@@ -100,7 +91,7 @@ def bind_unix(where: str, settings: UnixListener) -> socket.socket:
     """A Unix socket that listens, in the place of one that nobody listens on."""
     path = settings.path
     try:
-        _make_room(path)
+        make_room(path)
         _owners(settings)
     except KeyError as error:
         raise ListenError(f"{where}: no such user or group: {error.args[0]}") from None
@@ -131,36 +122,6 @@ def give_away(settings: UnixListener) -> None:
     owner, group = _owners(settings)
     if owner >= 0 or group >= 0:
         os.chown(settings.path, owner, group)
-
-
-def _make_room(path: str) -> None:
-    """Remove a socket that nobody listens on; raises OSError for anything else that is there."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, "is there and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
-                unlink(path)
-                return
-            raise
-    raise OSError(errno.EADDRINUSE, "in use by another process")
-
-
-def unlink(path: str) -> None:
-    """Remove a path, if it is there."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def _number(name: str, find: Callable[[str], int]) -> int:

@@ -15,31 +15,22 @@ from __future__ import annotations
 import os
 import ssl
 from datetime import UTC, datetime
-from typing import Any, Final
-
-from cryptography import x509
-from cryptography.x509.oid import NameOID
+from typing import Any
 
 from mqttd.config.schema import SslListener
+from mqttd.net.tls import CIPHERS, TlsError
+from mqttd.transports.certificates import (
+    by_name,
+    certificate_identity,
+    check_dates,
+    host_names,
+    leaf_of,
+    list_ends,
+    map_identity,
+)
 from mqttd.types import PeerIdentity
 
-__all__ = [
-    "CIPHERS",
-    "Tls",
-    "TlsError",
-    "by_name",
-    "certificate_identity",
-    "host_names",
-    "map_identity",
-    "subject_of",
-]
-
-#: TLS 1.2 suites with forward secrecy and authenticated encryption.
-CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL:!eNULL"
-
-
-class TlsError(Exception):
-    """Certificates cannot be used; the text names the file and what is wrong with it."""
+__all__ = ["Tls", "TlsError"]
 
 
 class Tls:
@@ -126,16 +117,16 @@ class Tls:
         if settings.sni_directory and not os.path.isdir(settings.sni_directory):
             raise TlsError(f"{settings.sni_directory}: no such directory")
         context = self._context(settings.certificate, settings.private_key)
-        leaf = _leaf(settings.certificate)
+        leaf = leaf_of(settings.certificate)
         if not first:
-            _check_dates(settings.certificate, leaf)
+            check_dates(settings.certificate, leaf)
         ends = [(settings.certificate, leaf.not_valid_after_utc)]
         names: dict[str, ssl.SSLContext] = {}
         for certificate, key in self._pairs():
             other = self._context(certificate, key)
-            own = _leaf(certificate)
+            own = leaf_of(certificate)
             if not first:
-                _check_dates(certificate, own)
+                check_dates(certificate, own)
             ends.append((certificate, own.not_valid_after_utc))
             for name in host_names(certificate):
                 names[name] = other
@@ -143,7 +134,7 @@ class Tls:
             context.sni_callback = self._choose
         if settings.verify != "none" and settings.crl_file:
             # OpenSSL takes nobody's certificate on the word of a list that is over.
-            ends += [(settings.crl_file, end) for end in _list_ends(settings.crl_file)]
+            ends += [(settings.crl_file, end) for end in list_ends(settings.crl_file)]
         self.names = names
         self.not_after = leaf.not_valid_after_utc
         self._ends = ends
@@ -203,114 +194,10 @@ class Tls:
     def openssl_context(self) -> Any:
         """The same demands as a pyOpenSSL context, by Twisted's `CertificateOptions`."""
         if self._openssl is None:
-            from mqttd.transports.tls_twisted import openssl_context
+            from mqttd.transports.tls_openssl import openssl_context
 
-            self._openssl = openssl_context(self)
+            self._openssl = openssl_context(self.settings, self._pairs(), self.alpn)
         return self._openssl
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Certificate and key files served by host name."""
-        return self._pairs()
-
-
-def certificate_identity(der: bytes) -> PeerIdentity | None:
-    """What a verified certificate says; None for one that cannot be read."""
-    try:
-        certificate = x509.load_der_x509_certificate(der)
-        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        common_name = str(names[0].value) if names else None
-        return PeerIdentity(
-            common_name=common_name,
-            subject=certificate.subject.rfc4514_string(),
-            sans=tuple(_sans(certificate)),
-        )
-    except ValueError:
-        return None
-
-
-def subject_of(common_name: str) -> str:
-    """The subject of a certificate of which only the common name is known, escaped (RFC 4514)."""
-    name = x509.NameAttribute(NameOID.COMMON_NAME, common_name, _validate=False)
-    return x509.Name([name]).rfc4514_string()
-
-
-def map_identity(identity: PeerIdentity | None, settings: Any) -> PeerIdentity | None:
-    """Fill in the user name and client id that the listener takes from the certificate."""
-    if identity is not None:
-        identity.username = _part(identity, settings.cert_as_username)
-        identity.client_id = _part(identity, settings.cert_as_client_id)
-    return identity
-
-
-def _part(identity: PeerIdentity, part: str) -> str | None:
-    if part == "cn":
-        return identity.common_name
-    if part == "dn":
-        return identity.subject
-    if part == "san" and identity.sans:
-        return identity.sans[0].partition(":")[2]
-    return None
-
-
-def _sans(certificate: x509.Certificate) -> list[str]:
-    try:
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return []
-    found = []
-    for name in extension.value:
-        if isinstance(name, x509.DNSName):
-            found.append(f"DNS:{name.value}")
-        elif isinstance(name, x509.UniformResourceIdentifier):
-            found.append(f"URI:{name.value}")
-        elif isinstance(name, x509.RFC822Name):
-            found.append(f"email:{name.value}")
-        elif isinstance(name, x509.IPAddress):
-            found.append(f"IP:{name.value}")
-    return found
-
-
-def host_names(path: str) -> list[str]:
-    """The host names a certificate file is for."""
-    return [san[4:].lower() for san in _sans(_leaf(path)) if san.startswith("DNS:")]
-
-
-def by_name(names: dict[str, Any], name: str) -> Any:
-    """The entry for a host name: its own, else that of the wildcard above it."""
-    name = name.lower()
-    found = names.get(name)
-    if found is None and "." in name:
-        found = names.get("*." + name.partition(".")[2])
-    return found
-
-
-def _leaf(path: str) -> x509.Certificate:
-    try:
-        with open(path, "rb") as file:
-            return x509.load_pem_x509_certificates(file.read())[0]
-    except (OSError, ValueError, IndexError) as error:
-        raise TlsError(f"{path}: holds no certificate: {error}") from None
-
-
-def _list_ends(path: str) -> list[datetime]:
-    """Until when the revocation lists in a file say that they hold."""
-    end = b"-----END X509 CRL-----"
-    with open(path, "rb") as file:
-        parts = file.read().split(end)[:-1]
-    try:
-        lists = [x509.load_pem_x509_crl(part + end + b"\n") for part in parts]
-    except ValueError as error:
-        raise TlsError(f"{path}: {error}") from None
-    return [each.next_update_utc for each in lists if each.next_update_utc is not None]
-
-
-def _check_dates(path: str, certificate: x509.Certificate) -> None:
-    now = datetime.now(UTC)
-    if certificate.not_valid_after_utc < now:
-        raise TlsError(f"{path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
-    if certificate.not_valid_before_utc > now:
-        begins = certificate.not_valid_before_utc
-        raise TlsError(f"{path}: not valid before {begins:%Y-%m-%d %H:%M} UTC")
 
 
 def _trust(context: ssl.SSLContext, path: str) -> None:

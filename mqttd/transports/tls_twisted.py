@@ -3,7 +3,7 @@
     transport --> [PROXY header] --> TLSMemoryBIOProtocol --> MqttProtocol
 
 The same certificates and demands as the engine's record layer (`mqttd.transports.tls.Tls`), made
-into a context by Twisted's `CertificateOptions`.
+into a context by `mqttd.transports.tls_openssl`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from OpenSSL import SSL, crypto
+from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.internet.ssl import AcceptableCiphers, CertificateOptions, TLSVersion
 from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -22,9 +21,9 @@ from zope.interface import implementer
 from mqttd.codec.sniff import looks_like
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.proxy import ProxyLayer
-from mqttd.transports.tls import CIPHERS, Tls, TlsError, by_name, host_names
+from mqttd.transports.tls import Tls
 
-__all__ = ["openssl_context", "tls_factory"]
+__all__ = ["tls_factory"]
 
 #: Seconds a closing connection waits for the peer's close_notify.
 GOODBYE: Final = 2.0
@@ -36,70 +35,6 @@ def tls_factory(tls: Tls, factory: MqttFactory, proxy_for: ProxyFor | None) -> A
     """`factory` behind TLS, and behind the PROXY header where one is expected."""
     wrapped = _Handshakes(tls, factory)
     return _ProxyFactory(wrapped, factory, proxy_for) if proxy_for is not None else wrapped
-
-
-def openssl_context(tls: Tls) -> Any:
-    """A pyOpenSSL context with the certificates and demands of `tls`. Raises `TlsError`."""
-    settings = tls.settings
-    context = _context(tls, settings.certificate, settings.private_key)
-    names: dict[str, Any] = {}
-    for certificate, key in tls.pairs():
-        other = _context(tls, certificate, key)
-        names.update(dict.fromkeys(host_names(certificate), other))
-
-    def choose(connection: Any) -> None:
-        asked = connection.get_servername()
-        found = by_name(names, asked.decode("ascii", "replace")) if asked else None
-        if found is not None:
-            connection.set_context(found)
-
-    if names:
-        context.set_tlsext_servername_callback(choose)
-    return context
-
-
-def _context(tls: Tls, certificate: str, key: str) -> Any:
-    settings = tls.settings
-    try:
-        chain = _certificates(certificate)
-        with open(key, "rb") as file:
-            private_key = crypto.load_privatekey(crypto.FILETYPE_PEM, file.read(), b"")
-        options = CertificateOptions(
-            privateKey=private_key,
-            certificate=chain[0],
-            extraCertChain=chain[1:],
-            acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(
-                settings.ciphers or CIPHERS
-            ),
-            acceptableProtocols=[name.encode() for name in tls.alpn],
-            raiseMinimumTo=TLSVersion.TLSv1_3
-            if settings.tls_version == "1.3"
-            else TLSVersion.TLSv1_2,
-            enableSessions=settings.session_resumption,
-            enableSessionTickets=settings.session_resumption,
-        )
-        context = options.getContext()
-        if settings.verify != "none":
-            mode = SSL.VERIFY_PEER
-            if settings.verify == "required":
-                mode |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
-            context.set_verify(mode, lambda connection, cert, code, depth, ok: bool(ok))
-            context.load_verify_locations(settings.ca_file)
-            context.set_session_id(b"mqttd")
-            if settings.crl_file:
-                store: Any = context.get_cert_store()
-                store.load_locations(settings.crl_file)
-                store.set_flags(crypto.X509StoreFlags.CRL_CHECK)
-    except (SSL.Error, crypto.Error, OSError, ValueError) as error:
-        raise TlsError(f"{certificate} with {key}: {error}") from None
-    return context
-
-
-def _certificates(path: str) -> list[Any]:
-    end = b"-----END CERTIFICATE-----"
-    with open(path, "rb") as file:
-        parts = file.read().split(end)[:-1]
-    return [crypto.load_certificate(crypto.FILETYPE_PEM, part + end + b"\n") for part in parts]
 
 
 @implementer(IOpenSSLServerConnectionCreator)

@@ -15,8 +15,8 @@ from typing import Any
 import jwt
 import pytest
 
-from mqttd.access.scram import make_keys
 from mqttd.admin.ctl import main
+from mqttd.secrets.scram import make_keys
 from tests.integration.clients import MqttJs
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker

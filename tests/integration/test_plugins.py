@@ -211,7 +211,7 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
 
 def curl(tmp_path: Path, path: str) -> str:
     """GET over the broker's Unix socket."""
-    from mqttd.admin.ctl import _UnixConnection
+    from mqttd.admin.ctl_client import _UnixConnection
 
     connection = _UnixConnection(str(tmp_path / "data/mqttd.sock"), 20)
     try:

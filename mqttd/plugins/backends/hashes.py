@@ -24,12 +24,12 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from mqttd.secrets.passwords import is_mosquitto, verify
+
 __all__ = ["HashError", "PasswordHash", "Passwords"]
 
 _BASE64: Final = r"[A-Za-z0-9+/]{1,512}={0,2}"
 _ITERATIONS: Final = r"[1-9][0-9]{0,7}"
-_MOSQUITTO: Final = re.compile(rf"\$6\$({_BASE64})\$({_BASE64})")
-_MOSQUITTO_2: Final = re.compile(rf"\$7\$({_ITERATIONS})\$({_BASE64})\$({_BASE64})")
 _PASSLIB: Final = re.compile(
     rf"\$pbkdf2-(sha256|sha512)\$({_ITERATIONS})\$([A-Za-z0-9./+]*)\$([A-Za-z0-9./+]+)"
 )
@@ -130,12 +130,8 @@ def _modular(hashed: str, password: bytes) -> bool:
         if (found := _DJANGO.fullmatch(hashed)) is not None:
             digest = base64.b64decode(found[4])
             return _pbkdf2(found[1], int(found[2]), found[3].encode(), digest, password)
-        if (found := _MOSQUITTO_2.fullmatch(hashed)) is not None:
-            salt, digest = base64.b64decode(found[2]), base64.b64decode(found[3])
-            return _pbkdf2("sha512", int(found[1]), salt, digest, password)
-        if (found := _MOSQUITTO.fullmatch(hashed)) is not None:
-            made = hashlib.sha512(password + base64.b64decode(found[1])).digest()
-            return hmac.compare_digest(made, base64.b64decode(found[2]))
+        if is_mosquitto(hashed):
+            return verify(hashed, password)
     except binascii.Error:
         pass
     raise HashError("the user's password hash is of no known format")

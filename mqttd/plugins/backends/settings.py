@@ -6,10 +6,11 @@ has said so; a secret may stand in a file of its own, and shows in no error.
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+
+from mqttd.net.addresses import is_local
 
 __all__ = ["BackendSettings", "Port", "Seconds", "is_local", "read_secret", "require_encryption"]
 
@@ -49,13 +50,3 @@ def require_encryption(where: str, host: str, encrypted: bool, plaintext: bool) 
             f"{where}: passwords would cross the network unencrypted; expected TLS, or"
             " plaintext = true"
         )
-
-
-def is_local(host: str) -> bool:
-    """Whether a host is this machine: a loopback address, localhost, the path of a socket."""
-    if not host or host == "localhost" or host.startswith("/"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.access.anonymous import Anonymous, is_loopback
+from mqttd.access.anonymous import Anonymous
+from mqttd.net.addresses import is_loopback
 from mqttd.types import AUTH_IGNORE, AUTH_OK, ClientInfo
 
 LOCAL = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "unix", "unix:/run/x", "/run/x"]

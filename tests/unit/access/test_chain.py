@@ -13,9 +13,9 @@ from zope.interface import Invalid, implementer
 
 from mqttd.access.acl_conf import AclSyntaxError
 from mqttd.access.chain import AccessControl, AclReloadError, UnknownModule
-from mqttd.access.username import PasswordFileError
 from mqttd.config.schema import Acl, Auth, Config, UsernameAuth
 from mqttd.interfaces import IAccessControl, IAuthenticator
+from mqttd.secrets.lines import PasswordFileError
 from mqttd.types import (
     AUTH_IGNORE,
     AUTH_OK,

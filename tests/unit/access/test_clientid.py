@@ -8,7 +8,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from mqttd.access.clientid import Clientid, add_client
-from mqttd.access.secret_file import PasswordFileError
+from mqttd.secrets.lines import PasswordFileError
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, ClientInfo
 
 SECRET = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")

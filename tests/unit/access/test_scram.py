@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.access.scram import (
+from mqttd.access.scram import Scram
+from mqttd.secrets.lines import PasswordFileError
+from mqttd.secrets.scram import (
     Keys,
-    Scram,
     add_scram_user,
     delete_scram_user,
     make_keys,
@@ -21,7 +22,6 @@ from mqttd.access.scram import (
     read_scram_users,
     saslprep,
 )
-from mqttd.access.secret_file import PasswordFileError
 from mqttd.types import AuthContinue, AuthError, AuthOk, ClientInfo
 
 # RFC 7677, section 3.

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from mqttd.access import secret_file
-from mqttd.access.passwords import dummy_hash, is_hash, verify
-from mqttd.access.secret_file import PasswordFileError, SecretFile
-from mqttd.access.username import Username, delete_user, import_users, read_users
+from mqttd.access.secret_file import SecretFile
+from mqttd.access.username import Username
+from mqttd.secrets import lines
+from mqttd.secrets.lines import PasswordFileError
+from mqttd.secrets.passwords import dummy_hash, is_hash, verify
+from mqttd.secrets.users import delete_user, import_users, read_users
 from mqttd.types import AUTH_OK, AuthError, ClientInfo
 
 SALT = base64.b64encode(b"0123456789ab").decode()
@@ -167,7 +169,7 @@ def test_rumqttd_hashes_are_compared_in_constant_time(monkeypatch: pytest.Monkey
         compared.append((a, b))
         return real(a, b)
 
-    monkeypatch.setattr("mqttd.access.passwords.hmac.compare_digest", spy)
+    monkeypatch.setattr("mqttd.secrets.passwords.hmac.compare_digest", spy)
     for hashed in (sha512("secret"), pbkdf2("secret")):
         verify(hashed, b"wrong")
     assert [(len(a), len(b)) for a, b in compared] == [(64, 64), (64, 64)]
@@ -219,6 +221,6 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        secret_file.write(path, ["new"])
+        lines.write(path, ["new"])
     assert path.read_text() == "old\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["users.conf"]

@@ -12,16 +12,11 @@ import pytest
 from argon2 import PasswordHasher
 from twisted.internet.defer import Deferred
 
-from mqttd.access import passwords as module
-from mqttd.access.username import (
-    PasswordFileError,
-    PasswordFileWarning,
-    Username,
-    add_user,
-    delete_user,
-    hash_password,
-    read_users,
-)
+from mqttd.access.username import Username
+from mqttd.secrets import passwords as module
+from mqttd.secrets.lines import PasswordFileError, PasswordFileWarning
+from mqttd.secrets.passwords import hash_password
+from mqttd.secrets.users import add_user, delete_user, read_users
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthVerdict, ClientInfo
 
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

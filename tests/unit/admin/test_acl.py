@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 
-from mqttd.admin import ctl
+from mqttd.admin import ctl, ctl_acl
 from mqttd.admin.acl import AclApi
 from mqttd.admin.api import Api
 from mqttd.broker.broker import Broker
@@ -211,7 +211,7 @@ def test_ctl_prints_an_explanation(
     ask: Door, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, told = ask("GET", "/acl/explain", client_id="x", action="publish", topic="plant/1")
-    monkeypatch.setattr(ctl, "client_of", lambda options: FakeClient(told))
+    monkeypatch.setattr(ctl_acl, "client_of", lambda options: FakeClient(told))
     assert ctl.main(["acl", "explain", "--client", "x", "publish", "plant/1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "DENIED"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin import ctl
+from mqttd.admin import ctl, ctl_print, ctl_show
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_what_cannot_be_done_to_a_user_is_said_and_changes_nothing(
 
 
 def test_tables_hide_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
-    ctl.print_table([{"client_id": "a\x1b[2J\n", "qos": 1}], ["client_id", "qos"])
+    ctl_print.print_table([{"client_id": "a\x1b[2J\n", "qos": 1}], ["client_id", "qos"])
     assert capsys.readouterr().out == "client id   qos\na\\x1b[2J\\n    1\n"
 
 
@@ -158,4 +158,4 @@ def test_tables_hide_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> 
     [(0, "0 s"), (59, "59 s"), (61, "1 m 1 s"), (86400 + 7200 + 61, "1 d 2 h")],
 )
 def test_durations_have_two_units(seconds: int, text: str) -> None:
-    assert ctl._duration(seconds) == text
+    assert ctl_show._duration(seconds) == text

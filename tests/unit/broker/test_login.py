@@ -15,13 +15,13 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from mqttd.access.chain import AccessControl
-from mqttd.access.scram import add_scram_user
 from mqttd.codec.packets import Auth, Connack, Connect, Disconnect, Pingreq, Publish
 from mqttd.codec.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD
 from mqttd.codec.serializer import serialize
 from mqttd.config.schema import Acl, Config, ScramAuth
 from mqttd.config.schema import Auth as AuthConfig
 from mqttd.interfaces import IAuthenticator, IAuthExchange, IEnhancedAuthenticator
+from mqttd.secrets.scram import add_scram_user
 from mqttd.types import AUTH_IGNORE, AuthContinue, AuthError, AuthOk, ClientInfo
 from tests.support.memory import MemoryBroker, MemoryClient
 

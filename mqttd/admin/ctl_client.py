@@ -1,0 +1,126 @@
+"""How mqttd-ctl reaches the broker: HTTP over the Unix socket that the configuration names.
+
+Part of `mqttd.admin.ctl`, whose promises hold here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from mqttd.config.schema import Config
+
+__all__ = ["DEFAULT_CONFIG", "Client", "CtlError", "NoBroker", "client_of", "config_of"]
+
+DEFAULT_CONFIG: Final = "etc/mqttd.conf"
+#: Seconds to wait for an answer.
+TIMEOUT: Final = 30.0
+
+Json = dict[str, Any]
+
+
+class CtlError(Exception):
+    """What was asked cannot be done; the text is the one line the operator sees."""
+
+
+class NoBroker(CtlError):
+    """There is no broker to talk to."""
+
+
+class Client:
+    """Speaks to the broker that listens on the Unix socket `path`."""
+
+    def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
+        self.path = path
+        self.timeout = timeout
+
+    def get(self, path: str, **query: object) -> Json:
+        """GET below /api/v1; a query item that is None is left out."""
+        given = {key: value for key, value in query.items() if value is not None}
+        return self.request("GET", f"{path}?{urlencode(given)}" if given else path)
+
+    def request(self, method: str, path: str, body: Json | None = None) -> Json:
+        """One request; raises CtlError with the broker's message if it is refused."""
+        connection = _UnixConnection(self.path, self.timeout)
+        try:
+            connection.request(
+                method,
+                "/api/v1" + path,
+                None if body is None else json.dumps(body).encode(),
+                {"Content-Type": "application/json", "Connection": "close"},
+            )
+            response = connection.getresponse()
+            status, data = response.status, response.read()
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise NoBroker(f"no broker is running at {self.path}") from None
+        except PermissionError:
+            raise CtlError(
+                f"no right to open {self.path}: run this as the broker's user, or as root"
+            ) from None
+        except TimeoutError:
+            raise CtlError(
+                f"the broker at {self.path} did not answer within {self.timeout:g} s"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise CtlError(f"talking to the broker at {self.path} failed: {error!r}") from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise CtlError(f"what listens at {self.path} is no mqttd (HTTP status {status})")
+        if status >= 400:
+            raise CtlError(str(answer.get("error", {}).get("message", f"HTTP status {status}")))
+        return answer
+
+    def pages(self, path: str, key: str) -> list[Json]:
+        """The entries `key` of all pages of a list."""
+        found: list[Json] = []
+        cursor: str | None = None
+        while True:
+            answer = self.get(path, limit=1000, cursor=cursor)
+            found += answer[key]
+            cursor = answer["cursor"]
+            if cursor is None:
+                return found
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection over a Unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def config_of(options: argparse.Namespace) -> Config:
+    """The broker's configuration, from where the command line says."""
+    from mqttd.config.load import ConfigError, load
+
+    path = options.config
+    if path is None and os.path.exists(DEFAULT_CONFIG):
+        path = DEFAULT_CONFIG
+    try:
+        return load(path, os.environ)
+    except ConfigError as error:
+        raise CtlError(f"the configuration has mistakes: {error.mistakes[0]}") from None
+    except OSError as error:
+        raise CtlError(f"{path}: {error.strerror}") from None
+
+
+def client_of(options: argparse.Namespace) -> Client:
+    """The broker that the command line means."""
+    return Client(options.socket or config_of(options).admin.socket)

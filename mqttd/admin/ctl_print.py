@@ -1,0 +1,76 @@
+"""What mqttd-ctl prints: tables for people, JSON for programs.
+
+Part of `mqttd.admin.ctl`, whose promises hold here too: text that came from clients is printed
+with its control characters escaped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["done", "print_json", "print_pairs", "print_table", "printable", "time_text"]
+
+Json = dict[str, Any]
+
+
+def done(options: argparse.Namespace, answer: Json, text: str) -> None:
+    """Say that something was done."""
+    if options.json:
+        print_json(answer)
+    else:
+        print(printable(text))
+
+
+def time_text(seconds: float) -> str:
+    """Seconds since the epoch as a date and time (ISO 8601, UTC)."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def print_json(value: object) -> None:
+    """For ``--json``."""
+    print(json.dumps(value, indent=2))
+
+
+def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and values, a line each."""
+    rows = [(name, _text(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def print_table(rows: Sequence[Json], columns: Sequence[str]) -> None:
+    """Columns as wide as what is in them; numbers to the right."""
+    cells = [[_text(row.get(column)) for column in columns] for row in rows]
+    heads = [column.replace("_", " ") for column in columns]
+    widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(columns))]
+    numeric = [
+        bool(rows) and all(type(row.get(column)) in (int, float) for row in rows)
+        for column in columns
+    ]
+    for line in [heads, *cells]:
+        parts = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print("  ".join(parts).rstrip())
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """`text` with what a terminal would obey (escapes, line ends) made visible."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )

@@ -1,0 +1,198 @@
+"""`mqttd-ctl status, metrics, clients, subscriptions, hooks, alarms, publish`: look, kick, say.
+
+Part of `mqttd.admin.ctl`, whose promises hold here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from mqttd.admin.ctl_client import client_of
+from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, time_text
+
+__all__ = ["add_clients", "add_hooks", "add_publish"]
+
+Json = dict[str, Any]
+
+
+def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
+    """Add what shows the broker and its clients, with `add` and `group` of `mqttd.admin.ctl`."""
+    add(commands, "status", _status, "Who and where the broker is, and what it holds.")
+    add(commands, "metrics", _metrics, "All counters and gauges.")
+
+    clients = group("clients", "Clients, connected or with a session that waits for them.")
+    add(clients, "list", _clients_list, "List all clients.")
+    for name, run, text in (
+        ("show", _clients_show, "Show one client."),
+        ("kick", _clients_kick, "End a client's connection."),
+    ):
+        command = add(clients, name, run, text)
+        command.add_argument("client_id", metavar="ID")
+    command.add_argument(
+        "--reason",
+        metavar="CODE",
+        default="0x98",
+        help="reason code for a 5.0 client: 0x98 administrative action (default), 0x87, ...",
+    )
+
+    listing = add(
+        group("subscriptions", "Who subscribes to what."),
+        "list",
+        _subscriptions_list,
+        "List subscriptions.",
+    )
+    listing.add_argument("--client", metavar="ID", help="of this client only")
+
+
+def add_hooks(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
+    """Add what shows who listens in, and what is wrong."""
+    add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
+    alarms = add(commands, "alarms", _alarms, "List the alarms that are raised.")
+    alarms.add_argument("--past", action="store_true", help="the last ones that were, too")
+
+
+def add_publish(add: Callable[..., Any], commands: Any) -> None:
+    """Add `publish`."""
+    publish = add(commands, "publish", _publish, "Publish a message as the broker itself.")
+    publish.add_argument("topic", metavar="TOPIC")
+    publish.add_argument("payload", metavar="PAYLOAD", help="text; - reads standard input")
+    publish.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
+    publish.add_argument("--retain", action="store_true")
+
+
+def _status(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/status")
+    if options.json:
+        return print_json(answer)
+    how = "compiled" if answer["compiled"] else "pure Python"
+    print_pairs(
+        [
+            ("name", answer["name"]),
+            ("version", f"{answer['version']} ({how}), Python {answer['python']}"),
+            ("pid", answer["pid"]),
+            ("uptime", _duration(answer["uptime"])),
+            ("who may connect", answer["who_may_connect"]),
+            *((name.replace("_", " "), value) for name, value in answer["stats"].items()
+              if name != "uptime_seconds"),
+        ]
+    )  # fmt: skip
+    print()
+    print_table(
+        answer["listeners"],
+        ["name", "kind", "host", "port", "transport", "connections", "max_connections"],
+    )
+
+
+def _metrics(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/metrics")
+    if options.json:
+        return print_json(answer)
+    print_pairs([*answer["gauges"].items(), *answer["counters"].items()])
+
+
+def _clients_list(options: argparse.Namespace) -> None:
+    clients = client_of(options).pages("/clients", "clients")
+    if options.json:
+        return print_json({"clients": clients})
+    for client in clients:
+        client["peer"] = _peer(client)
+    print_table(
+        clients,
+        ["client_id", "username", "connected", "peer", "listener", "subscriptions", "inflight",
+         "mqueue"],
+    )  # fmt: skip
+
+
+def _clients_show(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/clients/" + quote(options.client_id, safe=""))
+    if options.json:
+        return print_json(answer)
+    print_pairs([(name.replace("_", " "), value) for name, value in answer.items()])
+
+
+def _clients_kick(options: argparse.Namespace) -> None:
+    path = "/clients/" + quote(options.client_id, safe="")
+    answer = client_of(options).request(
+        "DELETE", f"{path}?{urlencode({'reason_code': options.reason})}"
+    )
+    done(options, answer, f"ended the connection of {options.client_id}")
+
+
+def _subscriptions_list(options: argparse.Namespace) -> None:
+    client = client_of(options)
+    if options.client is not None:
+        found = client.get("/subscriptions", client_id=options.client)["subscriptions"]
+    else:
+        found = client.pages("/subscriptions", "subscriptions")
+    if options.json:
+        return print_json({"subscriptions": found})
+    print_table(
+        found,
+        ["client_id", "topic_filter", "qos", "no_local", "retain_as_published",
+         "subscription_identifier"],
+    )  # fmt: skip
+
+
+def _hooks_list(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/hooks")
+    if options.json:
+        return print_json(answer)
+    rows = [
+        {"point": point["point"], "errors": point["errors"], **callback}
+        for point in answer["hooks"]
+        for callback in point["callbacks"]
+    ]
+    print_table(rows, ["point", "priority", "callback", "owner", "state", "errors"])
+
+
+def _alarms(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/alarms")
+    if options.json:
+        return print_json(answer)
+    rows = answer["alarms"] + (answer["past"] if options.past else [])
+    for row in rows:
+        for name in ("raised_at", "cleared_at"):
+            if row[name]:
+                row[name] = time_text(row[name])
+    print_table(rows, ["name", "raised_at", *(["cleared_at"] if options.past else []), "text"])
+
+
+def _publish(options: argparse.Namespace) -> None:
+    if options.payload == "-":
+        payload = sys.stdin.buffer.read()
+    else:
+        payload = os.fsencode(options.payload)
+    answer = client_of(options).request(
+        "POST",
+        "/publish",
+        {
+            "topic": options.topic,
+            "payload_base64": base64.b64encode(payload).decode(),
+            "qos": options.qos,
+            "retain": options.retain,
+        },
+    )
+    count = answer["receivers"]
+    done(options, answer, f"published to {count} receiver{'' if count == 1 else 's'}")
+
+
+def _peer(client: Json) -> str:
+    host = client["peerhost"]
+    if not host:
+        return ""
+    return f"[{host}]:{client['peerport']}" if ":" in host else f"{host}:{client['peerport']}"
+
+
+def _duration(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
+    shown = [f"{number} {unit}" for number, unit in parts if number]
+    return " ".join(shown[:2]) or "0 s"

@@ -1,0 +1,116 @@
+"""The broker's configuration as immutable values, one struct per table of ``etc/mqttd.conf``.
+
+The structs are the single source: the loader takes types, ranges and defaults from here, the
+reference page and the shipped file are written from the descriptions here, so none can disagree.
+
+    etc/mqttd.conf ─┐
+    MQTTD__… ───────┴─> load ──> Config ─┬─ .mqtt.max_packet_size         int, bytes
+                                         ├─ .session.retry_interval       float, seconds
+                                         └─ .listener["tcp"]["default"]   TcpListener
+
+Once loaded, sizes are ``int`` bytes; durations that travel in packets are ``int`` seconds, the
+others ``float`` seconds; ``"never"`` is `NEVER`, the value MQTT 5.0 gives to an interval that does
+not end (3.1.2.11.2). ``Config()`` alone holds the defaults, its paths still relative.
+
+Imports the standard library and msgspec only: every layer may depend on this module.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from mqttd.config.schema.acl import Acl, AclShadow
+from mqttd.config.schema.auth import (
+    Auth,
+    AuthBackend,
+    CertificateAuth,
+    ClientidAuth,
+    JwtAuth,
+    ScramAuth,
+    UsernameAuth,
+)
+from mqttd.config.schema.keys import DAY, GIB, HOUR, KIB, MIB, MINUTE, NEVER
+from mqttd.config.schema.listener import Listener, Network, SocketListener
+from mqttd.config.schema.listener_kinds import (
+    LISTENER_KINDS,
+    EndpointListener,
+    SslListener,
+    TcpListener,
+    UnixListener,
+    WsListener,
+    WssListener,
+)
+from mqttd.config.schema.mqtt import Mqtt, Mqueue, Retained, Session
+from mqttd.config.schema.node import Admin, AdminTcp, Log, Node, Plugins, Sys
+from mqttd.config.schema.output import Output, Overload
+
+__all__ = [
+    "Acl",
+    "AclShadow",
+    "Admin",
+    "AdminTcp",
+    "Auth",
+    "AuthBackend",
+    "CertificateAuth",
+    "ClientidAuth",
+    "Config",
+    "DAY",
+    "EndpointListener",
+    "GIB",
+    "HOUR",
+    "JwtAuth",
+    "KIB",
+    "LISTENER_KINDS",
+    "Listener",
+    "Log",
+    "MIB",
+    "MINUTE",
+    "Mqtt",
+    "Mqueue",
+    "NEVER",
+    "Network",
+    "Node",
+    "Output",
+    "Overload",
+    "Plugins",
+    "Retained",
+    "ScramAuth",
+    "Session",
+    "SocketListener",
+    "SslListener",
+    "Sys",
+    "TcpListener",
+    "UnixListener",
+    "UsernameAuth",
+    "WsListener",
+    "WssListener",
+]
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything the file can say; `Config()` alone holds the defaults."""
+
+    node: Node = Node()
+    mqtt: Mqtt = Mqtt()
+    session: Session = Session()
+    mqueue: Mqueue = field(default_factory=Mqueue)
+    retained: Retained = Retained()
+    output: Output = Output()
+    overload: Overload = Overload()
+    listener: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"tcp": {"default": TcpListener()}}
+    )
+    """Listener kind -> name -> listener; never empty."""
+    auth: Auth = Auth()
+    acl: Acl = Acl()
+    plugins: Plugins = Plugins()
+    admin: Admin = Admin()
+    log: Log = Log()
+    sys: Sys = Sys()
+
+    path: str = ""
+    """Absolute path of the file this was read from; empty when there was none."""
+    given: frozenset[str] = frozenset()
+    """Dotted paths of the keys that the file or the environment set, `auth.username.file`."""

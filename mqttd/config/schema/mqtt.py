@@ -1,0 +1,276 @@
+"""What the protocol allows, and what is kept for a client: ``[mqtt]``, ``[session]``, ``[mqueue]``,
+``[retained]``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from mqttd.config.schema import keys
+from mqttd.config.schema.keys import DAY, GIB, HOUR, KIB, MIB, NEVER
+
+__all__ = ["Mqtt", "Mqueue", "Retained", "Session"]
+
+
+class Mqtt(Struct, frozen=True, kw_only=True):
+    """What the protocol allows a client, announced in CONNACK to MQTT 5.0 clients."""
+
+    max_packet_size: Annotated[
+        int,
+        keys.size(
+            "Largest packet a client may send, in bytes; a larger one ends the connection with"
+            " reason 0x95 before it is buffered.",
+            "connection",
+            KIB,
+            256 * MIB,
+        ),
+    ] = MIB
+    max_client_id_length: Annotated[
+        int,
+        keys.count(
+            "Longest client identifier, in UTF-8 bytes; the standard asks for at least 23.",
+            "connection",
+            23,
+            65535,
+        ),
+    ] = 256
+    max_topic_levels: Annotated[
+        int,
+        keys.count("Most levels in a topic name or filter.", "message", 1, 65535),
+    ] = 128
+    max_topic_length: Annotated[
+        int,
+        keys.count("Longest topic name or filter, in UTF-8 bytes.", "message", 1, 65535),
+    ] = 65535
+    max_topic_alias: Annotated[
+        int,
+        keys.count(
+            "Topic aliases a 5.0 client may use (Topic Alias Maximum); 0 allows none.",
+            "connection",
+            0,
+            65535,
+        ),
+    ] = 65535
+    max_qos: Annotated[
+        int,
+        keys.count(
+            "Highest QoS a client may publish with (Maximum QoS); subscriptions are granted at"
+            " most this.",
+            "message",
+            0,
+            2,
+        ),
+    ] = 2
+    retain_available: Annotated[
+        bool,
+        keys.plain("Whether clients may publish retained messages (Retain Available).", "message"),
+    ] = True
+    wildcard_subscription: Annotated[
+        bool,
+        keys.plain(
+            "Whether filters may hold `+` and `#` (Wildcard Subscription Available).", "session"
+        ),
+    ] = True
+    shared_subscription: Annotated[
+        bool,
+        keys.plain(
+            "Whether `$share/group/filter` and `$queue/filter` work (Shared Subscription"
+            " Available).",
+            "session",
+        ),
+    ] = True
+    shared_strategy: Annotated[
+        Literal["round_robin", "random", "sticky", "hash_clientid", "hash_topic"],
+        keys.plain(
+            "How a shared subscription picks the member for a message: in turn per publisher, at"
+            " random, the same while it lasts, by publisher's client id, or by topic.",
+        ),
+    ] = "round_robin"
+    server_keepalive: Annotated[
+        int,
+        keys.duration(
+            "Keep alive that replaces every client's own (Server Keep Alive), in whole seconds; 0"
+            " keeps the client's.",
+            "connection",
+            0,
+            65535,
+        ),
+    ] = 0
+    keepalive_multiplier: Annotated[
+        float,
+        keys.count(
+            "A client silent for its keep alive times this is disconnected; the standard says 1.5.",
+            "connection",
+            1,
+            10,
+        ),
+    ] = 1.5
+    connect_timeout: Annotated[
+        float,
+        keys.duration(
+            "Time from an accepted connection to its complete CONNECT, after which it is closed.",
+            "connection",
+            0.1,
+            HOUR,
+        ),
+    ] = 10.0
+    response_information: Annotated[
+        str,
+        keys.plain(
+            "Response Information given to 5.0 clients that ask for it, usually a topic prefix;"
+            " empty gives none.",
+            "connection",
+            max_length=1024,
+            pattern=r"^[^\0]*\Z",
+            expects="a text of at most 1024 characters without U+0000",
+        ),
+    ] = ""
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """What the broker keeps for one client, connected or not."""
+
+    max_inflight: Annotated[
+        int,
+        keys.count(
+            "QoS 1 and 2 messages sent and not yet acknowledged, a client's smaller Receive"
+            " Maximum wins; the rest wait in the mqueue.",
+            "session",
+            1,
+            65535,
+        ),
+    ] = 100
+    receive_maximum: Annotated[
+        int,
+        keys.count(
+            "QoS 1 and 2 messages a 5.0 client may have unacknowledged towards the broker"
+            " (Receive Maximum).",
+            "session",
+            1,
+            65535,
+        ),
+    ] = 1000
+    retry_interval: Annotated[
+        float,
+        keys.duration(
+            "Time after which an unacknowledged message is sent again to a 3.1 or 3.1.1 client;"
+            " 0 sends again only on resume, as 5.0 does always.",
+            "session",
+            0,
+            DAY,
+        ),
+    ] = 30.0
+    max_awaiting_rel: Annotated[
+        int,
+        keys.count("Incoming QoS 2 messages that wait for their PUBREL.", "session", 1, 65535),
+    ] = 1000
+    await_rel_timeout: Annotated[
+        float,
+        keys.duration(
+            "Time after which an incoming QoS 2 message that got no PUBREL is forgotten.",
+            "session",
+            1,
+            NEVER,
+        ),
+    ] = 300.0
+    expiry_interval: Annotated[
+        int,
+        keys.duration(
+            "Time the session of a 3.1 or 3.1.1 client with clean session 0 outlives its"
+            ' connection, in whole seconds; `"never"` keeps it.',
+            "session",
+            0,
+            NEVER,
+        ),
+    ] = 2 * HOUR
+    max_expiry_interval: Annotated[
+        int,
+        keys.duration(
+            "Longest Session Expiry Interval a 5.0 client gets, in whole seconds; a longer wish is"
+            " lowered to this.",
+            "session",
+            0,
+            NEVER,
+        ),
+    ] = NEVER
+    max_subscriptions: Annotated[
+        int,
+        keys.count(
+            "Subscriptions one session may hold; a further one is refused with reason 0x97.",
+            "session",
+            1,
+            10_000_000,
+        ),
+    ] = 10_000
+    upgrade_qos: Annotated[
+        bool,
+        keys.plain(
+            "Deliver with the subscription's QoS even where the message was published with a"
+            " lower one; the standard says no.",
+            "session",
+        ),
+    ] = False
+
+
+class Mqueue(Struct, frozen=True, kw_only=True):
+    """Messages that wait for a client that is offline or whose inflight window is full."""
+
+    max_length: Annotated[
+        int,
+        keys.count("Messages one session may queue.", "session", 1, 100_000_000),
+    ] = 1000
+    max_bytes: Annotated[
+        int,
+        keys.size("Bytes one session may queue.", "session", KIB, 1024 * GIB),
+    ] = 8 * MIB
+    store_qos0: Annotated[
+        bool,
+        keys.plain(
+            "Queue QoS 0 messages too; when the queue is full they are dropped first, then the"
+            " oldest.",
+            "session",
+        ),
+    ] = True
+    priorities: Annotated[
+        dict[Annotated[str, Meta(min_length=1)], Annotated[int, Meta(ge=0, le=255)]],
+        keys.plain(
+            "Topic filters and their priorities, 0 to 255; higher leaves the queue first, topics"
+            ' without one have 0; such as `{ "alarm/#" = 9 }`.',
+            "session",
+            expects="a table of topic filters and priorities from 0 to 255, such as"
+            ' { "alarm/#" = 9 }',
+        ),
+    ] = field(default_factory=dict)
+
+
+class Retained(Struct, frozen=True, kw_only=True):
+    """The last message of a topic, kept for later subscribers."""
+
+    max_messages: Annotated[
+        int,
+        keys.count(
+            "Retained messages kept; a message for a new topic beyond it is not retained.",
+            "broker",
+            0,
+            1_000_000_000,
+        ),
+    ] = 1_000_000
+    max_bytes: Annotated[
+        int,
+        keys.size("Bytes of retained messages kept, topics included.", "broker", 0, 1024 * GIB),
+    ] = GIB
+    max_payload: Annotated[
+        int,
+        keys.size("Largest payload that is retained.", "message", 0, 256 * MIB),
+    ] = MIB
+    expiry: Annotated[
+        int,
+        keys.duration(
+            "Time a retained message is kept unless it carries its own Message Expiry Interval,"
+            " in whole seconds.",
+            "message",
+            1,
+            NEVER,
+        ),
+    ] = NEVER

@@ -1,0 +1,1 @@
+"""What transports, admin and clients share of the network: sockets, addresses, TLS."""
