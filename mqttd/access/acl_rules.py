@@ -33,11 +33,11 @@ of words (`_Fan`).  Lists in one scan were simpler, and 100 times dearer at 10,0
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from zope.interface import implementer
-
+from mqttd.access.acl_asked import Asked, Collecting, Condition, condition_of
+from mqttd.access.acl_classes import Classes
 from mqttd.access.acl_conf import (
     And,
     Client,
@@ -50,19 +50,13 @@ from mqttd.access.acl_conf import (
     parse_acl,
     read_acl,
 )
-from mqttd.access.acl_topics import Asked, Collecting, Table
+from mqttd.access.acl_topics import Side, Table
 from mqttd.access.acl_who import Address, is_anywhere, parse_address
-from mqttd.interfaces import IAccessExplainer
-from mqttd.types import (
-    Action,
-    ClientInfo,
-    Decision,
-    Verdict,
-)
+from mqttd.types import Action, ClientInfo, Decision, Verdict
 
-__all__ = ["AclFile", "AclRules"]
+__all__ = ["AclRules"]
 
-#: How many clients' tables and addresses are remembered; past it the memory starts anew.
+#: How many addresses' networks are remembered; past it the memory starts anew.
 _REMEMBERED: Final = 4096
 
 _NO_RULE: Final = Decision(Verdict.IGNORE, "no rule matched", "acl")
@@ -71,7 +65,8 @@ _NO_RULE: Final = Decision(Verdict.IGNORE, "no rule matched", "acl")
 class AclRules:
     """A list of rules, ready to decide.
 
-    ``hits`` counts the decisions of each rule, by its place in ``rules``.
+    ``hits`` counts the decisions of each rule, by its place in ``rules``: what the broker remembers
+    is decided once, for a client or for all of its class.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -82,20 +77,22 @@ class AclRules:
             rule.qos is not None or rule.retain is not None for rule in self.rules
         )
         self._decisions: list[Decision] = []
-        self._everybody = Table()
+        self._conditions: list[Condition | None] = [condition_of(rule) for rule in self.rules]
+        self._everybody: Table = Table()
         self._users: dict[str, Table] = {}
         self._clients: dict[str, Table] = {}
-        self._networks = _Networks()
-        self._denying: set[Table] = set()
-        self._tables_of: dict[tuple[str | None, str, str], tuple[Table, ...]] = {}
+        self._networks: _Networks | None = None
+        #: clients that none of these rules tells apart
+        self.classes: Classes = Classes([rule.allow for rule in self.rules], self._conditions)
+        denying: set[Table] = set()
         for number, rule in enumerate(self.rules):
             verdict = Verdict.ALLOW if rule.allow else Verdict.DENY
             self._decisions.append(Decision(verdict, str(rule), "acl"))
             for table in self._tables(rule.who):
-                table.add(number, rule)
+                table.add(number, rule, self._conditions[number])
                 if not rule.allow:
-                    self._denying.add(table)
-        for table in self._denying:
+                    denying.add(table)
+        for table in denying:
             table.spread()
 
     @classmethod
@@ -127,22 +124,22 @@ class AclRules:
 
     def first(self, client: ClientInfo, action: Action, topic: str) -> int:
         """The number of the first rule that matches, or -1."""
-        # No address is the name of a listener: who is not connected has neither.
-        key = (client.username, client.client_id, client.peerhost or client.listener)
-        tables = self._tables_of.get(key)
-        if tables is None:
-            tables = self._applying(client)
-            if len(self._tables_of) >= _REMEMBERED:
-                self._tables_of.clear()
-            self._tables_of[key] = tables
-        asked = Asked(self.rules, client, action, topic)
-        if action.kind == "publish":
-            for table in tables:
-                table.publish.search(asked)
-        else:
-            for table in tables:
-                table.subscribe.search(asked)
+        publish = action.kind == "publish"
+        asked = Asked(self._conditions, client, publish, action.qos, action.retain, topic)
+        for table in self._applying(client):
+            side = table.publish if publish else table.subscribe
+            side.search(asked)
         return asked.best if asked.best < len(self.rules) else -1
+
+    def class_of(self, client: ClientInfo) -> int:
+        """The number of its class in `classes`; -1 if `client` is to be asked for by itself."""
+        if is_anywhere(client):
+            return -1
+        sides: list[Side] = []
+        for table in self._applying(client):
+            if table.publish.filled:
+                sides.append(table.publish)
+        return self.classes.number(sides, client)
 
     def covering(self, who: Who, kind: str, topic: str | None, exact: bool) -> list[int]:
         """The rules that cover `topic` (None: all topics) and may be about all of `who`, rising.
@@ -151,13 +148,13 @@ class AclRules:
         same placeholder.  For reports: the conditions of the rules and whom exactly they are
         about is for the caller to see.
         """
-        action = Action("publish" if kind == "publish" else "subscribe")
+        publish = kind == "publish"
         own = ClientInfo("%c", "%u", "", 0, "", 5, cert_common_name="${cn}")
-        asked = Collecting(self.rules, own, action, topic if topic is not None else "\0")
-        if kind == "publish" and topic is not None:
+        asked = Collecting(self._conditions, own, publish, topic if topic is not None else "\0")
+        if publish and topic is not None:
             asked.wild = "+" in topic or "#" in topic
         for table in self._around(who):
-            side = table.publish if kind == "publish" else table.subscribe
+            side = table.publish if publish else table.subscribe
             if topic is None:
                 asked.take(side.every)
             else:
@@ -173,25 +170,28 @@ class AclRules:
             case Client(client_id) if client_id in self._clients:
                 tables.append(self._clients[client_id])
             case IpAddr(networks):
-                tables += self._networks.containing(networks[0].network_address)
+                if self._networks is not None:
+                    tables += self._networks.containing(networks[0].network_address)
             case And(parts):
                 tables += [table for part in parts for table in self._around(part)]
             case Or(parts):
                 tables += self._around(parts[0])
         return tables
 
-    def _applying(self, client: ClientInfo) -> tuple[Table, ...]:
+    def _applying(self, client: ClientInfo) -> list[Table]:
         tables = [self._everybody]
-        if client.username is not None and client.username in self._users:
-            tables.append(self._users[client.username])
-        if client.client_id in self._clients:
-            tables.append(self._clients[client.client_id])
-        address = parse_address(client.peerhost)
-        if address is not None:
-            tables.extend(self._networks.containing(address))
-        elif is_anywhere(client):
-            tables.extend(self._networks.all())
-        return tuple(tables)
+        username = client.username
+        if username is not None:
+            table = self._users.get(username)
+            if table is not None:
+                tables.append(table)
+        table = self._clients.get(client.client_id)
+        if table is not None:
+            tables.append(table)
+        networks = self._networks
+        if networks is not None:
+            tables += networks.all() if is_anywhere(client) else networks.of(client.peerhost)
+        return tables
 
     def _tables(self, who: Who) -> list[Table]:
         """The tables in which a rule for `who` must be, so that all it is about find it.
@@ -204,61 +204,14 @@ class AclRules:
             case Client(client_id):
                 return [self._clients.setdefault(client_id, Table())]
             case IpAddr(networks):
+                if self._networks is None:
+                    self._networks = _Networks()
                 return [self._networks.table(network) for network in networks]
             case Or(parts):
                 return [table for part in parts for table in self._tables(part)]
             case And(parts):
                 return self._tables(min(parts, key=_breadth))
         return [self._everybody]
-
-
-@implementer(IAccessExplainer)
-class AclFile:
-    """The rules of a file as an access-control module; option ``file``: its path."""
-
-    def __init__(self) -> None:
-        self.path = ""
-        self.rules = AclRules(())
-        self._ready: AclRules | Exception | None = None
-
-    def init(self, opts: Mapping[str, object]) -> None:
-        """Read the file; raises OSError or `AclSyntaxError`, which name it."""
-        self.path = str(opts["file"])
-        self.reload_acl()
-
-    def prepare(self) -> None:
-        """Do the slow part of the next `reload_acl`, in any thread."""
-        try:
-            self._ready = AclRules.from_file(self.path)
-        except Exception as error:
-            self._ready = error
-
-    def reload_acl(self) -> None:
-        """Read the file again; on any error the rules there were stay."""
-        if self._ready is None:
-            self.prepare()
-        ready, self._ready = self._ready, None
-        if isinstance(ready, Exception):
-            raise ready
-        assert ready is not None
-        self.rules = ready
-
-    def check_acl(self, client: ClientInfo, action: Action, topic: str) -> Verdict:
-        """The verdict of the first rule that matches, IGNORE where none does."""
-        return self.rules.decide(client, action, topic).verdict
-
-    def decide(self, client: ClientInfo, action: Action, topic: str) -> Decision:
-        """As `check_acl`, with the rule."""
-        return self.rules.decide(client, action, topic)
-
-    @property
-    def depends_on_qos_retain(self) -> bool:
-        """True if any rule looks at QoS or retain."""
-        return self.rules.depends_on_qos_retain
-
-    def description(self) -> str:
-        """The file and how many rules it holds."""
-        return f"acl: {len(self.rules.rules)} rules in {self.path}"
 
 
 def _breadth(who: Who) -> int:
@@ -278,14 +231,26 @@ def _breadth(who: Who) -> int:
 class _Networks:
     """Tables by network: one dict per version and prefix length."""
 
-    __slots__ = ("_by_prefix",)
+    __slots__ = ("_by_prefix", "_known")
 
     def __init__(self) -> None:
         self._by_prefix: dict[tuple[int, int], dict[int, Table]] = {}
+        self._known: dict[str, list[Table]] = {}
 
     def table(self, network: Network) -> Table:
         tables = self._by_prefix.setdefault((network.version, network.prefixlen), {})
         return tables.setdefault(int(network.network_address) >> _host_bits(network), Table())
+
+    def of(self, peerhost: str) -> list[Table]:
+        """The tables of a client's address; none if it has none."""
+        found = self._known.get(peerhost)
+        if found is None:
+            address = parse_address(peerhost)
+            found = [] if address is None else self.containing(address)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[peerhost] = found
+        return found
 
     def containing(self, address: Address) -> list[Table]:
         found: list[Table] = []

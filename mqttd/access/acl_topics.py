@@ -16,139 +16,13 @@ as the rules, which the parser bounds, however deep the topic asked for is.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from mqttd.access.acl_conf import And, IpAddr, Match, Or, Rule
-from mqttd.access.acl_who import is_about, is_anywhere, parse_address
-from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo
+from mqttd.access.acl_asked import UNSAFE, Asked, Collecting, Condition, is_template, parts_of
+from mqttd.access.acl_conf import Rule
+from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE
 
-__all__ = ["Asked", "Collecting", "Table", "fill", "is_template", "own_value"]
-
-
-class Asked:
-    """One question on its way through the tables; ``best`` is the lowest rule number so far."""
-
-    __slots__ = ("action", "anywhere", "best", "client", "rules", "topic", "wild", "words")
-
-    def __init__(
-        self, rules: tuple[Rule, ...], client: ClientInfo, action: Action, topic: str
-    ) -> None:
-        self.rules = rules
-        self.client = client
-        self.anywhere = is_anywhere(client)
-        self.action = action
-        self.topic = topic
-        self.words = topic.split("/")
-        self.best = len(rules)
-        self.wild = action.kind == "subscribe" and ("+" in topic or "#" in topic)
-        if self.wild and topic in ("#", "+/#"):
-            # Two spellings of the same topics: {eq, "#"} finds one, "+/#" in a rule the other.
-            self.topic = "#"
-            self.words = ["+", "#"]
-
-    def take(self, numbers: list[int]) -> None:
-        """Take the first of these rules that holds, if it comes before the best so far."""
-        for number in numbers:
-            if number >= self.best:
-                return
-            if self._holds(self.rules[number]):
-                self.best = number
-                return
-
-    def _holds(self, rule: Rule) -> bool:
-        """The conditions that the index does not cover: QoS, retain, ``and``, no address."""
-        if rule.qos is not None and self.action.qos not in rule.qos:
-            return False
-        if (
-            rule.retain is not None
-            and self.action.kind == "publish"
-            and self.action.retain is not rule.retain
-        ):
-            return False
-        if isinstance(rule.who, And | Or | Match) or (
-            self.anywhere and isinstance(rule.who, IpAddr)
-        ):
-            address = parse_address(self.client.peerhost)
-            return is_about(self.client, address, rule.who, self.anywhere and not rule.allow)
-        return True
-
-    def own(self, template: tuple[str, ...], first: bool) -> str | None:
-        """A level with the client's values put in; None if it has none, `_UNSAFE` if unsafe."""
-        parts: list[str] = []
-        unsafe = False
-        for part in template:
-            if _is_placeholder(part):
-                value = own_value(self.client, part)
-                if value is None:
-                    return None
-                if not value or "+" in value or "#" in value or "/" in value or "\0" in value:
-                    unsafe = True
-                part = value
-            parts.append(part)
-        if first and parts[0].startswith("$") and _is_placeholder(template[0]):
-            unsafe = True
-        return _UNSAFE if unsafe else "".join(parts)
-
-
-class Collecting(Asked):
-    """Takes the numbers of all rules it comes by, whatever their conditions."""
-
-    __slots__ = ("numbers",)
-
-    def __init__(
-        self, rules: tuple[Rule, ...], client: ClientInfo, action: Action, topic: str
-    ) -> None:
-        super().__init__(rules, client, action, topic)
-        self.numbers: set[int] = set()
-
-    def take(self, numbers: list[int]) -> None:
-        self.numbers.update(numbers)
-
-
-def own_value(client: ClientInfo, placeholder: str) -> str | None:
-    """What a placeholder of a rule's topic stands for; None if the client has no such value."""
-    if placeholder == "%u":
-        return client.username
-    if placeholder == "%c":
-        return client.client_id
-    if placeholder == "${cn}":
-        return client.cert_common_name
-    value = (client.attributes or {}).get(placeholder[len("${client_attrs.") : -1])
-    return value if isinstance(value, str) else None
-
-
-def fill(text: str, client: ClientInfo) -> str | None:
-    """A rule's topic with the client's values put in.
-
-    None if the client has no such value, "" if one must not stand in a topic.
-    """
-    asked = Asked((), client, Action(ACTION_PUBLISH), "")
-    words: list[str] = []
-    for word in text.split("/"):
-        template = tuple(part for part in _TEMPLATE.split(word) if part)
-        if any(_is_placeholder(part) for part in template):
-            own = asked.own(template, not words)
-            if own is None or own == _UNSAFE:
-                return None if own is None else ""
-            word = own
-        words.append(word)
-    return "/".join(words)
-
-
-def is_template(word: str) -> bool:
-    """True if a level of a rule's topic holds a placeholder."""
-    return "%u" in word or "%c" in word or "${" in word
-
-
-def _is_placeholder(part: str) -> bool:
-    return part in ("%u", "%c") or part.startswith("${")
-
-
-_TEMPLATE: Final = re.compile(r"(%u|%c|\$\{[^}]*\})")
-
-#: What `Asked.own` answers for a value that must not stand in a topic; no level reads so.
-_UNSAFE: Final = "#"
+__all__ = ["Side", "Table"]
 
 
 class Table:
@@ -157,14 +31,15 @@ class Table:
     __slots__ = ("publish", "subscribe")
 
     def __init__(self) -> None:
-        self.publish = _Side()
-        self.subscribe = _Side()
+        self.publish: Side = Side()
+        self.subscribe: Side = Side()
 
-    def add(self, number: int, rule: Rule) -> None:
+    def add(self, number: int, rule: Rule, condition: Condition | None) -> None:
+        """Add a rule, with the highest number so far."""
         if ACTION_PUBLISH in rule.kinds:
-            self.publish.add(number, rule)
+            self.publish.add(number, rule, condition)
         if ACTION_SUBSCRIBE in rule.kinds:
-            self.subscribe.add(number, rule)
+            self.subscribe.add(number, rule, condition)
 
     def spread(self) -> None:
         """All rules are in: index what a filter with ``+`` may have to search."""
@@ -172,21 +47,31 @@ class Table:
             self.subscribe.deny.spread()
 
 
-class _Side:
+class Side:
     """The rules of a table that are about publishing, or about subscribing.
 
-    Numbers are added in rising order, so that every list of them is sorted.
+    Numbers are added in rising order, so that every list of them is sorted.  ``denials`` are those
+    of all rules that deny, ``narrow`` the conditions that are to be asked of each client.
     """
 
-    __slots__ = ("allow", "deny", "every", "exact")
+    __slots__ = ("allow", "denials", "deny", "every", "exact", "filled", "narrow")
 
     def __init__(self) -> None:
+        self.filled: bool = False
         self.every: list[int] = []
         self.exact: dict[str, list[int]] | None = None
         self.allow: _Node | None = None
         self.deny: _Node | None = None
+        self.denials: list[int] = []
+        self.narrow: list[Condition] = []
 
-    def add(self, number: int, rule: Rule) -> None:
+    def add(self, number: int, rule: Rule, condition: Condition | None) -> None:
+        """Add a rule, with the highest number so far."""
+        self.filled = True
+        if not rule.allow:
+            self.denials.append(number)
+        if condition is not None and condition.narrow:
+            self.narrow.append(condition)
         if rule.topics is None:
             self.every.append(number)
             return
@@ -218,6 +103,7 @@ class _Side:
                 _covering(node, asked, 0)
 
     def search(self, asked: Asked) -> None:
+        """Have the lowest rule taken that matches."""
         if self.every:
             asked.take(self.every)
         if self.exact is not None:
@@ -283,8 +169,7 @@ class _Node:
         if is_template(word):
             if self.templates is None:
                 self.templates = {}
-            template = tuple(part for part in _TEMPLATE.split(word) if part)
-            return self.templates.setdefault(template, _Node(number))
+            return self.templates.setdefault(parts_of(word), _Node(number))
         child = self.children.get(word)
         if child is None:
             child = self.children[word] = _Node(number)
@@ -402,8 +287,10 @@ def _covering(node: _Node, asked: Asked, i: int) -> None:
         _covering(child, asked, i + 1)
     if node.templates is not None:
         for template, child in node.templates.items():
+            if child.lowest >= asked.best:
+                break
             value = asked.own(template, i == 0)
-            if value == word and value != _UNSAFE:
+            if value == word and value != UNSAFE:
                 _covering(child, asked, i + 1)
 
 
@@ -440,10 +327,12 @@ def _overlapping(node: _Node, asked: Asked, i: int) -> None:
             _overlapping(literal, asked, i + 1)
     if node.templates is not None:
         for template, child in node.templates.items():
+            if child.lowest >= asked.best:
+                break
             value = asked.own(template, i == 0)
             if value is None:
                 continue
-            if value == _UNSAFE:
+            if value == UNSAFE:
                 _everything(child, asked)
             elif value == word or (any_word and (i > 0 or not value.startswith("$"))):
                 _overlapping(child, asked, i + 1)

@@ -7,6 +7,9 @@
 
 A candidate for the rules (`mqttd.access.shadow`) may run beside them.
 
+What a client may publish can be asked for all clients of its class at once, where nobody is asked
+before the rules file: `class_of`, `judge`.  Such a decision is counted once, whoever it serves.
+
 Promise: modules are asked in the order of their sequence numbers, then of registration.  One that
 raises or answers nonsense denies, and is counted.  Every decision names its rule.  `decide` and
 `explain` are one walk: explaining only notes down what was said.  All methods are called in the
@@ -19,15 +22,13 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from zope.interface import verify
-
-from mqttd.access.acl_rules import AclFile, AclRules
+from mqttd.access.acl_classes import ASK, NO_RULE
+from mqttd.access.acl_module import AclFile, explains
+from mqttd.access.acl_rules import AclRules
 from mqttd.access.explain import Explanation, Step, steps
 from mqttd.access.shadow import OnDifference, Shadow, read
-from mqttd.interfaces import IAccessControl, IAccessExplainer
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ _IGNORE: Final = Verdict.IGNORE
 
 _SUPERUSER: Final = Decision(_ALLOW, "superuser")
 
+#: Those of a chain without modules.
+_NO_RULES: Final = AclRules(())
+
 
 class AclReloadError(Exception):
     """One or more modules could not read their rules again, and keep the ones they had."""
@@ -52,20 +56,35 @@ class PromoteError(Exception):
     """The candidate cannot take the place of the rules; the text says why."""
 
 
-@dataclass(slots=True)
 class _Module:
-    """A registered module and its counters."""
+    """A registered module and its counters; `file` is the module if it is the rules file."""
 
-    name: str
-    module: Any
-    seq: int
-    number: int
-    explains: bool
-    hit: int = 0
-    ok: int = 0
-    deny: int = 0
-    ignore: int = 0
-    error: int = 0
+    __slots__ = (
+        "deny",
+        "error",
+        "explains",
+        "file",
+        "hit",
+        "ignore",
+        "module",
+        "name",
+        "number",
+        "ok",
+        "seq",
+    )
+
+    def __init__(self, name: str, module: Any, seq: int, number: int, explains: bool) -> None:
+        self.name = name
+        self.module = module
+        self.seq = seq
+        self.number = number
+        self.explains = explains
+        self.file: AclFile | None = module if isinstance(module, AclFile) else None
+        self.hit: int = 0
+        self.ok: int = 0
+        self.deny: int = 0
+        self.ignore: int = 0
+        self.error: int = 0
 
 
 class Authorization:
@@ -115,13 +134,12 @@ class Authorization:
         """
         if name in self.names():
             raise ValueError(f"acl module {name!r} is registered already")
-        verify.verifyObject(IAccessControl, module)
+        told = explains(module)
         if seq is None:
             seq = max((entry.seq for entry in self._modules), default=0) + 1
         self._number += 1
-        explains = IAccessExplainer.providedBy(module)
-        self._modules.append(_Module(name, module, seq, self._number, explains))
-        self._modules.sort(key=lambda entry: (entry.seq, entry.number))
+        self._modules.append(_Module(name, module, seq, self._number, told))
+        self._modules.sort(key=_place)
 
     def unregister(self, name: str) -> bool:
         """Take a module out of the chain; False if it is not there."""
@@ -174,9 +192,9 @@ class Authorization:
     def rules(self) -> AclRules:
         """The rules of the rules file as they are in force (none if its module was taken out)."""
         for entry in self._modules:
-            if isinstance(entry.module, AclFile):
-                return entry.module.rules
-        return AclRules(())
+            if entry.file is not None:
+                return entry.file.rules
+        return _NO_RULES
 
     def _walk(
         self,
@@ -203,7 +221,7 @@ class Authorization:
             counted = 1 if rules is None else 0
             entry.hit += counted
             try:
-                if rules is not None and isinstance(entry.module, AclFile):
+                if rules is not None and entry.file is not None:
                     decision = rules.look(client, action, topic)
                     if trail is not None:
                         trail += steps(rules, client, action, topic, entry.name)
@@ -227,6 +245,65 @@ class Authorization:
             entry.ignore += counted
         return self._nomatch
 
+    # -- decisions for a class of clients
+
+    def class_of(self, client: ClientInfo) -> int:
+        """The number of the class of `client`, -1 if it is to be asked for by itself.
+
+        Numbers hold until the next change of rules or modules.  For one that may publish anything
+        this is the decision, and counted.
+        """
+        rules = self._asked_first()
+        if rules is None or client.superuser or client.acl is not None:
+            return -1
+        number = rules.class_of(client)
+        found = rules.classes.everything(number)
+        if self._allows(found):
+            self._count(rules, found)
+        return number
+
+    def constant(self, number: int) -> bool:
+        """True if all clients of this class may publish to any topic, in any way."""
+        rules = self._asked_first()
+        return rules is not None and self._allows(rules.classes.everything(number))
+
+    def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
+        """1 if all clients of this class may publish to a topic name so, 0: ask for each."""
+        rules = self._asked_first()
+        if rules is None:
+            return 0
+        found = rules.classes.judge(number, qos, retain, topic)
+        if not self._allows(found):
+            return 0
+        self._count(rules, found)
+        return 1
+
+    def _asked_first(self) -> AclRules | None:
+        """The rules, where nothing else is asked before them, or beside them."""
+        if self.shadow is not None:
+            return None
+        if not self._modules:
+            return _NO_RULES
+        file = self._modules[0].file
+        return None if file is None else file.rules
+
+    def _allows(self, found: int) -> bool:
+        """Whether what the rules say for a class allows it to all of its clients."""
+        if found == NO_RULE:
+            return len(self._modules) < 2 and self._nomatch.verdict is _ALLOW
+        return found != ASK
+
+    def _count(self, rules: AclRules, found: int) -> None:
+        if found != NO_RULE:
+            rules.hits[found] += 1
+        if self._modules:
+            entry = self._modules[0]
+            entry.hit += 1
+            if found == NO_RULE:
+                entry.ignore += 1
+            else:
+                entry.ok += 1
+
     @property
     def depends_on_qos_retain(self) -> bool:
         """True if any rule looks at QoS or retain, so that a cache must be keyed by them too.
@@ -244,8 +321,8 @@ class Authorization:
     def prepare(self) -> None:
         """Do the slow part of the next `reload_acl` (reading, compiling), in any thread."""
         for entry in list(self._modules):
-            if isinstance(entry.module, AclFile):
-                entry.module.prepare()
+            if entry.file is not None:
+                entry.file.prepare()
         if self.shadow is not None:
             self.shadow.prepare()
 
@@ -351,7 +428,13 @@ def _replace(path: str, text: str, like: str) -> None:
         raise
 
 
+def _place(entry: _Module) -> tuple[int, int]:
+    return entry.seq, entry.number
+
+
 def _ask(entry: _Module, client: ClientInfo, action: Action, topic: str) -> Decision:
+    if entry.file is not None:
+        return entry.file.rules.decide(client, action, topic)
     module = entry.module
     if entry.explains:
         decision = module.decide(client, action, topic)

@@ -132,6 +132,30 @@ class AccessByListener:
         """As `AccessControl.decide`."""
         return self._of(client).decide(client, action, topic)
 
+    # The numbers of classes are dealt out in turn: the n-th of the k-th access has n * count + k.
+
+    def class_of(self, client: ClientInfo) -> int:
+        """As `AccessControl.class_of`; `on_change` is called when numbers hold no longer."""
+        asked = self._of(client)
+        number: int = asked.class_of(client)
+        if number < 0 or not self.own:
+            return number
+        every = self._all()
+        return number * len(every) + every.index(asked)
+
+    def constant(self, number: int) -> bool:
+        """As `AccessControl.constant`."""
+        every = self._all()
+        return bool(every[number % len(every)].constant(number // len(every)))
+
+    def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
+        """As `AccessControl.judge`."""
+        if not self.own:
+            return int(self.common.judge(number, qos, retain, topic))
+        every = self._all()
+        asked = every[number % len(every)]
+        return int(asked.judge(number // len(every), qos, retain, topic))
+
     def questions_of(self, listener: str) -> Any:
         """As `AccessControl.questions_of`."""
         return self.own.get(listener, self.common).questions

@@ -151,7 +151,7 @@ class AccessControl:
             return built_in(name, self.config, opts, self.reactor, self._revoked, self._event)
         if name != "acl":
             raise UnknownModule(f"no built-in {kind} module {name!r}; expected one of: acl")
-        from mqttd.access.acl_rules import AclFile
+        from mqttd.access.acl_module import AclFile
 
         module: Any = AclFile()
         module.init({"file": self.config.acl.file, **opts})
@@ -208,6 +208,22 @@ class AccessControl:
     def decide(self, client: ClientInfo, action: Action, topic: str) -> Decision:
         """The decision of `authorize` and the rule behind it; never IGNORE, never raises."""
         return self.authorization.decide(client, action, topic)
+
+    def class_of(self, client: ClientInfo) -> int:
+        """The number of the class of `client`: no rule tells its clients apart.
+
+        -1: this client is to be asked for by itself.  Numbers hold until `epoch` moves, and for
+        this client until it authenticates again.
+        """
+        return self.authorization.class_of(client)
+
+    def constant(self, number: int) -> bool:
+        """True if all clients of this class may publish to any topic, in any way."""
+        return self.authorization.constant(number)
+
+    def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
+        """1 if all clients of this class may publish to a topic name so, 0: ask for each."""
+        return self.authorization.judge(number, qos, retain, topic)
 
     @property
     def denied(self) -> int:

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
+from mqttd.access.acl_asked import fill
 from mqttd.access.acl_conf import Rule
 from mqttd.access.acl_rules import AclRules
-from mqttd.access.acl_topics import fill
 from mqttd.access.acl_who import is_about, parse_address
 from mqttd.access.authorization import Authorization
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo, Verdict

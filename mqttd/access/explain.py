@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from mqttd.access.acl_asked import fill
 from mqttd.access.acl_conf import (
     All,
     And,
@@ -27,7 +28,6 @@ from mqttd.access.acl_conf import (
     Who,
 )
 from mqttd.access.acl_rules import AclRules
-from mqttd.access.acl_topics import fill
 from mqttd.access.acl_who import Address, is_about, parse_address
 from mqttd.types import Action, ClientInfo, Decision
 

@@ -11,7 +11,7 @@ that may become any other: it meets every word and covers itself alone.  MQTT 5.
 
 from __future__ import annotations
 
-from mqttd.access.acl_topics import is_template
+from mqttd.access.acl_asked import is_template
 
 __all__ = ["covers", "meet"]
 

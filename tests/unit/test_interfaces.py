@@ -10,7 +10,7 @@ from zope.interface.interface import Attribute, InterfaceClass, Method
 from zope.interface.verify import verifyClass, verifyObject
 
 from mqttd import interfaces
-from mqttd.access.acl_rules import AclFile
+from mqttd.access.acl_module import AclFile
 from mqttd.access.anonymous import Anonymous
 from mqttd.access.certificate import CertificateName
 from mqttd.access.clientid import Clientid

@@ -1,0 +1,75 @@
+"""A module of the access-control chain as the chain sees it; the one that holds the rules file.
+
+What has to do with zope interfaces is here: `mqttd.access.acl_rules` and
+`mqttd.access.authorization` are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zope.interface import implementer, verify
+
+from mqttd.access.acl_rules import AclRules
+from mqttd.interfaces import IAccessControl, IAccessExplainer
+from mqttd.types import Action, ClientInfo, Decision, Verdict
+
+__all__ = ["AclFile", "explains"]
+
+
+def explains(module: object) -> bool:
+    """Whether a module can name the rule behind its verdict.
+
+    Raises `zope.interface.Invalid` for one without the methods of `IAccessControl`.
+    """
+    verify.verifyObject(IAccessControl, module)
+    return bool(IAccessExplainer.providedBy(module))
+
+
+@implementer(IAccessExplainer)
+class AclFile:
+    """The rules of a file as an access-control module; option ``file``: its path."""
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.rules = AclRules(())
+        self._ready: AclRules | Exception | None = None
+
+    def init(self, opts: Mapping[str, object]) -> None:
+        """Read the file; raises OSError or `AclSyntaxError`, which name it."""
+        self.path = str(opts["file"])
+        self.reload_acl()
+
+    def prepare(self) -> None:
+        """Do the slow part of the next `reload_acl`, in any thread."""
+        try:
+            self._ready = AclRules.from_file(self.path)
+        except Exception as error:
+            self._ready = error
+
+    def reload_acl(self) -> None:
+        """Read the file again; on any error the rules there were stay."""
+        if self._ready is None:
+            self.prepare()
+        ready, self._ready = self._ready, None
+        if isinstance(ready, Exception):
+            raise ready
+        assert ready is not None
+        self.rules = ready
+
+    def check_acl(self, client: ClientInfo, action: Action, topic: str) -> Verdict:
+        """The verdict of the first rule that matches, IGNORE where none does."""
+        return self.rules.decide(client, action, topic).verdict
+
+    def decide(self, client: ClientInfo, action: Action, topic: str) -> Decision:
+        """As `check_acl`, with the rule."""
+        return self.rules.decide(client, action, topic)
+
+    @property
+    def depends_on_qos_retain(self) -> bool:
+        """True if any rule looks at QoS or retain."""
+        return self.rules.depends_on_qos_retain
+
+    def description(self) -> str:
+        """The file and how many rules it holds."""
+        return f"acl: {len(self.rules.rules)} rules in {self.path}"
