@@ -42,12 +42,12 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from mqttd.broker import local
-from mqttd.broker.budget import Budget
-from mqttd.broker.hooks import HookCallable
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import ADMINISTRATIVE_ACTION
 from mqttd.config.load import from_tables, load
 from mqttd.config.schema import Config
+from mqttd.plugins.budget import Budget
+from mqttd.plugins.callback import HookCallable
 from mqttd.session.message import Message
 from mqttd.types import ClientInfo
 

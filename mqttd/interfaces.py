@@ -183,7 +183,7 @@ class IAccessExplainer(IAccessControl):
 
 
 class IHooks(Interface):
-    """The hook chains of a broker; see `mqttd.broker.hooks` for the points."""
+    """The hook chains of a broker; see `mqttd.broker.points` for the points."""
 
     def hook(
         point: str,
@@ -216,7 +216,7 @@ class IHooks(Interface):
         """
 
     def lookup(point: str) -> tuple[Any, ...]:
-        """The tuple of `mqttd.broker.hooks.Callback` at `point`, in the order they run.
+        """The tuple of `mqttd.plugins.callback.Callback` at `point`, in the order they run.
 
         :raises HookError: unknown point.
         """

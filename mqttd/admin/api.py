@@ -51,7 +51,7 @@ from mqttd.admin.requests import (
 )
 from mqttd.broker.bans import BanError
 from mqttd.broker.broker import Broker
-from mqttd.broker.hooks import POINTS
+from mqttd.broker.points import POINTS
 from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MqttError

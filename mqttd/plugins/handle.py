@@ -28,7 +28,6 @@ from zope.interface import directlyProvides, implementer, providedBy
 from zope.interface.verify import verifyObject
 
 from mqttd.broker import local
-from mqttd.broker.budget import Budget
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
@@ -40,6 +39,7 @@ from mqttd.interfaces import (
     IRepeating,
     ISubscription,
 )
+from mqttd.plugins.budget import Budget
 from mqttd.plugins.threads import Threads
 from mqttd.types import Action, ClientInfo, HookResult
 

@@ -33,9 +33,9 @@ from twisted.python.failure import Failure
 from zope.interface import Invalid
 from zope.interface.verify import verifyObject
 
-from mqttd.broker.budget import ACTIVE, CALL, Budget
 from mqttd.config.schema import Config
 from mqttd.interfaces import IPlugin
+from mqttd.plugins.budget import ACTIVE, CALL, Budget
 from mqttd.plugins.handle import Host, PluginHandle
 from mqttd.plugins.loader import (
     Found,

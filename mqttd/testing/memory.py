@@ -35,8 +35,6 @@ from zope.interface import implementer
 from mqttd.access.chain import AccessControl
 from mqttd.broker import local
 from mqttd.broker.broker import Broker
-from mqttd.broker.budget import Budget
-from mqttd.broker.hooks import HookCallable, Hooks
 from mqttd.codec import reasons
 from mqttd.codec.packets import (
     Connack,
@@ -60,6 +58,9 @@ from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 from mqttd.config.load import load as load_config
 from mqttd.interfaces import IAccessControl
+from mqttd.plugins.budget import Budget
+from mqttd.plugins.callback import HookCallable
+from mqttd.plugins.hooks import Hooks
 from mqttd.session.channel import CLOSED, Channel
 from mqttd.session.message import Message
 from mqttd.session.session import Session

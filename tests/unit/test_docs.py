@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from mqttd.access.acl_conf import read_acl
-from mqttd.broker.hooks import POINTS, Hooks
+from mqttd.broker.points import POINTS
 from mqttd.config.load import load
+from mqttd.plugins.hooks import Hooks
 from mqttd.session.channel import STATES
 from mqttd.session.message import Message
 from mqttd.types import OK, STOP

@@ -224,7 +224,7 @@ def test_types_need_the_standard_library_only() -> None:
         ("mqttd.broker.broker", "mqttd.interfaces.IRegistry", False),
         ("mqttd.transports.engine", "mqttd.service", True),
         ("mqttd.service", "mqttd.transports.engine", False),
-        ("mqttd.types", "mqttd.broker.hooks", True),
+        ("mqttd.types", "mqttd.broker.points", True),
         ("mqttd.admin.ctl_client", "mqttd.config.load.load", False),
         ("mqttd.admin.api", "mqttd.config.load.load", True),
     ],
