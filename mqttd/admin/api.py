@@ -163,6 +163,9 @@ class Api:
                         "priority": entry.priority,
                         "owner": entry.budget.name,
                         "state": entry.budget.state,
+                        "topic_filter": list(entry.topic_filters),
+                        "client": list(entry.clients),
+                        "errors": entry.errors,
                     }
                     for entry in hooks.lookup(name)
                 ],

@@ -51,6 +51,16 @@ class Point:
     #: A callback may answer with a Deferred, or be a coroutine.
     waits: bool = False
 
+    @property
+    def has_message(self) -> bool:
+        """Whether the accumulator is a message."""
+        return self.acc.partition(";")[0] == "Message"
+
+    @property
+    def has_client(self) -> bool:
+        """Whether the first argument is the client."""
+        return bool(self.args) and self.args[0].startswith("client:")
+
 
 _CLIENT: Final = ("client: ClientInfo",)
 

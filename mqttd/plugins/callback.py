@@ -22,17 +22,14 @@ from mqttd.broker.points import (
     MESSAGE_PUBLISH,
 )
 from mqttd.plugins.budget import Budget
+from mqttd.plugins.filters import HookFilter
 from mqttd.types import AuthError, HookResult, Verdict
 
-__all__ = ["DENIED", "FAILED", "Callback", "HookCallable", "HookError", "name_of", "no_result"]
+__all__ = ["DENIED", "FAILED", "Callback", "HookCallable", "name_of", "no_result"]
 
 HookCallable = Callable[..., "HookResult | Deferred[HookResult | None] | None"]
 
 _SERVER_UNAVAILABLE: Final = 0x88
-
-
-class HookError(ValueError):
-    """An unknown point, a callback hooked twice, or one that was never hooked."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -46,8 +43,20 @@ class Callback:
     budget: Budget
     #: What is called: `callback`, or a Python function around one written in C.
     call: Callable[..., Any] = field(default=lambda *args: None, repr=False)
+    #: The messages and clients it is called for, if not all.
+    only: HookFilter | None = None
     #: How often it failed.
     errors: int = 0
+
+    @property
+    def topic_filters(self) -> tuple[str, ...]:
+        """The topics of messages it is called for; empty for all."""
+        return self.only.topic_filters if self.only is not None else ()
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients it is called for; empty for all."""
+        return self.only.clients if self.only is not None else ()
 
 
 #: What stands for the answer of a call that went wrong.

@@ -40,6 +40,8 @@ from mqttd.interfaces import (
     ISubscription,
 )
 from mqttd.plugins.budget import Budget
+from mqttd.plugins.callback import name_of
+from mqttd.plugins.filters import Patterns
 from mqttd.plugins.threads import Threads
 from mqttd.types import Action, ClientInfo, HookResult
 
@@ -265,10 +267,14 @@ class PluginHandle:
         callback: Callable[..., HookResult | None],
         init_args: Sequence[Any] = (),
         priority: int = 0,
+        topic_filter: Patterns = None,
+        client: Patterns = None,
     ) -> None:
         """See `IHooks.hook`."""
         self._check()
-        self._host.broker.hooks.hook(point, callback, init_args, priority, owner=self.budget)
+        self._host.broker.hooks.hook(
+            point, callback, init_args, priority, self.budget, topic_filter, client
+        )
         self._hooked.append((point, callback))
 
     def unhook(self, point: str, callback: Callable[..., HookResult | None]) -> None:
@@ -613,7 +619,14 @@ class PluginHandle:
     def describe(self) -> dict[str, Any]:
         """What is registered now, for `mqttd-ctl plugins info`."""
         hooks = [
-            {"point": point, "callback": _name_of(entry.callback), "priority": entry.priority}
+            {
+                "point": point,
+                "callback": name_of(entry.callback),
+                "priority": entry.priority,
+                "topic_filter": list(entry.topic_filters),
+                "client": list(entry.clients),
+                "errors": entry.errors,
+            }
             for point in sorted({point for point, _ in self._hooked})
             for entry in self._host.broker.hooks.lookup(point)
             if (point, entry.callback) in self._hooked
@@ -680,8 +693,3 @@ class PluginHandle:
             raise ValueError(f"{what} = {name!r}: expected up to 64 of {of}")
         if name in held:
             raise ValueError(f"{what} = {name!r} is in use")
-
-
-def _name_of(callback: Any) -> str:
-    name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
-    return f"{getattr(callback, '__module__', '?')}.{name}"

@@ -31,17 +31,18 @@ from twisted.internet.defer import Deferred
 
 from mqttd.broker.points import POINTS
 from mqttd.plugins.account import Account, OnError
-from mqttd.plugins.budget import Budget
-from mqttd.plugins.callback import DENIED, Callback, HookCallable, HookError, name_of, no_result
+from mqttd.plugins.budget import QUARANTINED, Budget
+from mqttd.plugins.callback import DENIED, Callback, HookCallable, name_of, no_result
+from mqttd.plugins.filters import HookFilter, Patterns, hook_filter
 from mqttd.plugins.waiting import Asking, Ended
 from mqttd.plugins.watchdog import GUARDS, framed
-from mqttd.types import OK, STOP, HookResult
+from mqttd.types import OK, STOP, HookError, HookResult
 
 __all__ = ["Hooks"]
 
 ListenersChanged = Callable[[str, bool], None]
 
-_Running = tuple[Callback, Budget, HookCallable, tuple[Any, ...]]
+_Running = tuple[Callback, Budget, HookCallable, tuple[Any, ...], HookFilter | None]
 
 
 class Hooks(Account):
@@ -53,16 +54,28 @@ class Hooks(Account):
     the `IReactorTime` for the deadlines of Deferreds; without one no callback may wait.
     """
 
-    __slots__ = ("_chains", "_number", "_running", "clock", "listeners_changed")
+    __slots__ = (
+        "_chains",
+        "_number",
+        "_resting",
+        "_running",
+        "_told",
+        "clock",
+        "listeners_changed",
+    )
 
     def __init__(self, on_error: OnError | None = None, clock: Any = None) -> None:
         super().__init__(on_error)
         self._chains: dict[str, tuple[Callback, ...]] = {}
         #: The same as tuples, for `run_hooks`.
         self._running: dict[str, tuple[_Running, ...]] = {}
+        #: What `topic_filters` answers, as it was last told.
+        self._told: dict[str, list[str] | None] = {}
+        #: Those in quarantine that nobody calls before it has lasted long enough.
+        self._resting: set[Budget] = set()
         self._number = 0
         self.clock = clock
-        #: called with (point, listening) after each change of a chain
+        #: called with (point, listening) after each change of a chain or of `topic_filters`
         self.listeners_changed: list[ListenersChanged] = []
 
     def hook(
@@ -72,15 +85,19 @@ class Hooks(Account):
         init_args: Sequence[Any] = (),
         priority: int = 0,
         owner: Budget | None = None,
+        topic_filter: Patterns = None,
+        client: Patterns = None,
     ) -> None:
         """Call `callback` at `point`; `HookError` if it is hooked there already.
 
-        Its time and errors are charged to `owner`; without one it has a budget to itself, of its
-        own name and the default limits.
+        With filters (`mqttd.plugins.filters`) for those messages and clients only.  Its time and
+        errors are charged to `owner`; without one it has a budget to itself, of its own name and
+        the default limits.
         """
         chain = self.lookup(point)
         if any(entry.callback == callback for entry in chain):
             raise HookError(f"{callback!r} is hooked at {point} already")
+        only = hook_filter(POINTS[point], topic_filter, client)
         self._number += 1
         budget = Budget(name_of(callback)) if owner is None else owner
         self.adopt(budget)
@@ -91,6 +108,7 @@ class Hooks(Account):
             number=self._number,
             budget=budget,
             call=framed(callback),
+            only=only,
         )
         self._replace(point, (*chain, entry))
 
@@ -115,6 +133,21 @@ class Hooks(Account):
         """True if anything is hooked at `point`."""
         return bool(self.lookup(point))
 
+    def topic_filters(self, point: str) -> list[str] | None:
+        """What topics the callbacks of `point` are for: None if one of them takes every topic.
+
+        An owner in quarantine wants nothing, unless its policy is to refuse.
+        """
+        found: dict[str, None] = {}
+        for entry in self.lookup(point):
+            refuses = entry.budget.policy == "deny" and point in DENIED
+            if entry.budget in self._resting and not refuses:
+                continue
+            if not entry.topic_filters:
+                return None
+            found.update(dict.fromkeys(entry.topic_filters))
+        return list(found)
+
     # -- running ---------------------------------------------------------------------------------
 
     def run_hooks(self, point: str, args: Sequence[Any], acc: Any = None) -> tuple[HookResult, Any]:
@@ -133,7 +166,9 @@ class Hooks(Account):
         watch = self.watch
         if not watch.armed:
             watch.arm()
-        for entry, budget, call, init_args in chain:
+        for entry, budget, call, init_args, only in chain:
+            if only is not None and not only.takes(args, acc):
+                continue
             if budget.shut and not budget.admits(monotonic()):
                 if budget.policy == "deny" and point in DENIED:
                     budget.denied += 1
@@ -205,18 +240,55 @@ class Hooks(Account):
             owner = chain[0].budget if len(chain) == 1 else _ANYBODY
             self.failed(point, chain[0], error, owner, "raised")
 
+    # -- what the broker is told of ----------------------------------------------------------------
+
+    def disown(self, owner: Budget) -> None:
+        """Undo one `adopt`."""
+        super().disown(owner)
+        if owner not in self._budgets:
+            self._resting.discard(owner)
+
+    def tick(self) -> None:
+        """As `Account.tick`; and a quarantine that has lasted long enough lets a call through."""
+        super().tick()
+        now = monotonic()
+        for owner in [each for each in self._resting if now >= each.retry_at]:
+            self._resting.discard(owner)
+            self._tell(owner)
+
+    def _changed(self, budget: Budget) -> None:
+        super()._changed(budget)
+        if budget.state == QUARANTINED:
+            self._resting.add(budget)
+        else:
+            self._resting.discard(budget)
+        self._tell(budget)
+
+    def _tell(self, owner: Budget) -> None:
+        """Tell of the points where `owner` changes what `topic_filters` answers."""
+        for point, chain in tuple(self._chains.items()):
+            if any(entry.budget is owner for entry in chain):
+                topic_filters = self.topic_filters(point)
+                if topic_filters != self._told.get(point, []):
+                    self._told[point] = topic_filters
+                    self._call_listeners(point)
+
+    def _call_listeners(self, point: str) -> None:
+        for changed in tuple(self.listeners_changed):
+            changed(point, point in self._chains)
+
     def _replace(self, point: str, chain: tuple[Callback, ...]) -> None:
         if chain:
             chain = tuple(sorted(chain, key=lambda entry: (-entry.priority, entry.number)))
             self._chains[point] = chain
             self._running[point] = tuple(
-                (entry, entry.budget, entry.call, entry.init_args) for entry in chain
+                (entry, entry.budget, entry.call, entry.init_args, entry.only) for entry in chain
             )
         else:
             self._chains.pop(point, None)
             self._running.pop(point, None)
-        for changed in tuple(self.listeners_changed):
-            changed(point, bool(chain))
+        self._told[point] = self.topic_filters(point)
+        self._call_listeners(point)
 
 
 _ANYBODY: Final = Budget("one of several callbacks", error_limit=1 << 62)

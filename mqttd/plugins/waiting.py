@@ -44,6 +44,8 @@ class Asking:
         """Go on with the callback at `start`."""
         for i in range(start, len(self.chain)):
             entry = self.chain[i]
+            if entry.only is not None and not entry.only.takes(self.args, acc):
+                continue
             if entry.budget.admits(monotonic()):
                 args = (*self.args, acc, *entry.init_args)
                 answer = self.account.perform(self.point, entry, args, True)

@@ -130,8 +130,9 @@ def test_the_example_hooks_do_what_they_say() -> None:
     errors: list[object] = []
     hooks = Hooks(on_error=lambda *error: errors.append(error))
     runpy.run_path(str(DOCS / "examples/hook_publish.py"))["hook_all"](hooks)
-    result, message = hooks.run_hooks("message.publish", (), Message(7, "a/b", b"short"))
-    assert (result, message.id, message.topic) == (OK, 7, "site-1/a/b")
+    result, message = hooks.run_hooks("message.publish", (), Message(7, "raw/b", b"short"))
+    assert (result, message.id, message.topic) == (OK, 7, "site-1/raw/b")
+    assert hooks.run_hooks("message.publish", (), given := Message(9, "a", b"")) == (OK, given)
     assert hooks.run_hooks("message.publish", (), Message(8, "a/b", bytes(1001))) == (STOP, None)
     assert not errors
 

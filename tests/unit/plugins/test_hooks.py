@@ -11,9 +11,8 @@ from zope.interface.verify import verifyClass, verifyObject
 from mqttd.broker import points
 from mqttd.broker.points import POINTS
 from mqttd.interfaces import IHooks
-from mqttd.plugins.callback import HookError
 from mqttd.plugins.hooks import Hooks
-from mqttd.types import OK, STOP, HookResult
+from mqttd.types import OK, STOP, HookError, HookResult
 
 POINT = "message.publish"
 
