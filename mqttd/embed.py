@@ -42,12 +42,13 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from mqttd.broker import local
-from mqttd.broker.budget import Budget
-from mqttd.broker.hooks import HookCallable
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import ADMINISTRATIVE_ACTION
 from mqttd.config.load import from_tables, load
 from mqttd.config.schema import Config
+from mqttd.plugins.budget import Budget
+from mqttd.plugins.callback import HookCallable
+from mqttd.plugins.filters import Patterns
 from mqttd.session.message import Message
 from mqttd.types import ClientInfo
 
@@ -101,7 +102,8 @@ class Broker:
         self.config = self._configure()
         self._reactor = reactor
         self._service: MqttdService | None = None
-        self._hooks: list[tuple[str, HookCallable, tuple[Any, ...], int]] = []
+        #: What `Hooks.hook` is called with at the start.
+        self._hooks: list[tuple[str, HookCallable, tuple[Any, ...], int, Patterns, Patterns]] = []
         self._subscriptions: set[Subscription] = set()
         self._burst = 0
         #: Hooks of the program itself are not interrupted and never quarantined.
@@ -149,8 +151,8 @@ class Broker:
         service: MqttdService | None = None
         try:
             service = MqttdService(config, reactor, partial(_fire, opened))
-            for point, function, init_args, priority in self._hooks:
-                service.hooks.hook(point, function, init_args, priority, self._budget)
+            for hooked in self._hooks:
+                service.hooks.hook(*hooked[:4], self._budget, *hooked[4:])
             service.startService()
             await _result(opened)
         except BaseException:
@@ -241,19 +243,27 @@ class Broker:
     # -- hooks and clients ---------------------------------------------------------------------
 
     def hook(
-        self, point: str, *init_args: Any, priority: int = 0
+        self,
+        point: str,
+        *init_args: Any,
+        priority: int = 0,
+        topic_filter: Patterns = None,
+        client: Patterns = None,
     ) -> Callable[[HookFunction], HookFunction]:
         """Decorator: call the function at a hook point, before or after the start.
 
-        It is called as ``function(*args, acc, *init_args)``; docs/reference/hooks.md has the
-        points. What it raises is logged and counted, and passed over. Raises HookError for an
-        unknown point (at `start`, if the broker is not running yet).
+        It is called as ``function(*args, acc, *init_args)``, with `topic_filter` and `client` for
+        those messages and clients only; docs/reference/hooks.md has the points. What it raises is
+        logged and counted, and passed over. Raises HookError for an unknown point or a filter that
+        is none (at `start`, if the broker is not running yet).
         """
 
         def decorate(function: HookFunction) -> HookFunction:
             if self._service is not None:
-                self._service.hooks.hook(point, function, init_args, priority, self._budget)
-            self._hooks.append((point, function, init_args, priority))
+                self._service.hooks.hook(
+                    point, function, init_args, priority, self._budget, topic_filter, client
+                )
+            self._hooks.append((point, function, init_args, priority, topic_filter, client))
             return function
 
         return decorate

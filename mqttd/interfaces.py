@@ -183,18 +183,25 @@ class IAccessExplainer(IAccessControl):
 
 
 class IHooks(Interface):
-    """The hook chains of a broker; see `mqttd.broker.hooks` for the points."""
+    """The hook chains of a broker; see `mqttd.broker.points` for the points."""
 
     def hook(
         point: str,
         callback: Callable[..., HookResult | None],
         init_args: Sequence[Any] = (),
         priority: int = 0,
+        topic_filter: str | Sequence[str] | None = None,
+        client: str | Sequence[str] | None = None,
     ) -> None:
         """Have ``callback(*args, acc, *init_args)`` called at `point`.
 
         :param priority: higher runs earlier; equal ones run in the order of registration.
-        :raises HookError: unknown point, or hooked there already.
+        :param topic_filter: an MQTT topic filter, or some: only for messages on these topics, at
+            the points that are told of a message (``message.*``, ``delivery.*``).
+        :param client: a client id, or how one begins with ``*`` at the end (``"pump-*"``), or some
+            of both: only for these clients.
+        :raises HookError: (of `mqttd.types`) unknown point, hooked there already, no valid filter,
+            or a filter at a point that has nothing to compare it with.
 
         The callback returns `OK` (or None), ``OK(acc)``, `STOP` or ``STOP(acc)`` of
         `mqttd.types`, or a Deferred of one where the point waits (`client.connect`,
@@ -216,7 +223,7 @@ class IHooks(Interface):
         """
 
     def lookup(point: str) -> tuple[Any, ...]:
-        """The tuple of `mqttd.broker.hooks.Callback` at `point`, in the order they run.
+        """The tuple of `mqttd.plugins.callback.Callback` at `point`, in the order they run.
 
         :raises HookError: unknown point.
         """

@@ -35,18 +35,19 @@ from mqttd.admin.server import AdminService
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.bans import Bans
 from mqttd.broker.broker import Broker
-from mqttd.broker.budget import Budget
 from mqttd.broker.flapping import Flapping
-from mqttd.broker.hooks import Callback, Hooks, where
-from mqttd.broker.watchdog import Watchdog
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, Listener, SslListener
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.sys_topics import SysTopics
+from mqttd.plugins.budget import Budget
+from mqttd.plugins.callback import Callback
 from mqttd.plugins.handle import Host
+from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
+from mqttd.plugins.watchdog import Watchdog, where
 from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners

@@ -36,6 +36,7 @@ __all__ = [
     "AuthVerdict",
     "ClientInfo",
     "Decision",
+    "HookError",
     "HookResult",
     "PeerIdentity",
     "PluginError",
@@ -203,6 +204,10 @@ class AuthResult:
 
 class PluginError(Exception):
     """A plugin cannot do what was asked; the text is the line that an operator sees."""
+
+
+class HookError(ValueError):
+    """An unknown hook point, a callback hooked twice or never, or a filter that is none."""
 
 
 class QueueFull(Exception):

@@ -15,6 +15,6 @@ def add_prefix(message, prefix):
 
 
 def hook_all(hooks):
-    """Hook both: drop_long first, for its higher priority."""
+    """Hook both: drop_long first, for its higher priority; add_prefix for some topics only."""
     hooks.hook("message.publish", drop_long, init_args=(1000,), priority=10)
-    hooks.hook("message.publish", add_prefix, init_args=("site-1/",))
+    hooks.hook("message.publish", add_prefix, init_args=("site-1/",), topic_filter="raw/#")

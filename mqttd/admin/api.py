@@ -51,7 +51,7 @@ from mqttd.admin.requests import (
 )
 from mqttd.broker.bans import BanError
 from mqttd.broker.broker import Broker
-from mqttd.broker.hooks import POINTS
+from mqttd.broker.points import POINTS
 from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MqttError
@@ -163,6 +163,9 @@ class Api:
                         "priority": entry.priority,
                         "owner": entry.budget.name,
                         "state": entry.budget.state,
+                        "topic_filter": list(entry.topic_filters),
+                        "client": list(entry.clients),
+                        "errors": entry.errors,
                     }
                     for entry in hooks.lookup(name)
                 ],

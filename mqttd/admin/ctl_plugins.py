@@ -98,11 +98,16 @@ def _info(options: argparse.Namespace) -> None:
         answer["loaded_at"] = time_text(answer["loaded_at"])
     print_pairs(
         [(name.replace("_", " "), value) for name, value in answer.items()]
-        + [("hook", f"{hook['point']}  {hook['callback']}") for hook in registered.pop("hooks", ())]
+        + [("hook", _hook_text(hook)) for hook in registered.pop("hooks", ())]
         + [(name.replace("_", " "), _shown(value)) for name, value in registered.items()]
         + [(f"budget {name.replace('_', ' ')}", _shown(value)) for name, value in budget.items()]
         + [(f"limit {name.replace('_', ' ')}", value) for name, value in limits.items()]
     )
+
+
+def _hook_text(hook: Json) -> str:
+    filters = [f"{name}={text}" for name in ("topic_filter", "client") for text in hook[name]]
+    return "  ".join((hook["point"], hook["callback"], *filters))
 
 
 def _change(options: argparse.Namespace) -> None:

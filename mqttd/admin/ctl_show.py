@@ -144,11 +144,19 @@ def _hooks_list(options: argparse.Namespace) -> None:
     if options.json:
         return print_json(answer)
     rows = [
-        {"point": point["point"], "errors": point["errors"], **callback}
+        {
+            "point": point["point"],
+            **callback,
+            "topic_filter": " ".join(callback["topic_filter"]),
+            "client": " ".join(callback["client"]),
+        }
         for point in answer["hooks"]
         for callback in point["callbacks"]
     ]
-    print_table(rows, ["point", "priority", "callback", "owner", "state", "errors"])
+    print_table(
+        rows,
+        ["point", "priority", "callback", "topic_filter", "client", "owner", "state", "errors"],
+    )
 
 
 def _alarms(options: argparse.Namespace) -> None:

@@ -40,7 +40,7 @@ __all__ = ["Broker"]
 class Broker(Publishing):
     """The broker of one node.
 
-    Arguments: settings; `access` (see `mqttd.access`), `hooks` (see `broker.hooks`); `clock` gives
+    Arguments: settings; `access` (see `mqttd.access`), `hooks` (see `broker.seams`); `clock` gives
     µs since 1970 for message ids; `now` the monotonic milliseconds of the start; `soon(callable)`
     runs something in a later turn; `log(event, fields)` gets one structured event per refusal,
     fault and disconnect.

@@ -87,13 +87,23 @@ class ManagedAccess(Access, Protocol):
 
 
 class HookChains(Protocol):
-    """The chains of callbacks by hook point."""
+    """The chains of callbacks by hook point.
+
+    The broker is told by its `hooks_changed(point, listening)` after each change of a chain, and of
+    what `topic_filters` answers.
+    """
 
     #: Told of plugins in quarantine, once there is a broker.
     alarms: Alarms | None
 
     def listening(self, point: str, /) -> bool:
         """Somebody is hooked there."""
+
+    def topic_filters(self, point: str, /) -> list[str] | None:
+        """The filters of the topics that the callbacks of a point are for, perhaps none.
+
+        None if one of them wants every topic.
+        """
 
     def run_hooks(
         self, point: str, args: Sequence[Any], acc: Any = None, /

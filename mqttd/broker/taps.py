@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.ground import Given
-from mqttd.broker.hooks import POINTS
+from mqttd.broker.points import POINTS
 from mqttd.broker.reports import Reports
 from mqttd.broker.seams import HookChains
 from mqttd.codec.packets import Publish

@@ -29,6 +29,7 @@ from zope.interface import directlyProvides, implementer
 from zope.interface.verify import verifyObject
 
 from mqttd.interfaces import IPlugin, IPluginHandle, IRepeating, ISubscription
+from mqttd.plugins.filters import Patterns
 from mqttd.plugins.pipe import Pipe
 from mqttd.types import Action, ClientInfo, HookResult
 
@@ -94,13 +95,15 @@ class ChildHandle:
         callback: Callable[..., HookResult | None],
         init_args: Sequence[Any] = (),
         priority: int = 0,
+        topic_filter: Patterns = None,
+        client: Patterns = None,
     ) -> None:
         """See `IHooks.hook`."""
         if (point, callback) in self._hooked:
             raise ValueError(f"{callback!r} is hooked at {point} already")
         more = tuple(init_args)
         key = self._key(lambda *args: callback(*args, *more))
-        self.ask("hook", point, key, priority)
+        self.ask("hook", point, key, priority, topic_filter, client)
         self._hooked[point, callback] = key
 
     def unhook(self, point: str, callback: Callable[..., HookResult | None]) -> None:

@@ -19,89 +19,35 @@ the reactor thread; code is imported in a thread of its own while the broker run
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from twisted.internet.defer import Deferred
-from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import Invalid
 from zope.interface.verify import verifyObject
 
-from mqttd.broker.budget import ACTIVE, CALL, Budget
 from mqttd.config.schema import Config
 from mqttd.interfaces import IPlugin
+from mqttd.plugins.active import FAILED, LOADED, LOADING, UNLOADED, UNLOADING, Active
 from mqttd.plugins.handle import Host, PluginHandle
-from mqttd.plugins.loader import (
-    Found,
-    Plugin,
-    discover,
-    forget,
-    resolve,
-    restore,
-)
+from mqttd.plugins.loader import Found, Plugin, discover, forget, resolve, restore
 from mqttd.plugins.pipe import RemoteError
-from mqttd.plugins.process import PER_CALL, IsolatedPlugin
+from mqttd.plugins.remembered import Remembered
 from mqttd.plugins.settings import Limits, read_settings
+from mqttd.plugins.steps import DEADLINE, DeadlineError, Steps, text_of
 from mqttd.types import PluginError
 
 __all__ = ["DEADLINE", "Plugins"]
-
-#: Seconds that a plugin's Deferreds of `load` and `unload` may take.
-DEADLINE: Final = 10.0
-#: Seconds after which a `load` that blocks the reactor is broken off.
-MOST_BLOCKED: Final = 2.0
-
-UNLOADED: Final = "unloaded"
-LOADING: Final = "loading"
-LOADED: Final = "loaded"
-UNLOADING: Final = "unloading"
-FAILED: Final = "failed"
-QUARANTINED: Final = "quarantined"
-
-_HEAD: Final = "# Plugins loaded by mqttd-ctl, one a line; loaded again at start.\n"
 
 
 # `Plugins.list` is a method, and would be taken for the type within its class.
 Names = list[str]
 Rows = list[dict[str, Any]]
 Metrics = list[tuple[str, str, float]]
-
-
-class _Active:
-    """A plugin that is, or was to be, loaded."""
-
-    def __init__(self, plugin: Plugin) -> None:
-        self.plugin = plugin
-        self.state = LOADING
-        self.error = ""
-        self.loaded_at = 0.0
-        self.instance: Any = None
-        self.handle: PluginHandle | None = None
-        self.limits = Limits()
-
-    @property
-    def isolation(self) -> str:
-        """Where it runs: what the operator says, else what it declares."""
-        return self.limits.isolation or str(self.plugin.declaration.isolation)
-
-    def factory(self) -> Callable[[], Any]:
-        """What makes the running part: here, or in a process of its own."""
-        dotted = self.plugin.declaration.factory
-        if self.isolation == "process":
-            return lambda: IsolatedPlugin(dotted)
-        return cast(Callable[[], Any], resolve(dotted))
-
-    def budget(self) -> Budget:
-        """What it may use."""
-        declaration = self.plugin.declaration
-        per_call = PER_CALL if self.isolation == "process" else CALL
-        return self.limits.budget(declaration.name, declaration.policy, per_call)
 
 
 class Plugins:
@@ -122,14 +68,14 @@ class Plugins:
         self.config = config
         self.host = host
         host.metrics = self.metrics
-        self.threaded = threaded
+        self.steps = Steps(host, threaded)
         self.gone = gone
         self.log = Logger(namespace="mqttd.plugins")
         base = os.path.dirname(config.path) if config.path else os.path.abspath("etc")
         self.config_dir = os.path.join(base, "plugins")
         self.data_dir = config.node.data_dir
-        self.loaded_file = os.path.join(self.data_dir, "loaded_plugins")
-        self._active: dict[str, _Active] = {}
+        self.remembered = Remembered(os.path.join(self.data_dir, "loaded_plugins"))
+        self._active: dict[str, Active] = {}
         #: File -> error of the modules that failed at the last look.
         self._told: dict[str, str] = {}
 
@@ -270,17 +216,17 @@ class Plugins:
     ) -> str:
         what = f"command {command}"
         try:
-            return str(await self._call(name, what, function, argv))
+            return str(await self.steps.call(name, what, function, argv))
         except PluginError:
             raise
         except Exception as error:
-            raise PluginError(_text_of(error, what)) from None
+            raise PluginError(text_of(error, what)) from None
 
     # -- load ------------------------------------------------------------------------------------
 
     async def _load_all(self) -> None:
         self.check()
-        names = dict.fromkeys((*self.config.plugins.load, *self._remembered()))
+        names = dict.fromkeys((*self.config.plugins.load, *self.remembered.names()))
         for name in names:
             try:
                 await self._load(name, remember=False)
@@ -297,18 +243,18 @@ class Plugins:
         if known is not None:
             forget(plugin, self._others(name))
             plugin = _get(self._discover(), name)
-        active = self._active[name] = _Active(plugin)
+        active = self._active[name] = Active(plugin)
         try:
-            settings, active.limits = await self._import(lambda: self._settings(plugin))
-            factory = await self._import(active.factory)
+            settings, active.limits = await self.steps.imported(lambda: self._settings(plugin))
+            factory = await self.steps.imported(active.factory)
         except PluginError as error:
-            self._failed(active, str(error))
+            active.fail(str(error))
             raise
         await self._start(active, factory, settings)
-        if remember:
-            self._remember(name, True)
+        if remember and name not in self.config.plugins.load:
+            self.remembered.add(name)
 
-    async def _start(self, active: _Active, factory: Callable[[], Any], settings: Any) -> None:
+    async def _start(self, active: Active, factory: Callable[[], Any], settings: Any) -> None:
         """Make the running part and have it load; takes everything back if it does not."""
         plugin = active.plugin
         name = plugin.declaration.name
@@ -320,30 +266,25 @@ class Plugins:
             active.budget(),
         )
         try:
-            instance = await self._call(name, "factory", factory)
+            instance = await self.steps.call(name, "factory", factory)
             verifyObject(IPlugin, instance)
             active.handle, active.instance = handle, instance
-            await self._call(name, "load", instance.load, handle, settings)
+            await self.steps.call(name, "load", instance.load, handle, settings)
         except (Exception, SystemExit) as error:
             failure = Failure()
-            text = _text_of(error, "load")
+            text = text_of(error, "load")
             if not isinstance(error, (Invalid, DeadlineError, PluginError, RemoteError)):
                 self.log.failure("plugin {name} failed to load", failure, name=name)
             if active.instance is not None:
                 await self._let_go(active)
             await handle.revoke()
-            self._failed(active, text)
+            active.fail(text)
             raise PluginError(f"plugin {name!r} was not loaded: {text}") from None
         active.state = LOADED
         active.loaded_at = time.time()
         self.log.info(
             "plugin {name} {version} loaded", name=name, version=plugin.declaration.version
         )
-
-    def _failed(self, active: _Active, error: str) -> None:
-        active.state = FAILED
-        active.error = error
-        active.handle = active.instance = None
 
     def _settings(self, plugin: Plugin) -> tuple[Any, Limits]:
         """The plugin's configuration, checked against its schema, and its limits."""
@@ -354,26 +295,6 @@ class Plugins:
         ):
             raise PluginError(f"{schema}: expected a msgspec Struct")
         return read_settings(self._config_path(plugin.declaration.name), struct)
-
-    async def _import(self, work: Callable[[], Any]) -> Any:
-        """Do `work`, which imports code, beside the reactor while it runs."""
-        if not self.threaded():
-            return work()
-        done: Deferred[Any] = Deferred()
-        call = self.host.reactor.callFromThread
-
-        def run() -> None:
-            try:
-                call(_fire, done, work())
-            except BaseException:
-                call(_fire, done, Failure())
-
-        # A daemon: an import that never ends must not keep the broker from ending.
-        threading.Thread(target=run, name="mqttd import", daemon=True).start()
-        try:
-            return await done.addTimeout(DEADLINE, self.host.reactor)
-        except DeadlineError:
-            raise PluginError(f"its code was not imported within {DEADLINE:g} s") from None
 
     # -- unload ----------------------------------------------------------------------------------
 
@@ -386,18 +307,18 @@ class Plugins:
         active = self._active.get(name)
         if active is not None and active.state == FAILED:
             self._active.pop(name)
-            self._remember(name, False)
+            self.remembered.remove(name)
             return
         if active is None or active.state != LOADED:
             state = active.state if active is not None else "not loaded"
             raise PluginError(f"plugin {name!r} is {state}")
         await self._take_out(active)
         self._active.pop(name, None)
-        self._remember(name, False)
+        self.remembered.remove(name)
         forget(active.plugin, self._others(name))
         self.log.info("plugin {name} unloaded", name=name)
 
-    async def _take_out(self, active: _Active) -> None:
+    async def _take_out(self, active: Active) -> None:
         active.state = UNLOADING
         await self._let_go(active)
         if active.handle is not None:
@@ -407,32 +328,17 @@ class Plugins:
         if self.gone is not None:
             self.host.reactor.callLater(0, self.gone)
 
-    async def _let_go(self, active: _Active) -> None:
+    async def _let_go(self, active: Active) -> None:
         """Have the plugin's own `unload` called; a failure is logged."""
         name = active.plugin.declaration.name
         try:
-            await self._call(name, "unload", active.instance.unload)
+            await self.steps.call(name, "unload", active.instance.unload)
         except (Exception, SystemExit) as error:
             self.log.error(
                 "plugin {name} failed to unload: {error}",
                 name=name,
-                error=_text_of(error, "unload"),
+                error=text_of(error, "unload"),
             )
-
-    async def _call(self, name: str, what: str, f: Callable[..., Any], *args: Any) -> Any:
-        """Call what a plugin may take its time for; broken off after `MOST_BLOCKED` seconds.
-
-        Raises PluginError, DeadlineError, or what its Deferred failed with.
-        """
-        trial = Budget(f"{name} {what}", per_call=MOST_BLOCKED)
-        result = self.host.broker.hooks.call(trial, what, f, args)
-        if trial.faults:
-            raise PluginError(trial.last_error.removeprefix(f"{what}: "))
-        if isinstance(result, Coroutine):
-            result = Deferred.fromCoroutine(result)
-        if isinstance(result, Deferred):
-            result = await result.addTimeout(DEADLINE, self.host.reactor)
-        return result
 
     async def _reload(self, name: str) -> None:
         active = self._active.get(name)
@@ -446,9 +352,9 @@ class Plugins:
         modules = forget(old, self._others(name))
         try:
             new = _get(self._discover(), name)
-            fresh = _Active(new)
-            settings, fresh.limits = await self._import(lambda: self._settings(new))
-            factory = await self._import(fresh.factory)
+            fresh = Active(new)
+            settings, fresh.limits = await self.steps.imported(lambda: self._settings(new))
+            factory = await self.steps.imported(fresh.factory)
         except PluginError as error:
             restore(old, modules, self._others(name))
             active.state = LOADED
@@ -476,56 +382,10 @@ class Plugins:
     def _config_path(self, name: str) -> str:
         return os.path.join(self.config_dir, f"{name}.conf")
 
-    def _remembered(self) -> Names:
-        """The names in `data/loaded_plugins`."""
-        try:
-            with open(self.loaded_file, encoding="utf-8") as file:
-                lines = [line.strip() for line in file]
-        except FileNotFoundError:
-            return []
-        except (OSError, UnicodeDecodeError) as error:
-            raise PluginError(f"{self.loaded_file}: cannot be read: {error}") from None
-        return [line for line in lines if line and not line.startswith("#")]
-
-    def _remember(self, name: str, loaded: bool) -> None:
-        """Have `name` loaded at the next start, or not; what the configuration names is anyway."""
-        names = dict.fromkeys(self._remembered())
-        if loaded == (name in names):
-            return
-        if loaded:
-            if name in self.config.plugins.load:
-                return
-            names[name] = None
-        else:
-            del names[name]
-        temporary = f"{self.loaded_file}.new"
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(_HEAD + "".join(f"{each}\n" for each in names))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.loaded_file)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(temporary)
-            self.log.error(
-                "{path} cannot be written, plugin {name} will not be remembered: {error}",
-                path=self.loaded_file,
-                name=name,
-                error=error.strerror,
-            )
-
     def _describe(self, plugin: Plugin) -> dict[str, Any]:
         name = plugin.declaration.name
         active = self._active.get(name)
-        state, error = UNLOADED, ""
-        if active is not None:
-            state, error = active.state, active.error
-            if active.handle is not None and state == LOADED:
-                budget = active.handle.budget
-                error = budget.last_error
-                if budget.state != ACTIVE:
-                    state = QUARANTINED
+        state, error = active.shown() if active is not None else (UNLOADED, "")
         return {
             "name": name,
             "version": plugin.declaration.version,
@@ -542,22 +402,3 @@ def _get(found: Found, name: str) -> Plugin:
     if plugin is None:
         raise found.missing(name)
     return plugin
-
-
-def _fire(done: Deferred[Any], result: Any) -> None:
-    if done.called:
-        return
-    if isinstance(result, Failure):
-        done.errback(result)
-    else:
-        done.callback(result)
-
-
-def _text_of(error: BaseException, what: str) -> str:
-    if isinstance(error, DeadlineError):
-        return f"its {what} did not finish within {DEADLINE:g} s"
-    if isinstance(error, Invalid):
-        return " ".join(str(error).split())
-    if isinstance(error, (PluginError, RemoteError)):
-        return str(error)
-    return f"{type(error).__name__}: {error}"

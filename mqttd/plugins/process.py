@@ -32,7 +32,7 @@ from twisted.logger import LogLevel
 from zope.interface import implementer
 
 import mqttd_plugins
-from mqttd.broker.hooks import POINTS
+from mqttd.broker.points import POINTS
 from mqttd.interfaces import IPlugin, IPluginHandle
 from mqttd.plugins.pipe import Pipe
 
@@ -64,10 +64,12 @@ _TOLD: Final = frozenset(
 class _Callback:
     """A hooked callback of the child, as the broker calls it."""
 
-    def __init__(self, plugin: IsolatedPlugin, point: str, key: int) -> None:
+    def __init__(self, plugin: IsolatedPlugin, point: str, key: int, wanted: list[Any]) -> None:
         self.plugin = plugin
         self.point = point
         self.key = key
+        #: Its priority and filters.
+        self.wanted = wanted
         self.__qualname__ = f"child {key}"
 
     def __call__(self, *args: Any) -> Any:
@@ -214,10 +216,15 @@ class IsolatedPlugin:
         if what.startswith("add_"):
             return self._add(what, *args)
         if what == "hook":
-            point, key, priority = args
-            if (point, key) not in self._callbacks:
-                callback = self._callbacks[point, key] = _Callback(self, point, key)
-                handle.hook(point, callback, (), priority)
+            point, key, *wanted = args
+            known = self._callbacks.get((point, key))
+            if known is not None and known.wanted != wanted:  # a new child wants it otherwise
+                handle.unhook(point, self._callbacks.pop((point, key)))
+                known = None
+            if known is None:
+                callback = _Callback(self, point, key, wanted)
+                handle.hook(point, callback, (), *wanted)
+                self._callbacks[point, key] = callback
         elif what == "unhook":
             handle.unhook(args[0], self._callbacks.pop((args[0], args[1])))
         elif what == "subscribe":

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from mqttd.broker.budget import Budget, Policy
+from mqttd.plugins.budget import Budget, Policy
 from mqttd.types import PluginError
 
 __all__ = ["LIMITS", "Limits", "read_settings"]

@@ -35,8 +35,6 @@ from zope.interface import implementer
 from mqttd.access.chain import AccessControl
 from mqttd.broker import local
 from mqttd.broker.broker import Broker
-from mqttd.broker.budget import Budget
-from mqttd.broker.hooks import HookCallable, Hooks
 from mqttd.codec import reasons
 from mqttd.codec.packets import (
     Connack,
@@ -60,6 +58,10 @@ from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 from mqttd.config.load import load as load_config
 from mqttd.interfaces import IAccessControl
+from mqttd.plugins.budget import Budget
+from mqttd.plugins.callback import HookCallable
+from mqttd.plugins.filters import Patterns
+from mqttd.plugins.hooks import Hooks
 from mqttd.session.channel import CLOSED, Channel
 from mqttd.session.message import Message
 from mqttd.session.session import Session
@@ -105,10 +107,12 @@ class _Hooks(Hooks):
         init_args: Sequence[Any] = (),
         priority: int = 0,
         owner: Budget | None = None,
+        topic_filter: Patterns = None,
+        client: Patterns = None,
     ) -> None:
         """As `Hooks.hook`."""
         owner = patient("test") if owner is None else owner
-        super().hook(point, callback, init_args, priority, owner)
+        super().hook(point, callback, init_args, priority, owner, topic_filter, client)
 
 
 class NotConnected(Exception):
@@ -472,9 +476,16 @@ class MemoryBroker:
         self.settle()
         return heard
 
-    def hook(self, point: str, callback: HookCallable, priority: int = 0) -> None:
+    def hook(
+        self,
+        point: str,
+        callback: HookCallable,
+        priority: int = 0,
+        topic_filter: Patterns = None,
+        client: Patterns = None,
+    ) -> None:
         """As `hooks.hook`."""
-        self.hooks.hook(point, callback, (), priority)
+        self.hooks.hook(point, callback, (), priority, topic_filter=topic_filter, client=client)
 
     def session(self, client_id: str) -> Session | None:
         """The session of a client id, connected or not."""
@@ -542,6 +553,7 @@ class MemoryBroker:
                 break
             self.clock.advance(min(TICK, left))
             self.broker.tick(self.now)
+            self.hooks.tick()
             self.settle()
 
     # -- reports -------------------------------------------------------------------------------

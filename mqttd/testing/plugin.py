@@ -23,8 +23,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from zope.interface.verify import verifyObject
 
-from mqttd.broker.budget import Budget
 from mqttd.interfaces import IMqttdPlugin, IPlugin
+from mqttd.plugins.budget import Budget
 from mqttd.plugins.handle import Host, PluginHandle
 from mqttd.plugins.loader import resolve
 from mqttd.plugins.settings import read_settings

@@ -21,7 +21,7 @@ LIMIT = 2.5
 
 PROGRAM = '''
 import hashlib, re, socket, time
-from mqttd.broker.budget import Budget
+from mqttd.plugins.budget import Budget
 from mqttd.types import OK
 
 mine, other = socket.socketpair()

@@ -40,6 +40,7 @@ class Apart:
         self.seen = []
         handle.hook("client.authenticate", self.authenticate)
         handle.hook("message.publish", self.publish, ("!",))
+        handle.hook("message.publish", self.corner, topic_filter=["corner/#"], client="fri*")
         handle.hook("client.connected", self.connected)
         handle.hook("client.subscribe.after", self.subscribed)
         handle.subscribe("ask/#", self.asked)
@@ -69,6 +70,9 @@ class Apart:
             return STOP(None)
         if message.topic.startswith("loud/"):
             return OK(message.replace(payload=message.payload.upper() + mark.encode()))
+
+    def corner(self, message):
+        return OK(message.replace(payload=b"seen"))
 
     def connected(self, client, acc):
         self.seen.append(client.client_id)
@@ -146,6 +150,13 @@ def test_it_works_as_if_it_were_in_the_broker(broker: Broker, ctl: Ctl) -> None:
     friend.publish("drop", b"", qos=1)
     friend.publish("loud/x", b"hello", qos=1)
     assert friend.message(topic="loud/x").payload == b"HELLO!"
+    friend.publish("corner/x", b"not seen")
+    assert friend.message(topic="corner/x").payload == b"seen"
+    foe = client(broker, "foe")
+    foe.publish("corner/x", b"not seen", qos=1)
+    assert friend.message(topic="corner/x").payload == b"not seen"
+    foe.close()
+    assert "corner/#" in ctl("hooks", "list").stdout
     friend.publish("ask/me", b"something")
     assert {friend.message().topic for _ in range(2)} == {"ask/me", "answer"}
     assert ctl("apart", "clients", "friend").stdout == "friend 1\n"

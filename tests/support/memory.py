@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.hooks import Hooks
 from mqttd.codec.packets import Connack, Connect, Packet, Publish, Will
 from mqttd.codec.parser import Parser
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
+from mqttd.plugins.hooks import Hooks
 from mqttd.session.channel import CLOSED, Channel
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings

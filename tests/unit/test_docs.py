@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from mqttd.access.acl_conf import read_acl
-from mqttd.broker.hooks import POINTS, Hooks
+from mqttd.broker.points import POINTS
 from mqttd.config.load import load
+from mqttd.plugins.hooks import Hooks
 from mqttd.session.channel import STATES
 from mqttd.session.message import Message
 from mqttd.types import OK, STOP
@@ -129,8 +130,9 @@ def test_the_example_hooks_do_what_they_say() -> None:
     errors: list[object] = []
     hooks = Hooks(on_error=lambda *error: errors.append(error))
     runpy.run_path(str(DOCS / "examples/hook_publish.py"))["hook_all"](hooks)
-    result, message = hooks.run_hooks("message.publish", (), Message(7, "a/b", b"short"))
-    assert (result, message.id, message.topic) == (OK, 7, "site-1/a/b")
+    result, message = hooks.run_hooks("message.publish", (), Message(7, "raw/b", b"short"))
+    assert (result, message.id, message.topic) == (OK, 7, "site-1/raw/b")
+    assert hooks.run_hooks("message.publish", (), given := Message(9, "a", b"")) == (OK, given)
     assert hooks.run_hooks("message.publish", (), Message(8, "a/b", bytes(1001))) == (STOP, None)
     assert not errors
 

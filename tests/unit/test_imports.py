@@ -40,7 +40,6 @@ IMPURE = {"twisted", "zope", "asyncio", "logging", "select", "selectors", "socke
 # Circles within a part that are still to be opened; this only gets shorter.
 CIRCLES = [
     {"mqttd.broker.broker", "mqttd.broker.login", "mqttd.broker.revision"},
-    {"mqttd.broker.hooks", "mqttd.broker.watchdog"},
     {"mqttd.session.channel", "mqttd.session.limits", "mqttd.session.route",
      "mqttd.session.server", "mqttd.session.session"},
     {"mqttd.transports.engine", "mqttd.transports.layers"},
@@ -224,7 +223,7 @@ def test_types_need_the_standard_library_only() -> None:
         ("mqttd.broker.broker", "mqttd.interfaces.IRegistry", False),
         ("mqttd.transports.engine", "mqttd.service", True),
         ("mqttd.service", "mqttd.transports.engine", False),
-        ("mqttd.types", "mqttd.broker.hooks", True),
+        ("mqttd.types", "mqttd.broker.points", True),
         ("mqttd.admin.ctl_client", "mqttd.config.load.load", False),
         ("mqttd.admin.api", "mqttd.config.load.load", True),
     ],

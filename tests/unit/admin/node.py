@@ -8,11 +8,11 @@ from pathlib import Path
 
 from mqttd.access.chain import AccessControl
 from mqttd.broker.broker import Broker
-from mqttd.broker.hooks import Hooks
 from mqttd.codec.packets import Connect, Packet, Subscribe, Subscription
 from mqttd.codec.parser import Parser
 from mqttd.codec.serializer import serialize
 from mqttd.config.load import load
+from mqttd.plugins.hooks import Hooks
 from mqttd.session.channel import Channel
 from mqttd.session.settings import Settings
 from mqttd.transports.stream import StreamEdge

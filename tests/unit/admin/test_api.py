@@ -198,7 +198,7 @@ def test_hooks_list_who_listens(ask: Door, broker: Broker) -> None:
     def on_connected(client: object, acc: object) -> Any:
         return OK
 
-    broker.hooks.hook("client.connected", on_connected, priority=7)
+    broker.hooks.hook("client.connected", on_connected, priority=7, client="a*")
     _, answer = ask("GET", "/hooks")
     (point,) = [point for point in answer["hooks"] if point["callbacks"]]
     assert point["point"] == "client.connected"
@@ -207,6 +207,8 @@ def test_hooks_list_who_listens(ask: Door, broker: Broker) -> None:
     assert callback["callback"].endswith("on_connected")
     assert callback["owner"] == callback["callback"]
     assert callback["state"] == "active"
+    assert (callback["topic_filter"], callback["client"]) == ([], ["a*"])
+    assert callback["errors"] == 0
     assert [budget["name"] for budget in answer["budgets"]] == [callback["owner"]]
 
 

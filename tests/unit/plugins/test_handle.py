@@ -15,13 +15,12 @@ from zope.interface import Invalid, implementer
 from zope.interface.verify import verifyClass, verifyObject
 
 from mqttd.broker.alarms import Alarms
-from mqttd.broker.budget import Budget
-from mqttd.broker.hooks import HookError
 from mqttd.codec.packets import Subscription
 from mqttd.interfaces import IAuthenticator, IPluginHandle, IRepeating, ISubscription
+from mqttd.plugins.budget import Budget
 from mqttd.plugins.handle import Host, PluginHandle
 from mqttd.testing import MemoryBroker
-from mqttd.types import AUTH_OK, OK, AuthVerdict, ClientInfo
+from mqttd.types import AUTH_OK, OK, AuthVerdict, ClientInfo, HookError
 from tests.unit.plugins.conftest import Node
 
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from mqttd.broker.alarms import Alarms
-from mqttd.plugins.plugins import _Active
+from mqttd.plugins.active import Active
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.types import PluginError
 from tests.unit.plugins.conftest import Node, result_of
@@ -342,7 +342,7 @@ def test_an_operator_sets_its_limits_in_the_same_file(node: Node) -> None:
 def test_an_operator_may_put_it_into_a_process_of_its_own(node: Node) -> None:
     node.write("acme", CONFIGURED)
     (node.dir / "acme.conf").write_text('[mqttd]\nisolation = "process"\n')
-    fresh = _Active(node.plugins._discover().plugins["acme"])
+    fresh = Active(node.plugins._discover().plugins["acme"])
     settings, fresh.limits = node.plugins._settings(fresh.plugin)
     assert settings == {}
     assert isinstance(fresh.factory()(), IsolatedPlugin)

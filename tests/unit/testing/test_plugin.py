@@ -11,8 +11,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from zope.interface import Invalid, implementer
 
-from mqttd.broker.budget import Budget
 from mqttd.interfaces import IPlugin
+from mqttd.plugins.budget import Budget
 from mqttd.plugins.declare import MqttdPlugin
 from mqttd.plugins.loader import PluginError
 from mqttd.testing import MemoryBroker, PluginConformance

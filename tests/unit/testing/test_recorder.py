@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.broker.hooks import POINTS
+from mqttd.broker.points import POINTS
 from mqttd.testing import HookRecorder, MemoryBroker
 from mqttd.types import OK, STOP
 

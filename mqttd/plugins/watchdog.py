@@ -36,13 +36,21 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, Final, cast
 
-if TYPE_CHECKING:
-    from mqttd.broker.hooks import Callback
+from mqttd.plugins.callback import Callback, HookCallable
 
-__all__ = ["GUARDS", "STEPS", "PluginTimeout", "Watch", "Watchdog", "interruptible"]
+__all__ = [
+    "GUARDS",
+    "STEPS",
+    "PluginTimeout",
+    "Watch",
+    "Watchdog",
+    "framed",
+    "interruptible",
+    "where",
+]
 
 #: Seconds between two looks, and before another one at broker code that should soon be left.
 TICK: Final = 0.01
@@ -327,3 +335,28 @@ def _timeout(entry: Callback) -> PluginTimeout:
 
 def _untraced(frame: FrameType, event: str, arg: object) -> None:
     """What is called meanwhile is not traced."""
+
+
+def framed(callback: HookCallable) -> HookCallable:
+    """`callback`, as something with a Python frame for the watchdog to find."""
+    function = callback.__func__ if isinstance(callback, MethodType) else callback
+    if isinstance(function, FunctionType):
+        return callback
+
+    def call(*args: Any) -> Any:
+        return callback(*args)
+
+    STEPS.add(call.__code__)
+    return cast(HookCallable, call)
+
+
+def where(error: BaseException) -> str:
+    """`` (file:line)`` of the plugin's code that `error` came from, or nothing."""
+    place = ""
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if code not in GUARDS and code not in STEPS and at.tb_frame.f_globals is not globals():
+            place = f" ({code.co_filename}:{at.tb_lineno})"
+        at = at.tb_next
+    return place

@@ -9,8 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.broker.budget import Budget
-from mqttd.broker.hooks import POINTS
+from mqttd.broker.points import POINTS
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Connect,
@@ -24,6 +23,7 @@ from mqttd.codec.packets import (
     Subscription,
     Unsubscribe,
 )
+from mqttd.plugins.budget import Budget
 from mqttd.session.message import Message
 from mqttd.session.settings import Settings
 from mqttd.types import (

@@ -8,10 +8,11 @@ import pytest
 from zope.interface import classImplements
 from zope.interface.verify import verifyClass, verifyObject
 
-from mqttd.broker import hooks as points
-from mqttd.broker.hooks import POINTS, HookError, Hooks
+from mqttd.broker import points
+from mqttd.broker.points import POINTS
 from mqttd.interfaces import IHooks
-from mqttd.types import OK, STOP, HookResult
+from mqttd.plugins.hooks import Hooks
+from mqttd.types import OK, STOP, HookError, HookResult
 
 POINT = "message.publish"
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mqttd.broker import watchdog
-from mqttd.broker.budget import Budget
-from mqttd.broker.hooks import Hooks, PluginTimeout
-from mqttd.broker.watchdog import IDLE, NESTED, SOON, TICK, Watch, Watchdog
+from mqttd.plugins import watchdog
+from mqttd.plugins.budget import Budget
+from mqttd.plugins.hooks import Hooks
+from mqttd.plugins.watchdog import IDLE, NESTED, SOON, TICK, PluginTimeout, Watch, Watchdog
 from mqttd.types import OK
 
 POINT = "message.publish"

@@ -9,10 +9,13 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from mqttd.broker import hooks as module
+import mqttd.plugins.account
+import mqttd.plugins.hooks
+import mqttd.plugins.waiting
 from mqttd.broker.alarms import HISTORY, MOST, Alarms
-from mqttd.broker.budget import ACTIVE, HALF_OPEN, QUARANTINED, Budget, Policy
-from mqttd.broker.hooks import Hooks
+from mqttd.broker.points import POINTS
+from mqttd.plugins.budget import ACTIVE, HALF_OPEN, QUARANTINED, Budget, Policy
+from mqttd.plugins.hooks import Hooks
 from mqttd.session.message import Message
 from mqttd.types import AUTH_IGNORE, OK, STOP, AuthError, HookResult, Verdict
 
@@ -32,7 +35,8 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr(module, "monotonic", made)
+    for module in (mqttd.plugins.account, mqttd.plugins.hooks, mqttd.plugins.waiting):
+        monkeypatch.setattr(module, "monotonic", made)
     return made
 
 
@@ -333,7 +337,7 @@ def test_what_has_no_owner_has_a_budget_of_its_own_name() -> None:
 
 def test_unloading_a_plugin_clears_the_alarm_of_its_quarantine(time: Time) -> None:
     hooks, owner, _ = quarantined()
-    for point in list(module.POINTS):
+    for point in list(POINTS):
         for entry in hooks.lookup(point):
             hooks.unhook(point, entry.callback)
     assert not hooks.alarms.active()

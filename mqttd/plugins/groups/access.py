@@ -1,0 +1,91 @@
+"""The handle's part in access control: modules of the chains, and asking what a client may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zope.interface import directlyProvides, providedBy
+from zope.interface.verify import verifyObject
+
+from mqttd.interfaces import IAccessControl, IAuthenticator, IEnhancedAuthenticator
+from mqttd.plugins.groups.base import HandleBase
+from mqttd.types import Action, ClientInfo
+
+__all__ = ["Access"]
+
+
+class _GuardedModule:
+    """A module of the access chains whose methods are called on the plugin's budget.
+
+    One that fails raises, and the chain fails closed.
+    """
+
+    def __init__(self, handle: HandleBase, what: str, module: Any) -> None:
+        self._handle = handle
+        self._what = what
+        self._module = module
+        directlyProvides(self, providedBy(module))
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if not callable(value):
+            return value
+
+        def guarded(*args: Any) -> Any:
+            budget = self._handle.budget
+            before = sum(budget.faults.values()) + budget.skipped
+            result = self._handle._guard(f"{self._what}.{name}", value, args)
+            if result is None and sum(budget.faults.values()) + budget.skipped != before:
+                raise RuntimeError(f"plugin {budget.name} is {budget.state}: {budget.last_error}")
+            return result
+
+        return guarded
+
+
+class Access(HandleBase):
+    """Modules that authenticate and authorize clients."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._mods: list[tuple[str, str]] = []
+        self._at_end(self._unregister_all)
+
+    def register_mod(self, kind: str, name: str, module: Any, seq: int | None = None) -> None:
+        """See `IPluginHandle.register_mod`."""
+        self._check()
+        if kind not in ("auth", "acl"):
+            raise ValueError(f'kind = {kind!r}: expected "auth" or "acl"')
+        if kind == "acl":
+            verifyObject(IAccessControl, module)
+        elif IAuthenticator.providedBy(module) or not IEnhancedAuthenticator.providedBy(module):
+            verifyObject(IAuthenticator, module)
+        guarded = _GuardedModule(self, f"{kind} {name}", module)
+        self._host.broker.access.register_mod(kind, name, guarded, seq)
+        self._mods.append((kind, name))
+        self._host.broker.access_changed()
+
+    def unregister_mod(self, kind: str, name: str) -> None:
+        """See `IPluginHandle.unregister_mod`."""
+        if self.revoked:
+            return
+        if (kind, name) not in self._mods:
+            raise ValueError(f"plugin {self.name} has no {kind} module {name!r}")
+        self._mods.remove((kind, name))
+        self._host.broker.access.unregister_mod(kind, name)
+        self._host.broker.access_changed()
+
+    def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        """See `IPluginHandle.authorize`."""
+        self._check()
+        return bool(self._host.broker.authorize(client, action, topic))
+
+    def describe(self) -> dict[str, Any]:
+        """See `HandleBase.describe`."""
+        return {"modules": [f"{kind} {name}" for kind, name in self._mods], **super().describe()}
+
+    def _unregister_all(self) -> None:
+        for kind, name in self._mods:
+            self._quietly(self._host.broker.access.unregister_mod, kind, name)
+        if self._mods:
+            self._mods.clear()
+            self._host.broker.access_changed()

@@ -1,0 +1,296 @@
+"""Hooks: a chain of responsibility at each point where a plugin may look or change.
+
+::
+
+              --------  OK | OK(acc)    --------  OK | OK(acc)    --------
+ (args, acc)->| fun1 | ---------------> | fun2 | ---------------> | fun3 | -> (OK|STOP, acc)
+              --------                  --------                  --------
+                 | STOP | STOP(acc)        | STOP | STOP(acc)        | STOP | STOP(acc)
+                 `-----------------------> (STOP, acc) <-------------'
+
+A callback is called as ``callback(*args, acc, *init_args)``, as in the design documents:
+first what happened, then the accumulator, last what was given at registration.
+
+Promise: order is priority (higher first), then registration.  A chain is an immutable tuple,
+replaced on each change: a callback may hook and unhook while the chain runs, which the
+running call does not see.  A point that nobody uses costs one dict look-up, or nothing to
+a caller that keeps a flag up to date through `Hooks.listeners_changed`.
+
+Callbacks run in the reactor thread and must not block.  Each belongs to a `Budget`: what it takes
+is charged, what goes wrong counted (`Account`), and the `Watchdog` breaks off one that overstays.
+This module is not compiled, because the watchdog finds a callback by its Python frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from mqttd.broker.points import POINTS
+from mqttd.plugins.account import Account, OnError
+from mqttd.plugins.budget import QUARANTINED, Budget
+from mqttd.plugins.callback import DENIED, Callback, HookCallable, name_of, no_result
+from mqttd.plugins.filters import HookFilter, Patterns, hook_filter
+from mqttd.plugins.waiting import Asking, Ended
+from mqttd.plugins.watchdog import GUARDS, framed
+from mqttd.types import OK, STOP, HookError, HookResult
+
+__all__ = ["Hooks"]
+
+ListenersChanged = Callable[[str, bool], None]
+
+_Running = tuple[Callback, Budget, HookCallable, tuple[Any, ...], HookFilter | None]
+
+
+class Hooks(Account):
+    """The callbacks of every point.
+
+    ``on_error(point, callback, exception, budget)`` is told of each callback that raised, was
+    broken off, did not answer in time or answered with something that is no hook result; the chain
+    goes on with the accumulator as it was, or ends with a refusal (`Budget.policy`).  ``clock`` is
+    the `IReactorTime` for the deadlines of Deferreds; without one no callback may wait.
+    """
+
+    __slots__ = (
+        "_chains",
+        "_number",
+        "_resting",
+        "_running",
+        "_told",
+        "clock",
+        "listeners_changed",
+    )
+
+    def __init__(self, on_error: OnError | None = None, clock: Any = None) -> None:
+        super().__init__(on_error)
+        self._chains: dict[str, tuple[Callback, ...]] = {}
+        #: The same as tuples, for `run_hooks`.
+        self._running: dict[str, tuple[_Running, ...]] = {}
+        #: What `topic_filters` answers, as it was last told.
+        self._told: dict[str, list[str] | None] = {}
+        #: Those in quarantine that nobody calls before it has lasted long enough.
+        self._resting: set[Budget] = set()
+        self._number = 0
+        self.clock = clock
+        #: called with (point, listening) after each change of a chain or of `topic_filters`
+        self.listeners_changed: list[ListenersChanged] = []
+
+    def hook(
+        self,
+        point: str,
+        callback: HookCallable,
+        init_args: Sequence[Any] = (),
+        priority: int = 0,
+        owner: Budget | None = None,
+        topic_filter: Patterns = None,
+        client: Patterns = None,
+    ) -> None:
+        """Call `callback` at `point`; `HookError` if it is hooked there already.
+
+        With filters (`mqttd.plugins.filters`) for those messages and clients only.  Its time and
+        errors are charged to `owner`; without one it has a budget to itself, of its own name and
+        the default limits.
+        """
+        chain = self.lookup(point)
+        if any(entry.callback == callback for entry in chain):
+            raise HookError(f"{callback!r} is hooked at {point} already")
+        only = hook_filter(POINTS[point], topic_filter, client)
+        self._number += 1
+        budget = Budget(name_of(callback)) if owner is None else owner
+        self.adopt(budget)
+        entry = Callback(
+            callback=callback,
+            init_args=tuple(init_args),
+            priority=priority,
+            number=self._number,
+            budget=budget,
+            call=framed(callback),
+            only=only,
+        )
+        self._replace(point, (*chain, entry))
+
+    def unhook(self, point: str, callback: HookCallable) -> None:
+        """Call `callback` at `point` no longer; `HookError` if it is not hooked there."""
+        chain = self.lookup(point)
+        rest = tuple(entry for entry in chain if entry.callback != callback)
+        if len(rest) == len(chain):
+            raise HookError(f"{callback!r} is not hooked at {point}")
+        self._replace(point, rest)
+        for entry in chain:
+            if entry.callback == callback:
+                self.disown(entry.budget)
+
+    def lookup(self, point: str) -> tuple[Callback, ...]:
+        """The callbacks of `point` in the order they run; `HookError` if there is no such point."""
+        if point not in POINTS:
+            raise HookError(f"no hook point {point!r}; there are: {', '.join(POINTS)}")
+        return self._chains.get(point, ())
+
+    def listening(self, point: str) -> bool:
+        """True if anything is hooked at `point`."""
+        return bool(self.lookup(point))
+
+    def topic_filters(self, point: str) -> list[str] | None:
+        """What topics the callbacks of `point` are for: None if one of them takes every topic.
+
+        An owner in quarantine wants nothing, unless its policy is to refuse.
+        """
+        found: dict[str, None] = {}
+        for entry in self.lookup(point):
+            refuses = entry.budget.policy == "deny" and point in DENIED
+            if entry.budget in self._resting and not refuses:
+                continue
+            if not entry.topic_filters:
+                return None
+            found.update(dict.fromkeys(entry.topic_filters))
+        return list(found)
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run_hooks(self, point: str, args: Sequence[Any], acc: Any = None) -> tuple[HookResult, Any]:
+        """Run the chain of `point`: ``(OK, acc)`` when it came to its end, else ``(STOP, acc)``.
+
+        The first item is the very object `OK` or `STOP`.  Raises nothing but `HookError` for
+        an unknown point.  A callback that answers with a Deferred has failed here: see `ask_hooks`.
+        """
+        chain = self._running.get(point)
+        if chain is None:
+            if point not in POINTS:
+                self.lookup(point)
+            return OK, acc
+        # This loop is the cost of every hooked message: nothing is set for the watchdog, which
+        # knows the local name `entry`, and the clock is read as seldom as a busy owner allows.
+        watch = self.watch
+        if not watch.armed:
+            watch.arm()
+        for entry, budget, call, init_args, only in chain:
+            if only is not None and not only.takes(args, acc):
+                continue
+            if budget.shut and not budget.admits(monotonic()):
+                if budget.policy == "deny" and point in DENIED:
+                    budget.denied += 1
+                    return STOP, DENIED[point](budget)
+                continue
+            count = budget.calls
+            budget.calls = count + 1
+            timed = not count & budget.mask
+            if timed:
+                inner = watch.inner
+                start = monotonic()
+            error: BaseException | None = None
+            try:
+                if args or init_args:
+                    result = call(*args, acc, *init_args)
+                else:
+                    result = call(acc)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as raised:  # a plugin's fault must never stop the broker
+                error = raised
+                result = None
+            if result is None and error is None and not timed and watch.stuck is None:
+                if not budget.shut:
+                    continue
+            if result is not None:
+                if isinstance(result, HookResult):
+                    acc = result.accumulate(acc)
+                else:
+                    error = no_result(result)
+                    result = None
+            taken = 0.0
+            if timed:
+                passed = monotonic() - start
+                taken = passed - (watch.inner - inner)
+                watch.inner = inner + passed
+                budget.time += taken * (budget.mask + 1)
+            if (
+                error is not None
+                or watch.stuck is not None
+                or taken > budget.per_call
+                or budget.shut
+            ):
+                self.returned(point, entry, error, taken)
+                if error is not None and budget.policy == "deny" and point in DENIED:
+                    budget.denied += 1
+                    return STOP, DENIED[point](budget)
+            if result is not None and result.stop:
+                return STOP, acc
+        return OK, acc
+
+    def ask_hooks(
+        self, point: str, args: Sequence[Any], acc: Any = None
+    ) -> Ended | Deferred[Ended]:
+        """As `run_hooks`, for the points that wait (`Point.waits`).
+
+        Returns a Deferred of the same pair if a callback answered with a Deferred or a coroutine;
+        it always fires, and never fails: a callback that has not answered within the `deadline` of
+        its budget has failed.
+        """
+        return Asking(self, self.clock, point, self.lookup(point), tuple(args)).run(acc)
+
+    def unusable(self, point: str, answer: object) -> None:
+        """A chain ended with an accumulator that the broker cannot use: count and tell it."""
+        error = TypeError(f"the accumulator cannot be used: {answer!r}"[:500])
+        chain = self._chains.get(point)
+        if chain:
+            # Whose it is cannot be told when there are several.
+            owner = chain[0].budget if len(chain) == 1 else _ANYBODY
+            self.failed(point, chain[0], error, owner, "raised")
+
+    # -- what the broker is told of ----------------------------------------------------------------
+
+    def disown(self, owner: Budget) -> None:
+        """Undo one `adopt`."""
+        super().disown(owner)
+        if owner not in self._budgets:
+            self._resting.discard(owner)
+
+    def tick(self) -> None:
+        """As `Account.tick`; and a quarantine that has lasted long enough lets a call through."""
+        super().tick()
+        now = monotonic()
+        for owner in [each for each in self._resting if now >= each.retry_at]:
+            self._resting.discard(owner)
+            self._tell(owner)
+
+    def _changed(self, budget: Budget) -> None:
+        super()._changed(budget)
+        if budget.state == QUARANTINED:
+            self._resting.add(budget)
+        else:
+            self._resting.discard(budget)
+        self._tell(budget)
+
+    def _tell(self, owner: Budget) -> None:
+        """Tell of the points where `owner` changes what `topic_filters` answers."""
+        for point, chain in tuple(self._chains.items()):
+            if any(entry.budget is owner for entry in chain):
+                topic_filters = self.topic_filters(point)
+                if topic_filters != self._told.get(point, []):
+                    self._told[point] = topic_filters
+                    self._call_listeners(point)
+
+    def _call_listeners(self, point: str) -> None:
+        for changed in tuple(self.listeners_changed):
+            changed(point, point in self._chains)
+
+    def _replace(self, point: str, chain: tuple[Callback, ...]) -> None:
+        if chain:
+            chain = tuple(sorted(chain, key=lambda entry: (-entry.priority, entry.number)))
+            self._chains[point] = chain
+            self._running[point] = tuple(
+                (entry, entry.budget, entry.call, entry.init_args, entry.only) for entry in chain
+            )
+        else:
+            self._chains.pop(point, None)
+            self._running.pop(point, None)
+        self._told[point] = self.topic_filters(point)
+        self._call_listeners(point)
+
+
+_ANYBODY: Final = Budget("one of several callbacks", error_limit=1 << 62)
+
+GUARDS.add(Hooks.run_hooks.__code__)
