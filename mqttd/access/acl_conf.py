@@ -45,6 +45,7 @@ from mqttd.access.acl_terms import (
     User,
     Who,
 )
+from mqttd.access.acl_terms import (All, And, Client, IpAddr, Match, Network, Or, Rule, Topic, User, Who)
 from mqttd.access.linear_re import LinearRe, RegexError
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter

@@ -11,19 +11,7 @@ from typing import TypeAlias
 
 from mqttd.access.linear_re import LinearRe
 
-__all__ = [
-    "All",
-    "And",
-    "Client",
-    "IpAddr",
-    "Match",
-    "Network",
-    "Or",
-    "Rule",
-    "Topic",
-    "User",
-    "Who",
-]
+__all__ = ["All", "And", "Client", "IpAddr", "Match", "Network", "Or", "Rule", "Topic", "User", "Who"]
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
