@@ -31,6 +31,7 @@ HOT = [
     "mqttd/session/channel.py",
     "mqttd/session/guid.py",
     "mqttd/session/limits.py",
+    "mqttd/session/listener.py",
     "mqttd/session/message.py",
     "mqttd/session/metrics.py",
     "mqttd/session/mount.py",

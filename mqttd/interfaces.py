@@ -38,7 +38,12 @@ from mqttd.types import (
 )
 
 if TYPE_CHECKING:
+    from twisted.application.service import IService
     from twisted.internet.defer import Deferred
+    from twisted.internet.interfaces import IAddress, IDelayedCall
+    from twisted.web.resource import IResource
+
+    from mqttd.codec.packets import Subscription
 
 __all__ = [
     "API_VERSION",
@@ -50,7 +55,6 @@ __all__ = [
     "IFabric",
     "IHookPlugin",
     "IHooks",
-    "IListenerFactory",
     "IMqttdPlugin",
     "IPlugin",
     "IPluginHandle",
@@ -277,7 +281,12 @@ class IPluginHandle(IHooks):
         "str: absolute path of the directory of its configuration file, for relative paths in it"
     )
 
-    def register_mod(kind: str, name: str, module: Any, seq: int | None = None) -> None:
+    def register_mod(
+        kind: str,
+        name: str,
+        module: IAuthenticator | IEnhancedAuthenticator | IAccessControl,
+        seq: int | None = None,
+    ) -> None:
         """Put an authentication or access-control module into its chain.
 
         :param kind: ``"auth"`` (`IAuthenticator`) or ``"acl"`` (`IAccessControl`).
@@ -291,13 +300,13 @@ class IPluginHandle(IHooks):
     def unregister_mod(kind: str, name: str) -> None:
         """Undo `register_mod`; ValueError if this plugin has no such module."""
 
-    def call_later(seconds: float, f: Callable[..., object], *args: Any) -> Any:
+    def call_later(seconds: float, f: Callable[..., object], *args: Any) -> IDelayedCall:
         """Call ``f(*args)`` once, after `seconds`.
 
         :return: `twisted.internet.interfaces.IDelayedCall`.
         """
 
-    def call_every(seconds: float, f: Callable[..., object], *args: Any) -> Any:
+    def call_every(seconds: float, f: Callable[..., object], *args: Any) -> IRepeating:
         """Call ``f(*args)`` every `seconds`, first after `seconds`, until stopped.
 
         A Deferred that it returns is waited for, calls that fall due meanwhile are left out; one
@@ -334,7 +343,9 @@ class IPluginHandle(IHooks):
         :raises RuntimeError: called within `message.publish` callbacks, 8 deep.
         """
 
-    def subscribe(topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
+    def subscribe(
+        topic_filter: str, callback: Callable[[Any], object], qos: int = 0
+    ) -> ISubscription:
         """Have ``callback(message)`` called for each message that fits, as for a subscriber.
 
         Each in a turn of its own, in order, retained ones first. 1,000 messages may wait, then
@@ -397,7 +408,7 @@ class IPluginHandle(IHooks):
     def clients() -> list[ClientInfo]:
         """All connected clients, in no particular order."""
 
-    def subscribe_client(client_id: str, subscription: Any) -> int:
+    def subscribe_client(client_id: str, subscription: Subscription) -> int:
         """Subscribe a client's session, as if it had asked; access rules are asked.
 
         :param subscription: `mqttd.codec.packets.Subscription`.
@@ -418,7 +429,7 @@ class IPluginHandle(IHooks):
         :return: False if it has no session.
         """
 
-    def add_route(path: str, resource: Any) -> None:
+    def add_route(path: str, resource: IResource) -> None:
         """Serve ``/api/v1/plugins/NAME/path``.
 
         :param path: one segment of letters, digits, ``_ . -``; not load, unload, reload, commands.
@@ -450,10 +461,10 @@ class IPluginHandle(IHooks):
         :raises ValueError: no valid topic name, or in use.
         """
 
-    def add_service(service: Any) -> None:
+    def add_service(service: IService) -> None:
         """Start a `twisted.application.service.IService` now, stop it at unload."""
 
-    def add_listener(endpoint: str, name: str) -> Deferred[Any]:
+    def add_listener(endpoint: str, name: str) -> Deferred[IAddress]:
         """Accept MQTT clients at a Twisted endpoint (``"tcp:1884:interface=127.0.0.1"``).
 
         :param name: the listener's name, shown as ``NAME.name``.
@@ -676,27 +687,3 @@ class IFabric(Interface):
 
     def on_receive(callback: Callable[[str, Sequence[str], Any], None]) -> None:
         """Have ``callback(peer, topic_filters, message)`` called for each message that comes."""
-
-
-# -- listeners
-
-
-class IListenerFactory(Interface):
-    """Opens listeners of one kind (tcp, tls, ws, ...): ``[listener.KIND.NAME]``."""
-
-    kind = Attribute("str: the KIND in the configuration")
-
-    def listen(name: str, config: Any, broker: Any) -> Deferred[Any]:
-        """Open a listener.
-
-        :param name: str, the NAME in the configuration.
-        :param config: the section's settings.
-        :param broker: the broker that new connections belong to.
-        :return: a Deferred of an object with ``getHost()`` (the address it got, a Twisted
-            ``IAddress``) and ``stopListening()`` (stops accepting, closes its connections;
-            returns a Deferred).
-        :raises OSError: the address cannot be had; the text names it.
-        """
-
-    def description() -> str:
-        """One line for operators."""

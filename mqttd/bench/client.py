@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from mqttd.codec.client import ClientCore
 from mqttd.codec.packets import (
     Connack,
     Connect,
@@ -21,14 +22,11 @@ from mqttd.codec.packets import (
     Pubcomp,
     Publish,
     Pubrec,
-    Pubrel,
     Suback,
     Subscribe,
     Subscription,
 )
-from mqttd.codec.parser import Parser
 from mqttd.codec.reasons import MqttError, name_of
-from mqttd.codec.serializer import serialize
 
 __all__ = ["Client", "Refused"]
 
@@ -65,9 +63,7 @@ class Client(asyncio.Protocol):
         self.ended: asyncio.Future[None] = loop.create_future()
         #: The output is full: do not publish QoS 0.
         self.full = False
-        self.parser = Parser(version, role="client")
-        self.next_id = 0
-        self.free_ids: list[int] = []
+        self.core = ClientCore(version)
         self.transport: asyncio.Transport | None = None
 
     # -- asked for -----------------------------------------------------------------------------
@@ -81,8 +77,11 @@ class Client(asyncio.Protocol):
         packet_id = 0
         if qos:
             self.room -= 1
-            packet_id = self.free_ids.pop() if self.free_ids else self._new_id()
-        self._write(Publish(topic, payload, qos, retain, packet_id=packet_id))
+            packet_id = self.core.packet_id()
+        packet = Publish(topic, payload, qos, retain, packet_id=packet_id)
+        if qos:
+            self.core.in_flight[packet_id] = packet
+        self._write(packet)
 
     def ping(self) -> None:
         """Keep the connection alive."""
@@ -113,16 +112,15 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle every packet of a chunk, answer with one write."""
         try:
-            packets = self.parser.feed(data)
+            packets = self.core.feed(data)
         except MqttError as error:
             self._fail(f"the broker sent what is no MQTT: {error.detail}")
             return
-        answers: list[bytes] = []
         room = self.room
         for packet in packets:
-            self._packet(packet, answers)
-        if answers and self.transport is not None:
-            self.transport.write(b"".join(answers))
+            self._packet(packet)
+        if self.core.unsent and self.transport is not None:
+            self.transport.write(self.core.take_out())
         if self.room > room and self.on_room is not None:
             self.on_room(self)
 
@@ -144,23 +142,13 @@ class Client(asyncio.Protocol):
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _packet(self, packet: Packet, answers: list[bytes]) -> None:
+    def _packet(self, packet: Packet) -> None:
         if isinstance(packet, Publish):
-            if packet.qos == 1:
-                answers.append(serialize(Puback(packet.packet_id), self.version))
-            elif packet.qos == 2:
-                answers.append(serialize(Pubrec(packet.packet_id), self.version))
             if self.on_message is not None:
                 self.on_message(packet)
-        elif isinstance(packet, Puback | Pubcomp):
-            self._done(packet.packet_id)
-        elif isinstance(packet, Pubrec):
-            if packet.reason_code >= 0x80:
-                self._done(packet.packet_id)
-            else:
-                answers.append(serialize(Pubrel(packet.packet_id), self.version))
-        elif isinstance(packet, Pubrel):
-            answers.append(serialize(Pubcomp(packet.packet_id), self.version))
+        elif isinstance(packet, Puback | Pubrec | Pubcomp):
+            self.core.in_flight.pop(packet.packet_id, None)
+            self.room += 1
         elif isinstance(packet, Connack):
             if packet.reason_code:
                 self._fail(f"CONNECT was refused: {name_of(packet.reason_code)}")
@@ -174,17 +162,10 @@ class Client(asyncio.Protocol):
         elif isinstance(packet, Disconnect):
             self._fail(f"the broker said DISCONNECT: {name_of(packet.reason_code)}")
 
-    def _new_id(self) -> int:
-        self.next_id += 1
-        return self.next_id
-
-    def _done(self, packet_id: int) -> None:
-        self.free_ids.append(packet_id)
-        self.room += 1
-
     def _write(self, packet: Packet) -> None:
         if self.transport is not None:
-            self.transport.write(serialize(packet, self.version))
+            self.core.send(packet)
+            self.transport.write(self.core.take_out())
 
     def _fail(self, text: str) -> None:
         for waiting in (self.opened, self.subscribed):

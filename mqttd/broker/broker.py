@@ -23,14 +23,13 @@ from mqttd.broker.ground import Given
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
-from mqttd.broker.seams import Access, Gate, HookChains, Log
+from mqttd.broker.seams import Access, HookChains, Log
 from mqttd.broker.subscribing import Subscribing
 from mqttd.broker.wills import Wills
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect, Subscribe, Subscription, Unsubscribe
 from mqttd.session.channel import Channel
 from mqttd.session.guid import Guid
-from mqttd.session.limits import Limits
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 
@@ -69,11 +68,6 @@ class Broker(Publishing):
         self.registry = Registry(self, self.wills)
         self.connecting = Connecting(self, self.registry, self.wills, self.revision)
         self.subscribing = Subscribing(self)
-        #: What listeners say of themselves; see `Connecting`.
-        self.versions: dict[str, frozenset[int]] = self.connecting.versions
-        self.mounts: dict[str, str] = self.connecting.mounts
-        self.limits: dict[str, Limits] = self.connecting.limits
-        self.gates: dict[str, Gate] = self.connecting.gates
 
     # -- asked and told by the session layer ---------------------------------------------------
 

@@ -22,14 +22,13 @@ from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
-from mqttd.broker.seams import Gate
 from mqttd.broker.wills import Wills, will_fault
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect
 from mqttd.codec.reasons import MqttError
 from mqttd.session.channel import OPEN, WAITING, Channel
-from mqttd.session.limits import Limits
+from mqttd.session.listener import Listener
 from mqttd.session.mount import Mount, mountpoint
 from mqttd.session.settings import Settings
 from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, AuthResult, ClientInfo
@@ -66,6 +65,10 @@ class Attempt:
         self.connecting = connecting
         self.channel = channel
         self.connect = connect
+        #: What is special about where it came.
+        self.listener: Listener = connecting.broker.listeners.get(
+            channel.listener, connecting.plain
+        )
         #: The stage that comes next.
         self.at: int = 0
         #: What hooks or access control have said.
@@ -95,8 +98,7 @@ class Attempt:
 class Connecting:
     """Takes the CONNECTs of one broker through the stages.
 
-    What differs from listener to listener is looked up here, by the listener's name, and nowhere
-    else in the broker.
+    What differs from listener to listener is in the record of the attempt's listener.
     """
 
     def __init__(
@@ -109,14 +111,8 @@ class Connecting:
         self.connacks = Connacks(broker)
         #: The event loop is late: new clients are refused.
         self.overloaded: bool = False
-        #: Listener -> the MQTT versions it takes, where those are not all.
-        self.versions: dict[str, frozenset[int]] = {}
-        #: Listener -> template of the mountpoint, where it has one.
-        self.mounts: dict[str, str] = {}
-        #: Listener -> rates and sizes of its connections, where they are limited.
-        self.limits: dict[str, Limits] = {}
-        #: Listener -> address rules, where only a PROXY header tells the address.
-        self.gates: dict[str, Gate] = {}
+        #: Stands for a listener about which nothing is special.
+        self.plain = Listener("")
         self.stages: list[Callable[[Attempt], bool]] = [
             getattr(self, name) for name, _, _, _ in STAGES
         ]
@@ -163,7 +159,7 @@ class Connecting:
 
     def version(self, attempt: Attempt) -> bool:
         """The listener takes this version of MQTT."""
-        versions = self.versions.get(attempt.channel.listener)
+        versions = attempt.listener.versions
         if versions is None or attempt.connect.version in versions:
             return True
         code = reasons.UNSUPPORTED_PROTOCOL_VERSION
@@ -206,7 +202,7 @@ class Connecting:
 
     def address(self, attempt: Attempt) -> bool:
         """The address rules of a listener behind a proxy."""
-        gate = self.gates.get(attempt.channel.listener)
+        gate = attempt.listener.gate
         if gate is None or gate.allows(attempt.client.peerhost):
             return True
         self.broker.metrics.refused_address += 1
@@ -334,8 +330,8 @@ class Connecting:
 
     def mounted(self, attempt: Attempt) -> bool:
         """Put the client's names below the mountpoint of its listener, if that has one."""
-        template = self.mounts.get(attempt.channel.listener)
-        if template is None:
+        template = attempt.listener.mountpoint
+        if not template:
             return True
         client = attempt.client
         try:
@@ -404,7 +400,7 @@ class Connecting:
         if present:
             known = before if isinstance(before, ClientInfo) else None
             self.revision.resumed(session, known, client)
-        limits = self.limits.get(channel.listener)
+        limits = attempt.listener.limits
         if limits is not None:
             limits.apply(channel)
         properties = self.connacks.accepting(channel, connect, client, limits)

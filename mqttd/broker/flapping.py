@@ -13,25 +13,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from mqttd.broker.bans import BanError, Bans
+from mqttd.session.listener import FlappingRule
 from mqttd.session.metrics import Metrics
 
-__all__ = ["MOST", "Flapping", "Rule"]
+__all__ = ["MOST", "Flapping"]
 
 #: Client ids that are counted at the same time.
 MOST: Final = 100_000
-
-
-@dataclass(slots=True, frozen=True)
-class Rule:
-    """How often is too often: `count` disconnects in `window` seconds, banned for `ban` seconds."""
-
-    count: int
-    window: float
-    ban: float
 
 
 class Flapping:
@@ -48,16 +39,11 @@ class Flapping:
         self.metrics = metrics
         self.log = log
         self.seconds = seconds
-        #: Listener -> its rule.
-        self.rules: dict[str, Rule] = {}
         #: Client id -> disconnects, and when (milliseconds) their window ends; oldest first.
         self._seen: dict[str, tuple[int, int]] = {}
 
-    def ended(self, listener: str, client_id: str, now: int) -> None:
-        """A client has left or was taken over (`now` in milliseconds)."""
-        rule = self.rules.get(listener)
-        if rule is None:
-            return
+    def ended(self, listener: str, rule: FlappingRule, client_id: str, now: int) -> None:
+        """A client of a listener with this rule has left or was taken over (`now` in ms)."""
         count, until = self._seen.get(client_id, (0, 0))
         if now >= until:
             self._seen.pop(client_id, None)

@@ -18,7 +18,6 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.topic import split_shared
 from mqttd.session.message import Delivery, Message
-from mqttd.session.server import Server
 from mqttd.session.route import (
     NO_LOCAL,
     OWN,
@@ -29,6 +28,7 @@ from mqttd.session.route import (
     Target,
     options_of,
 )
+from mqttd.session.server import Server
 from mqttd.session.session import Replay, Session
 
 __all__ = ["PubSub", "RetainedReplay"]

@@ -165,8 +165,9 @@ class Registry:
 
     def _left(self, channel: Channel, session: Session) -> None:
         flapping = self.broker.flapping
-        if flapping is not None:
-            flapping.ended(channel.listener, session.client_id, self.broker.now)
+        listener = self.broker.listeners.get(channel.listener)
+        if flapping is not None and listener is not None and listener.flapping is not None:
+            flapping.ended(listener.name, listener.flapping, session.client_id, self.broker.now)
 
     def _await_end(self, session: Session, since: int) -> None:
         """Schedule the nearer of will delay and session expiry."""

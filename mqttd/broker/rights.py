@@ -17,6 +17,7 @@ from mqttd.broker.flapping import Flapping
 from mqttd.broker.ground import Given
 from mqttd.broker.seams import Access
 from mqttd.broker.taps import Taps
+from mqttd.session.listener import Listener
 from mqttd.session.message import Message
 from mqttd.types import Action, ClientInfo, Verdict
 
@@ -35,6 +36,15 @@ class Rights(Taps):
         self.bans: Bans = Bans()
         #: Told of the end of each connection, where flapping is looked for.
         self.flapping: Flapping | None = None
+        #: Listener -> what differs from listener to listener; put here by what accepts connections.
+        self.listeners: dict[str, Listener] = {}
+
+    def connect_timeout(self, listener: str) -> int:
+        """Milliseconds from an accepted connection to its CONNECT."""
+        known = self.listeners.get(listener)
+        if known is None or not known.connect_timeout:
+            return self.settings.connect_timeout
+        return known.connect_timeout
 
     def access_changed(self) -> None:
         """Rules, users or bans changed: grants and subscriptions are asked for again."""

@@ -22,7 +22,6 @@ __all__ = [
     "Access",
     "Answer",
     "Exchange",
-    "Gate",
     "HookChains",
     "Log",
     "ManagedAccess",
@@ -133,10 +132,3 @@ class ManagedHooks(HookChains, Protocol):
 
     def budgets(self) -> Sequence[Any]:
         """The accounts of their owners."""
-
-
-class Gate(Protocol):
-    """The address rules of a listener that knows the address only from a PROXY header."""
-
-    def allows(self, host: str, /) -> bool:
-        """Whether this address may connect."""

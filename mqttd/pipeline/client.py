@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mqttd.codec import properties as prop
+from mqttd.codec.client import ClientCore
 from mqttd.codec.packets import (
     Connack,
     Connect,
@@ -31,12 +32,10 @@ from mqttd.codec.packets import (
     Pubcomp,
     Publish,
     Pubrec,
-    Pubrel,
     Suback,
     Subscribe,
     Subscription,
 )
-from mqttd.codec.parser import Parser
 from mqttd.codec.reasons import MqttError, name_of
 from mqttd.codec.serializer import serialize
 
@@ -130,12 +129,7 @@ class Client:
         self._room = self._most
         self._sleep = sleep
         self._socket: socket.socket | None = None
-        self._parser = Parser(5, role="client")
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._next_id = 0
-        #: What waits for an acknowledgement: packet id -> PUBLISH, or PUBREL after PUBREC.
-        self._open: dict[int, Publish | Pubrel] = {}
+        self._core = ClientCore(5)
         self._refused: Refused | None = None
         self._pings = 0
         self._answers: list[Packet] = []
@@ -159,12 +153,12 @@ class Client:
         """
         self._check()
         self._connected()
-        while qos and len(self._open) >= self._room:
+        while qos and len(self._core.in_flight) >= self._room:
             self._again(self._receive)
             self._check()
         packet = Publish(topic, payload, qos, retain, properties=properties)
         if qos:
-            packet.packet_id = self._packet_id()
+            packet.packet_id = self._core.packet_id()
         try:
             data = serialize(packet, 5)
         except MqttError as error:
@@ -175,11 +169,10 @@ class Client:
                 f" {self.max_packet_size}"
             )
         if qos:
-            self._open[packet.packet_id] = packet
+            self._core.in_flight[packet.packet_id] = packet
         self.published += 1
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if self._out_bytes >= BUFFER:
+        self._core.put(data)
+        if self._core.unsent >= BUFFER:
             self._again(self._send)
 
     def flush(self) -> None:
@@ -188,10 +181,10 @@ class Client:
         Raises Refused or ClientError.
         """
         self._check()
-        if self._socket is None and not self._open:
+        if self._socket is None and not self._core.in_flight:
             return
         self._connected()
-        while self._open:
+        while self._core.in_flight:
             self._again(self._receive)
             self._check()
         self.ping()
@@ -201,7 +194,7 @@ class Client:
 
         def round_trip() -> None:
             before = self._pings
-            self._put(Pingreq())
+            self._core.send(Pingreq())
             while self._pings == before:
                 self._receive()
 
@@ -239,12 +232,12 @@ class Client:
         """Disconnect; what is open is given up."""
         if self._socket is not None:
             try:
-                self._put(Disconnect())
+                self._core.send(Disconnect())
                 self._send()
             except OSError:
                 pass
             self._drop()
-        self._open.clear()
+        self._core.in_flight.clear()
 
     def __enter__(self) -> Client:
         return self
@@ -307,10 +300,10 @@ class Client:
             raw.close()
             raise
         self._socket = raw
-        self._parser = Parser(5, role="client")
-        self._out, self._out_bytes = [], 0
+        core = self._core
+        core.restart()
         password = None if address.password is None else address.password.encode()
-        self._put(
+        core.send(
             Connect(
                 self.client_id,
                 5,
@@ -328,12 +321,7 @@ class Client:
         self.max_packet_size = _number(given, prop.MAXIMUM_PACKET_SIZE, 268_435_460)
         if self._subscribed:
             self._subscribe()
-        for packet in list(self._open.values()):
-            # A new session: the broker knows nothing of what was open.
-            if isinstance(packet, Pubrel):
-                del self._open[packet.packet_id]
-            else:
-                self._put(packet)
+        core.send_again()
 
     def _answer(self) -> Any:
         """The CONNACK or SUBACK that is awaited."""
@@ -344,7 +332,7 @@ class Client:
 
     def _subscribe(self) -> None:
         asked = [Subscription(name, qos) for name, qos in self._subscribed.items()]
-        self._put(Subscribe(self._packet_id(), asked))
+        self._core.send(Subscribe(self._core.packet_id(), asked))
         for one, code in zip(asked, self._answer().reason_codes, strict=True):
             if code >= _SUCCESS_BELOW:
                 raise Refused(
@@ -357,17 +345,11 @@ class Client:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        self._out, self._out_bytes = [], 0
-
-    def _put(self, packet: Packet) -> None:
-        data = serialize(packet, 5)
-        self._out.append(data)
-        self._out_bytes += len(data)
+        self._core.take_out()
 
     def _send(self) -> None:
         assert self._socket is not None
-        data = b"".join(self._out)
-        self._out, self._out_bytes = [], 0
+        data = self._core.take_out()
         if data:
             self._socket.sendall(data)
 
@@ -378,23 +360,14 @@ class Client:
         data = self._socket.recv(1 << 16)
         if not data:
             raise EOFError
-        for packet in self._parser.feed(data):
+        for packet in self._core.feed(data):
             self._take(packet)
 
     def _take(self, packet: Any) -> None:
-        if isinstance(packet, Puback | Pubcomp):
+        if isinstance(packet, Puback | Pubrec | Pubcomp):
             self._done(packet)
-        elif isinstance(packet, Pubrec):
-            if packet.reason_code >= _SUCCESS_BELOW:
-                self._done(packet)
-            elif packet.packet_id in self._open:
-                answer = Pubrel(packet.packet_id)
-                self._open[packet.packet_id] = answer
-                self._put(answer)
         elif isinstance(packet, Publish):
             self._inbox.append(packet)
-            if packet.qos == 1:
-                self._put(Puback(packet.packet_id))
         elif isinstance(packet, Pingresp):
             self._pings += 1
         elif isinstance(packet, Suback | Connack):
@@ -403,7 +376,7 @@ class Client:
             raise EOFError(f"it hung up: {_reason(packet)}")
 
     def _done(self, packet: Puback | Pubcomp | Pubrec) -> None:
-        asked = self._open.pop(packet.packet_id, None)
+        asked = self._core.in_flight.pop(packet.packet_id, None)
         if asked is None:
             return
         if packet.reason_code == 0x10:
@@ -419,12 +392,6 @@ class Client:
         if self._refused is not None:
             found, self._refused = self._refused, None
             raise found
-
-    def _packet_id(self) -> int:
-        while True:
-            self._next_id = self._next_id % 65535 + 1
-            if self._next_id not in self._open:
-                return self._next_id
 
 
 def _reason(packet: Any) -> str:

@@ -57,8 +57,8 @@ from mqttd.session.aliases import Aliases
 from mqttd.session.limits import Intake
 from mqttd.session.message import RELEASED, Delivery, Message
 from mqttd.session.mount import Mount
-from mqttd.session.server import Edge, Server
 from mqttd.session.route import QOS_MASK, Grant
+from mqttd.session.server import Edge, Server
 from mqttd.session.wheel import Timer
 
 if TYPE_CHECKING:

@@ -83,8 +83,6 @@ class Server:
         #: Channels whose peer takes no more, and when it last took something; a look-out sweeps it
         #: (`mqttd.transports.stalled`), so it may hold some that go on by now.
         self.slow: dict[Channel, int] = {}
-        #: Listener -> milliseconds to CONNECT, where it has its own.
-        self.connect_timeouts: dict[str, int] = {}
         #: Something behind the broker cannot follow: publishers are not read from.
         self.congested: bool = False
         #: Acknowledgements of PUBLISH go through `hold`.
@@ -153,9 +151,7 @@ class Server:
 
     def connect_timeout(self, listener: str) -> int:
         """Milliseconds from an accepted connection to its CONNECT."""
-        if not self.connect_timeouts:
-            return self.settings.connect_timeout
-        return self.connect_timeouts.get(listener, self.settings.connect_timeout)
+        return self.settings.connect_timeout
 
     def next_message_id(self) -> int:
         """A new 128-bit message id."""

@@ -31,7 +31,6 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.endpoints import serverFromString
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.flapping import Rule
 from mqttd.config.schema import (
     EndpointListener,
     Listener,
@@ -44,6 +43,8 @@ from mqttd.config.schema import (
 from mqttd.net.addresses import address_text
 from mqttd.net.sockets import unlink
 from mqttd.session.limits import Limits
+from mqttd.session.listener import FlappingRule
+from mqttd.session.listener import Listener as Record
 from mqttd.transports.admission import Admission
 from mqttd.transports.certificates import certificate_identity, map_identity, subject_of
 from mqttd.transports.engine import Engine
@@ -317,6 +318,8 @@ class Door:
         #: What has been told of files that have expired.
         self._expired = ""
         self.gate: Admission | None = None
+        #: In force: that of the settings when it was started.
+        self._mountpoint = ""
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -361,7 +364,7 @@ class Door:
             return
         if self._socket is None and not isinstance(self.settings, EndpointListener):
             self.bind()
-        _put(self.doors.broker.mounts, self.id, self.settings.mountpoint)
+        self._mountpoint = self.settings.mountpoint
         most = self._limit()
         bound, self._socket = self._socket, None
         self.running = True
@@ -379,16 +382,12 @@ class Door:
         """Give the broker the limits of this listener; returns the most connections it may have."""
         settings, broker = self.settings, self.doors.broker
         versions = frozenset(_VERSIONS[text] for text in settings.protocol_versions)
-        _put(broker.versions, self.id, versions if len(versions) < len(_VERSIONS) else None)
         rules = settings.rules if isinstance(settings, SocketListener) else [(True, None)]
         proxied = bool(self._networks)
         self.gate = None
         if settings.accept_rate or (len(rules) > 1 and not proxied):
             around = [(True, None)] if proxied else rules
             self.gate = Admission(around, settings.accept_rate, broker.now)
-        named = Admission(rules, 0, broker.now) if proxied and len(rules) > 1 else None
-        _put(broker.gates, self.id, named)
-        _put(broker.connect_timeouts, self.id, int(settings.connect_timeout * 1000))
         rates = (
             settings.bytes_rate,
             settings.messages_rate,
@@ -398,14 +397,21 @@ class Door:
         )
         limits = None
         if any(rates) or settings.max_packet_size:
-            largest = settings.max_packet_size
-            limits = Limits(broker.now, *rates, settings.burst, largest)
-        _put(broker.limits, self.id, limits)
-        if broker.flapping is not None:
-            rule = Rule(
+            limits = Limits(broker.now, *rates, settings.burst, settings.max_packet_size)
+        flapping = None
+        if settings.flapping_disconnects:
+            flapping = FlappingRule(
                 settings.flapping_disconnects, settings.flapping_window, settings.flapping_ban
             )
-            _put(broker.flapping.rules, self.id, rule if rule.count else None)
+        broker.listeners[self.id] = Record(
+            self.id,
+            versions if len(versions) < len(_VERSIONS) else None,
+            self._mountpoint,
+            limits,
+            Admission(rules, 0, broker.now) if proxied and len(rules) > 1 else None,
+            int(settings.connect_timeout * 1000),
+            flapping,
+        )
         return int(settings.max_connections or self.doors.most())
 
     def take_over(self, wanted: Listener) -> tuple[list[str], list[str]]:
@@ -668,14 +674,6 @@ class Door:
             "max_connections": opened.max_connections if opened is not None else 0,
             "certificate_until": self.tls.not_after.isoformat() if self.tls is not None else None,
         }
-
-
-def _put(table: dict[str, Any], key: str, value: Any) -> None:
-    """`value` in its place; without one (None, 0, ""), nothing is there."""
-    if value:
-        table[key] = value
-    else:
-        table.pop(key, None)
 
 
 def _place(settings: Any) -> str:

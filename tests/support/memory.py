@@ -4,6 +4,9 @@
          |                                                      |
          +-- clock, tasks, log                              MemoryClient (what its peer would be)
 
+Barer than `mqttd.testing.MemoryBroker`, with which it shares wire and peer: turns happen when told,
+nothing is answered by itself, and access control is a stand-in.
+
 The classes under test may be compiled, and a compiled class takes no interpreted subclass: so the
 edge is the real `StreamEdge`, and what is made up here is only the transport below it.
 
@@ -22,13 +25,10 @@ from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Connack, Connect, Packet, Publish, Will
 from mqttd.codec.parser import Parser
 from mqttd.codec.properties import Properties
-from mqttd.codec.serializer import serialize
 from mqttd.plugins.hooks import Hooks
-from mqttd.session.channel import CLOSED, Channel
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
-from mqttd.testing.memory import Wire
-from mqttd.transports.stream import StreamEdge
+from mqttd.testing.wire import Peer, Wire
 from mqttd.types import Action, AuthResult, ClientInfo
 
 __all__ = ["AllowAll", "MemoryBroker", "MemoryClient", "Wire"]
@@ -55,25 +55,14 @@ class AllowAll:
         return topic not in self.denied
 
 
-class MemoryClient:
-    """One connection as its peer sees it: sends bytes or packets, takes packets."""
+class MemoryClient(Peer):
+    """One connection that answers nothing by itself: the test takes bytes or packets."""
 
     def __init__(self, node: MemoryBroker, version: int = 4, room: int | None = None) -> None:
+        super().__init__(node.broker, version, room)
         self.node = node
-        self.version = version
-        self.wire = Wire(room)
-        edge = StreamEdge(node.broker, self.wire, "127.0.0.1", 40000)
-        self.wire.edge = edge
-        self.channel = Channel(node.broker, edge, -1, "memory")
-        edge.channel = self.channel
-        node.broker.metrics.connections_accepted += 1
         self.parser = Parser(version, role="client")
         self.connack: Connack | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether the broker ended this connection."""
-        return self.channel.state == CLOSED
 
     @property
     def session(self) -> Session:
@@ -81,15 +70,6 @@ class MemoryClient:
         session = self.channel.session
         assert session is not None
         return session
-
-    def feed(self, data: bytes) -> None:
-        """Bytes of this peer arrive: one turn of the broker."""
-        self.channel.feed(data)
-        self.node.broker.perform()
-
-    def send(self, *packets: Packet) -> None:
-        """These packets arrive in one chunk."""
-        self.feed(b"".join([serialize(packet, self.version) for packet in packets]))
 
     def read(self, limit: int | None = None) -> bytes:
         """The bytes the broker wrote since the last time."""
@@ -102,11 +82,6 @@ class MemoryClient:
     def published(self) -> list[Publish]:
         """The PUBLISH packets among those."""
         return [packet for packet in self.take() if isinstance(packet, Publish)]
-
-    def drop(self) -> None:
-        """The connection breaks, without a DISCONNECT."""
-        self.channel.end("connection lost")
-        self.node.broker.perform()
 
 
 class MemoryBroker:

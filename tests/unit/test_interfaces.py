@@ -47,7 +47,6 @@ def test_every_interface_is_public() -> None:
         "IRetainedStore",
         "IRegistry",
         "IFabric",
-        "IListenerFactory",
     }
 
 

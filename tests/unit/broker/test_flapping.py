@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mqttd.broker import flapping
-from mqttd.broker.flapping import Flapping, Rule
+from mqttd.broker.flapping import Flapping
 from mqttd.codec.packets import Connect, Disconnect
+from mqttd.session.listener import FlappingRule, Listener
 from tests.support.memory import MemoryBroker
 
 
@@ -15,7 +16,8 @@ def watched(count: int = 3) -> MemoryBroker:
     broker = node.broker
     broker.bans._seconds = lambda: broker.now / 1000
     broker.flapping = Flapping(broker.bans, broker.metrics, node._log, lambda: broker.now / 1000)
-    broker.flapping.rules["memory"] = Rule(count, 10.0, 20.0)
+    rule = FlappingRule(count, 10.0, 20.0)
+    broker.listeners["memory"] = Listener("memory", flapping=rule)
     return node
 
 

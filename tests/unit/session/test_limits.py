@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mqttd.codec.packets import Connect, Pingreq, Puback, Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
 from mqttd.session.limits import Bucket, Limits
+from mqttd.session.listener import Listener
 from tests.support.memory import MemoryBroker, MemoryClient
 
 SIZE = 100  # bytes of a message
@@ -19,7 +20,8 @@ SIZE = 100  # bytes of a message
 def limited(**rates: float) -> MemoryBroker:
     """A broker whose clients are all limited."""
     node = MemoryBroker()
-    node.broker.limits["memory"] = Limits(node.broker.now, **rates)  # type: ignore[arg-type]
+    limits = Limits(node.broker.now, **rates)  # type: ignore[arg-type]
+    node.broker.listeners["memory"] = Listener("memory", limits=limits)
     return node
 
 
@@ -182,7 +184,7 @@ def test_output_goes_at_its_rate_and_nothing_of_qos_1_is_lost() -> None:
     receiver = node.connect("receiver")
     receiver.send(Subscribe(1, [Subscription("t", 1)]))
     receiver.take()
-    node.broker.limits.clear()
+    node.broker.listeners.clear()
     sender = node.connect("sender")
     for n in range(50):
         sender.feed(message(n, qos=1))
@@ -203,7 +205,7 @@ def test_qos_0_beyond_the_watermark_of_a_limited_output_is_dropped_and_counted()
     node = limited(send_rate=1000)
     node.broker.settings.high_watermark = 4096
     receiver = watch(node)
-    node.broker.limits.clear()
+    node.broker.listeners.clear()
     sender = node.connect("sender")
     for n in range(200):
         sender.feed(message(n))

@@ -23,6 +23,7 @@ from mqttd.codec.packets import (
 from mqttd.codec.parser import Parser
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel import Channel
+from mqttd.session.listener import Listener
 from mqttd.session.mount import Mount, mountpoint
 from mqttd.transports.stream import StreamEdge
 from tests.support.memory import MemoryBroker, MemoryClient, Wire
@@ -35,7 +36,7 @@ class Door(MemoryBroker):
 
     def __init__(self, template: str = "dev/%c/") -> None:
         super().__init__()
-        self.broker.mounts["dev"] = template
+        self.broker.listeners["dev"] = Listener("dev", mountpoint=template)
 
     def mounted(
         self,
