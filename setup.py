@@ -46,6 +46,7 @@ HOT = [
     "mqttd/broker/connecting.py",
     "mqttd/broker/ground.py",
     "mqttd/broker/local.py",
+    "mqttd/broker/holders.py",
     "mqttd/broker/login.py",
     "mqttd/broker/publishing.py",
     "mqttd/broker/pubsub.py",

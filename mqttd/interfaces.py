@@ -385,15 +385,21 @@ class IPluginHandle(IHooks):
         ``errors``, ``skipped``, ``quarantines`` and more.
         """
 
-    def hold_acknowledgements(hold: Callable[[Callable[[], None], str], object] | None) -> None:
+    def hold_acknowledgements(
+        hold: Callable[[Callable[[], None], str], object] | None,
+        topic_filter: str | Sequence[str] | None = None,
+    ) -> None:
         """Have ``hold(release, client_id)`` called for each PUBACK and PUBREC, after its message.
 
-        Each is sent when its ``release()`` is called, in the reactor thread, and only then.  Those
-        of one client must be released in the order in which they were held (MQTT-4.6.0-2).  What
-        was held at unload can still be released.
+        Each is sent when its ``release()`` is called, in the reactor thread, and only then; where
+        several plugins hold it, when all of them have released it.  Those of one client are sent in
+        the order of its messages, so one that is not released keeps those behind it.  What was
+        held at unload can still be released, but nothing waits for it any more.
 
-        :param hold: None ends it.
-        :raises RuntimeError: another plugin does this already.
+        :param hold: takes the place of what this plugin gave before; None ends it.
+        :param topic_filter: an MQTT topic filter, or some: only messages that a client has
+            published to these topics are held.
+        :raises ValueError: no valid topic filter.
         """
 
     def pause_publishers(paused: bool) -> None:

@@ -90,6 +90,7 @@ class Broker(Publishing):
     def closed(self, channel: Channel) -> None:
         """A connection is gone: will, session end or wait."""
         self.registry.closed(channel)
+        self.held.closed(channel)
 
     def session_due(self, session: Session) -> None:
         """Will delay or session expiry of a client that is away has passed."""

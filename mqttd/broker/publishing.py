@@ -13,10 +13,10 @@ MQTT 5.0: 3.3 (PUBLISH), 4.3 (QoS: when an acknowledgement may go).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.broker.ground import Given
+from mqttd.broker.holders import Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retainer import Retainer
 from mqttd.broker.rights import Rights
@@ -29,15 +29,12 @@ from mqttd.session.route import Grant
 from mqttd.session.session import Session
 from mqttd.types import Action
 
-__all__ = ["Holder", "Publishing"]
+__all__ = ["Publishing"]
 
 _PUBLISH: Final = "publish"
 
 #: What a message out of nothing is compared with: nothing of it is taken for checked.
 _NO_MESSAGE: Final = Message(0, "", b"", 0, False, {})
-
-#: Called as ``hold(release, client_id)``; see `Publishing.hold_acknowledgements`.
-Holder = Callable[[Callable[[], None], str], object]
 
 
 class Publishing(Rights):
@@ -53,8 +50,8 @@ class Publishing(Rights):
             settings.retained_max_payload,
         )
         self.pubsub = PubSub(self, self.router, self.retainer)
-        #: See `hold_acknowledgements`.
-        self.holder: Holder | None = None
+        #: Who holds acknowledgements, and which.
+        self.held = Holders(self.flush_later)
         #: Acknowledgements were released in this turn.
         self.released: bool = False
 
@@ -143,26 +140,35 @@ class Publishing(Rights):
 
     # -- acknowledgements ----------------------------------------------------------------------
 
-    def hold_acknowledgements(
-        self, hold: Callable[[Callable[[], None], str], object] | None
-    ) -> None:
+    def add_holder(self, hold: Hold, topic_filters: list[str] | None = None) -> object:
         """Have ``hold(release, client_id)`` called for each acknowledgement of a PUBLISH.
 
-        None ends it.
-
-        The acknowledgement is sent when `release` is called, which must be in the same order.
+        With `topic_filters` only for messages that a client has published to these topics. An
+        acknowledgement goes when all who were asked have called their `release`. Returns what
+        `remove_holder` takes.
         """
-        self.holder = hold
-        self.holding = hold is not None
+        self.holding = True
+        return self.held.add(hold, topic_filters)
 
-    def hold(self, channel: Channel, first: int, packet_id: int, code: int) -> None:
+    def remove_holder(self, token: object) -> None:
+        """Ask one who holds acknowledgements no more."""
+        assert isinstance(token, Holder)
+        self.held.remove(token)
+        self.holding = bool(self.held.holders)
+
+    def hold(self, channel: Channel, first: int, packet_id: int, code: int, topic: str) -> None:
         """See `Server.hold`."""
-        release = _Release(self, channel, first, packet_id, code)
         session = channel.session
-        if self.holder is None or session is None:
-            release()
+        if session is None:
+            channel.release(first, packet_id, code)
         else:
-            self.holder(release, session.client_id)
+            self.held.hold(channel, session.client_id, topic, first, packet_id, code)
+
+    def flush_later(self) -> None:
+        """Acknowledgements were released: write them, many in one turn together."""
+        if not self.released:
+            self.released = True
+            self.soon(self.flush_released)
 
     def flush_released(self) -> None:
         """Write the acknowledgements that were released."""
@@ -204,22 +210,3 @@ class Publishing(Rights):
                 self.pubsub.deliver_to(session, message)
         if quiet and self.dirty:
             self.perform_later()
-
-
-class _Release:
-    """Sends one acknowledgement that was held; many in one turn are flushed together."""
-
-    def __init__(
-        self, broker: Publishing, channel: Channel, first: int, packet_id: int, code: int
-    ) -> None:
-        self.broker = broker
-        self.channel = channel
-        self.first = first
-        self.packet_id = packet_id
-        self.code = code
-
-    def __call__(self) -> None:
-        self.channel.release(self.first, self.packet_id, self.code)
-        if not self.broker.released:
-            self.broker.released = True
-            self.broker.soon(self.broker.flush_released)

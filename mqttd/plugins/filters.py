@@ -24,7 +24,7 @@ from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.session.message import Message
 from mqttd.types import ClientInfo, HookError
 
-__all__ = ["HookFilter", "Patterns", "hook_filter"]
+__all__ = ["HookFilter", "Patterns", "hook_filter", "valid_topic_filters"]
 
 #: One pattern, several, or None for all there is.
 Patterns = str | Sequence[str] | None
@@ -75,15 +75,7 @@ def hook_filter(point: Point, topic_filter: Patterns, client: Patterns) -> HookF
         raise HookError(f"topic_filter = {topic_filter!r}: {point.name} is told of no message")
     if client is not None and not (point.has_client or point.has_message):
         raise HookError(f"client = {client!r}: {point.name} is told of no client")
-    topic_filters = _patterns("topic_filter", topic_filter)
-    for pattern in topic_filters:
-        try:
-            validate_topic_filter(pattern, 0)
-            shared = split_shared(pattern)[0] is not None
-        except TopicFilterInvalid as error:
-            raise HookError(f"topic_filter = {pattern!r}: {error.detail}") from None
-        if shared:
-            raise HookError(f"topic_filter = {pattern!r}: a hook cannot share a subscription")
+    topic_filters = valid_topic_filters(topic_filter)
     clients = _patterns("client", client)
     for pattern in clients:
         if not pattern or "*" in pattern[:-1]:
@@ -91,6 +83,20 @@ def hook_filter(point: Point, topic_filter: Patterns, client: Patterns) -> HookF
                 f"client = {pattern!r}: expected a client id, or how it begins and a * at the end"
             )
     return HookFilter(topic_filters, clients)
+
+
+def valid_topic_filters(given: Patterns) -> tuple[str, ...]:
+    """The topic filters, each once; HookError if one of them is none, or a shared subscription."""
+    topic_filters = _patterns("topic_filter", given)
+    for pattern in topic_filters:
+        try:
+            validate_topic_filter(pattern, 0)
+            shared = split_shared(pattern)[0] is not None
+        except TopicFilterInvalid as error:
+            raise HookError(f"topic_filter = {pattern!r}: {error.detail}") from None
+        if shared:
+            raise HookError(f"topic_filter = {pattern!r}: only a client can share a subscription")
+    return topic_filters
 
 
 def _patterns(what: str, given: Patterns) -> tuple[str, ...]:

@@ -909,7 +909,7 @@ class Channel(Timer):
             self._deny(packet)
             return
         if qos == 2 and not self._record_qos2(packet.packet_id):
-            self._acknowledge(0x50, packet.packet_id, 0)
+            self._acknowledge(0x50, packet.packet_id, 0, topic)
             return
         message = Message(
             server.next_message_id(),
@@ -922,7 +922,7 @@ class Channel(Timer):
             session.username,
             expires_at,
         )
-        self._published(qos, packet.packet_id, server.publish(message))
+        self._published(qos, packet.packet_id, server.publish(message), topic)
 
     def _passes(self, grant: Grant, payload: bytes, qos: int, packet_id: int) -> bool:
         """Ask the hooks of message.publish: may the packet go the fast path, as it came?
@@ -946,10 +946,10 @@ class Channel(Timer):
         if changed is message and grant.route.valid and self.state == OPEN:
             return True
         receivers = server.refusal if changed is None else server.route_message(changed)
-        self._published(qos, packet_id, receivers)
+        self._published(qos, packet_id, receivers, grant.topic)
         return False
 
-    def _published(self, qos: int, packet_id: int, receivers: int) -> None:
+    def _published(self, qos: int, packet_id: int, receivers: int, topic: str) -> None:
         """Acknowledge a PUBLISH that had so many receivers, or minus a reason code."""
         session = self.session
         code = 0
@@ -961,16 +961,16 @@ class Channel(Timer):
         if self.state != OPEN:
             return  # and the client was disconnected for it
         if qos == 1:
-            self._acknowledge(0x40, packet_id, code)
+            self._acknowledge(0x40, packet_id, code, topic)
         elif qos == 2:
             if code >= 0x80 and session is not None and session.awaiting_rel is not None:
                 session.awaiting_rel.pop(packet_id, None)
-            self._acknowledge(0x50, packet_id, code)
+            self._acknowledge(0x50, packet_id, code, topic)
 
-    def _acknowledge(self, first: int, packet_id: int, code: int) -> None:
+    def _acknowledge(self, first: int, packet_id: int, code: int, topic: str) -> None:
         """Answer a PUBLISH now, or have the server do so when what it promises is true."""
         if self.server.holding:
-            self.server.hold(self, first, packet_id, code)
+            self.server.hold(self, first, packet_id, code, topic)
         else:
             self._answer(first, packet_id, code)
 
@@ -997,11 +997,11 @@ class Channel(Timer):
             self.close(reasons.NOT_AUTHORIZED, "publish denied")
             return
         if packet.qos == 1:
-            self._acknowledge(0x40, packet.packet_id, reasons.NOT_AUTHORIZED)
+            self._acknowledge(0x40, packet.packet_id, reasons.NOT_AUTHORIZED, packet.topic)
         elif packet.qos == 2:
             if not self.v5:
                 self._record_qos2(packet.packet_id)
-            self._acknowledge(0x50, packet.packet_id, reasons.NOT_AUTHORIZED)
+            self._acknowledge(0x50, packet.packet_id, reasons.NOT_AUTHORIZED, packet.topic)
 
     # -- acknowledgements ----------------------------------------------------------------------
 

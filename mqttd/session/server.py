@@ -211,8 +211,11 @@ class Server:
         """Call `session.drain` in a later turn."""
         raise NotImplementedError
 
-    def hold(self, channel: Channel, first: int, packet_id: int, code: int) -> None:
-        """Call `channel.release` when this acknowledgement may go (only with `holding`)."""
+    def hold(self, channel: Channel, first: int, packet_id: int, code: int, topic: str) -> None:
+        """Call `channel.release` when this acknowledgement may go (only with `holding`).
+
+        `topic` is the one that the client has published to.
+        """
         raise NotImplementedError
 
     # -- told by channels and sessions ---------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mqttd.plugins.filters import Patterns, valid_topic_filters
 from mqttd.plugins.groups.base import HandleBase
 
 __all__ = ["Promises"]
@@ -15,18 +16,25 @@ class Promises(HandleBase):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._holds = self._pauses = False
+        #: What the broker gave for `hold_acknowledgements`.
+        self._holder: object = None
+        #: The topics whose messages it holds; None for all.
+        self._held: list[str] | None = None
+        self._pauses = False
         self._at_end(self._let_go)
 
     def hold_acknowledgements(
-        self, hold: Callable[[Callable[[], None], str], object] | None
+        self,
+        hold: Callable[[Callable[[], None], str], object] | None,
+        topic_filter: Patterns = None,
     ) -> None:
         """See `IPluginHandle.hold_acknowledgements`."""
         self._check()
-        if self._host.broker.holding and not self._holds:
-            raise RuntimeError("another plugin holds acknowledgements already")
-        self._host.broker.hold_acknowledgements(hold)
-        self._holds = hold is not None
+        topic_filters = list(valid_topic_filters(topic_filter)) or None
+        self._release_holder()
+        if hold is not None:
+            self._holder = self._host.broker.add_holder(hold, topic_filters)
+            self._held = topic_filters
 
     def pause_publishers(self, paused: bool) -> None:
         """See `IPluginHandle.pause_publishers`."""
@@ -34,8 +42,19 @@ class Promises(HandleBase):
         self._pauses = paused
         self._host.broker.set_congested(paused)
 
+    def describe(self) -> dict[str, Any]:
+        """See `HandleBase.describe`."""
+        held: list[str] = []
+        if self._holder is not None:
+            held = ["#"] if self._held is None else self._held
+        return {"acknowledgements": held, **super().describe()}
+
+    def _release_holder(self) -> None:
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            self._host.broker.remove_holder(holder)
+
     def _let_go(self) -> None:
-        if self._holds:
-            self._host.broker.hold_acknowledgements(None)
+        self._release_holder()
         if self._pauses:
             self._host.broker.set_congested(False)

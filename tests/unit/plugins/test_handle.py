@@ -15,11 +15,11 @@ from zope.interface import Invalid, implementer
 from zope.interface.verify import verifyClass, verifyObject
 
 from mqttd.broker.alarms import Alarms
-from mqttd.codec.packets import Subscription
+from mqttd.codec.packets import Puback, Publish, Subscription
 from mqttd.interfaces import IAuthenticator, IPluginHandle, IRepeating, ISubscription
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.handle import Host, PluginHandle
-from mqttd.testing import MemoryBroker
+from mqttd.testing import MemoryBroker, MemoryClient
 from mqttd.types import AUTH_OK, OK, AuthVerdict, ClientInfo, HookError
 from tests.unit.plugins.conftest import Node
 
@@ -358,3 +358,55 @@ def test_a_thousand_handles_leave_nothing(node: Node) -> None:
     after = held()
     assert after[1:] == before[1:]
     assert after[0] - before[0] < 50  # type: ignore[operator]
+
+
+def test_several_plugins_hold_one_acknowledgement(node: Node, handle: PluginHandle) -> None:
+    held: dict[str, list[Callable[[], None]]] = {"acme": [], "other": []}
+    other = new_handle(node)
+    handle.hold_acknowledgements(lambda release, client_id: held["acme"].append(release))
+    other.hold_acknowledgements(
+        lambda release, client_id: held["other"].append(release), topic_filter=["a/#", "b"]
+    )
+    assert handle.describe()["acknowledgements"] == ["#"]
+    assert other.describe()["acknowledgements"] == ["a/#", "b"]
+    client = node.connect("x")
+    client.send(Publish("a/1", b"", 1, packet_id=1), Publish("c", b"", 1, packet_id=2))
+    assert (len(held["acme"]), len(held["other"])) == (2, 1)
+    for release in held["acme"]:
+        release()
+    node.settle()
+    assert acked(client) == []
+    held["other"][0]()
+    node.settle()
+    assert acked(client) == [1, 2]
+
+
+def test_a_plugin_holds_once_and_no_more_when_it_is_unloaded(
+    node: Node, handle: PluginHandle
+) -> None:
+    held: list[str] = []
+    handle.hold_acknowledgements(lambda release, client_id: held.append("old"))
+    handle.hold_acknowledgements(lambda release, client_id: held.append("new"), "a")
+    client = node.connect("x")
+    client.send(Publish("a", b"", 1, packet_id=1))
+    assert held == ["new"] and acked(client) == []
+    handle.hold_acknowledgements(None)
+    assert not node.broker.holding and handle.describe()["acknowledgements"] == []
+    handle.hold_acknowledgements(lambda release, client_id: held.append("last"))
+    handle.revoke()
+    assert not node.broker.holding
+    client.send(Publish("a", b"", 1, packet_id=2))
+    assert held == ["new"] and acked(client) == [2]
+
+
+@pytest.mark.parametrize("topic_filter", ["", "a/#/b", "$share/g/a", []])
+def test_what_is_held_is_a_topic_filter(
+    node: Node, handle: PluginHandle, topic_filter: str | list[str]
+) -> None:
+    with pytest.raises(ValueError, match="topic_filter = "):
+        handle.hold_acknowledgements(lambda release, client_id: None, topic_filter)
+    assert not node.broker.holding
+
+
+def acked(client: MemoryClient) -> list[int]:
+    return [packet.packet_id for packet in client.received if isinstance(packet, Puback)]

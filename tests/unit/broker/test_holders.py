@@ -1,0 +1,197 @@
+"""Acknowledgements that are held: by several, of some topics, and in order whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqttd.codec.packets import Puback, Publish, Pubrec
+from mqttd.codec.topic import match
+from mqttd.testing import MemoryBroker, MemoryClient
+from mqttd.types import STOP
+
+Release = Callable[[], None]
+
+
+class Keeper:
+    """Holds, and releases when the test says so."""
+
+    def __init__(self, node: MemoryBroker, *topic_filters: str) -> None:
+        self.node = node
+        self.held: list[Release] = []
+        self.clients: list[str] = []
+        self.token = node.broker.add_holder(self.hold, list(topic_filters) or None)
+
+    def hold(self, release: Release, client_id: str) -> None:
+        self.held.append(release)
+        self.clients.append(client_id)
+
+    def release(self, number: int = 0) -> None:
+        self.held.pop(number)()
+        self.node.settle()
+
+    def go(self) -> None:
+        self.node.broker.remove_holder(self.token)
+        self.node.settle()
+
+
+@pytest.fixture
+def node() -> Iterator[MemoryBroker]:
+    node = MemoryBroker()
+    yield node
+    assert not node.broker.held.waiting  # nothing is kept for nobody
+
+
+def publish(client: MemoryClient, *topics: str, qos: int = 1) -> None:
+    """All in one chunk, with packet ids from 1 on."""
+    client.send(*(Publish(topic, b"", qos, packet_id=i) for i, topic in enumerate(topics, 1)))
+
+
+def acked(client: MemoryClient) -> list[int]:
+    return [packet.packet_id for packet in client.received if isinstance(packet, Puback | Pubrec)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_it_goes_when_all_have_released_it(node: MemoryBroker, qos: int) -> None:
+    first, second = Keeper(node), Keeper(node)
+    client = node.connect("a")
+    publish(client, "t", qos=qos)
+    assert (first.clients, second.clients, acked(client)) == (["a"], ["a"], [])
+    first.release()
+    assert acked(client) == []
+    second.release()
+    assert acked(client) == [1]
+
+
+def test_one_who_releases_twice_has_released_for_nobody_else(node: MemoryBroker) -> None:
+    first, second = Keeper(node), Keeper(node)
+    client = node.connect("a")
+    publish(client, "t")
+    release = first.held[0]
+    release()
+    release()
+    node.settle()
+    assert acked(client) == []
+    second.release()
+    release()
+    node.settle()
+    assert acked(client) == [1]
+
+
+def test_only_what_a_holder_wants_is_held(node: MemoryBroker) -> None:
+    keeper = Keeper(node, "a/#", "b")
+    client = node.connect("a")
+    publish(client, "c", "d")
+    assert acked(client) == [1, 2] and keeper.held == []
+    client.received.clear()
+    publish(client, "c", "a/1", "b", "d")
+    assert acked(client) == [1] and len(keeper.held) == 2
+    keeper.release()
+    assert acked(client) == [1, 2]
+    keeper.release()
+    assert acked(client) == [1, 2, 3, 4]
+
+
+def test_the_topic_is_what_the_client_has_published_to(node: MemoryBroker) -> None:
+    """Also where a hook has changed it or stopped the message, and where rules deny it."""
+    node.deny("secret/#")
+    node.hook("message.publish", lambda message: STOP(None), topic_filter="stopped")
+    keeper = Keeper(node, "secret/#", "stopped")
+    client = node.connect("a")
+    publish(client, "secret/1", "stopped")
+    assert len(keeper.held) == 2 and acked(client) == []
+    keeper.release()
+    keeper.release()
+    assert acked(client) == [1, 2]
+
+
+def test_connections_do_not_wait_for_one_another(node: MemoryBroker) -> None:
+    keeper = Keeper(node)
+    clients = [node.connect(name) for name in ("a", "b")]
+    for client in clients:
+        publish(client, "t")
+    keeper.release(1)
+    assert [acked(client) for client in clients] == [[], [1]]
+    keeper.release()
+    assert [acked(client) for client in clients] == [[1], [1]]
+
+
+def test_who_releases_at_once_holds_nothing_up(node: MemoryBroker) -> None:
+    node.broker.add_holder(lambda release, client_id: release())
+    client = node.connect("a")
+    publish(client, "1", "2", "3")
+    assert acked(client) == [1, 2, 3]
+
+
+def test_what_a_removed_holder_holds_is_not_waited_for(node: MemoryBroker) -> None:
+    gone, stays = Keeper(node, "gone"), Keeper(node, "stays")
+    client = node.connect("a")
+    publish(client, "gone", "stays", "free")
+    gone.go()
+    assert acked(client) == []
+    stays.release()
+    assert acked(client) == [2, 3]
+    publish(client, "gone")
+    assert acked(client) == [2, 3, 1]
+    gone.release()
+    assert acked(client) == [2, 3, 1, 1]
+    stays.go()
+    assert not node.broker.holding
+
+
+def test_a_connection_that_has_gone_is_forgotten(node: MemoryBroker) -> None:
+    keeper = Keeper(node)
+    client = node.connect("a")
+    publish(client, "1", "2")
+    client.drop()
+    assert not node.broker.held.waiting
+    keeper.release()
+    keeper.release()
+    assert acked(client) == []
+
+
+def test_a_holder_that_raises_has_promised_nothing(node: MemoryBroker) -> None:
+    def hold(release: Release, client_id: str) -> None:
+        raise KeyError("oops")
+
+    node.broker.add_holder(hold)
+    client = node.connect("a")
+    with pytest.raises(KeyError):  # which an edge makes the end of the connection
+        publish(client, "t")
+    client.drop()
+    assert acked(client) == []
+
+
+@given(
+    topics=st.lists(st.sampled_from(["a", "b", "a/b", "c"]), min_size=1, max_size=8),
+    filters=st.lists(st.sampled_from(["a/#", "b", "+", "#"]), min_size=1, max_size=3),
+    choices=st.lists(st.integers(0, 100)),
+)
+def test_the_acknowledgements_are_those_before_the_first_that_is_held(
+    topics: list[str], filters: list[str], choices: list[int]
+) -> None:
+    node = MemoryBroker()
+    held: list[tuple[int, Release]] = []
+
+    def keep(topic_filter: str) -> None:
+        mine = [i for i, topic in enumerate(topics, 1) if match(topic, topic_filter)]
+
+        def hold(release: Release, client_id: str) -> None:
+            held.append((mine.pop(0), release))
+
+        node.broker.add_holder(hold, [topic_filter])
+
+    for topic_filter in filters:
+        keep(topic_filter)
+    client = node.connect("a")
+    publish(client, *topics)
+    for choice in [*choices, *(0 for _ in held)]:
+        waiting = {number for number, _ in held}
+        assert acked(client) == list(range(1, min(waiting, default=len(topics) + 1)))
+        if not held:
+            break
+        held.pop(choice % len(held))[1]()
+        node.settle()
