@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from mqttd.codec import parser as parser_module
+from mqttd.codec.frame import body_at
 from mqttd.codec.packets import TYPE_NAMES, Packet
 from mqttd.codec.parser import Parser, parse_packet
 from mqttd.codec.properties import PROPERTIES, decode_properties, encode_properties
@@ -142,10 +143,7 @@ class Inputs:
 def written(packet: Packet, version: int) -> tuple[int, bytes]:
     """First byte and body of a packet as the serialiser writes it."""
     wire = serialize(packet, version)
-    start = 1
-    while wire[start] & 0x80:
-        start += 1
-    return wire[0], wire[start + 1 :]
+    return wire[0], wire[body_at(wire) :]
 
 
 def fuzz_packet(inputs: Inputs, counts: Counter[str]) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqttd.codec.frame import header
 from mqttd.codec.packet_types import (
     AUTH,
     CONNACK,
@@ -209,7 +210,7 @@ class Parser:
                 return
             length = data[pos + 1]
             if length >= 0x80:
-                length, body = _remaining_length(data, pos + 1, end)
+                length, body = header(data, pos, end)
                 if body == 0:
                     self._keep(data, pos, end - pos + 1)
                     return
@@ -277,22 +278,6 @@ class Parser:
             level = pos + 2 + (data[pos] << 8 | data[pos + 1])
             if level < end and MQTT_3_1 <= data[level] <= MQTT_5_0:
                 self.version = data[level]
-
-
-def _remaining_length(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """(length, index behind it); (0, 0) while bytes are missing. Four bytes at most (2.1.4)."""
-    value = 0
-    shift = 0
-    while pos < end:
-        byte = data[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, pos
-        shift += 7
-        if shift == 28:
-            raise MalformedPacket("remaining length has more than four bytes")
-    return 0, 0
 
 
 def parse_packet(first: int, body: bytes, version: int) -> Packet:

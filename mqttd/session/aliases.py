@@ -10,7 +10,8 @@ going to be sent, so the two sides never disagree.
 
 from __future__ import annotations
 
-from mqttd.codec.properties import TOPIC_ALIAS
+from mqttd.codec.frame import body_at, topic_end_at
+from mqttd.codec.properties import TOPIC_ALIAS, decode_varint
 from mqttd.codec.reasons import ProtocolViolation, TopicAliasInvalid
 from mqttd.codec.serializer import varint
 
@@ -52,11 +53,8 @@ class Aliases:
 
         Unchanged where setting one would make it larger than `largest` bytes.
         """
-        at = 1
-        while wire[at] & 0x80:
-            at += 1
-        at += 1
-        topic_end = at + 2 + (wire[at] << 8 | wire[at + 1])
+        at = body_at(wire)
+        topic_end = topic_end_at(wire, at)
         topic = wire[at + 2 : topic_end]
         known = self.outgoing.get(topic)
         if known is not None:
@@ -74,16 +72,7 @@ class Aliases:
 def _with_alias(wire: bytes, topic_end: int, head: bytes, alias: int) -> bytes:
     """`wire` with another topic field and a Topic Alias as its first property."""
     block = topic_end + 2 if wire[0] & 6 else topic_end
-    length = 0
-    shift = 0
-    end = block
-    while True:
-        b = wire[end]
-        end += 1
-        length |= (b & 0x7F) << shift
-        shift += 7
-        if b < 0x80:
-            break
+    length, end = decode_varint(wire, block, len(wire))
     tail = varint(length + 3) + bytes((TOPIC_ALIAS,)) + alias.to_bytes(2, "big") + wire[end:]
     middle = wire[topic_end:block]
     return wire[:1] + varint(len(head) + len(middle) + len(tail)) + head + middle + tail

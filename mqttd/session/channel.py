@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
+from mqttd.codec.frame import header, size_at
 from mqttd.codec.packets import (
     Auth,
     Connack,
@@ -332,7 +333,8 @@ class Channel(Timer):
                 if data and data[0] & 0xF0 not in (0xE0, 0xF0):
                     # Judged by its type alone: CONNACK has no codes for what else is wrong with it.
                     raise ProtocolViolation("a packet other than AUTH before CONNACK")
-                start, end = frame(data)
+                length, start = header(data, 0, len(data))
+                end = start + length
                 if max(end, len(data)) > server.settings.max_connect_size:
                     raise PacketTooLarge("more than one CONNECT may have, before CONNACK")
                 if not end or end > len(data):
@@ -618,18 +620,8 @@ class Channel(Timer):
             return
         if not self.state == OPEN and data[pos] != 0x10:
             raise ProtocolViolation("the first packet is not CONNECT")
-        length = 0
-        shift = 0
-        p = pos + 1
-        need = n - pos + 1
-        while p < n:
-            b = data[p]
-            p += 1
-            length |= (b & 0x7F) << shift
-            shift += 7
-            if b < 0x80:
-                need = p - pos + length
-                break
+        size = size_at(data, pos, n)
+        need = size if size > 0 else n - pos + 1
         self.rest = bytearray(data[pos:])
         self.need = need
 
@@ -1322,21 +1314,6 @@ def _not_connect(data: bytes) -> ProtocolViolation:
     seen = looks_like(data)
     text = "the first packet is not CONNECT"
     return ProtocolViolation(f"{text} but {seen}" if seen else text)
-
-
-def frame(data: bytes) -> tuple[int, int]:
-    """Where the body of the first packet begins and ends; (0, 0) while that cannot be told."""
-    length = 0
-    shift = 0
-    for p in range(1, len(data)):
-        b = data[p]
-        length |= (b & 0x7F) << shift
-        if b < 0x80:
-            return p + 1, p + 1 + length
-        shift += 7
-        if shift > 21:
-            raise MalformedPacket("remaining length of more than four bytes")
-    return 0, 0
 
 
 def _int(properties: Properties, name: int) -> int:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mqttd.codec.frame import size_at
+from mqttd.codec.reasons import MalformedPacket
 from mqttd.session.server import Edge, Server
 from mqttd.session.wheel import TICK_MS, Timer
 
@@ -243,26 +245,18 @@ class Intake(Timer):
         while n - pos >= 2:
             if self._wait():
                 return pos
-            length = 0
-            shift = 0
-            p = pos + 1
-            complete = False
-            while p < n and not complete:
-                b = data[p]
-                p += 1
-                length |= (b & 0x7F) << shift
-                shift += 7
-                complete = b < 0x80
-                if shift > 21 and not complete:
-                    return n  # the loop tells what is wrong with it
-            if not complete or p + length > n:
+            try:
+                size = size_at(data, pos, n)
+            except MalformedPacket:
+                return n  # the loop tells what is wrong with it
+            if size < 0 or pos + size > n:
                 return n
             for bucket in self.by_bytes:
-                bucket.level -= p + length - pos
+                bucket.level -= size
             if data[pos] & 0xF0 == 0x30:
                 for bucket in self.by_messages:
                     bucket.level -= 1.0
-            pos = p + length
+            pos += size
         return n
 
 

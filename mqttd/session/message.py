@@ -16,12 +16,13 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec import properties as prop
+from mqttd.codec.frame import body_at, packet_id_at, topic_end_at
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 
-__all__ = ["RELEASED", "Delivery", "Message", "packet_id_at"]
+__all__ = ["RELEASED", "Delivery", "Message"]
 
 
 class Message:
@@ -122,14 +123,6 @@ class Message:
         return serialize(packet, 5 if v5 else 4)
 
 
-def packet_id_at(wire: bytes) -> int:
-    """Offset of the packet id in a serialised PUBLISH of QoS 1 or 2."""
-    pos = 1
-    while wire[pos] & 0x80:
-        pos += 1
-    return pos + 3 + (wire[pos + 1] << 8 | wire[pos + 2])
-
-
 class Delivery:
     """A PUBLISH in one shape: the bytes, and the message they came from (made when asked for).
 
@@ -204,20 +197,15 @@ class Delivery:
 
     def _parsed(self) -> Publish:
         wire = self.wire
-        pos = 1
-        while wire[pos] & 0x80:
-            pos += 1
-        packet = parse_packet(wire[0], wire[pos + 1 :], 5 if self.v5 else 4)
+        packet = parse_packet(wire[0], wire[body_at(wire) :], 5 if self.v5 else 4)
         assert isinstance(packet, Publish)
         return packet
 
     def topic(self) -> str:
         """The topic name, read from the bytes."""
         wire = self.wire
-        pos = 1
-        while wire[pos] & 0x80:
-            pos += 1
-        return wire[pos + 3 : pos + 3 + (wire[pos + 1] << 8 | wire[pos + 2])].decode()
+        body = body_at(wire)
+        return wire[body + 2 : topic_end_at(wire, body)].decode()
 
     def packet(self, packet_id: int, dup: bool) -> bytes:
         """The bytes with another packet id, and with DUP if it is sent again."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec import properties as prop
+from mqttd.codec.frame import body_at, topic_end_at
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.properties import Properties
@@ -66,10 +67,7 @@ class Mount:
 
     def leave(self, wire: bytes, v5: bool) -> bytes:
         """An outgoing PUBLISH without the prefix; empty for a topic that lies outside."""
-        at = 1
-        while wire[at] & 0x80:
-            at += 1
-        at += 1
+        at = body_at(wire)
         raw = self.raw
         if not wire.startswith(raw, at + 2):
             return b""
@@ -88,7 +86,7 @@ class Mount:
 
     def _responds(self, wire: bytes, at: int) -> bool:
         """Whether the properties of a 5.0 PUBLISH can hold a Response Topic under the prefix."""
-        at += 2 + (wire[at] << 8 | wire[at + 1])
+        at = topic_end_at(wire, at)
         if wire[0] & 6:
             at += 2
         return wire[at] != 0 and self.raw in wire[at:]

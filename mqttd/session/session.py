@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mqttd.codec.frame import packet_id_at
 from mqttd.session.message import RELEASED, Delivery
 from mqttd.session.mqueue import MQueue
 from mqttd.session.server import Server
@@ -307,10 +308,7 @@ class Session(Timer):
             packet_id = self._free_id(inflight)
         inflight[packet_id] = delivery
         if channel.special:
-            at = 1
-            while wire[at] & 0x80:
-                at += 1
-            at += 3 + (wire[at + 1] << 8 | wire[at + 2])
+            at = packet_id_at(wire)
             wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
         else:
             wire = delivery.packet(packet_id, False)

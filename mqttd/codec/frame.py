@@ -1,0 +1,63 @@
+"""The fixed header of a packet, and what lies at known places behind it: walked here only.
+
+     pos                body                                              pos + size
+      | first | length 1..4 | topic length 2 | topic | packet id 2 | ...  |
+                                                     `-- PUBLISH of QoS 1 and 2
+
+`header` and `size_at` read what a peer sent and believe nothing of it; `body_at`, `topic_end_at`
+and `packet_id_at` read packets that are whole and were checked or written by us.
+
+Promise: at most four bytes of length are looked at, whatever follows; nothing is copied. The loop
+of the channel holds a copy of `header` of its own, for speed; both are told to agree by
+tests/unit/codec/test_frame.py. MQTT 3.1.1 and 5.0, 2.1 and 1.5.5.
+"""
+
+from __future__ import annotations
+
+from mqttd.codec.reasons import MalformedPacket
+
+__all__ = ["body_at", "header", "packet_id_at", "size_at", "topic_end_at"]
+
+
+def header(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    """Remaining length of the packet at `pos`, and where its body begins.
+
+    (0, 0) while bytes up to `end` do not tell. :raises MalformedPacket: a fifth byte of length.
+    """
+    length = 0
+    shift = 0
+    at = pos + 1
+    while at < end:
+        byte = data[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return length, at
+        shift += 7
+        if shift == 28:
+            raise MalformedPacket("remaining length of more than four bytes")
+    return 0, 0
+
+
+def size_at(data: bytes, pos: int, end: int) -> int:
+    """Bytes of the packet at `pos`, its header included; -1 while that cannot be told."""
+    length, body = header(data, pos, end)
+    return body - pos + length if body else -1
+
+
+def body_at(wire: bytes) -> int:
+    """Where the body of a packet begins whose header is whole."""
+    at = 1
+    while wire[at] & 0x80:
+        at += 1
+    return at + 1
+
+
+def topic_end_at(wire: bytes, body: int) -> int:
+    """Offset behind the topic name of a PUBLISH whose body begins at `body`."""
+    return body + 2 + (wire[body] << 8 | wire[body + 1])
+
+
+def packet_id_at(wire: bytes) -> int:
+    """Offset of the packet id in a PUBLISH of QoS 1 or 2."""
+    return topic_end_at(wire, body_at(wire))
