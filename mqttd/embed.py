@@ -22,7 +22,9 @@ one message in `PATIENCE` seconds, and while the output of all connections is ov
 
 Promise: everything is called and runs in one thread, the reactor's. Importing this installs no
 reactor; `start` in an asyncio program without one installs Twisted's asyncioreactor on the running
-loop, which then has to be the only loop of the process.
+loop, which then has to be the only loop of the process. Signals (SIGALRM and its timer too), the
+garbage collector and the limit of open files stay as the program has them; the reactor does not
+rest to gather packets unless ``output.gather`` is given.
 """
 
 from __future__ import annotations
@@ -125,6 +127,10 @@ class Broker:
             made = from_tables({"listener": {"tcp": named}}, os.getcwd()) if named else None
             listener = made.listener if made is not None else {"tcp": {}}
             config = msgspec.structs.replace(config, listener=listener)
+        if "output.gather" not in config.given:
+            # A rest would hold up the program's own turns.
+            output = msgspec.structs.replace(config.output, gather=0.0)
+            config = msgspec.structs.replace(config, output=output)
         return config
 
     # -- life ----------------------------------------------------------------------------------

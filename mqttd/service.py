@@ -177,6 +177,7 @@ def settings_of(config: Config) -> Settings:
     s.high_watermark = config.output.high_watermark
     s.low_watermark = config.output.low_watermark
     s.backlog = config.output.backlog
+    s.gather = float(config.output.gather)
     s.deny_disconnect = config.acl.deny_action == "disconnect"
     s.revoke_disconnect = config.acl.on_revoke == "disconnect"
     s.cache_grants = config.acl.cache
@@ -222,8 +223,8 @@ class MqttdService(MultiService):
     directory in use), before twistd turns into a daemon.
 
     With `on_start` the process is somebody else's (`mqttd.embed`): it is called with None when
-    clients are let in, or with the Failure that prevents it; signals, exit status and garbage
-    collector are left alone.
+    clients are let in, or with the Failure that prevents it; signals, exit status, garbage
+    collector and the limit of open files are left alone.
 
     Raises StartError, or what the access layer raises for its files; each names the file.
     """
@@ -238,7 +239,7 @@ class MqttdService(MultiService):
         self.lock = self._lock_data_dir(config.node.data_dir)
         self.events = EventLog(time.monotonic)
         self.hooks = Hooks(self._hook_failed, reactor)
-        self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck)
+        self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck, interrupts=on_start is None)
         apart = configs_by_listener(config).items()
         self.access = AccessByListener(
             self._access_control(config), {name: self._access_control(own) for name, own in apart}
@@ -260,7 +261,9 @@ class MqttdService(MultiService):
         self.broker.bans = Bans(os.path.join(config.node.data_dir, "bans.json"))
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
         self.engine = Engine(self.broker)
-        self.engine.most = _most()
+        files = _raise_file_limit() if on_start is None else _file_limit()
+        most = _most(files)
+        self.engine.most = most
         self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
         self.overload = Overload(reactor, config.overload.lag, self._overloaded)
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
@@ -269,7 +272,7 @@ class MqttdService(MultiService):
             Host(
                 self.broker,
                 reactor,
-                lambda name: MqttFactory(self.broker, name, reactor, _raise_file_limit()),
+                lambda name: MqttFactory(self.broker, name, reactor, files),
             ),
             threaded=lambda: self.opened,
             gone=self._plugin_gone,
@@ -290,8 +293,8 @@ class MqttdService(MultiService):
         )
         self.admin_tcp = self._admin_tcp(api)
         self.doors = Listeners(
-            config.listener, self.broker, self.engine, reactor, self.events, self._alarm, _most,
-            self._read_listeners, self._access_of,
+            config.listener, self.broker, self.engine, reactor, self.events, self._alarm,
+            lambda: most, self._read_listeners, self._access_of,
         )  # fmt: skip
         api.doors = ListenersApi(self.doors)
         try:
@@ -575,8 +578,14 @@ def _raise_file_limit() -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            hard = soft
-    return hard if hard != resource.RLIM_INFINITY else 1_048_576
+            pass  # more than the kernel gives anybody
+    return _file_limit()
+
+
+def _file_limit() -> int:
+    """The open files that this process may have."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return soft if soft != resource.RLIM_INFINITY else 1_048_576
 
 
 def _on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
@@ -596,9 +605,8 @@ def _on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
     return restore
 
 
-def _most() -> int:
-    """Connections a listener without a limit of its own may have."""
-    files = _raise_file_limit()
+def _most(files: int) -> int:
+    """Connections a listener without a limit of its own may have, of so many open files."""
     return files - min(FD_RESERVE, max(files // 4, 32))
 
 

@@ -39,7 +39,7 @@ _SIZE_UNITS: Final = {
     "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024 * GIB,
 }  # fmt: skip
 _TIME_UNITS: Final = {
-    "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(MINUTE), "h": Fraction(HOUR),
+    "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(MINUTE), "h": Fraction(HOUR),
     "d": Fraction(DAY), "w": Fraction(7 * DAY),
 }  # fmt: skip
 _QUANTITY: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,3})")
@@ -217,7 +217,8 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int | float:
-    """Seconds of ``"250ms"``, ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"``, ``"1w"``, ``"never"``.
+    """Seconds of ``"20us"``, ``"250ms"``, ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"``, ``"1w"``,
+    ``"never"``.
 
     ValueError for other text. Whole seconds come back as int. Only 0 may stand without a unit.
     """
@@ -266,8 +267,10 @@ def format_duration(seconds: float) -> str:
     for name, unit in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", 1)):
         if seconds and seconds % unit == 0:
             return f"{int(seconds // unit)}{name}"
-    milliseconds = f"{seconds * 1000:.6f}".rstrip("0").rstrip(".")
-    return f"{milliseconds}ms" if seconds else "0s"
+    if not seconds:
+        return "0s"
+    unit, number = ("ms", seconds * 1000) if seconds >= 0.001 else ("us", seconds * 1_000_000)
+    return f"{number:.6f}".rstrip("0").rstrip(".") + unit
 
 
 def _tables() -> Iterator[tuple[str, type[msgspec.Struct]]]:

@@ -22,7 +22,8 @@ C code that asks for signals (regular expressions, large integers) is broken off
 neither is reported: by a thread while it goes on, if it has let go of the interpreter's lock, and
 by `Hooks` when it comes back. Code that catches the exception gets another one.
 
-Python runs handlers in the main thread only: a reactor in another thread gets reports and no more.
+Python runs handlers in the main thread only: a reactor in another thread gets reports and no more,
+and so does one in a program whose signals are its own (`interrupts`).
 Twisted's wake-up descriptor sees a byte per look, and no other handler changes.
 
 Promise: a call within its time costs one look at a flag. While callbacks are called there is a look
@@ -100,14 +101,18 @@ class Watchdog:
     """Looks after the calls of one `Watch`; `start` and `stop` in the reactor's thread.
 
     `report(entry, seconds, stack)` is called in a thread, once per call, when a callback could not
-    be broken off.
+    be broken off. Without `interrupts` no signal and no timer is touched, and it is all there is.
     """
 
     def __init__(
-        self, watch: Watch, report: Callable[[Callback, float, str], None] | None = None
+        self,
+        watch: Watch,
+        report: Callable[[Callback, float, str], None] | None = None,
+        interrupts: bool = True,
     ) -> None:
         self.watch = watch
         self.report = report
+        self.interrupts = interrupts
         #: Looks, and exceptions raised.
         self.looks: int = 0
         self.raised: int = 0
@@ -128,12 +133,13 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look; takes SIGALRM and the real interval timer if this is the main thread."""
+        """Begin to look; takes SIGALRM and the real interval timer, in the main thread."""
         if self._running:
             return
         self._running = True
         self._reactor_thread = threading.get_ident()
-        self._interrupts = threading.current_thread() is threading.main_thread()
+        main = threading.current_thread() is threading.main_thread()
+        self._interrupts = self.interrupts and main
         if self._interrupts:
             self._former = signal.signal(signal.SIGALRM, self._look)
         self._bell.clear()

@@ -87,6 +87,7 @@ class Metrics:
         "publishes_denied",
         "grants_built",
         "routes_built",
+        "gather_rests",
         "crashes",
     )
 
@@ -147,6 +148,7 @@ class Metrics:
         self.publishes_denied: int = 0
         self.grants_built: int = 0
         self.routes_built: int = 0
+        self.gather_rests: int = 0
         self.crashes: int = 0
 
     def dropped(self) -> int:
@@ -232,5 +234,6 @@ COUNTERS: Final[tuple[str, ...]] = (
     "publishes_denied",
     "grants_built",
     "routes_built",
+    "gather_rests",
     "crashes",
 )

@@ -53,6 +53,8 @@ class Settings:
         self.high_watermark: int = 1 << 20
         self.low_watermark: int = 256 << 10
         self.backlog: int = 256 << 20
+        #: Seconds that an edge rests after a turn so that the kernel gathers; 0: never.
+        self.gather: float = 20e-6
         self.deny_disconnect: bool = False
         #: A subscription that is revoked takes the connection along.
         self.revoke_disconnect: bool = False

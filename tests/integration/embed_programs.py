@@ -8,6 +8,9 @@ Each is a coroutine that asserts what it sees; one after the other, and "ok NAME
 from __future__ import annotations
 
 import asyncio
+import gc
+import resource
+import signal
 import socket
 import sys
 import traceback
@@ -206,6 +209,47 @@ async def what_prevents_the_start_is_raised_and_leaves_nothing() -> None:
     broker.unhook("no.such.point", print)
     async with broker:
         assert broker.ports["default"]
+
+
+@program
+async def signals_timers_and_limits_stay_the_programs_own() -> None:
+    def mine(number: int, frame: object) -> None:
+        raise AssertionError("nobody sends this")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    signal.signal(signal.SIGALRM, mine)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    before = _process()
+    try:
+        async with Broker(listeners={"default": "127.0.0.1:0"}) as broker:
+            assert _process() == before
+            broker.hook("message.publish")(lambda message, acc=None: None)
+            await broker.publish("t", b"x")  # calls the hook, for which a watchdog may look
+            assert broker.service.watchdog.watch.armed
+            assert _process() == before
+            assert broker.service.engine.most < 512
+        assert _process() == before
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _process() -> list[object]:
+    """What of the process is not the broker's to change."""
+    handlers = [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+    timer = signal.getitimer(signal.ITIMER_REAL)[0] > 900
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return [handlers, timer, limits, gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()]
+
+
+@program
+async def the_engine_rests_only_where_the_program_says_so() -> None:
+    async with Broker() as broker:
+        assert broker.service.broker.settings.gather == 0
+    async with Broker({"output": {"gather": "50us"}}) as broker:
+        assert broker.service.broker.settings.gather == 50e-6
 
 
 def start(work: Any) -> Any:

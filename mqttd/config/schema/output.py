@@ -54,6 +54,17 @@ class Output(Struct, frozen=True, kw_only=True):
             1024 * GIB,
         ),
     ] = 256 * MIB
+    gather: Annotated[
+        float,
+        keys.duration(
+            "Rest of the engine after a turn while small packets come densely, a few with each"
+            " read: the kernel gathers them meanwhile, which costs less CPU and delays them by up"
+            " to a tenth of a millisecond; 0 never rests.",
+            "broker",
+            0,
+            0.001,
+        ),
+    ] = 20e-6
 
 
 class Overload(Struct, frozen=True, kw_only=True):

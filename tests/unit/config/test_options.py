@@ -52,6 +52,7 @@ def test_a_text_that_is_no_size_is_refused(text: str) -> None:
     [
         ("0", 0),
         ("0s", 0),
+        ("20us", 0.00002),
         ("250ms", 0.25),
         ("30s", 30),
         ("1.5s", 1.5),
@@ -82,6 +83,12 @@ def test_every_size_survives_writing_and_reading(size: int) -> None:
 @given(st.integers(0, NEVER))
 def test_every_whole_time_survives_writing_and_reading(seconds: int) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
+
+
+@given(st.integers(0, 10_000_000))
+def test_every_microsecond_survives_writing_and_reading(microseconds: int) -> None:
+    seconds = microseconds / 1_000_000
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=1e-12)
 
 
 @given(st.integers(0, 10_000_000))

@@ -51,6 +51,20 @@ def test_the_third_look_at_the_same_call_breaks_it_off(timers: list[float]) -> N
     assert timers == []
 
 
+def test_in_a_program_of_others_no_signal_is_taken(timers: list[float]) -> None:
+    stage = Stage(lambda stage: None)
+    stage.dog = Watchdog(stage.hooks.watch, interrupts=False)
+    before = signal.getsignal(signal.SIGALRM)
+    stage.dog.start()
+    try:
+        stage.run()
+        assert stage.hooks.watch.armed
+        assert signal.getsignal(signal.SIGALRM) is before
+    finally:
+        stage.dog.stop()
+    assert timers == []
+
+
 def test_the_log_says_where_the_callback_was() -> None:
     stage = Stage(lambda stage: stage.look(3))
     stage.run()

@@ -87,6 +87,15 @@ def test_it_rests_while_few_packets_come_with_each_read(site: Site) -> None:
     assert len(site.rests) > count + 10
 
 
+def test_it_counts_its_rests_which_are_as_long_as_configured(site: Site) -> None:
+    metrics, settings = site.engine.server.metrics, site.engine.server.settings
+    settings.gather = 0.0007
+    before = metrics.gather_rests
+    site.turns(2)
+    assert metrics.gather_rests - before == len(site.rests) > 0
+    assert set(site.rests) == {0.0007}
+
+
 def test_it_never_rests_while_each_read_brings_one_packet(site: Site) -> None:
     site.turns(1)
     assert site.rests == []
@@ -124,7 +133,7 @@ def test_with_and_without_rests_the_subscriber_gets_the_same_bytes(site: Site) -
     site.turns(2)
     assert site.rests
     with_rests = site.received()
-    site.engine.rest = 0.0
+    site.engine.server.settings.gather = 0.0
     site.pass_time(1_000)
     site.rests.clear()
     site.turns(2)
