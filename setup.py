@@ -7,12 +7,15 @@ extension group (calls and attributes between them are C), so it is all or nothi
     anything missing       one warning; the .py files run, slower, and nothing else differs
 
 ``MQTTD_PURE=1`` builds without them. ``MQTTD_REQUIRE_COMPILED=1`` fails instead of falling back.
+``CFLAGS`` adds to the flags that Python was built with: see `python_flags`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -79,6 +82,19 @@ PURE = os.environ.get("MQTTD_PURE") == "1"
 REQUIRE = os.environ.get("MQTTD_REQUIRE_COMPILED") == "1"
 
 
+def python_flags(environ: MutableMapping[str, str]) -> None:
+    """Have ``CFLAGS`` begin with Python's own C flags.
+
+    setuptools lets ``CFLAGS`` replace them. Without -DNDEBUG the asserts of mypyc's code stay in,
+    which cost a tenth, and without -fwrapv its integers are not what Python's headers count on.
+    What the caller gives comes last and wins.
+    """
+    own = sysconfig.get_config_var("CFLAGS") or ""
+    given = environ.get("CFLAGS")
+    if given is not None and not given.startswith(own):
+        environ["CFLAGS"] = f"{own} {given}"
+
+
 def extensions() -> list[Extension]:
     """The mypyc group, or nothing where it was not wanted or cannot be made."""
     if PURE:
@@ -129,4 +145,5 @@ def warn(error: BaseException) -> None:
     print(f"mqttd: hot path not compiled, the broker will be slower: {error}", file=sys.stderr)
 
 
+python_flags(os.environ)
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNothing})

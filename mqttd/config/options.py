@@ -269,8 +269,8 @@ def format_duration(seconds: float) -> str:
             return f"{int(seconds // unit)}{name}"
     if not seconds:
         return "0s"
-    unit, number = ("ms", seconds * 1000) if seconds >= 0.001 else ("us", seconds * 1_000_000)
-    return f"{number:.6f}".rstrip("0").rstrip(".") + unit
+    small, parts = ("ms", 1000) if seconds >= 0.001 else ("us", 1_000_000)
+    return f"{seconds * parts:.6f}".rstrip("0").rstrip(".") + small
 
 
 def _tables() -> Iterator[tuple[str, type[msgspec.Struct]]]:
