@@ -39,8 +39,8 @@ _SIZE_UNITS: Final = {
     "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024 * GIB,
 }  # fmt: skip
 _TIME_UNITS: Final = {
-    "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(MINUTE), "h": Fraction(HOUR),
-    "d": Fraction(DAY), "w": Fraction(7 * DAY),
+    "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1),
+    "m": Fraction(MINUTE), "h": Fraction(HOUR), "d": Fraction(DAY), "w": Fraction(7 * DAY),
 }  # fmt: skip
 _QUANTITY: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,3})")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")

@@ -26,8 +26,9 @@ _CONF_HEAD: Final = """\
 # and change the value. Reference: docs/reference/configuration.md
 #
 # Check it without starting:  twistd mqttd --config etc/mqttd.conf --check-config
-# Sizes carry units: "512B", "64KiB", "1MiB" (1024), "1MB" (1000). Times too: "20us", "250ms", "30s",
-# "5m", "2h", "1d", and "never" where it is allowed. Relative paths count from this file's directory.
+# Sizes carry units: "512B", "64KiB", "1MiB" (1024), "1MB" (1000). Times too: "20us", "250ms",
+# "30s", "5m", "2h", "1d", and "never" where it is allowed. Relative paths count from this file's
+# directory.
 # An environment variable overrides a key: MQTTD__MQTT__MAX_PACKET_SIZE=64KiB
 """
 
@@ -42,8 +43,8 @@ listed at once. `twistd mqttd --config FILE --check-config` only checks.
 
 - **Sizes** are text with a unit: `"512B"`, `"64KiB"`, `"1MiB"`, `"1GiB"` count by 1024, `"1KB"`,
   `"1MB"`, `"1GB"` by 1000; a bare number is bytes.
-- **Times** are text with a unit: `"20us"`, `"250ms"`, `"30s"`, `"5m"`, `"2h"`, `"1d"`, `"1w"`; `"never"`
-  where the range says so; only 0 stands bare. *Whole seconds* marks times that travel in packets.
+- **Times** are text with a unit: `"20us"`, `"250ms"`, `"30s"`, `"5m"`, `"2h"`, `"1d"`,
+  `"1w"`; `"never"` where the range says so; only 0 stands bare. *Whole seconds* marks times that travel in packets.
 - **Paths** that are relative count from the directory of the configuration file, also when they
   come from the environment.
 - **Environment**: `MQTTD__TABLE__KEY` overrides a key and wins over the file:

@@ -299,9 +299,7 @@ class PacedEdge(Edge):
         wait = self.bucket.wait()
         server.wheel.schedule(self.again, server.now + (wait if wait > 0 else 1))
 
-    def _part(
-        self, channel: Channel, server: Server, out: list[bytes], count: int, size: int
-    ) -> None:
+    def _part(self, channel: Channel, server: Server, out: list[bytes], count: int, size: int) -> None:
         """Have the first pieces written, as if they were all."""
         rest = out[count:]
         left = channel.out_bytes - size
