@@ -7,12 +7,14 @@ forwarder that loses every hundredth message.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.load import Failure, Mqttload, NotFound, read
+from benchmarks.load import Failure, Mqttload, NotFound, build, read
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -102,5 +104,33 @@ def test_the_option_goes_before_the_environment(tmp_path: Path) -> None:
 
 
 def test_without_mqttload_the_message_says_where_it_was_sought(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no mqttload at .*missing: build it .*--mqttload"):
+    with pytest.raises(NotFound, match=r"no mqttload at .*missing: without --mqttload"):
         Mqttload.find(str(tmp_path / "missing"), 1, {})
+
+
+@pytest.mark.parametrize("tool", ["make", "cc"])
+def test_without_a_compiler_the_message_says_what_to_install(tmp_path: Path, tool: str) -> None:
+    for name in {"make", "cc"} - {tool}:
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(NotFound, match=f"cannot be built without {tool}: install it .apt install"):
+        build(tmp_path / "out", {"PATH": str(tmp_path)})
+
+
+@pytest.mark.skipif(not (shutil.which("make") and shutil.which("cc")), reason="no compiler here")
+def test_it_is_built_once_and_again_when_its_source_is_newer(tmp_path: Path) -> None:
+    program = build(tmp_path / "out", os.environ)
+    assert Mqttload(program, 0).version() == "mqttload 1.2"
+    first = program.stat().st_mtime_ns
+    assert build(tmp_path / "out", os.environ).stat().st_mtime_ns == first
+    os.utime(program, (0, 0))
+    assert build(tmp_path / "out", os.environ).stat().st_mtime_ns > 0
+
+
+def test_a_source_that_does_not_compile_is_told(tmp_path: Path) -> None:
+    (tmp_path / "make").write_text("#!/bin/sh\necho 'line 1: error' >&2\nexit 2\n")
+    (tmp_path / "cc").write_text("")
+    for name in ("make", "cc"):
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(NotFound, match="does not build:\nline 1: error"):
+        build(tmp_path / "out", {"PATH": f"{tmp_path}:/usr/bin:/bin"})

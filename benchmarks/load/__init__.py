@@ -1,7 +1,10 @@
 """Runs mqttload, the load generator that checks what it measures, and reads its figures.
 
+    mqttload.c, Makefile  ---make--->  build/load/mqttload  ---run--->  JSON  ---read--->  Measurement
+
 mqttload leaves with 0 only if every delivery was right: anything else is a `Failure` here, with
-what it found, and never becomes a figure unnoticed.
+what it found, and never becomes a figure unnoticed. Its sources lie here and are built when it is
+first asked for, and again when they have changed.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Failure", "Measurement", "Mqttload", "NotFound", "read"]
+__all__ = ["Failure", "Measurement", "Mqttload", "NotFound", "build", "read"]
 
-#: Where mqttload lies beside the project's checkout.
-BESIDE = Path(__file__).resolve().parents[2] / "shared/tools/mqttload/mqttload"
+#: mqttload's sources, and where it is built.
+SOURCES = Path(__file__).resolve().parent
+BUILT = SOURCES.parents[1] / "build" / "load"
+#: Seconds that building may take.
+BUILD_LIMIT = 300.0
 
 #: mqttload's counters of what went wrong.
 FAULTS = (
@@ -108,6 +114,25 @@ def _measurement(found: dict[str, Any], status: int) -> Measurement:
     )
 
 
+def build(out: Path, environ: Mapping[str, str]) -> Path:
+    """Make mqttload in `out` unless it is there and newer than its source; raises NotFound."""
+    for tool in ("make", environ.get("CC", "cc")):
+        if shutil.which(tool, path=environ.get("PATH")) is None:
+            raise NotFound(
+                f"mqttload cannot be built without {tool}: install it (apt install gcc make"
+                " pkg-config libssl-dev), or name a built one with --mqttload or $MQTTLOAD"
+            )
+    # Not the caller's CFLAGS, nor flags of a make that runs us.
+    kept = {name: value for name, value in environ.items() if name not in ("CFLAGS", "MAKEFLAGS")}
+    command = ["make", "--silent", "--directory", str(SOURCES), f"OUT={out}"]
+    done = subprocess.run(
+        command, env=kept, capture_output=True, text=True, timeout=BUILD_LIMIT
+    )  # fmt: skip
+    if done.returncode:
+        raise NotFound(f"mqttload does not build:\n{done.stderr.strip()[-2000:]}")
+    return out / "mqttload"
+
+
 class Mqttload:
     """The program, pinned to a core of its own."""
 
@@ -117,20 +142,15 @@ class Mqttload:
 
     @classmethod
     def find(cls, option: str | None, core: int, environ: Mapping[str, str]) -> Mqttload:
-        """Take the option, else $MQTTLOAD, else the one beside the checkout, else of $PATH."""
+        """Take the option, else $MQTTLOAD, else build it; raises NotFound."""
         named = option or environ.get("MQTTLOAD")
-        if named:
-            candidates = [Path(named)]
-        else:
-            candidates = [BESIDE, Path(shutil.which("mqttload", path=environ.get("PATH")) or "-")]
-        for path in candidates:
-            if path.is_file() and os.access(path, os.X_OK):
-                return cls(path.resolve(), core)
-        where = " or ".join(str(path) for path in candidates if str(path) != "-")
-        raise NotFound(
-            f"no mqttload at {where}: build it (make, in its directory), and name it with"
-            " --mqttload or $MQTTLOAD"
-        )
+        path = Path(named) if named else build(BUILT, environ)
+        if not (path.is_file() and os.access(path, os.X_OK)):
+            raise NotFound(
+                f"no mqttload at {path}: without --mqttload and $MQTTLOAD it is built from"
+                f" {SOURCES.name}/mqttload.c"
+            )
+        return cls(path.resolve(), core)
 
     def version(self) -> str:
         """What `--version` says, `mqttload 1.1`."""
