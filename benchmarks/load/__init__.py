@@ -1,6 +1,6 @@
 """Runs mqttload, the load generator that checks what it measures, and reads its figures.
 
-    mqttload.c, Makefile  ---make--->  build/load/mqttload  ---run--->  JSON  ---read--->  Measurement
+    mqttload.c  ---make--->  build/load/mqttload  ---run--->  JSON  ---read--->  Measurement
 
 mqttload leaves with 0 only if every delivery was right: anything else is a `Failure` here, with
 what it found, and never becomes a figure unnoticed. Its sources lie here and are built when it is
@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ class Measurement:
     rss_peak: int
     faults: Mapping[str, int]
     errors: Sequence[str]
+    #: What else was measured, by name.
+    more: Mapping[str, float] = field(default_factory=dict)
 
     def deviation(self) -> str:
         """What was wrong, in a few words; empty if nothing was."""
