@@ -1,3 +1,3 @@
-"""Measurements of the broker: `python -m benchmarks` beside its peers, `.topic` and `.profile`."""
+"""Measurements of the broker: `python -m benchmarks` beside its peers; README.md has them all."""
 
 __all__: list[str] = []

@@ -1,7 +1,9 @@
-"""Measures mqttd beside another broker: python -m benchmarks [--help]
+"""Measures mqttd beside other brokers: python -m benchmarks [--help]
 
-    core 0   mqttd   mosquitto   mqttd   mosquitto ...    one at a time, started afresh each time
+    core 0   mqttd   mosquitto   flashmq   mqttd   mosquitto ...    one at a time, each afresh
     core 1   mqttload, which checks every delivery
+
+    python -m benchmarks --merge A.json B.json ...     several runs as one, with their range
 
 Leaves with 0 if every bound was met, 1 if one was missed or a result refused, 2 for wrong usage.
 """
@@ -16,12 +18,23 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.brokers import BROKERS, Broker, Mqttd, StartError, raise_file_limit
+from benchmarks.brokers import (
+    BROKERS,
+    Broker,
+    Checkout,
+    FlashMQ,
+    Mqttd,
+    StartError,
+    raise_file_limit,
+)
+from benchmarks.companions import Churning, failed, subscribe_run
 from benchmarks.compare import Comparison, compare
 from benchmarks.load import Failure, Measurement, Mqttload, NotFound
+from benchmarks.merge import merge
 from benchmarks.report import as_json, machine, page, table
 from benchmarks.workloads import WORKLOADS, Workload, selected
 
@@ -35,28 +48,43 @@ LIMIT = 180.0
 #: Load average up to which the machine counts as having nothing else to do.
 QUIET = 0.5
 
+#: The same broker in the same rounds, set otherwise.
+ITSELF = "itself"
+
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure mqttd beside another broker.",
+        prog="python -m benchmarks", description="Measure mqttd beside other brokers.",
         epilog="workloads: " + ", ".join(w.name for w in WORKLOADS),
     )  # fmt: skip
     parser.add_argument("--broker", choices=BROKERS, default="mqttd", help="ours (%(default)s)")
-    parser.add_argument("--against", choices=BROKERS, default="mosquitto",
+    parser.add_argument("--against", choices=[*BROKERS, "none"], default="mosquitto",
                         help="theirs (%(default)s)")  # fmt: skip
+    parser.add_argument("--flashmq", metavar="PATH", type=Path, help="also beside this FlashMQ")
+    parser.add_argument("--mqttd", metavar="NAME=CHECKOUT", type=_checkout, action="append",
+                        default=[], help="also beside that checkout's twistd")  # fmt: skip
     parser.add_argument("--pure", action="store_true", help="also mqttd without its compiled part")
-    parser.add_argument("--only", metavar="NAME,...", help="these workloads, as in p2p-qos0,fan*")
+    parser.add_argument("--only", metavar="NAME,...", help="these workloads, as in p2p-q0,fan*")
     parser.add_argument("--rounds", type=_positive, help="runs of each (3, latency 5)")
     parser.add_argument("--duration", type=float, default=3, help="seconds measured (%(default)g)")
     parser.add_argument("--warmup", type=float, default=0.5, help="seconds before (%(default)g)")
-    parser.add_argument("--mqttload", metavar="PATH", help="the load generator ($MQTTLOAD)")
+    parser.add_argument("--quick", action="store_true", help="one round of one second")
+    parser.add_argument("--mqttload", metavar="PATH", help="a load generator ($MQTTLOAD)")
     parser.add_argument("--json", metavar="FILE", type=Path,
                         help="results (build/benchmarks/BROKER-against-PEER.json)")  # fmt: skip
+    parser.add_argument("--merge", metavar="FILE", type=Path, nargs="+",
+                        help="measure nothing: one table of these results")  # fmt: skip
+    parser.add_argument("--into", metavar="PAGE", type=Path,
+                        help="with --merge: write the short table into this page")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="show the workloads and stop")
     found = parser.parse_args(arguments)
     if found.broker == found.against:
         parser.error(f"--broker and --against are both {found.against}")
+    if found.into and not found.merge:
+        parser.error("--into needs --merge")
+    if found.quick:
+        found.rounds, found.duration, found.warmup = found.rounds or 1, 1.0, 0.3
     try:
         found.workloads = selected(found.only)
     except ValueError as error:
@@ -70,6 +98,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _checkout(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not name or not equals or not path or name in (*BROKERS, ITSELF):
+        raise argparse.ArgumentTypeError("NAME=CHECKOUT, with a name that no broker has")
+    return name, Path(path)
+
+
 class Bench:
     """The brokers of one session and the load generator between them."""
 
@@ -77,60 +112,90 @@ class Bench:
         self.given = given
         self.load = load
         self.machine = machine()  # before the brokers load it themselves
-        ours, theirs = BROKERS[given.broker](), BROKERS[given.against]()
-        self.brokers: list[Broker] = [ours, theirs]
+        self.ours: list[Broker] = [BROKERS[given.broker]()]
         if given.pure:
-            self.brokers.insert(1, Mqttd(pure=True))
-        self.versions = {broker.name: broker.version() for broker in self.brokers}
+            self.ours.append(Mqttd(pure=True))
+        self.peers: list[Broker] = []
+        if given.against != "none":
+            self.peers.append(BROKERS[given.against]())
+        if given.flashmq is not None:
+            self.peers = [peer for peer in self.peers if not isinstance(peer, FlashMQ)]
+            self.peers.append(FlashMQ(given.flashmq))
+        self.peers += [Checkout(name, path) for name, path in given.mqttd]
+        self.versions = {broker.name: broker.version() for broker in [*self.ours, *self.peers]}
+
+    def brokers(self, workload: Workload) -> dict[str, Broker]:
+        """Who is measured, each as the workload wants it, in the order of a round."""
+        found: dict[str, Broker] = {}
+        for broker in [*self.ours, *self.peers]:
+            setting = workload.setting
+            ours = isinstance(broker, Mqttd)
+            found[broker.name] = broker.under(setting if ours else setting.of_others())
+        if workload.itself is not None and isinstance(self.ours[0], Mqttd):
+            found[ITSELF] = self.ours[0].under(workload.itself)
+        return found
 
     def measure(self, workload: Workload) -> dict[str, list[Measurement]]:
         """Run the brokers in turn; a broker that gave no figure has a failed run instead."""
-        runs: dict[str, list[Measurement]] = {broker.name: [] for broker in self.brokers}
+        brokers = self.brokers(workload)
+        runs: dict[str, list[Measurement]] = {name: [] for name in brokers}
         rounds = self.given.rounds or workload.rounds
         for number in range(rounds):
-            for broker in self.brokers:
-                text = f"{workload.name}: {broker.name}, round {number + 1} of {rounds}"
+            for name, broker in brokers.items():
+                text = f"{workload.name}: {name}, round {number + 1} of {rounds}"
                 print(text, file=sys.stderr, flush=True)
-                runs[broker.name].append(self._run(broker, workload))
+                runs[name].append(self._run(broker, workload))
         return runs
 
     def _run(self, broker: Broker, workload: Workload) -> Measurement:
         arguments = workload.arguments(self.given.duration, self.given.warmup)
-        with tempfile.TemporaryDirectory(prefix="bench-") as name:
-            with broker.start(Path(name), BROKER_CORE) as running:
-                limit = self.given.duration + self.given.warmup + LIMIT
-                try:
+        limit = self.given.duration + self.given.warmup + LIMIT
+        with ExitStack() as stack:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+            churning: Churning | None = None
+            try:
+                running = stack.enter_context(broker.start(Path(name), BROKER_CORE))
+                if workload.companion == "subscribe":
+                    found = subscribe_run(running.port, running.pid, LOAD_CORE, limit)
+                elif workload.companion == "churn":
+                    with Churning(running.port, LOAD_CORE) as churning:
+                        found = self.load.run(running.port, running.pid, arguments, limit)
+                else:
                     found = self.load.run(running.port, running.pid, arguments, limit)
-                except Failure as error:
-                    return failed(f"{error} {running.ended()}".strip())
-                if running.ended():
-                    return replace(found, ok=False, errors=(*found.errors, running.ended()))
-                return found
+            except StartError as error:
+                return failed(str(error))
+            except Failure as error:
+                return failed(f"{error} {running.ended()}".strip())
+            faults = [churning.fault if churning else "", running.ended()]
+            if any(faults):
+                return replace(found, ok=False, errors=(*found.errors, *filter(None, faults)))
+            return found
 
     def rows(self, workload: Workload, runs: dict[str, list[Measurement]]) -> list[Comparison]:
-        """Our row, and the pure one's with its own bound. The bounds are mosquitto's alone."""
-        ours, theirs = self.brokers[0], self.brokers[-1]
-        bounded = self.given.against == "mosquitto" and self.given.broker == "mqttd"
-        compiled = "(compiled)" in self.versions[ours.name]
+        """Our row, and the pure one's with its own bound, beside each peer."""
         found = []
-        for broker in self.brokers[:-1]:
-            pure = isinstance(broker, Mqttd) and (broker.pure or not compiled)
-            bound = (workload.pure_bound if pure else workload.bound) if bounded else None
-            row = workload
-            if broker is not ours:
-                row = replace(workload, name=f"{workload.name} pure")
-            found.append(compare(row, runs[broker.name], runs[theirs.name], bound))
+        for broker in self.ours:
+            pure = isinstance(broker, Mqttd) and (
+                broker.pure or "(compiled)" not in self.versions[broker.name]
+            )
+            for peer, theirs in runs.items():
+                if peer in (ours.name for ours in self.ours):
+                    continue
+                bound = workload.bounds.get(peer)
+                if pure:
+                    bound = workload.pure_bound if peer == "mosquitto" else None
+                if not isinstance(broker, Mqttd):
+                    bound = None
+                row = compare(workload, peer, runs[broker.name], theirs, bound, broker.name)
+                if peer != ITSELF or broker is self.ours[0]:
+                    found.append(row)
         return found
 
     def cut(self, workload: Workload) -> Workload:
-        """The workload with what a peer that needs less gets, the same for both."""
-        more = [arg for broker in self.brokers for arg in broker.cuts.get(workload.name, ())]
+        """The workload with what a peer that needs less gets, the same for all."""
+        brokers = [*self.ours, *self.peers]
+        more = [arg for broker in brokers for arg in broker.cuts.get(workload.name, ())]
         return replace(workload, args=(*workload.args, *more)) if more else workload
-
-
-def failed(why: str) -> Measurement:
-    """A run without figures."""
-    return Measurement(False, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, (why,))
 
 
 def about(bench: Bench) -> dict[str, object]:
@@ -139,14 +204,18 @@ def about(bench: Bench) -> dict[str, object]:
     return {
         "machine": bench.machine,
         "broker": given.broker,
-        "against": given.against,
+        "peers": [peer.name for peer in bench.peers],
         "versions": {**bench.versions, "mqttload": bench.load.version()},
-        "configurations": {b.name: dict(b.configuration("PORT")) for b in bench.brokers},
+        "configurations": {b.name: dict(b.configuration("PORT")) for b in _all(bench)},
         "cores": {"broker": BROKER_CORE, "mqttload": LOAD_CORE},
         "duration": given.duration,
         "warmup": given.warmup,
         "rounds": str(given.rounds or "3, latency 5"),
     }
+
+
+def _all(bench: Bench) -> list[Broker]:
+    return [*bench.ours, *bench.peers]
 
 
 def announce(bench: Bench) -> None:
@@ -158,7 +227,7 @@ def announce(bench: Bench) -> None:
     print(f"load: {bench.load.version()}; broker on core {BROKER_CORE}, load on {LOAD_CORE}")
     if shape["load_average"] > QUIET:
         print(f"load average {shape['load_average']:g}: others use this machine, expect noise")
-    for broker in bench.brokers:
+    for broker in _all(bench):
         for file, text in broker.configuration("PORT").items():
             print(f"\n--- {broker.name}: {file}\n{text}", end="")
     print(flush=True)
@@ -169,8 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = options(arguments)
     if given.list:
         for workload in WORKLOADS:
-            print(f"{workload.name:20} {workload.title:38} {' '.join(workload.args)}")
+            print(f"{workload.name:20} {workload.title:48} {' '.join(workload.args)}")
         return 0
+    if given.merge:
+        return merge(given.merge, given.json, given.into)
     # Ended from outside, still end the broker.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -184,12 +255,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     announce(bench)
     rows: list[Comparison] = []
     runs: dict[str, dict[str, list[Measurement]]] = {}
+    done = 0
     try:
         for workload in map(bench.cut, given.workloads):
             runs[workload.name] = bench.measure(workload)
             rows += bench.rows(workload, runs[workload.name])
-    except StartError as error:
-        print(error, file=sys.stderr)
+            done += 1
     except KeyboardInterrupt:
         print("interrupted; what was finished:", file=sys.stderr)
     print(table(rows))
@@ -199,8 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     out.with_suffix(".md").write_text(page(result, rows), "utf-8")
     print(f"\nwritten to {out} and, as a page, {out.with_suffix('.md').name}")
-    done = len(rows) >= len(given.workloads)
-    return 0 if done and all(row.passed is not False for row in rows) else 1
+    whole = done == len(given.workloads)
+    return 0 if whole and all(row.passed is not False for row in rows) else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Draws a result as SVG: python -m benchmarks.plot RESULT.json > PLOT.svg
 
-One bar per workload that is compared as a ratio where more is better; the axis is logarithmic,
-the line at 1 is the other broker, the thin mark on a bar its spread.
+One bar per workload that is compared by its cost; the axis is logarithmic, the line at 1 is the
+first of the peers, the thin mark on a bar its spread. A merged result is drawn like any other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from benchmarks.workloads import COST
+
 __all__ = ["main", "svg"]
 
 LABEL, WIDTH, ROW, HEAD = 250, 760, 24, 44
@@ -22,7 +24,13 @@ TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200)
 
 def svg(result: Mapping[str, Any]) -> str:
     """The picture of one result; raises ValueError if nothing in it is a ratio."""
-    rows = [row for row in result["results"] if row["measure"] == "rate" and row["value"]]
+    peer = result["peers"][0]
+    rows = [
+        row
+        for row in result["results"]
+        if (row["measure"], row["peer"], row["who"]) == (COST, peer, result["broker"])
+        and row["value"]
+    ]
     if not rows:
         raise ValueError("no ratio in this result")
     ends = [end for row in rows for end in row["spread"]]
@@ -33,7 +41,7 @@ def svg(result: Mapping[str, Any]) -> str:
     def x(value: float) -> float:
         return LABEL + (WIDTH - LABEL - 60) * math.log(value / low) / math.log(high / low)
 
-    ours, theirs = result["broker"], result["versions"][result["against"]]
+    ours, theirs = result["broker"], result["versions"][peer]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
         f' viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">',

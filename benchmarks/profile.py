@@ -119,7 +119,7 @@ class Profile:
         """Load the broker and return the report; raises StartError or Failure."""
         broker, out = self._broker(directory)
         before = after = (0.0, 0.0)
-        with broker.start(directory, 0) as running:
+        with broker.under(self.workload.setting).start(directory, 0) as running:
             before = cpu_split(running.pid)
             perf = self._perf(running, out)
             asked = self.workload.arguments(duration, 0.5)

@@ -1,34 +1,68 @@
-"""The table of workloads: what mqttload is asked to do, what is compared, and the bound.
+"""The table of workloads: what the load is, what is compared, and the bounds.
 
-    RATE      messages (or connections) per CPU, theirs against ours      at least  N x
-    CPU       CPU-seconds per million messages, ours against theirs       at most   N x
-    LATENCY   p50 of the quietest round, ours against theirs              at most   N x
-    MEMORY    bytes of RSS per connection, ours less theirs               at most + N bytes
+    COST      broker CPU per delivery (per connection), theirs / ours      at least  N x
+    LATENCY   p50 of the quietest round, ours / theirs                     at most   N x
+    MEMORY    bytes of RSS per connection, ours less theirs                at most + N bytes
+
+Traffic that varies stands first: topics, properties, sizes and flags that change from message to
+message are what brokers meet; then what the same topics cost again and again. A row's `setting` is
+what it asks of the brokers' configuration; what only mqttd has of it (a plugin) its peers are
+measured without. `itself` is a second mqttd in the same rounds, set otherwise.
 
 Every run starts a broker afresh, so no workload sees what another one left.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-__all__ = ["CPU", "LATENCY", "MEMORY", "RATE", "WORKLOADS", "Measure", "Workload", "selected"]
+from benchmarks.setting import PLAIN, Setting
 
-Measure = Literal["rate", "cpu", "latency", "memory"]
-RATE: Final[Measure] = "rate"
-CPU: Final[Measure] = "cpu"
+__all__ = [
+    "COST",
+    "FIRST",
+    "LATENCY",
+    "MEMORY",
+    "WORKLOADS",
+    "Group",
+    "Measure",
+    "Workload",
+    "selected",
+]
+
+Measure = Literal["cost", "latency", "memory"]
+COST: Final[Measure] = "cost"
 LATENCY: Final[Measure] = "latency"
 MEMORY: Final[Measure] = "memory"
+
+Group = Literal[
+    "Traffic that varies",
+    "Hooks, the event log, acknowledgements that wait",
+    "One message at a time",
+    "The same topics again and again, in bursts",
+    "Connections and latency",
+]
+VARIES: Final[Group] = "Traffic that varies"
+SEEN: Final[Group] = "Hooks, the event log, acknowledgements that wait"
+SINGLE: Final[Group] = "One message at a time"
+BURSTS: Final[Group] = "The same topics again and again, in bursts"
+REST: Final[Group] = "Connections and latency"
+#: The group that leads every table.
+FIRST: Final = VARIES
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One row of the table.
 
-    `bound` and `pure_bound` are None where a figure is shown and nothing is asked of it.
-    `always_cpu`: the rate is never compared, the CPU per message (or connection) is.
+    `bounds`: by the peer's name, or "itself"; where there is none a figure is shown and nothing is
+    asked of it. `pure_bound` is that of mosquitto without the compiled part.
+    `most`: microseconds that ours may take at most, whatever others take.
+    `times`: duration and warm-up where they are part of the workload.
+    `companion`: a client of `benchmarks` that runs beside mqttload; "subscribe" runs instead of it.
     `peer_may_queue`: a peer that leaves messages queued at the end still counts; never mqttd.
     """
 
@@ -36,24 +70,30 @@ class Workload:
     title: str
     scenario: str
     args: tuple[str, ...] = ()
-    measure: Measure = RATE
-    bound: float | None = None
+    group: Group = BURSTS
+    measure: Measure = COST
+    bounds: Mapping[str, float] = field(default_factory=dict)
     pure_bound: float | None = None
-    always_cpu: bool = False
+    most: float | None = None
+    setting: Setting = PLAIN
+    itself: Setting | None = None
+    times: tuple[float, float] | None = None
+    companion: str = ""
     peer_may_queue: bool = False
     rounds: int = 3
 
     def arguments(self, duration: float, warmup: float) -> list[str]:
         """mqttload's arguments but for the broker's address; times in seconds."""
+        duration, warmup = self.times or (duration, warmup)
         return [
-            "--scenario", self.scenario, *self.args,
+            "--scenario", self.scenario, *self.args, *self.setting.arguments(),
             "--duration", f"{duration:g}", "--warmup", f"{warmup:g}",
         ]  # fmt: skip
 
 
-#: Nothing may be slower than this without the compiled hot path ...
+#: Nothing may cost more than this without the compiled hot path ...
 PURE: Final = 0.6
-#: ... and QoS 1 with a window open at least this much faster.
+#: ... and QoS 1 with a window open at least this much less.
 PURE_PIPELINED: Final = 2.3
 
 PAIRS = ("--pubs", "50")
@@ -61,53 +101,166 @@ FANIN = ("--pubs", "100", "--subs", "1")
 FANOUT = ("--pubs", "1", "--subs", "1000")
 ONE = ("--window", "1", "--inflight", "1")
 IDLE = ("--conns", "19000")
+#: Topics of all publishers drawn from 99,999 (mqttload's most), one subscriber each to # and +/t/#.
+DRAWN = ("--pubs", "50", "--subs", "2", "--topics", "99999", "--random-topics", "--shared-topics",
+         "--sub-filters", "#,+/t/#", "--filters", "0")  # fmt: skip
+#: 50 publishers with 1,000 topics each in random order, two subscribers for each publisher.
+MANY = ("--topics", "1000", "--random-topics", "--filters", "0", "--prefix", "bench/t")
+#: So few messages of these sizes under way that no queue holds more than 100 MB.
+LARGE = ("--pubs", "10", "--window", "8", "--inflight", "8", "--batch", "8")
+RULES = Setting(rules=1000)
 
 
-def _rate(
-    name: str, title: str, scenario: str, args: str, base: tuple[str, ...], bound: float,
-    pure: float = PURE, *, cpu: bool = False, may_queue: bool = False,
+def _row(
+    name: str, title: str, scenario: str, args: str, base: tuple[str, ...] = (), *,
+    group: Group, mosquitto: float | None = None, flashmq: float | None = None,
+    itself_bound: float | None = None, pure: float | None = None, setting: Setting = PLAIN,
+    itself: Setting | None = None, companion: str = "", may_queue: bool = False,
+    times: tuple[float, float] | None = None, most: float | None = None,
 ) -> Workload:  # fmt: skip
-    return Workload(name, title, scenario, (*base, *args.split()), RATE, bound, pure,
-                    always_cpu=cpu, peer_may_queue=may_queue)  # fmt: skip
+    named = {"mosquitto": mosquitto, "flashmq": flashmq, "itself": itself_bound}
+    bounds = {peer: bound for peer, bound in named.items() if bound is not None}
+    return Workload(
+        name, title, scenario, (*base, *args.split()), group, COST, bounds, pure, most, setting,
+        itself, times, companion, may_queue,
+    )  # fmt: skip
 
 
-WORKLOADS: Final[tuple[Workload, ...]] = (
-    _rate("p2p-qos0", "50 pairs, QoS 0", "p2p", "--qos 0", PAIRS, 12),
-    _rate("p2p-qos0-1k", "50 pairs, QoS 0, 1 KiB", "p2p", "--qos 0 --payload 1024", PAIRS, 6),
-    _rate("p2p-qos1", "50 pairs, QoS 1", "p2p", "--qos 1", PAIRS, 8, PURE_PIPELINED),
-    _rate("p2p-qos2", "50 pairs, QoS 2", "p2p", "--qos 2", PAIRS, 7),
-    _rate("fanin-qos0", "fan-in 100 -> 1, QoS 0", "fanin", "--qos 0", FANIN, 12),
-    _rate("fanin-qos1", "fan-in 100 -> 1, QoS 1", "fanin", "--qos 1", FANIN, 8, PURE_PIPELINED,
-          may_queue=True),
-    _rate("fanout-qos0", "fan-out 1 -> 1,000, QoS 0", "fanout", "--qos 0", FANOUT, 15),
-    _rate("fanout-qos0-1k", "fan-out 1 -> 1,000, QoS 0, 1 KiB", "fanout",
-          "--qos 0 --payload 1024", FANOUT, 7),
-    _rate("fanout-qos1", "fan-out 1 -> 1,000, QoS 1", "fanout", "--qos 1", FANOUT, 8,
-          PURE_PIPELINED),
-    _rate("batch1-qos0", "a write per message, QoS 0", "p2p", "--qos 0 --batch 1", PAIRS, 1.3),
-    _rate("batch1-qos1", "a write per message, QoS 1", "p2p", "--qos 1 --batch 1", PAIRS, 1.8),
-    _rate("window1-qos0", "window 1, pairs, QoS 0", "p2p", "--qos 0 --window 1", PAIRS, 1.0),
-    _rate("window1-qos1", "window 1, pairs, QoS 1", "p2p", "--qos 1", (*PAIRS, *ONE), 1.0),
-    _rate("window1-fanout-qos1", "window 1, fan-out, QoS 1", "fanout", "--qos 1",
-          (*FANOUT, *ONE), 1.0),
-    _rate("wildcard", "wildcards, 100,000 filters", "wildcard", "--qos 0 --filters 100000", (), 8),
-    _rate("connstorm", "10,000 connections", "connstorm",
-          "--conns 10000 --concurrency 100 --hold", (), 1.2, cpu=True),
-    _rate("retained", "100,000 retained to one `#`", "retained", "--count 100000", (), 2),
-    _rate("mqtt5", "5.0, alias, 2 user properties, QoS 1", "p2p",
-          "--qos 1 --alias --user-props 2", PAIRS, 5, PURE_PIPELINED),
-    Workload("latency", "latency at 1,000/s, QoS 1, p50", "latency",
-             ("--qos", "1", "--pubs", "100", "--rate", "1000"), LATENCY, 1.6, rounds=5),
-    Workload("trickle", "10,000/s over 1,000 pairs, QoS 1", "latency",
-             ("--qos", "1", "--pubs", "1000", "--rate", "10000"), CPU, 1.5),
-    Workload("idle", "RSS, idle connection", "idle", IDLE, MEMORY),
-    Workload("idle-sub", "RSS, idle, one subscription", "idle", (*IDLE, "--subscribe"), MEMORY,
-             512),
-)  # fmt: skip
+def _varied() -> tuple[Workload, ...]:
+    v = VARIES
+    return (
+        _row("v5props-q0", "5.0, properties that differ, QoS 0", "p2p", "--props5 --qos 0", PAIRS,
+             group=v, mosquitto=8, flashmq=1),
+        _row("v5props-q1", "5.0, properties that differ, QoS 1", "p2p", "--props5 --qos 1", PAIRS,
+             group=v, mosquitto=5, flashmq=1),
+        _row("topics100k-q0", "topics drawn from 100,000, QoS 0", "wildcard", "--qos 0", DRAWN,
+             group=v, mosquitto=3.5, flashmq=1),
+        _row("topics100k-q1", "topics drawn from 100,000, QoS 1", "wildcard", "--qos 1", DRAWN,
+             group=v, mosquitto=3.5, flashmq=1),
+        _row("rules100k-q1", "the same, 1,000 rules, passwords, QoS 1", "wildcard", "--qos 1",
+             DRAWN, group=v, mosquitto=8, flashmq=0.5, setting=RULES),
+        _row("churn-q0", "50,000 topics, 200 wildcard changes/s, QoS 0", "wildcard", "--qos 0",
+             MANY, group=v, mosquitto=5, flashmq=1, companion="churn"),
+        _row("churn-q1", "50,000 topics, 200 wildcard changes/s, QoS 1", "wildcard", "--qos 1",
+             MANY, group=v, mosquitto=4, flashmq=1, companion="churn"),
+        _row("coldfilters", "100,000 filters, the first 0.3 s", "wildcard",
+             "--qos 0 --filters 100000", group=v, mosquitto=3, flashmq=1, times=(0.3, 0)),
+        _row("share5-q0", "a shared group of five, QoS 0", "fanin",
+             "--pubs 100 --subs 5 --share g --qos 0", group=v, mosquitto=6, flashmq=1),
+        _row("share5-q1", "a shared group of five, QoS 1", "fanin",
+             "--pubs 100 --subs 5 --share g --qos 1", group=v),
+        _row("retain-q0", "RETAIN set, QoS 0", "p2p", "--retain --qos 0", PAIRS, group=v,
+             mosquitto=8, flashmq=1),
+        _row("retain-q1", "RETAIN set, QoS 1", "p2p", "--retain --qos 1", PAIRS, group=v,
+             mosquitto=5, flashmq=1),
+        _row("mixfan-q1", "fan-out 1,000, identifiers, 3.1.1 and 5.0, QoS 1", "fanout",
+             "--mix-subs --qos 1", FANOUT, group=v, mosquitto=7, flashmq=1),
+        _row("mixfan-q2", "fan-out 1,000, identifiers, 3.1.1 and 5.0, QoS 2", "fanout",
+             "--mix-subs --qos 2", FANOUT, group=v, mosquitto=7, flashmq=1),
+        _row("large256k-q1", "256 KiB, QoS 1", "p2p", "--payload 262144 --qos 1", LARGE, group=v,
+             mosquitto=0.85, flashmq=1),
+        _row("large1m-q1", "1 MiB, QoS 1", "p2p", "--payload 1048576 --qos 1", LARGE, group=v,
+             mosquitto=0.65, flashmq=1),
+        _row("subscribe190k", "one wildcard SUBSCRIBE, 190,000 topics in use", "subscribe", "",
+             group=v, companion="subscribe", most=500),
+    )  # fmt: skip
+
+
+def _single() -> tuple[Workload, ...]:
+    s, tls, ws = SINGLE, Setting(door="tls"), Setting(door="ws")
+    return (
+        _row("small5000-q0", "5,000 publishers of 2/s to one, QoS 0", "fanin",
+             "--pubs 5000 --subs 1 --rate 10000 --qos 0", group=s, mosquitto=0.9, flashmq=0.7),
+        _row("trickle-q0", "10,000/s over 1,000 pairs, QoS 0", "latency",
+             "--qos 0 --pubs 1000 --rate 10000", group=s, mosquitto=0.7, flashmq=0.7),
+        _row("trickle-q1", "10,000/s over 1,000 pairs, QoS 1", "latency",
+             "--qos 1 --pubs 1000 --rate 10000", group=s, mosquitto=0.95, flashmq=0.7),
+        _row("batch1-q0", "a write per message, QoS 0", "p2p", "--qos 0 --batch 1", PAIRS,
+             group=s, mosquitto=1.3, pure=PURE),
+        _row("batch1-q1", "a write per message, QoS 1", "p2p", "--qos 1 --batch 1", PAIRS,
+             group=s, mosquitto=1.8, pure=PURE),
+        _row("tls1-q0", "TLS, a write per message, QoS 0", "p2p", "--qos 0 --batch 1", PAIRS,
+             group=s, mosquitto=1.2, flashmq=1, setting=tls),
+        _row("ws1-q0", "WebSocket, a write per message, QoS 0", "p2p", "--qos 0 --batch 1", PAIRS,
+             group=s, mosquitto=1.2, flashmq=1, setting=ws),
+        _row("window1-q0", "window 1, pairs, QoS 0", "p2p", "--qos 0 --window 1", PAIRS,
+             group=s, mosquitto=1, pure=PURE),
+        _row("window1-q1", "window 1, pairs, QoS 1", "p2p", "--qos 1", (*PAIRS, *ONE),
+             group=s, mosquitto=1, pure=PURE),
+        _row("window1-fanout-q1", "window 1, fan-out, QoS 1", "fanout", "--qos 1",
+             (*FANOUT, *ONE), group=s, mosquitto=1, pure=PURE),
+    )  # fmt: skip
+
+
+def _seen() -> tuple[Workload, ...]:
+    s, noop, log = SEEN, Setting(plugin="noop"), Setting(plugin="spark")
+    return (
+        _row("hook-q0", "a no-op hook on every message, QoS 0", "p2p", "--qos 0", PAIRS,
+             group=s, mosquitto=6, flashmq=1, setting=noop, itself=PLAIN),
+        _row("hook-q1", "a no-op hook on every message, QoS 1", "p2p", "--qos 1", PAIRS,
+             group=s, mosquitto=5, flashmq=1, setting=noop, itself=PLAIN),
+        _row("log-q0", "every message in the event log, QoS 0", "p2p", "--qos 0", PAIRS,
+             group=s, mosquitto=4, flashmq=1, setting=log, itself=PLAIN),
+        _row("log-q1", "every message in the event log, QoS 1", "p2p", "--qos 1", PAIRS,
+             group=s, mosquitto=4, flashmq=1, setting=log, itself=PLAIN),
+        _row("held-q1", "acknowledgements held, QoS 1", "p2p", "--qos 1", PAIRS, group=s,
+             setting=Setting(plugin="held"), itself=PLAIN, itself_bound=round(1 / 1.3, 2)),
+    )  # fmt: skip
+
+
+def _bursts() -> tuple[Workload, ...]:
+    b = BURSTS
+    return (
+        _row("p2p-q0", "50 pairs, QoS 0", "p2p", "--qos 0", PAIRS, group=b, mosquitto=12,
+             flashmq=1, pure=PURE),
+        _row("p2p-q1", "50 pairs, QoS 1", "p2p", "--qos 1", PAIRS, group=b, mosquitto=8,
+             flashmq=1, pure=PURE_PIPELINED),
+        _row("p2p-q2", "50 pairs, QoS 2", "p2p", "--qos 2", PAIRS, group=b, mosquitto=7,
+             pure=PURE),
+        _row("p2p-q0-1k", "50 pairs, 1 KiB, QoS 0", "p2p", "--qos 0 --payload 1024", PAIRS,
+             group=b, mosquitto=6, pure=PURE),
+        _row("fanin-q0", "fan-in 100 -> 1, QoS 0", "fanin", "--qos 0", FANIN, group=b,
+             mosquitto=12, pure=PURE),
+        _row("fanin-q1", "fan-in 100 -> 1, QoS 1", "fanin", "--qos 1", FANIN, group=b,
+             mosquitto=8, pure=PURE_PIPELINED, may_queue=True),
+        _row("fanout-q0", "fan-out 1 -> 1,000, QoS 0", "fanout", "--qos 0", FANOUT, group=b,
+             mosquitto=15, pure=PURE),
+        _row("fanout-q1", "fan-out 1 -> 1,000, QoS 1", "fanout", "--qos 1", FANOUT, group=b,
+             mosquitto=8, pure=PURE_PIPELINED),
+        _row("fanout-q0-1k", "fan-out 1 -> 1,000, 1 KiB, QoS 0", "fanout",
+             "--qos 0 --payload 1024", FANOUT, group=b, mosquitto=7, pure=PURE),
+        _row("wildcard", "wildcards, 100,000 filters, QoS 0", "wildcard",
+             "--qos 0 --filters 100000", group=b, mosquitto=8, pure=PURE),
+        _row("mqtt5", "5.0, alias, the same properties, QoS 1", "p2p",
+             "--qos 1 --alias --user-props 2", PAIRS, group=b, mosquitto=5, pure=PURE_PIPELINED),
+    )  # fmt: skip
+
+
+def _rest() -> tuple[Workload, ...]:
+    latency = ("--qos", "1", "--pubs", "100", "--rate", "1000")
+    dense = ("--qos", "0", "--pubs", "10", "--rate", "40000")
+    return (
+        _row("retained", "100,000 retained to one `#`", "retained", "--count 100000", group=REST,
+             mosquitto=2.5, flashmq=1, pure=PURE),
+        _row("connstorm", "10,000 connections", "connstorm",
+             "--conns 10000 --concurrency 100 --hold", group=REST, mosquitto=1.2, flashmq=1,
+             pure=PURE),
+        Workload("latency", "latency at 1,000/s, QoS 1, p50", "latency", latency, REST, LATENCY,
+                 {"mosquitto": 1.6}, rounds=5),
+        # Small packets, a few with each read: here the engine rests between its turns.
+        Workload("latency-rests", "latency at 40,000/s over 10 pairs, p50", "latency", dense, REST,
+                 LATENCY, itself=Setting(gather=False), rounds=5),
+        Workload("idle", "RSS, idle connection", "idle", IDLE, REST, MEMORY),
+        Workload("idle-sub", "RSS, idle, one subscription", "idle", (*IDLE, "--subscribe"), REST,
+                 MEMORY, {"mosquitto": 512}),
+    )  # fmt: skip
+
+
+WORKLOADS: Final = (*_varied(), *_seen(), *_single(), *_bursts(), *_rest())
 
 
 def selected(names: str | None) -> tuple[Workload, ...]:
-    """The workloads named, as in `p2p-qos0,fan*`; all without names.
+    """The workloads named, as in `p2p-q0,fan*`; all without names.
 
     Raises ValueError for a name that is none.
     """

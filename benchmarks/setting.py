@@ -1,0 +1,94 @@
+"""What a row asks of a broker's configuration, in words that hold for every broker.
+
+    door     tcp, tls or ws: where mqttload comes in
+    rules    that many access rules, and clients with a password; the last rule is the one that fits
+    plugin   of mqttd: "noop" a callback at message.publish that does nothing, "held" one that holds
+             every acknowledgement until the end of the turn, "spark" every publish in the event log
+    gather   of mqttd: False has the engine never rest (`output.gather`)
+
+`Setting.arguments` is what mqttload has to know of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final, Literal
+
+__all__ = [
+    "PASSWORD",
+    "PLAIN",
+    "USER",
+    "Door",
+    "Plugin",
+    "Setting",
+    "certificates",
+    "password_line",
+    "rule_topics",
+]
+
+Door = Literal["tcp", "tls", "ws"]
+Plugin = Literal["", "noop", "held", "spark"]
+
+USER: Final = "bench"
+PASSWORD: Final = "as long as they usually are"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """See the module."""
+
+    door: Door = "tcp"
+    rules: int = 0
+    plugin: Plugin = ""
+    gather: bool = True
+
+    def arguments(self) -> list[str]:
+        """mqttload's arguments for it."""
+        door = {"tcp": [], "tls": ["--tls"], "ws": ["--ws"]}[self.door]
+        return [*door, *(["--username", USER, "--password", PASSWORD] if self.rules else [])]
+
+    def of_others(self) -> Setting:
+        """What of it a broker that is not mqttd can be asked."""
+        return replace(self, plugin="", gather=True)
+
+    def __str__(self) -> str:
+        named: list[str] = [self.door if self.door != "tcp" else "", self.plugin]
+        named += [f"{self.rules:,} rules" if self.rules else ""]
+        named += ["" if self.gather else "without rests"]
+        return ", ".join(filter(None, named)) or "plain"
+
+
+PLAIN: Final = Setting()
+
+
+def rule_topics(count: int) -> list[str]:
+    """The topics of so many rules: none but the last fits what is published."""
+    return [*(f"site{number}/+/state/#" for number in range(count - 1)), "#"]
+
+
+def password_line() -> str:
+    """The user as mosquitto_passwd writes it, which every broker here reads."""
+    salt = b"twelve bytes"
+    digest = hashlib.pbkdf2_hmac("sha512", PASSWORD.encode(), salt, 101)
+    parts = (base64.b64encode(part).decode() for part in (salt, digest))
+    return f"{USER}:$7$101${'$'.join(parts)}\n"
+
+
+@cache
+def certificates() -> Mapping[str, str]:
+    """ca.crt, server.crt and server.key, the same for all brokers of a session."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from tests.support.certificates import Authority
+
+    authority = Authority()
+    server = authority.server("localhost")
+    return {
+        "ca.crt": authority.certificate.public_bytes(Encoding.PEM).decode(),
+        "server.crt": server.pem().decode(),
+        "server.key": server.key_pem().decode(),
+    }
