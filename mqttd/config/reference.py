@@ -44,7 +44,8 @@ listed at once. `twistd mqttd --config FILE --check-config` only checks.
 - **Sizes** are text with a unit: `"512B"`, `"64KiB"`, `"1MiB"`, `"1GiB"` count by 1024, `"1KB"`,
   `"1MB"`, `"1GB"` by 1000; a bare number is bytes.
 - **Times** are text with a unit: `"20us"`, `"250ms"`, `"30s"`, `"5m"`, `"2h"`, `"1d"`,
-  `"1w"`; `"never"` where the range says so; only 0 stands bare. *Whole seconds* marks times that travel in packets.
+  `"1w"`; `"never"` where the range says so; only 0 stands bare. *Whole seconds* marks times that
+  travel in packets.
 - **Paths** that are relative count from the directory of the configuration file, also when they
   come from the environment.
 - **Environment**: `MQTTD__TABLE__KEY` overrides a key and wins over the file:
