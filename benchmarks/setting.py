@@ -66,8 +66,14 @@ PLAIN: Final = Setting()
 
 
 def rule_topics(count: int) -> list[str]:
-    """The topics of so many rules: none but the last fits what is published."""
-    return [*(f"site{number}/+/state/#" for number in range(count - 1)), "#"]
+    """The topics of so many rules: none but the last fits what is published.
+
+    Every other one is about another site, and every other shares two levels with what is published,
+    so that whoever asks one rule after the other sees that only at the third.
+    """
+    return [
+        *(f"+/t/line{n}/#" if n % 2 else f"site{n}/+/state/#" for n in range(count - 1)), "#"
+    ]  # fmt: skip
 
 
 def password_line() -> str:
