@@ -40,6 +40,7 @@ from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, Listener, SslListener
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
+from mqttd.monitor.malloc import keep_freed
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.plugins.budget import Budget
@@ -371,6 +372,7 @@ class MqttdService(MultiService):
         self.watchdog.start()
         if self.on_start is None:
             self._hang_up = _on_hang_up(self._reload, self.reactor)
+            keep_freed()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
         self.plugins.load().addCallback(self.open).addErrback(self._cannot_start)
