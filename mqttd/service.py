@@ -53,6 +53,7 @@ from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
+from mqttd.transports.reactor import epoll_of, start_reading, stop_reading
 from mqttd.transports.sockets import ListenError
 from mqttd.transports.stalled import Stalled
 from mqttd.transports.tls import Tls, TlsError
@@ -260,7 +261,7 @@ class MqttdService(MultiService):
         self.access.on_change = self.broker.access_changed
         self.broker.bans = Bans(os.path.join(config.node.data_dir, "bans.json"))
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
-        self.engine = Engine(self.broker)
+        self.engine = Engine(self.broker, epoll_of(reactor))
         self.engine.most = _most()
         self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
         self.overload = Overload(reactor, config.overload.lag, self._overloaded)
@@ -366,7 +367,7 @@ class MqttdService(MultiService):
     def startService(self) -> None:
         """Start the clock, load the plugins, then `open`."""
         self.broker.now = _milliseconds()
-        self.reactor.addReader(self.engine)
+        start_reading(self.reactor, self.engine)
         self._ticking.start(0.25, now=False)
         self.overload.start()
         self.watchdog.start()
@@ -411,7 +412,7 @@ class MqttdService(MultiService):
         self.overload.stop()
         if self.garbage is not None:
             self.garbage.stop()
-        self.reactor.removeReader(self.engine)
+        stop_reading(self.reactor, self.engine)
         self.engine.close_all()
         stopped = self.doors.stop()
         self._hang_up()

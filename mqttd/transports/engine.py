@@ -27,10 +27,10 @@ from typing import Any, Final
 
 from mqttd.session.channel import NEW, OPEN, Channel
 from mqttd.session.output import give_back, take
-from mqttd.session.server import Edge, Server
+from mqttd.session.server import Server
 from mqttd.session.unfinished import Unfinished
 from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
-from mqttd.transports.ports import Port, peer_of
+from mqttd.transports.ports import Port, Sockets, peer_of
 
 __all__ = ["Engine"]
 
@@ -50,7 +50,7 @@ _DENSE: Final = 8
 _MANY: Final = 8
 
 
-class Engine(Edge):
+class Engine(Sockets):
     """The edge of plain TCP connections. Add it to a reactor as a reader.
 
     Or give it the `epoll` of a reactor that polls for both (`mqttd.transports.reactor`): that calls
@@ -58,17 +58,12 @@ class Engine(Edge):
     """
 
     def __init__(self, server: Server, epoll: select.epoll | None = None) -> None:
-        self.server = server
+        super().__init__(server, select.epoll() if epoll is None else epoll)
         self.shared: bool = epoll is not None
-        self.epoll: select.epoll = select.epoll() if epoll is None else epoll
         self.channels: dict[int, Channel] = {}
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
         #: CONNECT needs one soon, and asking the kernel again costs 2 us.
         self.fresh: dict[int, tuple[str, int]] = {}
-        #: Connections with layers: TLS, WebSocket, PROXY protocol.
-        self.layered: dict[int, LayeredEdge] = {}
-        #: Handshake steps of this turn.
-        self.steps: int = 0
         #: The most connections of all ports together; 0: no limit.
         self.most: int = 0
         #: Seconds of a rest; 0: never rest.

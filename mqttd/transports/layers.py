@@ -16,17 +16,14 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mqttd.session.channel import CLOSED, Channel
 from mqttd.session.output import gather
-from mqttd.session.server import Edge, Server
+from mqttd.session.server import Server
 from mqttd.session.unfinished import READ
+from mqttd.transports.ports import Carrier, Port, Sockets
 from mqttd.transports.stream import StreamEdge
-
-if TYPE_CHECKING:
-    from mqttd.transports.engine import Engine
-    from mqttd.transports.ports import Port
 
 __all__ = ["MAX_ANSWERS", "SERVED", "Layer", "LayeredEdge", "LayeredStream", "Stack"]
 
@@ -176,7 +173,7 @@ class Stack:
         return self.known
 
 
-class LayeredEdge(Edge):
+class LayeredEdge(Carrier):
     """A descriptor of the engine with layers above it, and the address that `accept` told.
 
     While its port has as many TLS handshakes under way as it allows, a connection that would begin
@@ -184,7 +181,7 @@ class LayeredEdge(Edge):
     first bytes and not before them, so that peers who say nothing keep nobody out.
     """
 
-    def __init__(self, engine: Engine, port: Port, fd: int, address: Any, stack: Stack) -> None:
+    def __init__(self, engine: Sockets, port: Port, fd: int, address: Any, stack: Stack) -> None:
         self.engine = engine
         self.port = port
         self.server: Server = engine.server

@@ -4,21 +4,47 @@
                        ^
                        '-- paused: not listened to until there is room, or it is time
 
-Whoever waits does so in the kernel's queue, at no cost here, and is not turned away.
+Whoever waits does so in the kernel's queue, at no cost here, and is not turned away. `Carrier` and
+`Sockets` say what a connection with layers and its engine are to each other.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mqttd.session.channel import CLOSED
+from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.server import Edge, Server
 
-if TYPE_CHECKING:
-    from mqttd.transports.layers import LayeredEdge
+__all__ = ["Carrier", "Port", "Sockets", "peer_of"]
 
-__all__ = ["Port", "peer_of"]
+
+class Carrier(Edge):
+    """A connection of the engine with more between socket and `channel` than a read."""
+
+    channel: Channel
+
+    def ready(self, event: int) -> None:
+        """The engine's poll has found something for this descriptor."""
+        raise NotImplementedError
+
+    def go(self) -> None:
+        """It has waited for its handshake, and may begin."""
+        raise NotImplementedError
+
+
+class Sockets(Edge):
+    """The engine, as a carrier sees it: who is polled, and by descriptor the carriers."""
+
+    def __init__(self, server: Server, epoll: select.epoll) -> None:
+        self.server = server
+        self.epoll: select.epoll = epoll
+        #: Connections with layers: TLS, WebSocket, PROXY protocol.
+        self.layered: dict[int, Carrier] = {}
+        #: Handshake steps of this turn.
+        self.steps: int = 0
 
 
 def defers_accept(listening: socket.socket) -> bool:
@@ -89,7 +115,7 @@ class Port:
         self.handshake_timeout = handshake_timeout
         self.handshakes: int = 0
         #: By descriptor, those whose handshake would be one too many.
-        self.waiting: OrderedDict[int, LayeredEdge] = OrderedDict()
+        self.waiting: OrderedDict[int, Carrier] = OrderedDict()
         #: On a Unix socket: descriptor -> who the peer's process is.
         self.identify: Any = None
 
