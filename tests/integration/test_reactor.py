@@ -1,4 +1,4 @@
-"""A broker on the engine's own reactor: messages, Twisted's transports, the API, threads, the end."""
+"""A broker on the engine's own reactor: messages, Twisted's transports, the API, the end."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from mqttd.session.limits import Limits
+from mqttd.session.listener import Listener
 from mqttd.transports.engine import Engine
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
@@ -108,7 +109,8 @@ def test_a_payload_arrives_as_it_was_sent(site: Site, size: int, room: int) -> N
 
 def test_a_limited_rate_keeps_what_is_written_and_what_waits_apart(site: Site) -> None:
     broker = site.node.broker
-    broker.limits["tcp:door"] = Limits(broker.now, send_rate=100 * MEGABYTE)
+    limits = Limits(broker.now, send_rate=100 * MEGABYTE)
+    broker.listeners["tcp:door"] = Listener("tcp:door", limits=limits)
     reader = site.connect("reader", 8_192)
     site.subscribe(reader, "t")
     sender = site.connect("sender")
