@@ -10,6 +10,7 @@ plain random bytes. One execution is one input through one target:
               written, and reads as the same packet again
     stream    `Parser`, the input cut at random places: the same packets and the same error as
               from the whole, and no more bytes kept than one packet has
+    frame     `header` and `size_at` anywhere in the input, against the standard's own words
     property  `decode_properties` and back, for every packet type
     topic     filters and names of strange texts: validated or refused; `match` against a reference
 
@@ -27,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from mqttd.codec import parser as parser_module
-from mqttd.codec.frame import body_at
+from mqttd.codec.frame import body_at, header, size_at
 from mqttd.codec.packets import TYPE_NAMES, Packet
 from mqttd.codec.parser import Parser, parse_packet
 from mqttd.codec.properties import PROPERTIES, decode_properties, encode_properties
@@ -199,6 +200,36 @@ def outcome(parser: Parser, pieces: list[bytes]) -> tuple[list[Packet], str]:
     return packets, ""
 
 
+def fuzz_frame(inputs: Inputs, counts: Counter[str]) -> str:
+    data = inputs.data(inputs.version())
+    pos = inputs.random.randrange(len(data))
+    end = inputs.random.randrange(pos, len(data) + 1)
+    shown = f"{data.hex()} from {pos} to {end}"
+    try:
+        try:
+            answer = str((header(data, pos, end), size_at(data, pos, end)))
+        except MqttError as error:
+            answer = type(error).__name__
+    except Exception as error:
+        raise Oracle(shown) from error
+    expected = reference_frame(data[pos:end], pos)
+    counts["more" if answer.endswith("-1)") else answer if answer.isalpha() else "told"] += 1
+    if answer != expected:
+        raise Oracle(f"{shown}: {answer}, not {expected}")
+    return shown
+
+
+def reference_frame(data: bytes, pos: int) -> str:
+    """2.1.4 read aloud: multiplied, not shifted."""
+    multiplier, value = 1, 0
+    for count, byte in enumerate(data[1:5], start=1):
+        value += (byte % 128) * multiplier
+        multiplier *= 128
+        if byte < 128:
+            return str(((value, pos + 1 + count), 1 + count + value))
+    return str(((0, 0), -1)) if len(data) < 5 else "MalformedPacket"
+
+
 def fuzz_property(inputs: Inputs, counts: Counter[str]) -> str:
     packet_type = inputs.random.randrange(16)
     before = inputs.random.randrange(3)
@@ -265,6 +296,7 @@ def reference_match(name: str, topic_filter: str) -> bool:
 TARGETS: dict[str, Callable[[Inputs, Counter[str]], str]] = {
     "packet": fuzz_packet,
     "stream": fuzz_stream,
+    "frame": fuzz_frame,
     "property": fuzz_property,
     "topic": fuzz_topic,
 }

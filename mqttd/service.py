@@ -40,6 +40,7 @@ from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, Listener, SslListener
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
+from mqttd.monitor.malloc import keep_freed
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.plugins.budget import Budget
@@ -52,6 +53,7 @@ from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
+from mqttd.transports.reactor import epoll_of, start_reading, stop_reading
 from mqttd.transports.sockets import ListenError
 from mqttd.transports.stalled import Stalled
 from mqttd.transports.tls import Tls, TlsError
@@ -260,7 +262,7 @@ class MqttdService(MultiService):
         self.access.on_change = self.broker.access_changed
         self.broker.bans = Bans(os.path.join(config.node.data_dir, "bans.json"))
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
-        self.engine = Engine(self.broker)
+        self.engine = Engine(self.broker, epoll_of(reactor))
         files = _raise_file_limit() if on_start is None else _file_limit()
         most = _most(files)
         self.engine.most = most
@@ -368,12 +370,13 @@ class MqttdService(MultiService):
     def startService(self) -> None:
         """Start the clock, load the plugins, then `open`."""
         self.broker.now = _milliseconds()
-        self.reactor.addReader(self.engine)
+        start_reading(self.reactor, self.engine)
         self._ticking.start(0.25, now=False)
         self.overload.start()
         self.watchdog.start()
         if self.on_start is None:
             self._hang_up = _on_hang_up(self._reload, self.reactor)
+            keep_freed()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
         self.plugins.load().addCallback(self.open).addErrback(self._cannot_start)
@@ -412,7 +415,7 @@ class MqttdService(MultiService):
         self.overload.stop()
         if self.garbage is not None:
             self.garbage.stop()
-        self.reactor.removeReader(self.engine)
+        stop_reading(self.reactor, self.engine)
         self.engine.close_all()
         stopped = self.doors.stop()
         self._hang_up()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from mqttd.codec.reasons import MalformedPacket
 
-__all__ = ["body_at", "header", "packet_id_at", "size_at", "topic_end_at"]
+__all__ = ["body_at", "cut", "header", "packet_id_at", "size_at", "topic_end_at"]
 
 
 def header(data: bytes, pos: int, end: int) -> tuple[int, int]:
@@ -56,6 +56,16 @@ def body_at(wire: bytes) -> int:
 def topic_end_at(wire: bytes, body: int) -> int:
     """Offset behind the topic name of a PUBLISH whose body begins at `body`."""
     return body + 2 + (wire[body] << 8 | wire[body + 1])
+
+
+def cut(data: bytes, pos: int, end: int) -> bytes:
+    """The bytes from `pos` to `end`: not a copy where they are all there are.
+
+    Python's own slice does so, the compiled one does not.
+    """
+    if pos == 0 and end == len(data):
+        return data
+    return data[pos:end]
 
 
 def packet_id_at(wire: bytes) -> int:

@@ -17,8 +17,9 @@ Techniques, each measured in docs/design/hot-path.md:
 * a packet id is unique per receiver only, so the publisher's is kept where it is free.
 
 `publish` is the slow twin: it builds a `Message` for one packet and goes the general way. Both give
-the same bytes (tests/unit/session/test_differential.py). A packet that is not complete is kept in
-one growing buffer, bounded by the maximum packet size; before CONNECT by `max_connect_size`.
+the same bytes (tests/unit/session/test_differential.py). A packet that is not complete is kept
+(`mqttd.session.unfinished`), bounded by the maximum packet size; before CONNECT by
+`max_connect_size`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
-from mqttd.codec.frame import header, size_at
+from mqttd.codec.frame import cut, header, size_at
 from mqttd.codec.packets import (
     Auth,
     Connack,
@@ -60,6 +61,7 @@ from mqttd.session.message import RELEASED, Delivery, Message
 from mqttd.session.mount import Mount
 from mqttd.session.route import QOS_MASK, Grant
 from mqttd.session.server import Edge, Server
+from mqttd.session.unfinished import Unfinished
 from mqttd.session.wheel import Timer
 
 if TYPE_CHECKING:
@@ -71,9 +73,6 @@ NEW: Final = 0
 WAITING: Final = 1
 OPEN: Final = 2
 CLOSED: Final = 3
-
-#: Bytes joined for one write when more waits.
-_GATHER: Final = 262144
 
 #: State -> name and the states that may follow (drawn in docs/design/session.md).
 STATES: Final[dict[int, tuple[str, tuple[int, ...]]]] = {
@@ -124,6 +123,7 @@ class Channel(Timer):
         "need",
         "server",
         "out",
+        "out_at",
         "out_bytes",
         "paced",
         "paused",
@@ -160,6 +160,8 @@ class Channel(Timer):
         self.assigned: bool = False
         self.out: list[bytes] | None = None
         self.out_bytes: int = 0
+        #: Bytes of the first piece of `out` that are written (`mqttd.session.output`).
+        self.out_at: int = 0
         self.limit: int = server.settings.high_watermark
         self.dirty: bool = False
         #: The peer takes no more for now: the edge waits for it.
@@ -175,8 +177,9 @@ class Channel(Timer):
         self.quiet: bool = False
         #: Bytes of this output that the server's backlog counts.
         self.backlogged: int = 0
-        self.rest: bytearray | None = None
-        #: Bytes of the packet in `rest`; below 0 while the first byte is waited for.
+        #: The packet that is not complete; what came while authentication is under way.
+        self.rest: Unfinished | None = None
+        #: Below 0 while the first byte is waited for.
         self.need: int = 0
         self.last: int = server.now
         self.keepalive: int = 0
@@ -213,31 +216,6 @@ class Channel(Timer):
             self.edge.flush(self)
         return self.out_bytes + size > self.limit and self.out_bytes > 0
 
-    def gather(self) -> bytes:
-        """Take what waits in `out` as one piece, a bounded part of it."""
-        out = self.out
-        if out is None:
-            return b""
-        if len(out) == 1:
-            data = out[0]
-            self.out = None
-        elif self.out_bytes <= _GATHER:
-            data = b"".join(out)
-            self.out = None
-        else:
-            size = 0
-            count = 0
-            for piece in out:
-                size += len(piece)
-                count += 1
-                if size >= _GATHER:
-                    break
-            data = b"".join(out[:count])
-            del out[:count]
-            if not out:
-                self.out = None
-        return data
-
     def account(self) -> None:
         """After a write: tell the server what still waits, and whether there is room again."""
         server = self.server
@@ -269,17 +247,31 @@ class Channel(Timer):
             return
         rest = self.rest
         if rest is not None:
-            if self.state == NEW:
-                # Exactly what was sent: `extend` takes up to an eighth more. Copying anew is
-                # bounded by `max_connect_size`, and cheaper than reading the piece was.
-                rest = rest + data
-                self.rest = rest
-            else:
-                rest.extend(data)
-            if len(rest) < self.need:
+            # Before CONNECT exactly what was sent: bounded by `max_connect_size`.
+            data = rest.add(data, self.state == NEW)
+            if not data:
                 return
-            data = bytes(rest)
             self.rest = None
+        self._take(data)
+
+    def came(self, count: int) -> None:
+        """So many bytes were read to where the `rest` has room."""
+        rest = self.rest
+        assert rest is not None
+        self.server.metrics.bytes_received += count
+        data = rest.came(count)
+        if data:
+            self.rest = None
+            self._take(data)
+
+    def unfinished(self) -> int:
+        """Bytes held of what was received and could not be handled yet."""
+        held = 0 if self.rest is None else self.rest.size
+        return held if self.intake is None else held + len(self.intake.held)
+
+    def _take(self, data: bytes) -> None:
+        """Handle a chunk that begins with a packet, and see whether to read on."""
+        server = self.server
         if self.intake is None:
             self.packets(data)
         else:
@@ -314,11 +306,8 @@ class Channel(Timer):
         """Keep what comes while authentication is under way, and stop reading."""
         if not data:
             return
-        if self.rest is None:
-            self.rest = bytearray(data)
-        else:
-            self.rest.extend(data)
-        self.need = 0
+        rest = self.rest
+        self.rest = Unfinished(data if rest is None else rest.whole() + data, 0)
         if self.challenged:
             self._answered()
         else:
@@ -329,7 +318,7 @@ class Channel(Timer):
         server = self.server
         try:
             while self.challenged and self.rest is not None:
-                data = bytes(self.rest)
+                data = self.rest.whole()
                 if data and data[0] & 0xF0 not in (0xE0, 0xF0):
                     # Judged by its type alone: CONNACK has no codes for what else is wrong with it.
                     raise ProtocolViolation("a packet other than AUTH before CONNACK")
@@ -339,7 +328,7 @@ class Channel(Timer):
                     raise PacketTooLarge("more than one CONNECT may have, before CONNACK")
                 if not end or end > len(data):
                     return
-                self.rest = bytearray(data[end:]) if end < len(data) else None
+                self.rest = Unfinished(data[end:], 0) if end < len(data) else None
                 packet = parse_packet(data[0], data[start:end], self.version)
                 if isinstance(packet, Disconnect):
                     self.end("client disconnected")
@@ -496,7 +485,7 @@ class Channel(Timer):
                             continue
                         if channel.v5 == v5 and not grant.rewrite:
                             if same is None:
-                                same = data[pos:end]
+                                same = cut(data, pos, end)
                             wire = same
                         else:
                             if channel.v5 == v5:
@@ -558,7 +547,7 @@ class Channel(Timer):
                         granted: int = options[0] & QOS_MASK
                         if granted >= qos and not session.v5:
                             first = Delivery(
-                                data[pos:end], qos, False, packet_id, topic_end - pos, source
+                                cut(data, pos, end), qos, False, packet_id, topic_end - pos, source
                             )
                             session.deliver(first, packet_id)
                         else:
@@ -621,9 +610,7 @@ class Channel(Timer):
         if not self.state == OPEN and data[pos] != 0x10:
             raise ProtocolViolation("the first packet is not CONNECT")
         size = size_at(data, pos, n)
-        need = size if size > 0 else n - pos + 1
-        self.rest = bytearray(data[pos:])
-        self.need = need
+        self.rest = Unfinished(data[pos:], size if size > 0 else n - pos + 1)
 
     # -- PUBLISH -------------------------------------------------------------------------------
 
@@ -795,7 +782,7 @@ class Channel(Timer):
             shape = shapes[at]
             if shape is None:
                 if granted == qos and session.v5 == self.v5 and not grant.rewrite:
-                    wire = data[pos:end]
+                    wire = cut(data, pos, end)
                     if data[pos] & 8:
                         wire = bytes((data[pos] & 0xF6,)) + wire[1:]
                     shape = Delivery(wire, granted, session.v5, packet_id, topic_end - pos, source)
@@ -1167,9 +1154,9 @@ class Channel(Timer):
         if rest is not None and self.state == OPEN:
             self.rest = None
             if self.intake is None:
-                self.packets(bytes(rest))
+                self.packets(rest.whole())
             else:
-                self.intake.take(bytes(rest))
+                self.intake.take(rest.whole())
 
     def refuse(self, code: int, detail: str, properties: Properties | None = None) -> None:
         """The server refuses the CONNECT: CONNACK with the reason, then close."""
@@ -1290,6 +1277,7 @@ class Channel(Timer):
         self.auth = None
         self.out = None
         self.out_bytes = 0
+        self.out_at = 0
         self.rest = None
         self.grants = None
         self.aliases = None

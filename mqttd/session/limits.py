@@ -284,7 +284,7 @@ class PacedEdge(Edge):
             return
         if level > 0.0:
             count = 0
-            size = 0
+            size = -channel.out_at
             for piece in out:
                 if size >= level:
                     break
@@ -299,7 +299,9 @@ class PacedEdge(Edge):
         wait = self.bucket.wait()
         server.wheel.schedule(self.again, server.now + (wait if wait > 0 else 1))
 
-    def _part(self, channel: Channel, server: Server, out: list[bytes], count: int, size: int) -> None:
+    def _part(
+        self, channel: Channel, server: Server, out: list[bytes], count: int, size: int
+    ) -> None:
         """Have the first pieces written, as if they were all."""
         rest = out[count:]
         left = channel.out_bytes - size

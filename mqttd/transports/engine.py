@@ -23,12 +23,14 @@ import os
 import select
 import socket
 import time
-from collections import OrderedDict
 from typing import Any, Final
 
-from mqttd.session.channel import CLOSED, NEW, OPEN, Channel
-from mqttd.session.server import Edge, Server
+from mqttd.session.channel import NEW, OPEN, Channel
+from mqttd.session.output import give_back, take
+from mqttd.session.server import Server
+from mqttd.session.unfinished import Unfinished
 from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
+from mqttd.transports.ports import Port, Sockets, peer_of
 
 __all__ = ["Engine"]
 
@@ -46,105 +48,20 @@ _DENSE: Final = 8
 _MANY: Final = 8
 
 
-def defers_accept(listening: socket.socket) -> bool:
-    """Whether this socket shows connections only when they have sent something."""
-    if listening.family == socket.AF_UNIX or not hasattr(socket, "TCP_DEFER_ACCEPT"):
-        return False
-    return listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT) > 0
+class Engine(Sockets):
+    """The edge of plain TCP connections. Add it to a reactor as a reader.
 
-
-class Port:
-    """A listening socket of the engine.
-
-    `make(address)` gives the `Stack` of layers of a new connection, None refuses it; without it
-    the connections are plain. `handshakes` counts the TLS handshakes that have begun and are not
-    done: where there are `max_handshakes` (0: no limit), who would begin one is not read from but
-    stands in `waiting`, first come, first served. What is not through its layers' handshakes
-    `handshake_timeout` milliseconds after it was accepted is closed, wherever it stands.
-
-    While there are `max_connections`, while descriptors are short, or connections come faster than
-    `gate` (an `Admission`) allows, the port is not listened to: `why` says which, `paused_until`
-    when to look again.
+    Or give it the `epoll` of a reactor that polls for both (`mqttd.transports.reactor`): that calls
+    `turn` with what it found, and doRead is never called.
     """
 
-    __slots__ = (
-        "connections",
-        "deferred",
-        "family",
-        "fd",
-        "first_byte_timeout",
-        "gate",
-        "handshake_timeout",
-        "handshakes",
-        "identify",
-        "make",
-        "max_connections",
-        "max_handshakes",
-        "name",
-        "paused_until",
-        "socket",
-        "waiting",
-        "why",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        listening: socket.socket,
-        max_connections: int,
-        make: Any = None,
-        max_handshakes: int = 0,
-        handshake_timeout: int = 0,
-    ) -> None:
-        self.name = name
-        self.socket = listening
-        self.fd = listening.fileno()
-        self.family = int(listening.family)
-        #: The kernel shows a connection when its first bytes are there: see `defer_accept`.
-        self.deferred: bool = defers_accept(listening)
-        self.max_connections = max_connections
-        self.connections: int = 0
-        self.paused_until: int = 0
-        self.why: str = ""
-        self.gate: Any = None
-        #: Milliseconds a plain connection has for its first byte; 0: as long as for CONNECT.
-        self.first_byte_timeout: int = 0
-        self.make: Any = make
-        self.max_handshakes = max_handshakes
-        self.handshake_timeout = handshake_timeout
-        self.handshakes: int = 0
-        #: By descriptor, those whose handshake would be one too many.
-        self.waiting: OrderedDict[int, LayeredEdge] = OrderedDict()
-        #: On a Unix socket: descriptor -> who the peer's process is.
-        self.identify: Any = None
-
-    def busy(self) -> bool:
-        """Whether another handshake would be one too many."""
-        return self.max_handshakes > 0 and self.handshakes >= self.max_handshakes
-
-    def next_handshake(self) -> None:
-        """A handshake is over: the first of those who wait has its turn."""
-        waiting = self.waiting
-        while waiting and not self.busy():
-            edge = waiting.popitem(False)[1]
-            if edge.channel.state != CLOSED:
-                edge.go()
-
-
-class Engine(Edge):
-    """The edge of plain TCP connections. Add it to a reactor as a reader."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.epoll = select.epoll()
+    def __init__(self, server: Server, epoll: select.epoll | None = None) -> None:
+        super().__init__(server, select.epoll() if epoll is None else epoll)
+        self.shared: bool = epoll is not None
         self.channels: dict[int, Channel] = {}
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
         #: CONNECT needs one soon, and asking the kernel again costs 2 us.
         self.fresh: dict[int, tuple[str, int]] = {}
-        #: Connections with layers: TLS, WebSocket, PROXY protocol.
-        self.layered: dict[int, LayeredEdge] = {}
-        #: Handshake steps of this turn.
-        self.steps: int = 0
         #: The most connections of all ports together; 0: no limit.
         self.most: int = 0
         self.resting: bool = False
@@ -169,28 +86,46 @@ class Engine(Edge):
         """The reactor let go of us."""
 
     def doRead(self) -> None:
+        """The reactor has seen that something waits in the epoll object."""
+        self.turn(self.epoll.poll(0, _EVENTS))
+
+    def turn(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """One turn: what is readable is fed, the effects are performed, then who waits is accepted.
 
         Accepting, with which a CONNECT may be read, comes last: a client that disconnects and
-        connects again has done so in this order, whatever the order of the events.
+        connects again has done so in this order, whatever the order of the events. Returns the
+        events of descriptors that are none of ours.
         """
         server = self.server
         metrics = server.metrics
         self.steps = 0
-        events = self.epoll.poll(0, _EVENTS)
         before = metrics.packets_received
-        knocked = self._feed(events)
+        others = self._feed(events)
         came = metrics.packets_received - before
         server.perform()
-        if knocked:
-            for fd in knocked:
-                port = self.ports.get(fd)
-                if port is not None:
-                    self._accept(port)
-            server.perform()
-        if self._rests(len(events), came):
+        reads = len(events)
+        if others:
+            reads -= len(others)
+            others = self._knocked(others)
+        if self._rests(reads, came):
             metrics.gather_rests += 1
             time.sleep(server.settings.gather)
+        return others
+
+    def _knocked(self, others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Accept where somebody connects; returns the events that are left."""
+        left: list[tuple[int, int]] = []
+        accepted = False
+        for fd, event in others:
+            port = self.ports.get(fd)
+            if port is not None:
+                self._accept(port)
+                accepted = True
+            else:
+                left.append((fd, event))
+        if accepted:
+            self.server.perform()
+        return left
 
     def _rests(self, reads: int, packets: int) -> bool:
         """Whether to rest after a turn with so many reads and packets.
@@ -213,21 +148,20 @@ class Engine(Edge):
             self.packets = 0
         return self.resting and packets > 0
 
-    def _feed(self, events: list[tuple[int, int]]) -> list[int]:
-        """Feed what is readable, write where there is room; returns where somebody connects."""
+    def _feed(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Feed what is readable, write where there is room; returns what is no connection's."""
         server = self.server
         server.now = time.monotonic_ns() // 1_000_000
         channels = self.channels
-        knocked: list[int] = []
+        others: list[tuple[int, int]] = []
         for fd, event in events:
             channel = channels.get(fd)
             if channel is None:
-                if fd in self.ports:
-                    knocked.append(fd)
-                    continue
                 edge = self.layered.get(fd)
                 if edge is not None:
                     edge.ready(event)
+                else:
+                    others.append((fd, event))
                 continue
             if event & _IN:
                 if channel.paused:
@@ -237,16 +171,40 @@ class Engine(Edge):
                 channel.end("connection reset")
             if event & _OUT:
                 self.flush(channel)
-        return knocked
+        return others
 
     def _read(self, channel: Channel, fd: int) -> None:
         """One read, fed to the channel."""
+        rest = channel.rest
+        if rest is not None and rest.direct():
+            self._read_into(channel, fd, rest)
+            return
         data = read_from(channel, fd)
         if not data:
             return
         try:
             channel.feed(data)
         except Exception as error:  # a fault of ours must end this connection only
+            self.server.crashed(channel, error)
+
+    def _read_into(self, channel: Channel, fd: int, rest: Unfinished) -> None:
+        """One read of a large packet, to where its bytes stay."""
+        room = rest.room()
+        try:
+            count = os.readv(fd, (room,))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            channel.end(os_reason(error))
+            return
+        finally:
+            room.release()
+        if not count:
+            channel.end("closed by the client")
+            return
+        try:
+            channel.came(count)
+        except Exception as error:  # as above
             self.server.crashed(channel, error)
 
     # -- listening -----------------------------------------------------------------------------
@@ -396,29 +354,22 @@ class Engine(Edge):
 
     def flush(self, channel: Channel) -> None:
         """One write of what waits; EPOLLOUT brings the rest."""
-        data = channel.gather()
-        if not data:
+        pieces = take(channel)
+        if not pieces:
             return
-        length = len(data)
         try:
-            written = os.write(channel.fd, data)
+            written = self._write(channel.fd, pieces, channel.out_at)
         except BlockingIOError:
             written = 0
         except OSError as error:
             channel.out = None
             channel.out_bytes = 0
+            channel.out_at = 0
             channel.end(os_reason(error))
             return
         server = self.server
         server.metrics.bytes_sent += written
-        channel.out_bytes -= written
-        if written < length:
-            rest = data[written:] if written else data
-            left = channel.out
-            if left is None:
-                channel.out = [rest]
-            else:
-                left.insert(0, rest)
+        give_back(channel, pieces, written)
         if channel.out is not None:
             if not channel.blocked:
                 channel.blocked = True
@@ -430,6 +381,17 @@ class Engine(Edge):
             channel.blocked = False
             self._watch(channel)
         channel.account()
+
+    def _write(self, fd: int, pieces: list[bytes], at: int) -> int:
+        """One system call for the pieces, the first of them from `at` on."""
+        first: Any = pieces[0]
+        if at:
+            first = memoryview(first)[at:]
+        if len(pieces) == 1:
+            return os.write(fd, first)
+        vector: list[Any] = [first]
+        vector += pieces[1:]
+        return os.writev(fd, vector)
 
     def _watch(self, channel: Channel) -> None:
         """Tell epoll what we wait for on this descriptor."""
@@ -493,18 +455,5 @@ class Engine(Edge):
         self.server.perform()
         for name in list(self.by_name):
             self.unlisten(name)
-        self.epoll.close()
-
-
-def peer_of(fd: int, family: int) -> tuple[str, int]:
-    """The peer's address, asked of the kernel."""
-    peer = socket.socket(family, socket.SOCK_STREAM, 0, fd)
-    try:
-        name = peer.getpeername()
-    except OSError:
-        return ("", 0)
-    finally:
-        peer.detach()
-    if isinstance(name, tuple):
-        return (str(name[0]), int(name[1]))
-    return ("unix", 0)
+        if not self.shared:
+            self.epoll.close()

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mqttd.session.channel import CLOSED, Channel
-from mqttd.session.server import Edge, Server
+from mqttd.session.output import gather
+from mqttd.session.server import Server
+from mqttd.session.unfinished import READ
+from mqttd.transports.ports import Carrier, Port, Sockets
 from mqttd.transports.stream import StreamEdge
-
-if TYPE_CHECKING:
-    from mqttd.transports.engine import Engine, Port
 
 __all__ = ["MAX_ANSWERS", "SERVED", "Layer", "LayeredEdge", "LayeredStream", "Stack"]
 
@@ -36,7 +36,6 @@ SERVED: Final = "answered over HTTP"
 _IN: Final = 1
 _OUT: Final = 4
 _ERR_HUP: Final = 0x18
-_READ: Final = 65536
 #: TLS handshake steps per turn, about a millisecond each: messages wait no longer than for these.
 _STEPS: Final = 8
 
@@ -174,7 +173,7 @@ class Stack:
         return self.known
 
 
-class LayeredEdge(Edge):
+class LayeredEdge(Carrier):
     """A descriptor of the engine with layers above it, and the address that `accept` told.
 
     While its port has as many TLS handshakes under way as it allows, a connection that would begin
@@ -182,13 +181,14 @@ class LayeredEdge(Edge):
     first bytes and not before them, so that peers who say nothing keep nobody out.
     """
 
-    def __init__(self, engine: Engine, port: Port, fd: int, address: Any, stack: Stack) -> None:
+    def __init__(self, engine: Sockets, port: Port, fd: int, address: Any, stack: Stack) -> None:
         self.engine = engine
         self.port = port
         self.server: Server = engine.server
         self.stack = stack
-        #: Bytes as the socket takes them, which it has not taken yet.
+        #: Bytes as the socket takes them, and how many of them it has taken.
         self.rest: bytes = b""
+        self.rest_at: int = 0
         self.ending: str = ""
         self.shaking: bool = stack.shaking()
         #: This is one of the port's `handshakes`.
@@ -267,7 +267,8 @@ class LayeredEdge(Edge):
         plain = stack.received(data)
         said = stack.answers()
         if said:
-            self.rest += said
+            self.rest = self.rest[self.rest_at :] + said
+            self.rest_at = 0
             channel.out_bytes += len(said)
             if len(self.rest) > MAX_ANSWERS:
                 channel.end("reads none of the answers")
@@ -305,27 +306,33 @@ class LayeredEdge(Edge):
                 return
             self._encode(channel)
         data = self.rest
-        length = len(data)
+        at = self.rest_at
         try:
-            written = os.write(channel.fd, data)
+            written = os.write(channel.fd, memoryview(data)[at:] if at else data)
         except BlockingIOError:
             written = 0
         except OSError as error:
             channel.out = None
             channel.out_bytes = 0
             self.rest = b""
+            self.rest_at = 0
             channel.end(os_reason(error))
             return
         self.server.metrics.bytes_sent += written
         channel.out_bytes -= written
-        self.rest = data[written:] if written < length else b""
+        at += written
+        if at < len(data):
+            self.rest_at = at
+        else:
+            self.rest = b""
+            self.rest_at = 0
         if written and channel.blocked:
             self.server.slow[channel] = self.server.now
         self._settle(channel)
 
     def _encode(self, channel: Channel) -> None:
         """Take what waits in the channel, a bounded part of it, through the layers."""
-        data = channel.gather()
+        data = gather(channel)
         if not data:
             return
         if self.stack.layers:
@@ -466,7 +473,7 @@ class LayeredStream(StreamEdge):
 def read_from(channel: Channel, fd: int) -> bytes:
     """One read of up to 64 KiB; empty where nothing has come, or the connection has ended."""
     try:
-        data = os.read(fd, _READ)
+        data = os.read(fd, READ)
     except BlockingIOError:
         return b""
     except OSError as error:

@@ -58,7 +58,7 @@ class TlsLayer(Layer):
         if self.shaking and not self._shake():
             return b""
         openssl = self.openssl
-        plain: bytes = b""
+        records: list[bytes] = []
         # A record is larger than what is in it: mostly this is room enough, and soon given back.
         room = len(data) if len(data) < _RECORD else _RECORD
         try:
@@ -67,7 +67,7 @@ class TlsLayer(Layer):
                 if not more:
                     self.ended = "closed by the client"
                     break
-                plain = plain + more if plain else more
+                records.append(more)
                 if not self.incoming.pending and (len(more) < room or not openssl.pending()):
                     break
                 room = _RECORD
@@ -78,7 +78,7 @@ class TlsLayer(Layer):
         except (ssl.SSLError, OSError, ValueError) as error:
             self.ended = f"TLS: {_reason(error)}"
         self._take()
-        return plain
+        return records[0] if len(records) == 1 else b"".join(records)
 
     def _begin(self) -> None:
         self.incoming = ssl.MemoryBIO()

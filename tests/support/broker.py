@@ -24,6 +24,10 @@ __all__ = ["Broker", "start_broker"]
 
 READY: Final = re.compile(r"mqttd ready: .*?\btcp \S*?:(\d+)")
 START_DEADLINE: Final = 20.0  # seconds
+#: Which reactor the brokers run on: `MQTTD_TEST_REACTOR=mqttd` takes the engine's own.
+REACTOR: Final = (
+    [f"--reactor={os.environ['MQTTD_TEST_REACTOR']}"] if "MQTTD_TEST_REACTOR" in os.environ else []
+)
 STOP_DEADLINE: Final = 10.0
 
 #: What comes before the `program` of `start_broker`.
@@ -116,11 +120,11 @@ def start_broker(
         path.write_text(text)
         path.chmod(0o600)
     twistd = Path(sys.executable).parent / "twistd"
-    command = [twistd, "-n", "--pidfile=", "mqttd", "--config", config]
+    command = [twistd, "-n", "--pidfile=", *REACTOR, "mqttd", "--config", config]
     if program:
         tac = etc / "broker.tac"
         tac.write_text(PROGRAM.format(config=str(config)) + program)
-        command = [twistd, "-n", "--pidfile=", "-y", tac]
+        command = [twistd, "-n", "--pidfile=", *REACTOR, "-y", tac]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

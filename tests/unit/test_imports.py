@@ -42,7 +42,6 @@ CIRCLES = [
     {"mqttd.broker.broker", "mqttd.broker.login", "mqttd.broker.revision"},
     {"mqttd.session.channel", "mqttd.session.limits", "mqttd.session.route",
      "mqttd.session.server", "mqttd.session.session"},
-    {"mqttd.transports.engine", "mqttd.transports.layers"},
 ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def test_a_connect_that_drips_is_kept_and_nothing_more(drip: int) -> None:
         sent += drip
         rest = client.channel.rest
         assert rest is not None and len(rest) == sent
-        assert sys.getsizeof(rest) <= sent + 100
+        assert sys.getsizeof(rest.start) <= sent + 100 and client.channel.unfinished() == sent
     assert not client.closed
 
 

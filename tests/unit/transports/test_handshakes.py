@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from mqttd.codec.packets import Connect
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel import CLOSED, OPEN
-from mqttd.transports.engine import Engine, Port
+from mqttd.transports.engine import Engine
 from mqttd.transports.frames import WebSocketLayer
 from mqttd.transports.layers import Layer, LayeredEdge, Stack
+from mqttd.transports.ports import Port
 from mqttd.transports.proxy import ProxyHeader, ProxyLayer
 from mqttd.transports.records import TlsLayer
 from mqttd.transports.websocket import WebSite

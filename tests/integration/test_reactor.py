@@ -1,0 +1,74 @@
+"""A broker on the engine's own reactor: messages, Twisted's transports, the API, the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mqttd.admin.ctl import Client
+from tests.support.broker import Broker
+from tests.support.client import RawClient
+from tests.support.doors import KINDS, TRANSPORTS, dial, doors_of, start_with_doors
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.support.broker.REACTOR", ["--reactor=mqttd"])
+        made = start_with_doors(tmp_path_factory.mktemp("own"))
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_the_reactor_is_the_one_that_was_asked_for(broker: Broker) -> None:
+    assert "mqttd.transports.reactor.EngineReactor" in broker.output
+
+
+@pytest.mark.parametrize("name", [f"{kind}:{how}" for kind in KINDS for how in TRANSPORTS])
+def test_messages_pass_through_every_listener(broker: Broker, name: str) -> None:
+    assert broker.directory is not None
+    certificates = broker.directory / "etc" / "certs"
+    door = doors_of(broker)[name]
+    reader = RawClient(0, 5, sock=dial(door, certificates)).connect(f"r-{name}")
+    sender = RawClient(0, 5, sock=dial(door, certificates)).connect(f"s-{name}")
+    reader.subscribe(f"own/{name}", qos=2)
+    for qos in (0, 1, 2):
+        sender.publish(f"own/{name}", b"%d" % qos, qos=qos)
+        assert reader.message().payload == b"%d" % qos
+    reader.close()
+    sender.close()
+
+
+def test_the_api_answers_while_messages_leave_no_pause(broker: Broker) -> None:
+    """Twisted's descriptors and delayed calls have their turn under load."""
+    assert broker.directory is not None
+    stop = threading.Event()
+    door = doors_of(broker)["tcp:engine"]
+
+    def flood(number: int) -> None:
+        client = RawClient(0, 4, sock=dial(door)).connect(f"flood-{number}")
+        while not stop.is_set():
+            client.publish("flood", b"x" * 100, qos=1)
+        client.close()
+
+    threads = [threading.Thread(target=flood, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        api = Client(str(broker.directory / "data" / "mqttd.sock"))
+        begun = time.monotonic()
+        for _ in range(20):
+            assert api.get("/listeners")["listeners"]
+        assert time.monotonic() - begun < 10
+        ticking = RawClient(0, 4, sock=dial(door)).connect("idle", keep_alive=1)
+        # Keep alive is looked at by a delayed call.
+        assert ticking.expect_close(deadline=10) is None
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(10)
