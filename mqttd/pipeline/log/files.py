@@ -1,7 +1,7 @@
 """Where the log lies: one directory, one folder for each node or worker that writes.
 
-    data/events/log.json                      the log's id: offsets of another log mean nothing here;
-                                              and what each node has reserved
+    data/events/log.json                      the log's id (offsets of another log mean nothing
+                                              here), and what each node has reserved
     data/events/NODE/state.json               the same of one node, and how it was closed
     data/events/NODE/lock                     held by the writer; how far it has written
     data/events/NODE/00000000000000524288.events    blocks, named by the first offset in it

@@ -245,7 +245,8 @@ class LogReader:
                 return os.pread(fd, count, at)
 
             if limit is None:
-                segment.done = False
+                if segment.done:  # the newer ones were taken away
+                    segment = _Segment(segment.name, segment.inode)
                 if not self._follow(node, segment, read, size):
                     segment = _Segment(segment.name, segment.inode)
                     self._follow(node, segment, read, size)

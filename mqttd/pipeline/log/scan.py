@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from mqttd.pipeline.log.blocks import (
     HEADER_SIZE,
     MAGIC,
+    MAX_BLOCK,
     Block,
     Corrupt,
     UnknownFormat,
@@ -65,7 +66,7 @@ def block_at(
 def next_block(
     read: Read, at: int, size: int, node: str = "", segment: str = ""
 ) -> tuple[Block | None, bool]:
-    """The first whole block at `at` or behind, and whether one of another format was met."""
+    """The first whole block at `at` or behind; and whether one of another format was met."""
     foreign = False
     while at < size:
         data = read(at, WINDOW + HEADER_SIZE)
@@ -74,7 +75,7 @@ def next_block(
             try:
                 return block_at(read, at + found, size, True, node, segment), foreign
             except UnknownFormat:
-                foreign = foreign or foreign_at(read, at + found)
+                foreign = foreign or foreign_at(read, at + found, True)
             except Corrupt:
                 pass
             found = data.find(MAGIC, found + 1)
@@ -82,11 +83,20 @@ def next_block(
     return None, foreign
 
 
-def foreign_at(read: Read, at: int) -> bool:
-    """Whether what begins here with an unknown version is a block of another format."""
-    head = read(at, HEADER_SIZE)
-    size = HEADER_SIZE + int.from_bytes(head[8:12], "little")
-    return is_foreign(read(at, size))
+def foreign_at(read: Read, at: int, searched: bool = False) -> bool:
+    """Whether what begins here with an unknown version is a block of another format.
+
+    :param searched: it was found by a search, perhaps in a payload: it must end where another
+        begins, or the file does, or have a good checksum.
+    """
+    size = HEADER_SIZE + int.from_bytes(read(at, HEADER_SIZE)[8:12], "little")
+    if size > MAX_BLOCK:
+        return False
+    data = read(at, size)
+    if len(data) == size and verify(data):
+        return True
+    ends = len(data) == size and read(at + size, 4) in (MAGIC, b"")
+    return is_foreign(data) and (ends or not searched)
 
 
 def walk(
@@ -98,15 +108,15 @@ def walk(
     with the next offset; before anything else the last one is looked at more closely.
     """
     last: Block | None = None  # found, not yet told: its header may be wrong
-    while at < size:
+    while at < size or last is not None:
         harm: tuple[int, int, str, bool] | None = None
         try:
-            block = block_at(read, at, size, deep, node, segment)
-            if deep:
+            block = block_at(read, at, size, deep, node, segment) if at < size else None
+            if deep and block is not None:
                 yield block
                 at += block.size
                 continue
-            if last is None or block.base == last.end:
+            if block is not None and (last is None or block.base == last.end):
                 if last is not None:
                     yield last
                 last = block
@@ -123,13 +133,11 @@ def walk(
             except Corrupt as error:
                 harm = before.position, behind(read, before.position, size), str(error), False
         if harm is None:
-            continue  # both are whole: a hole is between them
+            continue  # both are whole: a hole is between them, or the end
         begin, search, why, foreign = harm
         found, met = next_block(read, search, size, node, segment)
         at = found.position if found is not None else size
         yield Harm(begin, at - begin, why, foreign or met)
-    if last is not None:
-        yield last
 
 
 def behind(read: Read, at: int, size: int) -> int:
@@ -141,10 +149,7 @@ def behind(read: Read, at: int, size: int) -> int:
     try:
         block = block_at(read, at, size, False)
         end = at + block.size
-        if end < size:
-            deep = not has_header_crc(read(end, HEADER_SIZE))
-            if block_at(read, end, size, deep).base != block.end:
-                return at + 1
-        return end
+        deep = not has_header_crc(read(end, HEADER_SIZE))
+        return end if block_at(read, end, size, deep).base == block.end else at + 1
     except Corrupt:
         return at + 1
