@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from mqttd.pipeline.log.blocks import (
@@ -43,8 +43,9 @@ from mqttd.pipeline.log.files import (
     segment_inodes,
 )
 from mqttd.pipeline.log.retention import commit_group
-from mqttd.pipeline.log.scan import Harm, behind, block_at, next_block, walk
+from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.schema import Event
+from mqttd.pipeline.log.segments import Segment, index
 
 __all__ = [
     "Bounds",
@@ -150,41 +151,6 @@ def _hole(node: str, base: int, end: int, why: str = "") -> DataLoss:
     )
 
 
-class _Segment:
-    """What is known of one segment: its blocks in the order of their offsets."""
-
-    __slots__ = ("blocks", "done", "end", "ends", "harms", "inode", "name", "size")
-
-    def __init__(self, name: str, inode: int) -> None:
-        self.name = name
-        self.inode = inode
-        self.blocks: list[Block] = []
-        #: `end` of each block, to search in.
-        self.ends: list[int] = []
-        #: Offset behind the last block, and how far the file was looked at.
-        self.end = base_of(name)
-        self.size = 0
-        #: What is no block, with the offset that was expected there.
-        self.harms: list[tuple[int, Harm]] = []
-        #: Nothing will change any more.
-        self.done = False
-
-    def add(self, block: Block, limit: int) -> None:
-        """Take a block, unless what it holds is there already or does not belong here."""
-        if block.base >= self.end:
-            if block.end <= limit:
-                self.blocks.append(block)
-                self.ends.append(block.end)
-                self.end = block.end
-            return
-        at = bisect_right(self.ends, block.base)
-        first = base_of(self.name)
-        if block.base >= (self.ends[at - 1] if at else first):
-            if at < len(self.blocks) and block.end <= self.blocks[at].base:
-                self.blocks.insert(at, block)
-                self.ends.insert(at, block.end)
-
-
 class LogReader:
     """The log in the directory `path` (that of `log.json`).
 
@@ -201,7 +167,7 @@ class LogReader:
                 f"{path}: no event log here (no {LOG_FILE}); expected the directory the broker's"
                 " spark plugin writes to, such as data/events"
             ) from None
-        self._nodes: dict[str, dict[str, _Segment]] = {}
+        self._nodes: dict[str, dict[str, Segment]] = {}
 
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now; looks at the directory again."""
@@ -214,92 +180,24 @@ class LogReader:
                 found[node] = Bounds(base_of(segments[0].name), segments[-1].end)
         return found
 
-    def _refresh(self, node: str) -> list[_Segment]:
+    def _refresh(self, node: str) -> list[Segment]:
         """The segments of a node in order, indexed as far as they are written."""
         known = self._nodes.get(node, {})
         names = segment_inodes(os.path.join(self.path, node))
-        present: dict[str, _Segment] = {}
+        present: dict[str, Segment] = {}
         for i, (name, inode) in enumerate(names):
             segment = known.get(name)
             if segment is None or segment.inode != inode:
-                segment = _Segment(name, inode)  # new, or put in the place of a damaged one
+                segment = Segment(name, inode)  # new, or put in the place of a damaged one
             limit = base_of(names[i + 1][0]) if i + 1 < len(names) else None
             if limit is None or not segment.done:
                 try:
-                    segment = self._index(node, segment, limit)
+                    segment = index(self.path, node, segment, limit)
                 except FileNotFoundError:
                     continue  # deleted since the directory was read
             present[name] = segment
         self._nodes[node] = present
         return list(present.values())
-
-    def _index(self, node: str, segment: _Segment, limit: int | None) -> _Segment:
-        """Read the headers of the blocks that are new; in the newest segment verify them."""
-        fd = os.open(os.path.join(self.path, node, segment.name), os.O_RDONLY)
-        try:
-            size = os.fstat(fd).st_size
-            if size < segment.size:
-                segment = _Segment(segment.name, segment.inode)  # it was cut: nothing is sure
-
-            def read(at: int, count: int) -> bytes:
-                return os.pread(fd, count, at)
-
-            if limit is None:
-                if segment.done:  # the newer ones were taken away
-                    segment = _Segment(segment.name, segment.inode)
-                if not self._follow(node, segment, read, size):
-                    segment = _Segment(segment.name, segment.inode)
-                    self._follow(node, segment, read, size)
-                return segment
-            for one in walk(read, segment.size, size, False, node, segment.name):
-                if isinstance(one, Harm):
-                    segment.harms.append((segment.end, one))
-                else:
-                    segment.add(one, limit)
-            segment.size, segment.done = size, True
-            return segment
-        finally:
-            os.close(fd)
-
-    def _follow(
-        self, node: str, segment: _Segment, read: Callable[[int, int], bytes], size: int
-    ) -> bool:
-        """Take the whole blocks of a segment that is being written to.
-
-        Behind its last one is what is being written just now, or torn; a block behind that shows
-        that it is harmed. False if the last one is not there any more: the file was cut meanwhile.
-        """
-        name = segment.name
-        sure = not segment.blocks
-        while segment.size < size:
-            at = segment.size
-            try:
-                block = block_at(read, at, size, True, node, name)
-                harmed = ""
-            except Corrupt as error:
-                harmed = str(error)
-            if not sure and (harmed or block.base != segment.end):
-                last = max(segment.blocks, key=lambda block: block.position)
-                sure = (
-                    verify(read(last.position, last.size))
-                    and parse_header(read(last.position, last.size))[4:] == last[4:]
-                )
-                if not sure:
-                    return False
-            if harmed:
-                found, foreign = next_block(read, behind(read, at, size), size, node, name)
-                if found is None:
-                    return True
-                try:  # it was being written when it was looked at first
-                    block = block_at(read, at, size, True, node, name)
-                except Corrupt as error:
-                    harm = Harm(at, found.position - at, str(error), foreign)
-                    segment.harms.append((segment.end, harm))
-                    block = found
-            segment.add(block, 1 << 63)
-            segment.size = block.position + block.size
-            sure = True
-        return True
 
     def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """The blocks with an event in [start, end); see `EventLog.blocks`."""
