@@ -163,7 +163,7 @@ class LogResource(Resource):
                 one.mask,
                 one.first_time,
                 one.last_time,
-                one.gap,
+                one.flags,
             )
             for one in self._planned(node, start, end)[:MOST_BLOCKS]
         )

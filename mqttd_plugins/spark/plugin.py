@@ -110,6 +110,7 @@ class SparkPlugin:
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold)
         self._show(handle, log)
+        self._tell_damage(writer)
         if config.stage:
             self.staging = Staging(
                 handle, config.stage_bytes, config.stage_seconds, self._place, self._when_logged
@@ -157,6 +158,8 @@ class SparkPlugin:
             ("pulled_bytes_total", "Bytes read by the pull endpoint.", lambda: resource.bytes),
             ("deleted_segments_total", "Segments deleted by retention.",
              lambda: log.writer.deleted_segments),
+            ("damaged_files", "Damaged files of the log that are kept.",
+             lambda: log.writer.set_aside),
         ):  # fmt: skip
             handle.add_metric(name, text, read)
 
@@ -178,6 +181,15 @@ class SparkPlugin:
             handle.alarm("overflow", f"the disk does not follow: {log.dropped} events were lost")
         else:
             handle.clear_alarm("overflow")
+        self._tell_damage(log.writer)
+
+    def _tell_damage(self, writer: Writer) -> None:
+        if writer.damage or writer.set_aside:
+            kept = f"; {writer.set_aside} damaged files are kept in it" if writer.set_aside else ""
+            text = f"the event log {writer.folder}: {writer.damage or 'was damaged'}{kept}"
+            self._handle.alarm("damage", f"{text}. See mqttd-ctl events verify")
+        else:
+            self._handle.clear_alarm("damage")
 
     def _publish(self, message: Any) -> HookResult | None:
         """QoS 1 and 2 are promises: no promise while the log cannot take their events."""

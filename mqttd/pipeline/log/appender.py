@@ -241,7 +241,10 @@ class Appender:
                     self.writer.write(blocks)
                 if time.monotonic() >= clean_up_at:
                     clean_up_at = time.monotonic() + CLEAN_UP_EVERY
+                    before = self.writer.set_aside
                     self.writer.clean_up()
+                    if self.writer.set_aside != before:
+                        self._soon(self.changed)
             except Exception as caught:  # a full disk, a disk gone: whatever it says, try again
                 error = caught
             self._settle(blocks, error)

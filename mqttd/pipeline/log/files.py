@@ -1,43 +1,69 @@
 """Where the log lies: one directory, one folder for each node or worker that writes.
 
-    data/events/log.json                      the log's id: offsets of another log mean nothing here
-    data/events/NODE/state.json               offsets reserved ahead, how it was closed
+    data/events/log.json                      the log's id (offsets of another log mean nothing
+                                              here), and what each node has reserved
+    data/events/NODE/state.json               the same of one node, and how it was closed
+    data/events/NODE/lock                     held by the writer; how far it has written
     data/events/NODE/00000000000000524288.events    blocks, named by the first offset in it
+    data/events/NODE/00000000000000524288.events.damaged-1    a damaged one, set aside
     data/events/groups/GROUP.json             how far a consumer group has read
 
-Files other than segments are replaced as a whole (written beside, synced, renamed).
+What is reserved and the log's id are in two files, each with a checksum: when one is harmed or gone
+the other has them. Files other than segments are replaced as a whole (written beside, synced,
+renamed).
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import uuid
+import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 __all__ = [
+    "FORMAT",
     "GROUPS",
     "LOG_FILE",
     "STATE_FILE",
+    "Damaged",
     "base_of",
     "create_log",
+    "log_id_at",
     "nodes_in",
+    "nodes_known",
     "read_json",
+    "reserve",
+    "reserved_by",
+    "segment_inodes",
     "segment_name",
     "segments_in",
+    "set_aside_in",
     "sync_directory",
     "write_json",
 ]
 
+#: The format of the log that this program reads and writes (log.json).
+FORMAT: Final = 1
+
 LOG_FILE: Final = "log.json"
 STATE_FILE: Final = "state.json"
+LOCK: Final = "lock"
 GROUPS: Final = "groups"
 SUFFIX: Final = ".events"
 
 _SEGMENT: Final = re.compile(r"\d{20}\.events\Z")
+_SET_ASIDE: Final = re.compile(r"\d{20}\.events\.damaged-\d+\Z")
 #: What a node or group may be called: it becomes a file name.
 NAME: Final = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,99}\Z")
+
+
+class Damaged(ValueError):
+    """A file of the log has not the content it was written with; the text names it."""
 
 
 def segment_name(base: int) -> str:
@@ -58,51 +84,166 @@ def segments_in(folder: str) -> list[str]:
         return []
 
 
+def segment_inodes(folder: str) -> list[tuple[str, int]]:
+    """The segments of a node in order, each with the number that tells files of a name apart."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((one.name, one.inode()) for one in entries if _SEGMENT.match(one.name))
+    except FileNotFoundError:
+        return []
+
+
+def set_aside_in(folder: str) -> list[str]:
+    """The damaged files of a node that are kept."""
+    try:
+        return sorted(name for name in os.listdir(folder) if _SET_ASIDE.match(name))
+    except FileNotFoundError:
+        return []
+
+
 def nodes_in(path: str) -> list[str]:
-    """The nodes that have written to the log at `path`."""
-    return sorted(
-        entry.name
-        for entry in os.scandir(path)
-        if entry.is_dir()
-        and entry.name != GROUPS
-        and os.path.exists(os.path.join(entry.path, STATE_FILE))
-    )
+    """The nodes that have written to the log at `path`.
+
+    Raises OSError for a folder that may not be looked into: it is not an empty one.
+    """
+    found = []
+    for entry in os.scandir(path):
+        if entry.name != GROUPS and NAME.match(entry.name) and entry.is_dir():
+            inside = os.listdir(entry.path)
+            if any(name in (STATE_FILE, LOCK) or _SEGMENT.match(name) for name in inside):
+                found.append(entry.name)
+    return sorted(found)
 
 
-def create_log(path: str) -> str:
-    """Make the directory a log, or find that it is one; returns the log's id."""
+def create_log(path: str, node: str = "") -> str:
+    """Make the directory a log, or find that it is one; returns the log's id.
+
+    A log.json that is gone or harmed is written again with what the state of `node` says. If that
+    is gone too, nobody knows which offsets were given: then it is a log with a new id.
+
+    Raises ValueError for a format that this program does not know.
+    """
     os.makedirs(path, mode=0o750, exist_ok=True)
-    name = os.path.join(path, LOG_FILE)
-    if not os.path.exists(name):
-        made = f"{name}.{uuid.uuid4().hex}"
-        write_json(made, {"format": 1, "log": uuid.uuid4().hex})
+    with _locked(path):
         try:
-            os.link(made, name)  # of several workers the first one names it
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(made)
-        sync_directory(path)
-    return str(read_json(name)["log"])
+            found = _read_log(path)
+        except (FileNotFoundError, Damaged):
+            log = _log_of_state(path, node) if node else ""
+            found = {"format": FORMAT, "log": log or uuid.uuid4().hex, "reserved": {}}
+            write_json(os.path.join(path, LOG_FILE), found)
+    return str(found["log"])
+
+
+def log_id_at(path: str) -> str:
+    """The id of the log at `path`, from log.json or, where that is harmed, a node's state.
+
+    Raises FileNotFoundError or ValueError if there is no log that this program reads.
+    """
+    try:
+        return str(_read_log(path)["log"])
+    except (FileNotFoundError, Damaged):
+        for node in nodes_in(path):
+            if log := _log_of_state(path, node):
+                return log
+        raise
+
+
+def reserved_by(path: str, node: str) -> int:
+    """The offset up to which log.json says that `node` may have given offsets; 0 if nothing."""
+    try:
+        return int(_read_log(path)["reserved"][node])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def nodes_known(path: str) -> list[str]:
+    """The nodes that log.json knows of; their folders may be gone."""
+    try:
+        return sorted(_read_log(path).get("reserved", {}))
+    except (FileNotFoundError, Damaged):
+        return []
+
+
+def reserve(path: str, node: str, offset: int, log: str) -> None:
+    """Note in log.json that `node` may give offsets of `log` up to `offset`."""
+    with _locked(path):
+        try:
+            found = _read_log(path)
+        except (FileNotFoundError, Damaged):  # since the writer opened the log
+            found = {"format": FORMAT, "log": log}
+        given = dict(found.get("reserved", {}))
+        given[node] = max(offset, int(given.get(node, 0)))
+        write_json(os.path.join(path, LOG_FILE), {**found, "reserved": given})
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Of several workers one at a time changes log.json."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _read_log(path: str) -> dict[str, Any]:
+    name = os.path.join(path, LOG_FILE)
+    damaged: Damaged | None = None
+    try:
+        found = read_json(name)
+    except Damaged as error:
+        damaged = error
+        found = error.args[1] if len(error.args) > 1 else {}
+    number = found.get("format", FORMAT)
+    # Asked first: a file of another format may be sealed in another way.
+    if isinstance(number, int) and number != FORMAT:
+        raise ValueError(
+            f"{name}: the log has format {number}, this program reads and writes {FORMAT}; nothing"
+            " was changed. Use the program that wrote it, or another directory"
+        )
+    if damaged is not None:
+        raise damaged
+    if not isinstance(found.get("log"), str) or not found["log"]:
+        raise Damaged(f"{name}: no log id in it")
+    return found
+
+
+def _log_of_state(path: str, node: str) -> str:
+    try:
+        return str(read_json(os.path.join(path, node, STATE_FILE)).get("log", ""))
+    except (FileNotFoundError, Damaged):
+        return ""
 
 
 def read_json(name: str) -> dict[str, Any]:
-    """The object in a file; raises OSError or ValueError, which name it."""
-    with open(name, encoding="utf-8") as file:
-        try:
-            found = json.load(file)
-        except ValueError as error:
-            raise ValueError(f"{name}: not JSON: {error}") from None
+    """The object in a file, without its checksum.
+
+    Raises OSError, or Damaged, which name it.
+    """
+    with open(name, "rb") as file:
+        data = file.read()
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise Damaged(f"{name}: not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{name}: expected a JSON object")
+        raise Damaged(f"{name}: expected a JSON object")
+    crc = found.pop("crc", None)
+    if crc is not None and crc != _crc(found):
+        raise Damaged(f"{name}: wrong checksum", found)
     return found
+
+
+def _crc(value: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def write_json(name: str, value: dict[str, Any]) -> None:
     """Replace a file by an object, so that it is the old one or the new one after a crash."""
     beside = name + ".new"
     with open(beside, "w", encoding="utf-8") as file:
-        json.dump(value, file)
+        json.dump({**value, "crc": _crc(value)}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(beside, name)

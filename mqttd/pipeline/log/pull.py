@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from mqttd.pipeline.log.blocks import Block
+from mqttd.pipeline.log.blocks import FLAG_GAP, Block
 from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, LogReader, Run, check_cover
 
 __all__ = ["HEADER", "PATH", "PullError", "PullReader", "open_log"]
@@ -26,7 +26,7 @@ __all__ = ["HEADER", "PATH", "PullError", "PullReader", "open_log"]
 #: Where the endpoint is when a URL names only the host.
 PATH: Final = "/api/v1/plugins/spark/log"
 
-#: One block in the answer to ``headers``: base, rows, bytes, mask, first and last time, gap.
+#: One block in the answer to ``headers``: base, rows, bytes, mask, first and last time, flags.
 HEADER: Final = struct.Struct("<QIIIqqI")
 
 TRIES: Final = 4
@@ -100,7 +100,19 @@ class PullReader:
                 break
             for base, rows, size, mask, first, last, gap in HEADER.iter_unpack(data):
                 position = found[-1].position + found[-1].size if found else 0
-                block = Block(node, "", position, size, base, rows, mask, first, last, bool(gap))
+                block = Block(
+                    node,
+                    "",
+                    position,
+                    size,
+                    base,
+                    rows,
+                    mask,
+                    first,
+                    last,
+                    bool(gap & FLAG_GAP),
+                    gap,
+                )
                 found.append(block)
             at = found[-1].end
         if whole:

@@ -13,9 +13,11 @@ Rules that a silent loss has taught:
   name. Anything else is looked at again.
 * `check_cover` is called on the blocks of a range before any is pruned, and again where they are
   read: a hole is a `DataLoss`, never a short answer.
+* What is harmed does not hide what follows: the index goes on at the next whole block, wherever it
+  lies, and `salvage` says of a range which events are there and which are not.
 
-Promise: an index costs one read of 64 bytes per block, once; a refresh one `listdir` and what is
-new. The writer may append, roll and delete meanwhile.
+Promise: an index costs one read of 64 bytes per block, once; a refresh one `scandir` and what is
+new. The writer may append, roll, delete and repair meanwhile.
 """
 
 from __future__ import annotations
@@ -26,33 +28,37 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from mqttd.pipeline.log.blocks import (
-    HEADER_SIZE,
     Block,
     Corrupt,
     decode_block,
+    lost_text,
     parse_header,
     verify,
 )
 from mqttd.pipeline.log.files import (
     LOG_FILE,
     base_of,
+    log_id_at,
     nodes_in,
-    read_json,
-    segments_in,
+    segment_inodes,
 )
 from mqttd.pipeline.log.retention import commit_group
+from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.schema import Event
+from mqttd.pipeline.log.segments import Segment, index
 
 __all__ = [
     "Bounds",
     "DataLoss",
     "EventLog",
     "LogReader",
+    "Missing",
     "Run",
     "check_cover",
     "events",
     "find_time",
     "runs_of",
+    "salvage",
     "split",
 ]
 
@@ -80,6 +86,17 @@ class Run(NamedTuple):
     size: int
     base: int
     end: int
+
+
+class Missing(NamedTuple):
+    """Events [base, end) that should be in the log and are not, and why."""
+
+    base: int
+    end: int
+    why: str
+
+    def __str__(self) -> str:
+        return lost_text(self.end - self.base, self.why)
 
 
 class EventLog(Protocol):
@@ -111,52 +128,50 @@ class EventLog(Protocol):
 
 def check_cover(blocks: Sequence[Block], node: str, start: int, end: int) -> None:
     """Raise DataLoss unless `blocks` hold every offset in [start, end)."""
+    for base, upto in holes(blocks, start, end):
+        raise _hole(node, base, upto)
+
+
+def holes(blocks: Sequence[Block], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What of [start, end) no block covers."""
     at = start
     for block in blocks:
         if block.base > at:
-            raise DataLoss(f"events {at} to {block.base - 1} of node {node} are not in the log")
+            yield at, block.base
         at = max(at, block.end)
     if at < end:
-        raise DataLoss(f"events {at} to {end - 1} of node {node} are not in the log")
+        yield at, end
 
 
-class _Segment:
-    """What is known of one segment."""
-
-    __slots__ = ("blocks", "end", "ends", "name", "size")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.blocks: list[Block] = []
-        #: `end` of each block, to search in.
-        self.ends: list[int] = []
-        #: Offset behind the last block, and its place in the file.
-        self.end = base_of(name)
-        self.size = 0
+def _hole(node: str, base: int, end: int, why: str = "") -> DataLoss:
+    count = end - base
+    return DataLoss(
+        f"events {base} to {end - 1} of node {node} are not in the log"
+        f" ({count} event{'s' if count > 1 else ''}{why and '; '}{why})"
+    )
 
 
 class LogReader:
     """The log in the directory `path` (that of `log.json`).
 
-    Raises FileNotFoundError or ValueError if there is no log.
+    Raises FileNotFoundError or ValueError if there is no log, PermissionError if it may not be
+    read.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self.log_id = str(read_json(os.path.join(path, LOG_FILE))["log"])
+            self.log_id = log_id_at(path)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"{path}: no event log here (no {LOG_FILE}); expected the directory the broker's"
                 " spark plugin writes to, such as data/events"
             ) from None
-        except KeyError:
-            raise ValueError(f"{path}/{LOG_FILE}: no log id in it") from None
-        self._nodes: dict[str, dict[str, _Segment]] = {}
+        self._nodes: dict[str, dict[str, Segment]] = {}
 
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now; looks at the directory again."""
-        if str(read_json(os.path.join(self.path, LOG_FILE)).get("log")) != self.log_id:
+        if log_id_at(self.path) != self.log_id:
             raise DataLoss(f"{self.path}: the log was made anew while it was read")
         found = {}
         for node in nodes_in(self.path):
@@ -165,45 +180,24 @@ class LogReader:
                 found[node] = Bounds(base_of(segments[0].name), segments[-1].end)
         return found
 
-    def _refresh(self, node: str) -> list[_Segment]:
+    def _refresh(self, node: str) -> list[Segment]:
         """The segments of a node in order, indexed as far as they are written."""
         known = self._nodes.get(node, {})
-        names = segments_in(os.path.join(self.path, node))
-        present: dict[str, _Segment] = {}
-        for i, name in enumerate(names):
-            segment = known.get(name) or _Segment(name)
-            last = i + 1 == len(names)
-            if last or segment.end != base_of(names[i + 1]):
+        names = segment_inodes(os.path.join(self.path, node))
+        present: dict[str, Segment] = {}
+        for i, (name, inode) in enumerate(names):
+            segment = known.get(name)
+            if segment is None or segment.inode != inode:
+                segment = Segment(name, inode)  # new, or put in the place of a damaged one
+            limit = base_of(names[i + 1][0]) if i + 1 < len(names) else None
+            if limit is None or not segment.done:
                 try:
-                    self._index(node, segment, last)
+                    segment = index(self.path, node, segment, limit)
                 except FileNotFoundError:
                     continue  # deleted since the directory was read
             present[name] = segment
         self._nodes[node] = present
         return list(present.values())
-
-    def _index(self, node: str, segment: _Segment, last: bool) -> None:
-        """Read the headers of the blocks that are new; in the newest segment verify them."""
-        fd = os.open(os.path.join(self.path, node, segment.name), os.O_RDONLY)
-        try:
-            size = os.fstat(fd).st_size
-            while segment.size + HEADER_SIZE <= size:
-                at = segment.size
-                data = os.pread(fd, HEADER_SIZE, at)
-                try:
-                    block = parse_header(data, node, segment.name, at)
-                except Corrupt:
-                    break
-                if at + block.size > size or block.base != segment.end:
-                    break
-                if last and not verify(os.pread(fd, block.size, at)):
-                    break  # being written just now, or torn
-                segment.blocks.append(block)
-                segment.ends.append(block.end)
-                segment.end = block.end
-                segment.size += block.size
-        finally:
-            os.close(fd)
 
     def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """The blocks with an event in [start, end); see `EventLog.blocks`."""
@@ -221,8 +215,17 @@ class LogReader:
                     break
                 found.append(block)
         if whole:
-            check_cover(found, node, start, end)
+            for base, upto in holes(found, start, end):
+                raise _hole(node, base, upto, self.why(node, base, upto))
         return found
+
+    def why(self, node: str, base: int, end: int) -> str:
+        """What is known of the reason why [base, end) is not there; may be empty."""
+        for segment in self._nodes.get(node, {}).values():
+            for at, harm in segment.harms:
+                if base <= at < end:
+                    return harm.why
+        return ""
 
     def read_run(self, run: Run) -> bytes:
         """The bytes of a run; see `EventLog.read_run`."""
@@ -301,16 +304,70 @@ def split(data: bytes | memoryview, run: Run) -> Iterator[memoryview]:
         )
 
 
-def events(log: EventLog, node: str, start: int, end: int) -> Iterator[Event]:
+def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
+    """What `split` gives, and where that ends with an error: all there is, and what is missing.
+
+    Of a run that is not as it was planned the log is asked again: its file may have been repaired
+    or deleted since. Blocks come in order, and with what is missing cover the run.
+    """
+    at = run.base
+    try:
+        for piece in split(log.read_run(run), run):
+            yield piece
+            at = parse_header(piece).end
+        return
+    except (Corrupt, DataLoss) as error:
+        why = str(error)
+    try:
+        log.bounds()
+        found = runs_of(log.blocks(run.node, at, run.end, whole=False))
+    except (DataLoss, LookupError):
+        found = []
+    for again in found:
+        try:
+            data = log.read_run(again)
+        except DataLoss:
+            continue
+
+        def read(position: int, count: int, data: bytes = data) -> bytes:
+            return data[position : position + count]
+
+        for one in walk(read, 0, len(data), True, run.node, again.segment):
+            if isinstance(one, Harm) or one.base < at or one.end > run.end:
+                continue
+            if one.base > at:
+                yield Missing(at, one.base, why)
+            yield memoryview(data)[one.position : one.position + one.size]
+            at = one.end
+    if at < run.end:
+        yield Missing(at, run.end, why)
+
+
+def events(log: EventLog, node: str, start: int, end: int, whole: bool = True) -> Iterator[Event]:
     """The events with offsets in [start, end), one by one: for tools, tests and replay.
 
-    A gap comes as one `log.gap`, from the range that its first offset is in.
+    A gap comes as one `log.gap`, from the range that its first offset is in. What is missing is a
+    DataLoss or Corrupt, or unless `whole` such a gap, too.
     """
-    for run in runs_of(log.blocks(node, start, end)):
-        for data in split(log.read_run(run), run):
+    at = start
+    for run in runs_of(log.blocks(node, start, end, whole)):
+        if not whole and run.base > at:
+            yield _missing(node, Missing(at, run.base, "not in the log"))
+        at = run.end
+        for data in split(log.read_run(run), run) if whole else salvage(log, run):
+            if isinstance(data, Missing):
+                yield _missing(node, data)
+                continue
             for event in decode_block(data, node):
                 if start <= event.seq < end:
                     yield event
+    if not whole and at < end:
+        yield _missing(node, Missing(at, end, "not in the log"))
+
+
+def _missing(node: str, one: Missing) -> Event:
+    count = one.end - one.base
+    return Event(one.base, node, "log.gap", 0, reason=str(one), lost=count)
 
 
 def find_time(log: EventLog, node: str, time: int) -> int:
@@ -318,11 +375,11 @@ def find_time(log: EventLog, node: str, time: int) -> int:
     bounds = log.bounds().get(node)
     if bounds is None:
         return 0
-    for block in log.blocks(node, bounds.earliest, bounds.latest):
+    for block in log.blocks(node, bounds.earliest, bounds.latest, whole=False):
         if block.last_time >= time:
             if block.gap:
                 return block.base
-            for event in events(log, node, block.base, block.end):
+            for event in events(log, node, block.base, block.end, whole=False):
                 if event.timestamp >= time:
                     return event.seq
     return bounds.latest

@@ -90,11 +90,14 @@ def commit_group(path: str, group: str, log: str, nodes: Mapping[str, int]) -> N
     write_json(os.path.join(folder, f"{group}.json"), record)
 
 
-def slowest(path: str, node: str, limits: Retention, now: float) -> int | None:
-    """The offset of `node` that every group heard of lately has read, None without groups."""
+def slowest(path: str, log: str, node: str, limits: Retention, now: float) -> int | None:
+    """The offset of `node` that every group heard of lately has read, None without groups.
+
+    A group of a log that was here before keeps nothing of this one.
+    """
     offsets = [
         int(group["nodes"].get(node, 0))
         for group in groups(path).values()
-        if now - float(group.get("time", 0)) < limits.group_seconds
+        if group.get("log") == log and now - float(group.get("time", 0)) < limits.group_seconds
     ]
     return min(offsets, default=None)

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from mqttd.pipeline.log.blocks import Corrupt
+from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.reader import (
     Bounds,
@@ -27,8 +28,7 @@ from mqttd.pipeline.log.reader import (
     LogReader,
     events,
     find_time,
-    runs_of,
-    split,
+    holes,
 )
 from mqttd.pipeline.log.retention import groups
 from mqttd.pipeline.log.schema import EVENTS, SCHEMA_VERSION, Event
@@ -104,7 +104,8 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
             "segments": len(sizes),
             "bytes": sum(sizes),
             "blocks": len(blocks),
-            "lost": sum(one.rows for one in blocks if one.gap),
+            "lost": sum(one.lost for one in blocks)
+            + sum(end - base for base, end in holes(blocks, earliest, latest)),
             "first_time": _time(min((one.first_time for one in blocks), default=0)),
             "last_time": _time(max((one.last_time for one in blocks), default=0)),
         }
@@ -138,46 +139,19 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
 
 
 def _verify(log: LogReader, out: TextIO) -> int:
-    wrong = 0
-    for node, bounds in log.bounds().items():
-        count = 0
-        names = segments_in(os.path.join(log.path, node))
-        ends = [int(name[:20]) for name in names[1:]] + [bounds.latest]
-        for name, end in zip(names, ends, strict=True):
-            start = int(name[:20])
-            try:
-                for one in runs_of(log.blocks(node, start, end)) if end > start else ():
-                    for _ in split(log.read_run(one), one):
-                        count += 1
-            except (DataLoss, Corrupt) as error:
-                print(f"{os.path.join(node, name)}: {error}", file=out)
-                wrong += 1
-        last = os.path.join(log.path, node, names[-1]) if names else ""
-        torn = _behind(log, node, bounds, last)
-        tail = f"; {torn} bytes behind the last block (being written, or torn)" if torn else ""
-        print(
-            f"{node}: {count} blocks, events {bounds.earliest} to {bounds.latest}"
-            f" {'are whole' if not wrong else 'are NOT whole'}{tail}",
-            file=out,
-        )
-    return 1 if wrong else 0
-
-
-def _behind(log: LogReader, node: str, bounds: Bounds, last: str) -> int:
-    if not last or bounds.latest == bounds.earliest:
-        return 0
-    blocks = log.blocks(node, bounds.latest - 1, bounds.latest, whole=False)
-    end = blocks[-1].position + blocks[-1].size if blocks else 0
-    if blocks and blocks[-1].segment != os.path.basename(last):
-        end = 0
-    return max(os.path.getsize(last) - end, 0)
+    found = list(check(log.path))
+    bad = sum(one.bad for one in found)
+    for one in found:
+        print(one.text, file=out)
+    return 1 if bad else 0
 
 
 def _tail(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
     at: dict[str, int] = {}
     for node, (earliest, latest) in _nodes(options, log).items():
         start = max(earliest, latest - max(options.n, 0))
-        found = [one for one in events(log, node, start, latest) if _wanted(options, one)]
+        every = events(log, node, start, latest, whole=False)
+        found = [one for one in every if _wanted(options, one)]
         for one in found:
             print(_line(one), file=out)
         at[node] = latest
@@ -186,7 +160,7 @@ def _tail(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
         for node, (earliest, latest) in _nodes(options, log).items():
             start = at.get(node, earliest)
             if start < latest:
-                for one in events(log, node, start, latest):
+                for one in events(log, node, start, latest, whole=False):
                     if _wanted(options, one):
                         print(_line(one), file=out, flush=True)
             at[node] = latest
@@ -222,7 +196,7 @@ def select(
                 f"events {first} to {earliest - 1} of node {name} were deleted by retention"
             )
         for at in range(first, last, STEP):
-            yield from events(log, name, at, min(at + STEP, last))
+            yield from events(log, name, at, min(at + STEP, last), whole=False)
 
 
 def _place(log: EventLog, node: str, text: str | None, default: int) -> int:

@@ -1,13 +1,16 @@
 """Writes one node's log: blocks at the end of the newest segment, and nothing anywhere else.
 
-    open    cut a torn tail by checksum -> go on at the next offset
+    open    what was done to the newest segment? -> `recovery` -> go on at the next offset
     write   reserve offsets ahead -> roll to a new segment when it is time -> append (-> fsync)
+            -> mark how far it came
     close   sync, note the end
 
 Offsets are never given twice. After a crash of the process the file holds what was written, so
 the log goes on where it ends. After a crash of the machine it may have lost blocks that somebody
 had read already: the log then goes on behind the offsets reserved ahead, and a gap covers what is
-between. The id of this boot of the machine tells one from the other.
+between. The id of this boot of the machine tells one from the other. If the file holds less than
+was marked, or is harmed, it is the same: on behind what was reserved, with gaps that say which
+events are missing.
 
 Promise: `write` leaves whole blocks only, whatever fails. A segment is synced before the next one
 exists, so only the newest can be torn. Not for the reactor's thread: it waits for the disk.
@@ -19,20 +22,26 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from mqttd.pipeline.log.blocks import HEADER_SIZE, Corrupt, encode_gap, parse_header, verify
+from mqttd.pipeline.log.blocks import FLAG_DAMAGE, FLAG_SKIP, encode_gap
 from mqttd.pipeline.log.files import (
+    LOCK,
     NAME,
     STATE_FILE,
+    Damaged,
     base_of,
     create_log,
     read_json,
+    reserve,
+    reserved_by,
     segment_name,
     segments_in,
+    set_aside_in,
     sync_directory,
     write_json,
 )
+from mqttd.pipeline.log.recovery import Found, examine, read_mark, repair, write_mark
 from mqttd.pipeline.log.retention import Retention, Segment, expired, slowest
 
 __all__ = ["RESERVE", "Encoded", "Writer", "boot_id"]
@@ -41,6 +50,8 @@ __all__ = ["RESERVE", "Encoded", "Writer", "boot_id"]
 RESERVE: Final = 1 << 20
 #: Blocks handed to the kernel in one call.
 MOST_AT_ONCE: Final = 64
+#: Offsets that one gap covers.
+MOST_LOST: Final = (1 << 32) - 1
 
 
 class Encoded(NamedTuple):
@@ -68,7 +79,7 @@ class Writer:
     boot: see `boot_id`; clock: seconds since 1970.
 
     Raises OSError if the directory cannot be used, BlockingIOError if another process writes
-    there, ValueError for files that are not a log's.
+    there, ValueError for files of a format that this program does not know: they stay as they are.
     """
 
     def __init__(
@@ -91,12 +102,15 @@ class Writer:
         self.fsync = fsync
         self.retention = retention or Retention()
         self.clock = clock
-        self.log = create_log(path)
+        self.log = create_log(path, node)
         self.folder = os.path.join(path, node)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
-        self._lock = os.open(os.path.join(self.folder, "lock"), os.O_CREAT | os.O_RDWR, 0o640)
+        self._lock = os.open(os.path.join(self.folder, LOCK), os.O_CREAT | os.O_RDWR, 0o640)
         #: Bytes of a torn tail that were cut when the log was opened.
         self.cut = 0
+        #: What was found to be wrong, empty if nothing was; files that are kept because of such.
+        self.damage = ""
+        self.set_aside = 0
         #: The offset the next block must have.
         self.next = 0
         #: Segments deleted since the log was opened, and their bytes.
@@ -106,6 +120,10 @@ class Writer:
         self._size = 0
         self._born = clock()
         self._reserved = 0
+        #: What log.json has of it.
+        self._noted = 0
+        #: The first offset there was when it was looked last.
+        self._first = 0
         self._boot = boot_id() if boot is None else boot
         self.epoch = 0
         try:
@@ -126,63 +144,112 @@ class Writer:
             ) from None
 
     def _open(self) -> None:
-        state_file = os.path.join(self.folder, STATE_FILE)
-        state = read_json(state_file) if os.path.exists(state_file) else {}
+        state = self._state()
+        known = state or {}
+        self.epoch = (int(known.get("epoch", 0)) + 1) & 0xFFFFFFFF
+        self._reserved = max(int(known.get("reserved", 0)), reserved_by(self.path, self.node))
+        same_boot = bool(self._boot) and known.get("boot") == self._boot
+        closed_at = int(known.get("end", -1))
+        mark = read_mark(self._lock) if same_boot and closed_at < 0 else None
+        # How far it had come, None if nobody knows.
+        came = closed_at if closed_at >= 0 else mark
         segments = segments_in(self.folder)
-        if segments:
-            self._open_segment(segments[-1])
-        self.epoch = (int(state.get("epoch", 0)) + 1) & 0xFFFFFFFF
-        self._reserved = int(state.get("reserved", 0))
-        same_boot = bool(self._boot) and state.get("boot") == self._boot
-        closed_at = int(state.get("end", -1))
+        self._first = base_of(segments[0]) if segments else int(known.get("first", 0))
+        self.set_aside = len(set_aside_in(self.folder))
         if not segments:
-            self.next = max(closed_at, self._reserved if state else 0)
+            self.next = self._first
             self._roll()
-        elif self.next != closed_at and not same_boot and self.next < self._reserved:
-            base, missing = self.next, self._reserved - self.next
+            if self.next < max(closed_at, self._reserved):
+                self.damage = "its segments are gone"
+                self._go_on(came, self.damage)
             self._save()
-            now = int(self.clock() * 1e6)
-            gap = encode_gap(base, missing, now, "the machine stopped", self.epoch)
-            self.write([Encoded(base, missing, gap)])
             return
+        found = examine(os.path.join(self.folder, segments[-1]))
+        kept = ""
+        if found.harmed or (came is not None and found.end < came and found.size > found.whole):
+            kept = repair(found, self.epoch, int(self.clock() * 1e6))
+            self.set_aside += 1
+        self._continue(found, not kept)
+        if kept or (came is not None and found.end < came):
+            self.damage = (
+                f"{segments[-1]} is damaged, and kept as {kept}" if kept
+                else f"events from {found.end} on are gone"
+            )  # fmt: skip
+            self._go_on(came, self.damage)
+        elif state is None and self._reserved:
+            self.damage = "state.json is gone or damaged"
+            self._leap(self._reserved, self.damage)
+        elif closed_at < 0 and same_boot and mark is None and "log" in known:
+            self.damage = "the mark in the file lock is gone or damaged"
+            self._leap(self._reserved, self.damage)
+        elif self.next != closed_at and not same_boot:
+            self._leap(self._reserved, "the machine stopped")
+        elif 0 <= closed_at < self.next:
+            self.damage = "state.json is of an earlier time"
+            self._leap(self._reserved, self.damage)
         self._save()
+        write_mark(self._lock, self.next)
 
-    def _open_segment(self, name: str) -> None:
-        """Find the end of the newest segment, and cut what is no whole block behind it."""
-        path = os.path.join(self.folder, name)
-        self._fd = os.open(path, os.O_RDWR)
-        self.next = base_of(name)
+    def _state(self) -> dict[str, Any] | None:
+        """What the last writer noted; None if it is not there or harmed."""
+        name = os.path.join(self.folder, STATE_FILE)
+        try:
+            found = read_json(name)
+            if all(type(found.get(key, 0)) is int for key in ("epoch", "reserved", "end", "first")):
+                return found
+        except (FileNotFoundError, Damaged):
+            pass
+        return None
+
+    def _continue(self, found: Found, cut: bool) -> None:
+        """Go on in this segment behind its last whole block; what follows that is cut."""
+        self._fd = os.open(found.path, os.O_RDWR)
         size = os.fstat(self._fd).st_size
-        at = 0
-        while at < size:
-            try:
-                head = parse_header(os.pread(self._fd, HEADER_SIZE, at))
-            except Corrupt:
-                break
-            data = os.pread(self._fd, head.size, at)
-            if len(data) < head.size or not verify(data) or head.base != self.next:
-                break
-            if at == 0:
-                self._born = head.first_time / 1e6
-            self.next = head.end
-            at += head.size
-        self.cut = size - at
+        self._size = found.whole if cut else size
+        self.next = found.end
+        if found.blocks:
+            self._born = found.blocks[0].first_time / 1e6
+        self.cut = size - self._size
         if self.cut:
-            os.ftruncate(self._fd, at)
+            os.ftruncate(self._fd, self._size)
             os.fdatasync(self._fd)
-        os.lseek(self._fd, at, os.SEEK_SET)
-        self._size = at
+        os.lseek(self._fd, self._size, os.SEEK_SET)
+
+    def _go_on(self, came: int | None, why: str) -> None:
+        """After damage: events before `came` are missing, those behind it were not given."""
+        if came is not None and self.next < came:
+            self._gap(came, why, FLAG_DAMAGE)
+        self._leap(self._reserved, why, 0 if came is None else FLAG_SKIP)
+
+    def _leap(self, target: int, why: str, kind: int = 0) -> None:
+        """Go on at `target`: offsets before it may have been given."""
+        if self.next < target:
+            self._gap(target, why, kind)
+
+    def _gap(self, end: int, why: str, kind: int) -> None:
+        self._reserved = max(self._reserved, end)
+        self._save()
+        now = int(self.clock() * 1e6)
+        while self.next < end:
+            base, count = self.next, min(end - self.next, MOST_LOST)
+            data = encode_gap(base, count, now, why, self.epoch, kind)
+            self.write([Encoded(base, count, data)])
 
     def _save(self, end: int = -1) -> None:
         """Note what is reserved; `end` only when nothing will be written any more."""
+        if self._reserved > self._noted:
+            reserve(self.path, self.node, self._reserved, self.log)
+            self._noted = self._reserved
         write_json(
             os.path.join(self.folder, STATE_FILE),
             {
+                "log": self.log,
                 "node": self.node,
                 "epoch": self.epoch,
                 "boot": self._boot,
                 "reserved": self._reserved,
                 "end": end,
+                "first": self._first,
             },
         )
 
@@ -222,6 +289,10 @@ class Writer:
             return False
         return self._size >= self.segment_bytes or self.clock() - self._born >= self.segment_seconds
 
+    def _gone(self) -> bool:
+        """Whether somebody has taken away the file that is written to."""
+        return self._size > 0 and not os.fstat(self._fd).st_nlink
+
     def _append(self, group: Sequence[Encoded]) -> None:
         waiting = [memoryview(block.data) for block in group]
         done = 0
@@ -234,6 +305,7 @@ class Writer:
                 if count:
                     waiting[0] = waiting[0][count:]
         finally:
+            before = self.next
             for block in group:
                 if len(block.data) > done:
                     break
@@ -243,6 +315,8 @@ class Writer:
             if waiting:
                 os.ftruncate(self._fd, self._size)
                 os.lseek(self._fd, self._size, os.SEEK_SET)
+            if self.next > before:
+                write_mark(self._lock, self.next)
 
     def _roll(self) -> None:
         """Close the segment and begin the next; clean up behind it."""
@@ -258,20 +332,22 @@ class Writer:
 
     def clean_up(self) -> None:
         """Close a segment that is old enough, delete those that are past retention."""
-        if self._due():
+        if self._due() or self._gone():
             self._roll()
             return
+        self.set_aside = len(set_aside_in(self.folder))
         names = segments_in(self.folder)
         segments = []
         for name, end in zip(names, [*map(base_of, names[1:]), self.next], strict=True):
             about = os.stat(os.path.join(self.folder, name))
             segments.append(Segment(name, end, about.st_size, about.st_mtime))
         now = self.clock()
-        read = slowest(self.path, self.node, self.retention, now)
+        read = slowest(self.path, self.log, self.node, self.retention, now)
         for segment in expired(segments, self.retention, now, read):
             os.unlink(os.path.join(self.folder, segment.name))
             self.deleted_segments += 1
             self.deleted_bytes += segment.size
+            self._first = segment.end
 
     def close(self) -> None:
         """Sync and note the end; a machine that stops later loses nothing."""

@@ -9,6 +9,7 @@ NULs by numpy. What is pruned (events, topics, columns) is not decoded where it 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -25,8 +26,10 @@ from mqttd.pipeline.log.blocks import (
     RETAIN,
     columns_of,
     gap_reason,
+    lost_text,
     parse_header,
 )
+from mqttd.pipeline.log.reader import Missing
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
 
 __all__ = ["BATCH_ROWS", "ARROW_TYPES", "Batches", "gap_row"]
@@ -222,20 +225,19 @@ class Batches:
         self.gaps = gaps
         self._wanted: dict[str | None, bool] = {None: False}
 
-    def read(self, blocks: Iterable[memoryview]) -> Iterator[Any]:
-        """The record batches of these blocks, in order."""
+    def read(self, blocks: Iterable[memoryview | Missing]) -> Iterator[Any]:
+        """The record batches of these blocks, in order; of what is missing a row."""
         waiting: list[memoryview] = []
         rows = size = 0
         for block in blocks:
-            head = parse_header(block)
-            if head.gap:
-                if self.gaps and self.start <= head.base < self.end:
+            head = None if isinstance(block, Missing) else parse_header(block)
+            if isinstance(block, Missing) or head is None or head.gap:
+                gap = self._gap(block)
+                if gap is not None:
                     if waiting:
                         yield from self._batch(waiting)
                         waiting, rows, size = [], 0, 0
-                    yield gap_row(
-                        self.schema, self.node, head.base, head.first_time, gap_reason(block)
-                    )
+                    yield gap
                 continue
             if not head.mask & self.mask:
                 continue
@@ -247,6 +249,25 @@ class Batches:
                 waiting, rows, size = [], 0, 0
         if waiting:
             yield from self._batch(waiting)
+
+    def _gap(self, block: memoryview | Missing) -> Any:
+        """The row for what of the range is in a gap or missing; None for none, or if unwanted.
+
+        A gap may begin before the range: damage can reach back behind a reader.
+        """
+        if isinstance(block, Missing):
+            base, end, at = block.base, block.end, int(time.time() * 1e6)
+        else:
+            head = parse_header(block)
+            base, end, at = head.base, head.end, head.first_time
+        base, end = max(base, self.start), min(end, self.end)
+        if base >= end or not self.gaps:
+            return None
+        if isinstance(block, Missing):
+            reason = lost_text(end - base, block.why)
+        else:
+            reason = gap_reason(block, end - base)
+        return gap_row(self.schema, self.node, base, at, reason)
 
     def _batch(self, waiting: Sequence[memoryview]) -> Iterator[Any]:
         blocks = _Blocks(self.node, waiting)

@@ -39,16 +39,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mqttd.pipeline.log.blocks import Block
+from mqttd.pipeline.log.blocks import Block, lost_text, parse_header
 from mqttd.pipeline.log.pull import open_log
 from mqttd.pipeline.log.reader import (
     Bounds,
     DataLoss,
     EventLog,
+    Missing,
     Run,
     find_time,
+    holes,
     runs_of,
-    split,
+    salvage,
 )
 from mqttd.pipeline.log.schema import CODES, EVENTS
 from mqttd.pipeline.spark.arrow import ARROW_TYPES, Batches, gap_row
@@ -57,6 +59,11 @@ from mqttd.pipeline.spark.options import Options, Position
 __all__ = ["BatchReader", "PushingReader", "StreamReader", "Task", "plan"]
 
 Offset = dict[str, Any]
+
+_ADVICE: Final = (
+    "Set the option failOnDataLoss to false to go on with what there is: a log.gap row then stands"
+    " for what is missing"
+)
 
 #: Events that take as long as a task takes to start: about 50 ms.
 WORTH_A_TASK: Final = 50_000
@@ -87,8 +94,12 @@ def plan(
     """
     blocks = log.blocks(node, start, end, options.fail_on_data_loss)
     tasks = []
-    if not options.fail_on_data_loss and options.gaps:
-        tasks += [Task(node, a, b, [], "not in the log") for a, b in _holes(blocks, start, end)]
+    if options.fail_on_data_loss:
+        for block in blocks:
+            if block.damaged:
+                raise _damaged(node, max(block.base, start), block.end, "the log was damaged")
+    elif options.gaps:
+        tasks += [Task(node, a, b, [], "not in the log") for a, b in holes(blocks, start, end)]
     if options.codes is not None:
         mask = sum(1 << code for code in options.codes)
         blocks = [block for block in blocks if block.mask & mask]
@@ -114,14 +125,12 @@ def plan(
     return tasks
 
 
-def _holes(blocks: Sequence[Block], start: int, end: int) -> Iterator[tuple[int, int]]:
-    at = start
-    for block in blocks:
-        if block.base > at:
-            yield at, block.base
-        at = max(at, block.end)
-    if at < end:
-        yield at, end
+def _damaged(node: str, base: int, end: int, why: str) -> DataLoss:
+    count = end - base
+    return DataLoss(
+        f"mqttd: events {base} to {end - 1} of node {node} are lost ({count} event"
+        f"{'s' if count > 1 else ''}): {why}. {_ADVICE}"
+    )
 
 
 class _Reader:
@@ -194,8 +203,7 @@ class _Reader:
             ]
         )
         if partition.missing:
-            count = partition.end - partition.start
-            reason = f"{count} event{'s' if count > 1 else ''} lost: {partition.missing}"
+            reason = lost_text(partition.end - partition.start, partition.missing)
             now = int(time.time() * 1e6)
             yield gap_row(schema, partition.node, partition.start, now, reason)
             return
@@ -210,9 +218,18 @@ class _Reader:
             options.gaps,
         )
         log = self.log()
-        yield from batches.read(
-            block for run in partition.runs for block in split(log.read_run(run), run)
-        )
+        yield from batches.read(self._pieces(log, partition.runs))
+
+    def _pieces(self, log: EventLog, runs: Sequence[Run]) -> Iterator[memoryview | Missing]:
+        for run in runs:
+            for piece in salvage(log, run):
+                if self.options.fail_on_data_loss:
+                    if isinstance(piece, Missing):
+                        raise _damaged(run.node, piece.base, piece.end, piece.why)
+                    head = parse_header(piece)
+                    if head.damaged:
+                        raise _damaged(run.node, head.base, head.end, "the log was damaged")
+                yield piece
 
 
 def _kind(one: Any) -> str:
@@ -263,14 +280,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """How far the next micro-batch goes; raises DataLoss if its begin is gone."""
         log_id, found = self.bounds()
         begin = self._begin(start, log_id, found)
-        ends = {}
+        ends = {node: offset for node, offset in begin.items() if node not in found}
         for node, bounds in found.items():
             latest = bounds.latest
             if self._target is not None:
                 latest = min(latest, self._target.get(node, 0))
             ends[node] = max(latest, begin[node])
         if isinstance(limit, ReadMaxRows):
-            ends = _limited(begin, ends, found, limit.max_rows)
+            there = {node: ends[node] for node in found}
+            for node, end in _limited(begin, there, found, limit.max_rows).items():
+                ends[node] = end if end == there[node] else self._behind_gap(node, end)
         return _offset(log_id, ends)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -281,27 +300,42 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 f"the event log was made anew: the query's checkpoint is of log {end['log']},"
                 f" here is log {log_id}"
             )
-            return []
+            known = start["nodes"] if start["log"] == end["log"] else {}
+            gone = [(node, known.get(node, 0), stop) for node, stop in end["nodes"].items()]
+            return [task for one in gone for task in self._gap(*one, "the log was made anew")]
         begin = self._begin(start, log_id, found)
         tasks: list[Task] = []
         for node, stop in end["nodes"].items():
             first = begin.get(node, 0)
-            if node not in found:
-                self._lost(f"events {first} to {stop - 1} of node {node} are not in the log")
-                continue
-            if found[node].latest < stop:
-                self._lost(
-                    f"events {found[node].latest} to {stop - 1} of node {node} are not in the log"
-                )
-            earliest = min(found[node].earliest, stop)
-            if first < earliest and self.options.gaps:
-                why = "deleted by retention before they were read"
-                tasks.append(Task(node, first, earliest, [], why))
+            bounds = found.get(node, Bounds(stop, first))
+            if bounds.latest < stop:
+                at = max(first, bounds.latest)
+                if at < stop:
+                    self._lost(
+                        f"events {at} to {stop - 1} of node {node} are not in the log"
+                        f" ({stop - at} events)"
+                    )
+                    tasks += self._gap(node, at, stop, "not in the log")
+                if node not in found:
+                    continue
+            earliest = min(bounds.earliest, stop)
+            tasks += self._gap(node, first, earliest, "deleted by retention before they were read")
             first = max(first, earliest)
-            stop = min(stop, found[node].latest)
+            stop = min(stop, bounds.latest)
             if first < stop:
                 tasks += plan(self.log(), node, first, stop, self.options, self.times)
         return tasks
+
+    def _behind_gap(self, node: str, end: int) -> int:
+        """`end`, or if it is in a gap the end of that: one row stands for it."""
+        for block in self.log().blocks(node, end - 1, end, whole=False):
+            if block.gap:
+                return max(block.end, end)
+        return end
+
+    def _gap(self, node: str, start: int, end: int, why: str) -> list[Task]:
+        """The task of the row that stands for these events, if there are any and it is wanted."""
+        return [Task(node, start, end, [], why)] if start < end and self.options.gaps else []
 
     def commit(self, end: Offset) -> None:
         """The micro-batch is done: register it, if the query has a group."""

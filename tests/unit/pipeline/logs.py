@@ -48,9 +48,9 @@ def fill(writer: Writer, count: int, size: int = 10, **more: Any) -> None:
         writer.write([block(writer.next, size, **more)])
 
 
-def written(path: Path, blocks: int = 10, size: int = 10, **options: Any) -> Path:
+def written(path: Path, blocks: int = 10, size: int = 10, node: str = NODE, **options: Any) -> Path:
     """A closed log with so many blocks."""
-    writer = Writer(str(path), NODE, **options)
+    writer = Writer(str(path), node, **options)
     fill(writer, blocks, size)
     writer.close()
     return path

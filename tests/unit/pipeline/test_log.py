@@ -6,6 +6,7 @@ Counted against what was written, never against what a reader says of itself.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from mqttd.pipeline.log.blocks import Corrupt, encode_gap
+from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.files import LOG_FILE, read_json, segments_in
 from mqttd.pipeline.log.reader import (
     Bounds,
@@ -61,45 +63,173 @@ def test_two_writers_cannot_share_a_node(tmp_path: Path) -> None:
     other.close()
 
 
-# -- torn and garbage tails
+# -- torn tails, and damage (fuzz/event_log.py does this and much more at random)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_any_torn_tail_is_cut_to_the_last_whole_block(tmp_path: Path, seed: int) -> None:
-    """Truncations, flipped bits, zeroed and appended bytes."""
-    chance = random.Random(seed)
-    writer = Writer(str(tmp_path), NODE)
+def killed(path: Path, blocks: int = 5) -> list[int]:
+    """The log of a writer that was killed; where its blocks end."""
+    writer = Writer(str(path), NODE, boot="monday")
     ends = [0]
-    for _ in range(5):
+    for _ in range(blocks):
         fill(writer, 1)
         ends.append(writer._size)
-    fd = os.dup(writer._fd)
     writer._let_go()  # a kill -9: no close
-    kind = seed % 4
-    at = chance.randrange(ends[-1])
-    if kind == 0:
-        os.ftruncate(fd, at)
-    elif kind == 1:
-        byte = os.pread(fd, 1, at)[0] ^ 1 << chance.randrange(8)
-        os.pwrite(fd, bytes([byte]), at)
-    elif kind == 2:
-        os.pwrite(fd, bytes(ends[-1] - at), at)
-    else:
-        at = ends[-1]
-        os.pwrite(fd, chance.randbytes(chance.randrange(1, 300)), at)
-    os.close(fd)
-    whole = max(i for i, end in enumerate(ends) if end <= at)
-    # Zeros may fall on zeros: then the block is whole.
-    possible = (whole * 10, whole * 10 + 10) if kind == 2 else (whole * 10,)
-    assert LogReader(str(tmp_path)).bounds()[NODE].latest in possible
-    writer = Writer(str(tmp_path), NODE)
-    assert writer.next in possible
-    first = writer.next
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_torn_tail_is_cut_to_the_last_whole_block(tmp_path: Path, seed: int) -> None:
+    """A block that was being written, zeros or garbage: nothing valid follows."""
+    chance = random.Random(seed)
+    end = killed(tmp_path)[-1]
+    with segment(tmp_path).open("r+b") as file:
+        file.seek(end)
+        data = block(50).data
+        cut = chance.randrange(1, len(data))
+        file.write([data[:cut], chance.randbytes(cut), bytes(cut)][seed % 3])
+    assert LogReader(str(tmp_path)).bounds()[NODE].latest == 50
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    assert (writer.next, writer.cut, writer.damage) == (50, cut, "")
     fill(writer, 3)
     writer.close()
     found = all_events(LogReader(str(tmp_path)))
-    assert offsets(found) == list(range(first + 30))
-    assert [event.payload for event in found] == [b"%d" % i for i in range(first + 30)]
+    assert offsets(found) == list(range(80))
+    assert [event.payload for event in found] == [b"%d" % i for i in range(80)]
+
+
+@pytest.mark.parametrize("where", ["header", "body"])
+def test_a_flipped_bit_costs_its_block_and_a_gap_counts_it(tmp_path: Path, where: str) -> None:
+    ends = killed(tmp_path)
+    before = bytearray(segment(tmp_path).read_bytes())
+    before[ends[2] + (20 if where == "header" else 100)] ^= 4
+    segment(tmp_path).write_bytes(before)
+    live = LogReader(str(tmp_path))
+    assert live.bounds()[NODE] == (0, 50)  # whoever reads goes on behind it
+    assert offsets(list(events(live, NODE, 0, 50, whole=False))) == [*range(21), *range(30, 50)]
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    assert writer.next == 10 + RESERVE and writer.set_aside == 1 and "damaged" in writer.damage
+    (kept,) = (tmp_path / NODE).glob("*.damaged-*")
+    assert kept.read_bytes() == before
+    fill(writer, 2)
+    writer.close()
+    found = all_events(LogReader(str(tmp_path)))
+    assert offsets(found) == [*range(21), *range(30, 51), *range(writer.next - 20, writer.next)]
+    assert (found[20].event, found[20].lost) == ("log.gap", 10)
+    assert found[20].reason == f"10 events lost: damaged; the file is kept as {kept.name}"
+    assert found[41].reason.startswith(f"{RESERVE - 40} offsets skipped: ")  # none is lost there
+
+
+def test_what_is_cut_off_is_counted_and_its_offsets_are_not_given_again(tmp_path: Path) -> None:
+    ends = killed(tmp_path)
+    os.truncate(segment(tmp_path), ends[3] + 7)
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    assert writer.next == 10 + RESERVE
+    writer.close()
+    gap, skipped = all_events(LogReader(str(tmp_path)))[30:]
+    assert (gap.seq, gap.lost, skipped.seq) == (30, 20, 50)
+
+
+def test_the_end_that_was_noted_at_the_close_is_honoured(tmp_path: Path) -> None:
+    written(tmp_path, 5)
+    os.truncate(segment(tmp_path), len(block(0).data) + 30)
+    writer = Writer(str(tmp_path), NODE, boot="another")
+    assert writer.next == 10 + RESERVE
+    writer.close()
+    gap, skipped = all_events(LogReader(str(tmp_path)))[10:]
+    assert (gap.seq, gap.lost, skipped.seq) == (10, 40, 50)
+
+
+@pytest.mark.parametrize("file", ["state.json", "lock"])
+def test_without_its_notes_the_log_goes_on_behind_what_was_reserved(
+    tmp_path: Path, file: str
+) -> None:
+    killed(tmp_path)
+    (tmp_path / NODE / file).unlink()
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    assert writer.next == 10 + RESERVE and file in writer.damage
+    writer.close()
+    assert all_events(LogReader(str(tmp_path)))[50].lost == RESERVE - 40
+
+
+def test_a_node_whose_folder_is_gone_gives_no_offset_twice(tmp_path: Path) -> None:
+    log = Writer(str(tmp_path), NODE)
+    fill(log, 3)
+    log.close()
+    shutil.rmtree(tmp_path / NODE)
+    writer = Writer(str(tmp_path), NODE)
+    assert writer.log == log.log and writer.next >= 30
+    writer.close()
+
+
+def test_a_log_json_that_is_gone_or_harmed_is_made_again(tmp_path: Path) -> None:
+    log = Writer(str(tmp_path), NODE)
+    log.close()
+    for harm in (b"", b'{"format": 1, "log": "another", "reserved": {}, "crc": 1}'):
+        (tmp_path / LOG_FILE).write_bytes(harm)
+        assert LogReader(str(tmp_path)).log_id == log.log
+        Writer(str(tmp_path), NODE).close()
+        assert read_json(str(tmp_path / LOG_FILE))["log"] == log.log
+
+
+def test_a_format_that_is_not_known_is_refused_by_name_and_untouched(tmp_path: Path) -> None:
+    ends = killed(tmp_path)
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[ends[1] + 4] = 2
+    segment(tmp_path).write_bytes(data)
+    with pytest.raises(ValueError, match=f"{segment(tmp_path).name}.*format 2, this program"):
+        Writer(str(tmp_path), NODE)
+    assert segment(tmp_path).read_bytes() == data
+    with pytest.raises(DataLoss, match=r"events 10 to 19 .*\(10 events; .*format 2, this program"):
+        all_events(LogReader(str(tmp_path)))
+    found = read_json(str(tmp_path / LOG_FILE))
+    (tmp_path / LOG_FILE).write_text(json.dumps({**found, "format": 2}))
+    for use in (LogReader, lambda path: Writer(path, NODE)):
+        with pytest.raises(ValueError, match=r"log\.json: the log has format 2, this program"):
+            use(str(tmp_path))
+
+
+def test_a_folder_that_may_not_be_read_is_no_empty_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, 1)
+    real = os.listdir
+
+    def listdir(path: Any) -> list[str]:
+        if str(path).endswith(NODE):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(PermissionError, match=NODE):
+        LogReader(str(tmp_path)).bounds()
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_damage_is_silent(seed: int) -> None:
+    """The short form of `python -m fuzz.event_log --seeds 20000`."""
+    from fuzz.event_log import one
+
+    one(seed)
+
+
+def test_verify_tells_the_truth(tmp_path: Path) -> None:
+    ends = killed(tmp_path)
+
+    def told() -> list[str]:
+        return [one.text for one in check(str(tmp_path)) if one.bad]
+
+    assert told() == []
+    with segment(tmp_path).open("ab") as file:
+        file.write(b"MQEB and more")
+    assert told() == [] and "13 bytes behind the last block" in list(check(str(tmp_path)))[-1].text
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[ends[1] + 100] ^= 1
+    segment(tmp_path).write_bytes(data)
+    assert any("events 10 to 19 are missing (10 events)" in text for text in told())
+    os.truncate(segment(tmp_path), ends[1])
+    assert told() == [f"{NODE}: events 10 to 49 are missing at the end (40 events)"]
+    segment(tmp_path).unlink()
+    assert told() and not list(check(str(tmp_path)))[-1].text.endswith("are whole")
 
 
 def test_a_power_cut_never_gives_an_offset_twice(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mqttd.pipeline.log.schema import Event
 from mqttd.testing import LoadedPlugin, MemoryBroker, NotConnected, PluginConformance
 from mqttd_plugins.spark import spark
 from mqttd_plugins.spark.exporter import chosen_events
+from tests.unit.pipeline.logs import written
 
 DEADLINE = 30.0
 
@@ -95,6 +96,23 @@ class TestSpark(PluginConformance):
         loaded = super().load(node)
         self.made.append(loaded)
         return loaded
+
+
+def test_damage_is_an_alarm_as_long_as_the_file_is_kept(node: Node, tmp_path: Path) -> None:
+    written(tmp_path, 3, node="memory")
+    (name,) = (tmp_path / "memory").glob("*.events")
+    data = bytearray(name.read_bytes())
+    data[300] ^= 1
+    name.write_bytes(data)
+    node.export()
+    assert f"{name.name} is damaged, and kept as" in node.loaded.alarms["damage"]
+    assert "1 damaged files are kept" in node.loaded.alarms["damage"]
+    for one in (tmp_path / "memory").glob("*.damaged-*"):
+        one.unlink()
+    node.loaded.unload()
+    node.export()
+    assert "damage" not in node.loaded.alarms
+    node.loaded.unload()
 
 
 def test_a_life_of_a_client_is_told_in_order(node: Node) -> None:

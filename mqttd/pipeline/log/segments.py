@@ -1,0 +1,144 @@
+"""What a reader remembers of a segment, and how it learns more.
+
+complete     headers are believed, one read of 64 bytes a block; if anything is odd, every body is
+             looked at as well, and what is whole is taken in the order of offsets
+the newest   every block is verified; behind the last one is what is being written just now
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+
+from mqttd.pipeline.log.blocks import Block, Corrupt, parse_header, verify
+from mqttd.pipeline.log.files import base_of
+from mqttd.pipeline.log.scan import Harm, behind, block_at, next_block, walk
+
+__all__ = ["Segment", "index"]
+
+
+class Segment:
+    """What is known of one segment: its blocks in the order of their offsets."""
+
+    __slots__ = ("blocks", "done", "end", "ends", "harms", "inode", "name", "size")
+
+    def __init__(self, name: str, inode: int) -> None:
+        self.name = name
+        self.inode = inode
+        self.blocks: list[Block] = []
+        #: `end` of each block, to search in.
+        self.ends: list[int] = []
+        #: Offset behind the last block, and how far the file was looked at.
+        self.end = base_of(name)
+        self.size = 0
+        #: What is no block, with the offset that was expected there.
+        self.harms: list[tuple[int, Harm]] = []
+        #: Nothing will change any more.
+        self.done = False
+
+    def add(self, block: Block, limit: int) -> None:
+        """Take a block, unless what it holds is there already or does not belong here."""
+        if block.base >= self.end:
+            if block.end <= limit:
+                self.blocks.append(block)
+                self.ends.append(block.end)
+                self.end = block.end
+            return
+        at = bisect_right(self.ends, block.base)
+        first = base_of(self.name)
+        if block.base >= (self.ends[at - 1] if at else first):
+            if at < len(self.blocks) and block.end <= self.blocks[at].base:
+                self.blocks.insert(at, block)
+                self.ends.insert(at, block.end)
+
+
+def index(path: str, node: str, segment: Segment, limit: int | None) -> Segment:
+    """Read the headers of the blocks that are new; in the newest segment verify them.
+
+    :param limit: the first offset of the next segment, None for the newest.
+    :return: the segment, or a new one if its file is not what it was.
+    """
+    fd = os.open(os.path.join(path, node, segment.name), os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        if size < segment.size:
+            segment = Segment(segment.name, segment.inode)  # it was cut: nothing is sure
+
+        def read(at: int, count: int) -> bytes:
+            return os.pread(fd, count, at)
+
+        if limit is None:
+            if segment.done:  # the newer ones were taken away
+                segment = Segment(segment.name, segment.inode)
+            if not _follow(node, segment, read, size):
+                segment = Segment(segment.name, segment.inode)
+                _follow(node, segment, read, size)
+            return segment
+        if not _take(node, segment, read, size, limit, False):
+            # Not as it was written: then no header is believed before its body was seen.
+            segment = Segment(segment.name, segment.inode)
+            _take(node, segment, read, size, limit, True)
+        segment.size, segment.done = size, True
+        return segment
+    finally:
+        os.close(fd)
+
+
+def _take(
+    node: str,
+    segment: Segment,
+    read: Callable[[int, int], bytes],
+    size: int,
+    limit: int,
+    deep: bool,
+) -> bool:
+    """Take the blocks of a segment that is complete; whether they lie there as written."""
+    right = True
+    for one in walk(read, segment.size, size, deep, node, segment.name):
+        if isinstance(one, Harm):
+            segment.harms.append((segment.end, one))
+            right = False
+        else:
+            right = right and one.base == segment.end
+            segment.add(one, limit)
+    return right and segment.end == limit
+
+
+def _follow(node: str, segment: Segment, read: Callable[[int, int], bytes], size: int) -> bool:
+    """Take the whole blocks of a segment that is being written to.
+
+    Behind its last one is what is being written just now, or torn; a block behind that shows
+    that it is harmed. False if the last one is not there any more: the file was cut meanwhile.
+    """
+    name = segment.name
+    sure = not segment.blocks
+    while segment.size < size:
+        at = segment.size
+        try:
+            block = block_at(read, at, size, True, node, name)
+            harmed = ""
+        except Corrupt as error:
+            harmed = str(error)
+        if not sure and (harmed or block.base != segment.end):
+            last = max(segment.blocks, key=lambda block: block.position)
+            sure = (
+                verify(read(last.position, last.size))
+                and parse_header(read(last.position, last.size))[4:] == last[4:]
+            )
+            if not sure:
+                return False
+        if harmed:
+            found, foreign = next_block(read, behind(read, at, size), size, node, name)
+            if found is None:
+                return True
+            try:  # it was being written when it was looked at first
+                block = block_at(read, at, size, True, node, name)
+            except Corrupt as error:
+                harm = Harm(at, found.position - at, str(error), foreign)
+                segment.harms.append((segment.end, harm))
+                block = found
+        segment.add(block, 1 << 63)
+        segment.size = block.position + block.size
+        sure = True
+    return True
