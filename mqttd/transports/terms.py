@@ -55,7 +55,7 @@ def record_of(name: str, settings: Any, mountpoint: str, now: int) -> Listener:
         versions if len(versions) < len(_VERSIONS) else None,
         mountpoint,
         limits,
-        Admission(rules, 0, now) if gated else None,
+        Admission(rules, 0, now).allows if gated else None,
         int(settings.connect_timeout * 1000),
         flapping,
     )
