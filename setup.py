@@ -22,6 +22,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = [
+    "mqttd/codec/bodies.py",
     "mqttd/codec/frame.py",
     "mqttd/codec/packet_types.py",
     "mqttd/codec/packets.py",

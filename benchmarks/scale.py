@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from mqttd import compiled
 from mqttd.access.chain import AccessControl
 from mqttd.broker.broker import Broker
+from mqttd.broker.settings import settings_of
 from mqttd.codec.packets import Connect, Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.config.load import load
 from mqttd.monitor.garbage import Garbage
 from mqttd.plugins.hooks import Hooks
-from mqttd.service import settings_of
 from mqttd.session.channel import Channel
 from mqttd.transports.stream import StreamEdge
 

@@ -10,10 +10,8 @@ import atexit
 import fcntl
 import gc
 import os
-import platform
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -22,10 +20,9 @@ from twisted.application.service import MultiService
 from twisted.internet import task
 from twisted.internet.defer import DeferredList
 from twisted.logger import Logger, LogLevel
-from twisted.python import usage
 from twisted.python.failure import Failure
 
-from mqttd import __version__, compiled
+from mqttd import compiled
 from mqttd.access.by_listener import AccessByListener, config_of, configs_by_listener
 from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
@@ -36,92 +33,34 @@ from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.bans import Bans
 from mqttd.broker.broker import Broker
 from mqttd.broker.flapping import Flapping
+from mqttd.broker.settings import settings_of
 from mqttd.config.load import ConfigError, load
-from mqttd.config.schema import Config, Listener, SslListener
+from mqttd.config.schema import Config, Listener
+from mqttd.monitor.event_log import EventLog
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.malloc import keep_freed
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.sys_topics import SysTopics
+from mqttd.options import Options, StartError, why
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.callback import Callback
 from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
 from mqttd.plugins.watchdog import Watchdog, where
-from mqttd.session.settings import NEVER, Settings
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.reactor import epoll_of, start_reading, stop_reading
 from mqttd.transports.sockets import ListenError
 from mqttd.transports.stalled import Stalled
-from mqttd.transports.tls import Tls, TlsError
 from mqttd.types import Action, ClientInfo, PluginError
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
 
 #: Descriptors kept for the log, the stores, the API and what plugins open.
 FD_RESERVE = 256
-
-
-class StartError(Exception):
-    """The broker cannot start; the message says why and what to do."""
-
-
-def why(error: Exception) -> str:
-    """What an operator reads of it."""
-    if isinstance(error, ConfigError):
-        return f"the configuration has mistakes:\n{error}"
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
-def check(config: Config) -> None:
-    """Read the files that a start reads, and start nothing; raises what is wrong with one."""
-    AccessControl(config)
-    for own in configs_by_listener(config).values():
-        AccessControl(own)
-    for kind, names in config.listener.items():
-        for name, settings in names.items():
-            if isinstance(settings, SslListener):
-                try:
-                    Tls(settings)
-                except TlsError as error:
-                    raise StartError(f"listener.{kind}.{name}: {error}") from None
-    Plugins(config, Host(None, None)).check()
-
-
-def version_text() -> str:
-    """What `--version` prints."""
-    how = "compiled" if compiled() else "pure Python, slower"
-    return f"mqttd {__version__} ({how}), Python {platform.python_version()}"
-
-
-class Options(usage.Options):
-    """Command line of `twistd mqttd`."""
-
-    optParameters = [["config", "c", None, "Configuration file (etc/mqttd.conf)."]]
-    optFlags = [["check-config", None, "Check the configuration and stop."]]
-
-    def opt_version(self) -> None:
-        """Print the version and whether the hot path is compiled."""
-        print(version_text())
-        sys.exit(0)
-
-    def postOptions(self) -> None:
-        """Read the configuration, so that mistakes are told before anything starts."""
-        try:
-            self.configuration = load(self["config"], os.environ)
-            if self["check-config"]:
-                check(self.configuration)
-        except Exception as error:
-            # A UsageError would print the options first: the mistake is in a file.
-            raise SystemExit(f"mqttd cannot start: {why(error)}") from None
-        if self["check-config"]:
-            print(f"{self['config'] or 'defaults'}: ok")
-            sys.exit(0)
 
 
 def makeService(options: Options) -> MqttdService:
@@ -137,81 +76,6 @@ def makeService(options: Options) -> MqttdService:
     except Exception as error:
         # twistd would print a traceback; the operator needs the one line.
         raise SystemExit(f"mqttd cannot start: {why(error)}") from None
-
-
-def settings_of(config: Config) -> Settings:
-    """Flatten the configuration for the flow plane."""
-    s = Settings()
-    mqtt, session, queue = config.mqtt, config.session, config.mqueue
-    s.max_packet_size = mqtt.max_packet_size
-    s.max_connect_size = min(s.max_connect_size, mqtt.max_packet_size)
-    s.max_client_id_length = mqtt.max_client_id_length
-    s.max_topic_levels = mqtt.max_topic_levels
-    s.max_topic_length = mqtt.max_topic_length
-    s.max_topic_alias = mqtt.max_topic_alias
-    s.max_qos = mqtt.max_qos
-    s.retain_available = mqtt.retain_available
-    s.wildcard_subscription = mqtt.wildcard_subscription
-    s.shared_subscription = mqtt.shared_subscription
-    s.shared_strategy = mqtt.shared_strategy
-    s.server_keepalive_seconds = int(mqtt.server_keepalive)
-    s.keepalive_multiplier = float(mqtt.keepalive_multiplier)
-    s.connect_timeout = int(mqtt.connect_timeout * 1000)
-    s.response_information = mqtt.response_information
-    s.max_inflight = session.max_inflight
-    s.receive_maximum = session.receive_maximum
-    s.retry_interval = int(session.retry_interval * 1000)
-    s.max_awaiting_rel = session.max_awaiting_rel
-    s.await_rel_timeout = int(session.await_rel_timeout * 1000)
-    s.expiry_interval_seconds = int(session.expiry_interval)
-    s.max_expiry_interval_seconds = int(session.max_expiry_interval)
-    s.max_subscriptions = session.max_subscriptions
-    s.upgrade_qos = session.upgrade_qos
-    s.mqueue_max_length = queue.max_length
-    s.mqueue_max_bytes = queue.max_bytes
-    s.mqueue_store_qos0 = queue.store_qos0
-    s.mqueue_priorities = dict(queue.priorities) or None
-    s.retained_max_messages = config.retained.max_messages
-    s.retained_max_bytes = config.retained.max_bytes
-    s.retained_max_payload = config.retained.max_payload
-    expiry = config.retained.expiry
-    s.retained_expiry = 0 if expiry == NEVER else int(expiry * 1000)
-    s.high_watermark = config.output.high_watermark
-    s.low_watermark = config.output.low_watermark
-    s.backlog = config.output.backlog
-    s.gather = float(config.output.gather)
-    s.deny_disconnect = config.acl.deny_action == "disconnect"
-    s.revoke_disconnect = config.acl.on_revoke == "disconnect"
-    s.cache_grants = config.acl.cache
-    return s
-
-
-class EventLog:
-    """Structured events with a rate limit per kind: a flood of faults stays a few lines."""
-
-    PER_SECOND = 20
-
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._log = Logger(namespace="mqttd")
-        self._seconds = seconds
-        self._second: dict[str, tuple[int, int]] = {}
-
-    def __call__(self, event: str, fields: dict[str, object]) -> None:
-        """Log `event` with its fields, or count it as suppressed."""
-        now = int(self._seconds())
-        second, count = self._second.get(event, (now, 0))
-        if second != now:
-            if count > self.PER_SECOND:
-                self._log.info(
-                    "{event}: {count} more in one second",
-                    event=event,
-                    count=count - self.PER_SECOND,
-                )
-            count = 0
-        self._second[event] = (now, count + 1)
-        if count < self.PER_SECOND:
-            text = " ".join(f"{key}={value!r}" for key, value in fields.items())
-            self._log.info("{event}: {text}", event=event, text=text, fields=fields)
 
 
 #: Told of the end of a start: None, or why it failed.

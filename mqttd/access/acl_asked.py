@@ -17,7 +17,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from mqttd.access.acl_conf import And, IpAddr, Match, Or, Rule, Who
+from mqttd.access.acl_terms import (
+    And,
+    IpAddr,
+    Match,
+    Or,
+    Rule,
+    Who,
+)
 from mqttd.access.acl_who import is_about, is_anywhere, parse_address
 from mqttd.types import ClientInfo
 

@@ -50,22 +50,7 @@ from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE
 
-__all__ = [
-    "AclSyntaxError",
-    "All",
-    "And",
-    "Client",
-    "IpAddr",
-    "Match",
-    "Network",
-    "Or",
-    "Rule",
-    "Topic",
-    "User",
-    "Who",
-    "parse_acl",
-    "read_acl",
-]
+__all__ = ["AclSyntaxError", "parse_acl", "read_acl"]
 
 
 class AclSyntaxError(ValueError):

@@ -39,6 +39,10 @@ from typing import Final
 from mqttd.access.acl_asked import Asked, Collecting, Condition, condition_of
 from mqttd.access.acl_classes import Classes
 from mqttd.access.acl_conf import (
+    parse_acl,
+    read_acl,
+)
+from mqttd.access.acl_terms import (
     And,
     Client,
     IpAddr,
@@ -47,8 +51,6 @@ from mqttd.access.acl_conf import (
     Rule,
     User,
     Who,
-    parse_acl,
-    read_acl,
 )
 from mqttd.access.acl_topics import Side, Table
 from mqttd.access.acl_who import Address, is_anywhere, parse_address

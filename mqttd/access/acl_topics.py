@@ -19,7 +19,9 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.access.acl_asked import UNSAFE, Asked, Collecting, Condition, is_template, parts_of
-from mqttd.access.acl_conf import Rule
+from mqttd.access.acl_terms import (
+    Rule,
+)
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE
 
 __all__ = ["Side", "Table"]

@@ -11,7 +11,16 @@ import ipaddress
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from mqttd.access.acl_conf import All, And, Client, IpAddr, Match, Or, User, Who
+from mqttd.access.acl_terms import (
+    All,
+    And,
+    Client,
+    IpAddr,
+    Match,
+    Or,
+    User,
+    Who,
+)
 from mqttd.net.addresses import is_unix_peer
 from mqttd.types import ClientInfo
 

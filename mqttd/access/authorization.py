@@ -18,8 +18,6 @@ reactor thread and answer at once, so that the broker can cache the answers.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -29,6 +27,7 @@ from mqttd.access.acl_module import AclFile, explains
 from mqttd.access.acl_rules import AclRules
 from mqttd.access.explain import Explanation, Step, steps
 from mqttd.access.shadow import OnDifference, Shadow, read
+from mqttd.secrets.files import replace_file
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
 if TYPE_CHECKING:
@@ -370,8 +369,8 @@ class Authorization:
                     " differences again"
                 )
             backup = f"{path}.bak"
-            _replace(backup, read(path), path)
-            _replace(path, shadow.text, path)
+            replace_file(backup, read(path), path)
+            replace_file(path, shadow.text, path)
         except (OSError, ValueError) as error:
             raise PromoteError(f"the old rules stay in force: {error}") from None
         self.prepare()
@@ -409,23 +408,6 @@ class Authorization:
         entry.error += 1
         if self.on_error is not None:
             self.on_error(entry.name, error)
-
-
-def _replace(path: str, text: str, like: str) -> None:
-    """Write a file whole or not at all, with the mode of `like`."""
-    mode = os.stat(like).st_mode & 0o777
-    directory = os.path.dirname(path) or "."
-    number, temporary = tempfile.mkstemp(prefix=".acl", dir=directory)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _place(entry: _Module) -> tuple[int, int]:

@@ -19,8 +19,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 from mqttd.access.acl_asked import fill
-from mqttd.access.acl_conf import Rule
 from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_terms import (
+    Rule,
+)
 from mqttd.access.acl_who import is_about, parse_address
 from mqttd.access.authorization import Authorization
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo, Verdict

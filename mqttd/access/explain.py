@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mqttd.access.acl_asked import fill
-from mqttd.access.acl_conf import (
+from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_terms import (
     All,
     And,
     Client,
@@ -27,7 +28,6 @@ from mqttd.access.acl_conf import (
     User,
     Who,
 )
-from mqttd.access.acl_rules import AclRules
 from mqttd.access.acl_who import Address, is_about, parse_address
 from mqttd.types import Action, ClientInfo, Decision
 

@@ -26,8 +26,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqttd.access.acl_asked import is_template
-from mqttd.access.acl_conf import All, And, Client, IpAddr, Or, Rule, Topic, User, Who
 from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_terms import (
+    All,
+    And,
+    Client,
+    IpAddr,
+    Or,
+    Rule,
+    Topic,
+    User,
+    Who,
+)
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo, Verdict
 
 __all__ = ["Finding", "lint"]

@@ -14,8 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqttd.access.acl_asked import fill, is_template
-from mqttd.access.acl_conf import All, Rule
 from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_terms import (
+    All,
+    Rule,
+)
 from mqttd.access.acl_who import is_about, parse_address
 from mqttd.access.filters import covers, meet
 from mqttd.types import ClientInfo

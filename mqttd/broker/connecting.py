@@ -203,7 +203,7 @@ class Connecting:
     def address(self, attempt: Attempt) -> bool:
         """The address rules of a listener behind a proxy."""
         gate = attempt.listener.gate
-        if gate is None or gate.allows(attempt.client.peerhost):
+        if gate is None or gate(attempt.client.peerhost):
             return True
         self.broker.metrics.refused_address += 1
         return self.refuse(attempt, reasons.NOT_AUTHORIZED, "this address may not connect here")

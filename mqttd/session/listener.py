@@ -9,18 +9,11 @@ when the listener is given other settings: connections keep what they began with
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from mqttd.session.limits import Limits
 
-__all__ = ["FlappingRule", "Gate", "Listener"]
-
-
-class Gate(Protocol):
-    """The address rules of a listener that knows the address only from a PROXY header."""
-
-    def allows(self, host: str, /) -> bool:
-        """Whether this address may connect."""
+__all__ = ["FlappingRule", "Listener"]
 
 
 class FlappingRule:
@@ -37,8 +30,9 @@ class Listener:
 
     `name` is `KIND:NAME`; `versions` the MQTT versions it takes (None: all); `mountpoint` the
     template of its clients' prefix (empty: none); `limits` the rates and sizes of its connections;
-    `gate` and `flapping` are None where there is no such rule; `connect_timeout` is milliseconds
-    from an accepted connection to its CONNECT, 0 where the settings say it.
+    `gate(address)` says whether an address may connect, where only a PROXY header tells it (None:
+    all may); `connect_timeout` is milliseconds from an accepted connection to its CONNECT, 0 where
+    the settings say it; `flapping` is None where nobody is banned for coming and going.
     """
 
     def __init__(
@@ -47,7 +41,7 @@ class Listener:
         versions: frozenset[int] | None = None,
         mountpoint: str = "",
         limits: Limits | None = None,
-        gate: Gate | None = None,
+        gate: Callable[[str], bool] | None = None,
         connect_timeout: int = 0,
         flapping: FlappingRule | None = None,
     ) -> None:
@@ -55,6 +49,6 @@ class Listener:
         self.versions: frozenset[int] | None = versions
         self.mountpoint: str = mountpoint
         self.limits: Limits | None = limits
-        self.gate: Gate | None = gate
+        self.gate: Callable[[str], bool] | None = gate
         self.connect_timeout: int = connect_timeout
         self.flapping: FlappingRule | None = flapping

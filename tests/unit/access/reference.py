@@ -9,7 +9,17 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from mqttd.access.acl_conf import All, And, Client, IpAddr, Match, Or, Rule, User, Who
+from mqttd.access.acl_terms import (
+    All,
+    And,
+    Client,
+    IpAddr,
+    Match,
+    Or,
+    Rule,
+    User,
+    Who,
+)
 from mqttd.types import Action, ClientInfo
 
 

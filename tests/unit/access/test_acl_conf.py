@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 
 from mqttd.access.acl_conf import (
     AclSyntaxError,
+    parse_acl,
+    read_acl,
+)
+from mqttd.access.acl_terms import (
     All,
     And,
     Client,
@@ -23,8 +27,6 @@ from mqttd.access.acl_conf import (
     Topic,
     User,
     Who,
-    parse_acl,
-    read_acl,
 )
 from mqttd.access.linear_re import LinearRe
 

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.access.acl_conf import All, And, Client, IpAddr, Topic, User, parse_acl
+from mqttd.access.acl_conf import (
+    parse_acl,
+)
+from mqttd.access.acl_terms import (
+    All,
+    And,
+    Client,
+    IpAddr,
+    Topic,
+    User,
+)
 from mqttd.plugins.backends.rules import MOST_RULES, acl_text, is_superuser
 
 
