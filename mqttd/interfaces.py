@@ -31,9 +31,11 @@ from mqttd.types import (
     AuthError,
     AuthOk,
     AuthVerdict,
+    Claim,
     ClientInfo,
     Decision,
     HookResult,
+    SessionState,
     Verdict,
 )
 
@@ -58,7 +60,6 @@ __all__ = [
     "IMqttdPlugin",
     "IPlugin",
     "IPluginHandle",
-    "IQueueStore",
     "IRegistry",
     "IRepeating",
     "IRetainedStore",
@@ -548,7 +549,16 @@ class IMqttdPlugin(Interface):
 
 
 class ISessionStore(Interface):
-    """Keeps session records (subscriptions, expiry, inflight state) across restarts."""
+    """Keeps sessions across restarts: of each one record, and behind it the packets that wait.
+
+    It belongs to one worker.  Every change bears the epoch of the ownership (`IRegistry`) that it
+    is made under: the store keeps the highest of each client identifier, and a change that bears a
+    lower one fails with `mqttd.types.StaleEpoch`.
+    """
+
+    keeps = Attribute(
+        "bool: what is saved outlasts the process; where it does not, the broker saves nothing"
+    )
 
     def open() -> Deferred[None] | None:
         """Make ready; returns None or a Deferred.
@@ -556,63 +566,44 @@ class ISessionStore(Interface):
         :raises Exception: the store cannot be used; the text names it.
         """
 
-    def put(client_id: str, record: bytes) -> Deferred[None] | None:
-        """Store the record (bytes) of a session, in place of the one before.
+    def save(client_id: str, epoch: int, record: bytes) -> Deferred[None] | None:
+        """Store a session, in place of its record and all its packets before.
 
         :return: None when stored, or a Deferred that fires when it is.
+        :raises StaleEpoch: the session has another owner by now.
         """
 
-    def delete(client_id: str) -> Deferred[None] | None:
-        """Forget a session; one that is not there is no error.  Returns as `put`."""
+    def append(client_id: str, epoch: int, packets: Sequence[bytes]) -> Deferred[None] | None:
+        """Put a batch of packets behind those that wait for a session already.
 
-    def load() -> Iterable[tuple[str, bytes]]:
-        """All records: an iterable of ``(client_id, record)``, in no particular order."""
+        :param packets: sequence of bytes, each one PUBLISH of MQTT 5.0 as on the wire.
+        :return: as `save`.  A batch is stored as a whole or not at all.
+        :raises StaleEpoch: as `save`.
+        :raises KeyError: there is no such session.
+        """
+
+    def load(client_id: str) -> SessionState | Deferred[SessionState | None] | None:
+        """A session with its packets, in their order, or None if there is none; it stays stored.
+
+        :return: `mqttd.types.SessionState`, None, or a Deferred of one.
+        """
+
+    def remove(client_id: str, epoch: int) -> Deferred[None] | None:
+        """The session has ended, or lives elsewhere; one that is not there is no error.
+
+        Returns and raises as `save`.
+        """
+
+    def recover() -> (
+        Iterable[tuple[str, SessionState]] | Deferred[Iterable[tuple[str, SessionState]]]
+    ):
+        """All sessions, in no particular order; asked once, before clients are let in."""
 
     def close() -> Deferred[None] | None:
         """Store what is still on its way and let go; returns None or a Deferred."""
 
     def description() -> str:
         """One line for operators: what, where, how durable."""
-
-
-class IQueueStore(Interface):
-    """Keeps the QoS 1 and 2 messages that wait for a session, in order.
-
-    A message is stored once however many sessions wait for it.
-    """
-
-    def open() -> Deferred[None] | None:
-        """Make ready; as `ISessionStore.open`."""
-
-    def append(client_ids: Sequence[str], message_id: int, message: bytes) -> Deferred[None] | None:
-        """Queue one message for several sessions.
-
-        :param client_ids: sequence of client identifiers.
-        :param message_id: int, the 128-bit message id.
-        :param message: bytes.
-        :return: None when stored, or a Deferred that fires when it is; the publisher is
-            acknowledged only then.
-        """
-
-    def delete(client_id: str, message_id: int) -> Deferred[None] | None:
-        """The session is done with this message.  Returns as `append`."""
-
-    def read(
-        client_id: str, after: int = 0, limit: int = 100
-    ) -> list[tuple[int, bytes]] | Deferred[list[tuple[int, bytes]]]:
-        """Up to `limit` messages of a session, oldest first, that come after message id `after`.
-
-        :return: list of ``(message_id, message)``, or a Deferred of one.
-        """
-
-    def clear(client_id: str) -> Deferred[None] | None:
-        """The session has ended: drop its queue.  Returns as `append`."""
-
-    def close() -> Deferred[None] | None:
-        """As `ISessionStore.close`."""
-
-    def description() -> str:
-        """As `ISessionStore.description`."""
 
 
 class IRetainedStore(Interface):
@@ -644,30 +635,44 @@ class IRetainedStore(Interface):
 
 
 class IRegistry(Interface):
-    """Who owns a client identifier: at most one node holds a session at any time."""
+    """Who owns a client identifier: at most one worker of one node at any time.
 
-    def claim(client_id: str, principal: str) -> str | Deferred[str | None] | None:
-        """Make this node the owner of a client identifier.
+    The broker claims one for each client that has proved who it is, before it is accepted; it waits
+    for the answer for 5 seconds, and holds back other clients of the same identifier meanwhile.
+    """
 
-        :param principal: str, the authenticated identity; only the same principal may take a
+    def claim(client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
+        """Make this process the owner of a client identifier.
+
+        The owner before, if there is another, ends the client's connection and hands the session
+        over (see `watch`) before the claim is answered.  Claiming what is owned already is no
+        error, and answered with the same epoch.
+
+        :param principal: str, the user name that was proved, or None; only the same one may take a
             session over.
-        :return: the owner before (str, ``node/worker``) or None if there was none, or a
-            Deferred of that.  The broker asks the owner before for the session.
-        :raises PermissionError: another principal holds it.
+        :return: `mqttd.types.Claim`, at once where nobody has to be asked, or a Deferred of it.
+        :raises PermissionError: it belongs to another principal.
         """
 
-    def release(client_id: str) -> Deferred[None] | None:
-        """This node's session has ended; not being the owner is no error."""
+    def release(client_id: str, epoch: int) -> Deferred[None] | None:
+        """The session has ended; a stale epoch and not being the owner are no errors."""
 
-    def owner(client_id: str) -> str | Deferred[str | None] | None:
-        """The owner (str, ``node/worker``) or None, or a Deferred of one."""
+    def watch(taken: Callable[[str, int], SessionState | None]) -> None:
+        """Have ``taken(client_id, epoch)`` called when another owner takes over what is owned here.
+
+        :param taken: ends the session here, and returns its state for the new owner, or None if
+            there is none.  ``epoch`` is the new owner's; nothing happens if it is not higher.
+        """
+
+    def description() -> str:
+        """One line for operators."""
 
 
 class IFabric(Interface):
     """Carries messages and calls to another worker or node.
 
     Order is kept between two nodes.  A message to a node that is gone is lost: the route to it
-    goes, and its sessions come back through `IRegistry` and `IQueueStore`.
+    goes, and its sessions come back through `IRegistry` and `ISessionStore`.
     """
 
     def peers() -> list[str]:

@@ -243,7 +243,9 @@ class MqttdService(MultiService):
             keep_freed()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
-        self.plugins.load().addCallback(self.open).addErrback(self._cannot_start)
+        self.plugins.load().addCallback(self.broker.recover).addCallback(self.open).addErrback(
+            self._cannot_start
+        )
 
     def open(self, result: object = None) -> None:
         """Listen, say where and for whom."""

@@ -34,13 +34,17 @@ __all__ = [
     "AuthOk",
     "AuthResult",
     "AuthVerdict",
+    "Claim",
     "ClientInfo",
     "Decision",
+    "Held",
     "HookError",
     "HookResult",
     "PeerIdentity",
     "PluginError",
     "QueueFull",
+    "SessionState",
+    "StaleEpoch",
     "Verdict",
 ]
 
@@ -200,6 +204,46 @@ class AuthResult:
     expires_at: float | None = None
     module: str = ""
     data: bytes | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class SessionState:
+    """A session as it is stored and handed over: one record, and the packets that wait for it.
+
+    Both are the broker's to read; ``epoch`` is the ownership that wrote them.
+    """
+
+    record: bytes
+    queue: tuple[bytes, ...] = ()
+    epoch: int = 0
+
+
+class Held(Enum):
+    """Where the state of a session was when its client identifier was claimed."""
+
+    HERE = "here"
+    WORKER = "worker"
+    NODE = "node"
+    NOWHERE = "nowhere"
+
+
+@dataclass(slots=True, frozen=True)
+class Claim:
+    """This process owns a client identifier now.
+
+    ``epoch`` is at least 1 and grows whenever the owner changes: what bears an older one is
+    refused.  ``held`` says where the state was; ``peer`` names the worker or node (``node/worker``)
+    that had it, and ``state`` is what it handed over, None if there was nothing.
+    """
+
+    epoch: int
+    held: Held
+    peer: str = ""
+    state: SessionState | None = None
+
+
+class StaleEpoch(Exception):
+    """Somebody else owns this by now: nothing was changed."""
 
 
 class PluginError(Exception):

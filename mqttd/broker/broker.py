@@ -16,14 +16,15 @@ MQTT 5.0: 3.1.4 (CONNECT actions), 4.1 (session state).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.connecting import Connecting
 from mqttd.broker.ground import Given
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
-from mqttd.broker.seams import Access, HookChains, Log
+from mqttd.broker.seams import Access, HookChains, Log, Ownership, SessionStore
 from mqttd.broker.subscribing import Subscribing
 from mqttd.broker.wills import Wills
 from mqttd.codec import reasons
@@ -42,7 +43,8 @@ class Broker(Publishing):
     Arguments: settings; `access` (see `mqttd.access`), `hooks` (see `broker.seams`); `clock` gives
     µs since 1970 for message ids; `now` the monotonic milliseconds of the start; `soon(callable)`
     runs something in a later turn; `log(event, fields)` gets one structured event per refusal,
-    fault and disconnect.
+    fault and disconnect; `ownership` and `store` provide `IRegistry` and `ISessionStore`, without
+    them this process owns every client id and keeps nothing.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Broker(Publishing):
         node_id: int = 0,
         process_id: int = 0,
         name: str = "mqttd",
+        ownership: Ownership | None = None,
+        store: SessionStore | None = None,
     ) -> None:
         guid = Guid(node_id, process_id)
         super().__init__(Given(settings, access, hooks, clock, now, soon, log, guid))
@@ -65,7 +69,12 @@ class Broker(Publishing):
         self.loop_lag: int = 0
         self.wills = Wills(self)
         self.revision = Revision(self)
-        self.registry = Registry(self, self.wills)
+        self.registry = Registry(
+            self,
+            self.wills,
+            Alone(self.sessions) if ownership is None else ownership,
+            Forgets() if store is None else store,
+        )
         self.connecting = Connecting(self, self.registry, self.wills, self.revision)
         self.subscribing = Subscribing(self)
 
@@ -157,6 +166,17 @@ class Broker(Publishing):
         """End the connections of clients that are banned; returns how many. Sessions stay."""
         return self.registry.enforce_bans()
 
+    def recover(self, result: object = None) -> object:
+        """Take in the sessions that the store has kept; call it before clients are let in.
+
+        Returns a Deferred where the store waits; it fails if the store does.
+        """
+        stored = self.registry.store.recover()
+        if isinstance(stored, Iterable):
+            self.registry.recover(stored)
+            return None
+        return stored.addCallbacks(self.registry.recover, _fail)
+
     # -- time and figures ----------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
@@ -187,3 +207,8 @@ class Broker(Publishing):
             "plugins_quarantined": self.hooks.quarantined(),
             "loop_lag_ms": self.loop_lag,
         }
+
+
+def _fail(failure: object) -> object:
+    """The store could not be read: so it is told to who starts the broker."""
+    return failure

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqttd.broker.claims import Claims, Owned, Refusal
 from mqttd.broker.connack import Connacks
 from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
@@ -48,7 +49,7 @@ STAGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("proved", "not banned or expired by what it proved?", "0x8A, 0x87", False),
     ("mounted", "its names below the listener's mountpoint", "0x87, as the name's fault", False),
     ("will", "may it publish its will?", "0x87 Not authorized", False),
-    ("owner", "is the session of this client id its own?", "0x87 Not authorized", False),
+    ("owner", "is the client id its own? the state, from where?", "0x87, 0x88, 0x89", True),
     ("accepted", "session, CONNACK, what waited for it", "", False),
 )
 
@@ -73,6 +74,8 @@ class Attempt:
         self.at: int = 0
         #: What hooks or access control have said.
         self.result: AuthResult | None = None
+        #: The client id is ours, and the state that came with it.
+        self.owned: Owned | None = None
         #: What takes the answer that is waited for.
         self.take: Callable[[Attempt, Any], bool] | None = None
 
@@ -108,6 +111,7 @@ class Connecting:
         self.registry = registry
         self.wills = wills
         self.revision = revision
+        self.claims = Claims(broker, registry)
         self.connacks = Connacks(broker)
         #: The event loop is late: new clients are refused.
         self.overloaded: bool = False
@@ -359,16 +363,20 @@ class Connecting:
         )
 
     def owner(self, attempt: Attempt) -> bool:
-        """The session of this client id is nobody else's."""
-        client = attempt.client
-        session = self.registry.sessions.get(client.client_id)
-        if session is None or session.username == client.username:
-            return True
-        return self.refuse(
-            attempt,
-            reasons.NOT_AUTHORIZED,
-            "the session of this client id belongs to another user",
+        """The client id is claimed, and the state of its session is here if there is one."""
+        outcome = self.claims.claim(
+            attempt.channel, attempt.client, attempt.connect.clean_start, attempt
         )
+        if outcome is None:
+            attempt.take = self._owner_said
+            return False
+        return self._owner_said(attempt, outcome)
+
+    def _owner_said(self, attempt: Attempt, outcome: Any) -> bool:
+        if isinstance(outcome, Refusal):
+            return self.refuse(attempt, outcome.code, outcome.detail)
+        attempt.owned = outcome
+        return True
 
     def accepted(self, attempt: Attempt) -> bool:
         """The session goes on or begins, CONNACK goes out, and what waited for the client."""
@@ -387,14 +395,22 @@ class Connecting:
             channel.auth = login
         else:
             channel.auth = result
-        session = self.registry.find(client, connect)
+        registry = self.registry
+        session = registry.find(client, connect)
+        owned = attempt.owned
+        assert owned is not None
+        if session is None and owned.state is not None and not connect.clean_start:
+            record = owned.record
+            if record is not None and record.mountpoint == client.mountpoint:
+                session = registry.enter(client.client_id, owned.epoch, owned.state, record)
         present = session is not None
         if session is None:
-            session = self.registry.create(client)
+            session = registry.create(client)
         else:
             broker.metrics.sessions_resumed += 1
+        registry.own(client.client_id, owned.epoch)
         before = session.client
-        self.registry.set_expiry(session, connect)
+        registry.set_expiry(session, connect)
         self.wills.keep(session, connect.will, client)
         broker.remember(session, client)
         if present:

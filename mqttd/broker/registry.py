@@ -1,21 +1,28 @@
 """Client id -> session: who has it, who takes it over, when it ends.
 
-    CONNECT --claim--> session is new | goes on | is taken over from another connection
+    CONNECT --claims--> session is new | goes on | is taken over from another connection
     connection ends --> session ends with it, or is away --due--> will published, session expired
 
 A client id belongs to one session, and a session to one connection: a second CONNECT takes it over,
 if it comes from the same principal. Connections are ended here for reasons of ours: kicked, banned,
 the user gone.
 
+Which process owns a client id, and what outlasts the process, is asked of two providers
+(`mqttd.interfaces.IRegistry`, `ISessionStore`). A session is stored when its connection ends, and
+handed over whole when another process takes its client id.
+
 MQTT 5.0: 3.1.4 (MQTT-3.1.4-3, takeover), 3.1.2.11.2 (session expiry), 4.1 (session state).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from mqttd.broker.login import Login, module_of
 from mqttd.broker.publishing import Publishing
+from mqttd.broker.records import Record, queue_of, record_of, restore
+from mqttd.broker.seams import Ownership, SessionStore
 from mqttd.broker.wills import Wills
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
@@ -24,9 +31,9 @@ from mqttd.session.channel import Channel
 from mqttd.session.server import Edge
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
-from mqttd.types import ClientInfo
+from mqttd.types import ClientInfo, SessionState
 
-__all__ = ["Registry"]
+__all__ = ["FIRST_EPOCH", "Registry"]
 
 
 class _Gone(Edge):
@@ -51,15 +58,29 @@ class _Gone(Edge):
 _GONE: Final = _Gone()
 
 
+#: The epoch of an ownership that never changes.
+FIRST_EPOCH: Final = 1
+
+#: Packets of a queue that are stored at once.
+_BATCH: Final = 100
+
+
 class Registry:
     """The sessions of a broker, and the end of its connections."""
 
-    def __init__(self, broker: Publishing, wills: Wills) -> None:
+    def __init__(
+        self, broker: Publishing, wills: Wills, ownership: Ownership, store: SessionStore
+    ) -> None:
         self.broker = broker
         self.wills = wills
+        self.ownership: Ownership = ownership
+        self.store: SessionStore = store
         self.sessions = broker.sessions
+        #: Client id -> epoch of its ownership, where that is not the first.
+        self.epochs: dict[str, int] = {}
         #: Connections that have sent CONNECT.
         self.channels: int = 0
+        ownership.watch(self.hand_over)
 
     # -- beginning -----------------------------------------------------------------------------
 
@@ -79,7 +100,7 @@ class Registry:
         if self.sessions.get(client.client_id) is not session:
             return None
         if afresh:
-            self.end(session, "session.discarded", "clean start")
+            self.end(session, "session.discarded", "clean start", True)
             self.broker.metrics.sessions_discarded += 1
             return None
         return session
@@ -122,7 +143,7 @@ class Registry:
             if session.expiry_interval == 0:
                 # The old connection's session ends with it; the new one starts afresh.
                 self.wills.publish(session)
-                self.end(session, "session.terminated", "taken over")
+                self.end(session, "session.terminated", "taken over", True)
                 return
         if session.will is not None and (clean_start or session.will_delay == 0):
             self.wills.publish(session)
@@ -162,6 +183,8 @@ class Registry:
         if session.will is not None and session.will_delay == 0:
             self.wills.publish(session)
         self._await_end(session, broker.now)
+        if self.store.keeps:
+            self._save(session)
 
     def _left(self, channel: Channel, session: Session) -> None:
         flapping = self.broker.flapping
@@ -197,10 +220,18 @@ class Registry:
             self.wills.publish(session)
         self._await_end(session, since)
 
-    def end(self, session: Session, point: str, reason: str) -> None:
-        """A session is over: hooks hear of it at `point`, what it still held is dropped."""
+    def end(self, session: Session, point: str, reason: str, followed: bool = False) -> None:
+        """A session is over: hooks hear of it at `point`, what it still held is dropped.
+
+        Its client id is given back, unless another session of it follows at once.
+        """
         broker = self.broker
-        self.sessions.pop(session.client_id, None)
+        client_id = session.client_id
+        self.sessions.pop(client_id, None)
+        if self.store.keeps:
+            self._told(self.store.remove, client_id)
+        if not followed:
+            self.release(client_id, self.epochs.pop(client_id, FIRST_EPOCH))
         broker.wheel.cancel(session)
         if point == "session.discarded":
             broker.tell(point, session)
@@ -216,6 +247,109 @@ class Registry:
         session.mqueue = None
         session.awaiting_rel = None
         broker.tell("session.terminated", session, reason)
+
+    # -- owners and stores ---------------------------------------------------------------------
+
+    def is_foreign(self, client: ClientInfo) -> bool:
+        """Whether the session of this client id is another principal's."""
+        session = self.sessions.get(client.client_id)
+        return session is not None and session.username != client.username
+
+    def read(self, client_id: str, state: SessionState) -> Record | None:
+        """The record of a state; one that cannot be read is logged, and counts as none."""
+        try:
+            return Record(state.record)
+        except ValueError as error:
+            self.broker.log("session lost", {"client_id": client_id, "reason": str(error)})
+            return None
+
+    def enter(self, client_id: str, epoch: int, state: SessionState, record: Record) -> Session:
+        """A session that was stored or handed over is here from now on."""
+        session = restore(self.broker, client_id, state, record)
+        self.sessions[client_id] = session
+        self.own(client_id, epoch)
+        return session
+
+    def own(self, client_id: str, epoch: int) -> None:
+        """The ownership of a client id has this epoch."""
+        if epoch != FIRST_EPOCH:
+            self.epochs[client_id] = epoch
+
+    def keep(self, client_id: str, epoch: int, state: SessionState) -> None:
+        """Take in a session whose client is away."""
+        record = self.read(client_id, state)
+        if record is None or client_id in self.sessions:
+            return
+        session = self.enter(client_id, epoch, state, record)
+        self._await_end(session, session.away_since)
+        if self.store.keeps:
+            self._save(session)
+
+    def recover(self, stored: Iterable[tuple[str, SessionState]]) -> None:
+        """Take in what the store has kept, before clients are let in."""
+        for client_id, state in stored:
+            record = self.read(client_id, state)
+            if record is not None:
+                session = self.enter(client_id, state.epoch, state, record)
+                self._await_end(session, session.away_since)
+
+    def release(self, client_id: str, epoch: int) -> None:
+        """Give a client id back."""
+        try:
+            asked = self.ownership.release(client_id, epoch)
+            if asked is not None:
+                asked.addCallbacks(_nothing, self._failed)
+        except Exception as error:
+            self._failed(error)
+
+    def hand_over(self, client_id: str, epoch: int) -> SessionState | None:
+        """Another process owns this client id from `epoch` on: its session ends here, and goes.
+
+        Returns its state; None if there is none, or `epoch` is not later than ours.
+        """
+        broker = self.broker
+        session = self.sessions.get(client_id)
+        own = self.epochs.get(client_id, FIRST_EPOCH)
+        if session is None or epoch <= own:
+            return None
+        state: SessionState | None = None
+        self._take_over(session, False)
+        if self.sessions.get(client_id) is session:
+            state = SessionState(record_of(broker, session), tuple(queue_of(broker, session)), own)
+            if self.store.keeps:
+                self._told(self.store.remove, client_id)
+            del self.sessions[client_id]
+            broker.wheel.cancel(session)
+            for full_filter in list(session.subscriptions or ()):
+                broker.pubsub.unsubscribe(session, full_filter)
+            broker.completing.pop(client_id, None)
+            session.inflight = None
+            session.mqueue = None
+            session.awaiting_rel = None
+        self.epochs.pop(client_id, None)
+        broker.perform_later()
+        return state
+
+    def _save(self, session: Session) -> None:
+        """Store a session whose client has gone."""
+        client_id = session.client_id
+        self._told(self.store.save, client_id, record_of(self.broker, session))
+        queue = queue_of(self.broker, session)
+        for at in range(0, len(queue), _BATCH):
+            self._told(self.store.append, client_id, queue[at : at + _BATCH])
+
+    def _told(self, change: Callable[..., Any], client_id: str, *what: object) -> None:
+        """Make a change in the store, and log it if that fails now or later."""
+        try:
+            asked = change(client_id, self.epochs.get(client_id, FIRST_EPOCH), *what)
+            if asked is not None:
+                asked.addCallbacks(_nothing, self._failed)
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, failure: Any) -> None:
+        error = getattr(failure, "value", failure)
+        self.broker.log("session store failed", {"error": repr(error)})
 
     # -- ended by us ---------------------------------------------------------------------------
 
@@ -264,3 +398,7 @@ class Registry:
             broker.end_channel(channel, reasons.ADMINISTRATIVE_ACTION, "banned")
         broker.perform()
         return len(ended)
+
+
+def _nothing(result: object) -> None:
+    """What a store answers when it is done."""

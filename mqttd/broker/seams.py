@@ -1,8 +1,9 @@
-"""What the broker asks of those it is handed: access control, hooks, the gates of listeners.
+"""What the broker asks of those it is handed: access control, hooks, owners, stores.
 
     access control   authenticate, begin, authorize        `mqttd.access`
     hooks            run_hooks, ask_hooks, listening       chains of callbacks
-    a gate           allows(address)                       a listener behind a proxy
+    ownership        claim, release, watch                 a client id across processes
+    session store    save, append, load, remove, recover   a session across restarts
 
 The broker knows these by what they do, and imports none of them. An `Answer` is a Deferred as far
 as the broker looks at it: it fires once, in the reactor's thread, and does not fail.
@@ -12,11 +13,19 @@ Not compiled, so that whoever does the same fits, whatever it is derived from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from mqttd.broker.alarms import Alarms
-from mqttd.types import Action, AuthContinue, AuthResult, ClientInfo, HookResult
+from mqttd.types import (
+    Action,
+    AuthContinue,
+    AuthResult,
+    Claim,
+    ClientInfo,
+    HookResult,
+    SessionState,
+)
 
 __all__ = [
     "Access",
@@ -26,6 +35,9 @@ __all__ = [
     "Log",
     "ManagedAccess",
     "ManagedHooks",
+    "Ownership",
+    "SessionStore",
+    "Waiting",
 ]
 
 #: Gets one structured event: its name and its fields.
@@ -132,3 +144,48 @@ class ManagedHooks(HookChains, Protocol):
 
     def budgets(self) -> Sequence[Any]:
         """The accounts of their owners."""
+
+
+class Waiting(Protocol):
+    """A Deferred that may fail, as far as the broker looks at it."""
+
+    def addCallbacks(
+        self, callback: Callable[[Any], Any], errback: Callable[[Any], Any], /
+    ) -> object:
+        """Have one of the two called, with what came or with a Failure."""
+
+
+class Ownership(Protocol):
+    """Who owns a client identifier; see `mqttd.interfaces.IRegistry`."""
+
+    def claim(self, client_id: str, principal: str | None, /) -> Claim | Waiting:
+        """Make this process its owner."""
+
+    def release(self, client_id: str, epoch: int, /) -> Waiting | None:
+        """Its session has ended."""
+
+    def watch(self, taken: Callable[[str, int], SessionState | None], /) -> None:
+        """Have `taken` called when another takes it over."""
+
+
+class SessionStore(Protocol):
+    """Sessions across restarts; see `mqttd.interfaces.ISessionStore`."""
+
+    @property
+    def keeps(self) -> bool:
+        """What is saved outlasts the process."""
+
+    def save(self, client_id: str, epoch: int, record: bytes, /) -> Waiting | None:
+        """Store a session, in place of what there was of it."""
+
+    def append(self, client_id: str, epoch: int, packets: Sequence[bytes], /) -> Waiting | None:
+        """Put packets behind those that wait for it."""
+
+    def load(self, client_id: str, /) -> SessionState | Waiting | None:
+        """A session with its packets."""
+
+    def remove(self, client_id: str, epoch: int, /) -> Waiting | None:
+        """Forget a session."""
+
+    def recover(self) -> Iterable[tuple[str, SessionState]] | Waiting:
+        """All sessions."""

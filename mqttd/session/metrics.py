@@ -65,6 +65,8 @@ class Metrics:
         "refused_address",
         "refused_overload",
         "refused_banned",
+        "claims_failed",
+        "claims_timed_out",
         "first_byte_timeouts",
         "send_timeouts",
         "rate_limited",
@@ -126,6 +128,8 @@ class Metrics:
         self.refused_address: int = 0
         self.refused_overload: int = 0
         self.refused_banned: int = 0
+        self.claims_failed: int = 0
+        self.claims_timed_out: int = 0
         self.first_byte_timeouts: int = 0
         self.send_timeouts: int = 0
         self.rate_limited: int = 0
@@ -212,6 +216,8 @@ COUNTERS: Final[tuple[str, ...]] = (
     "refused_address",
     "refused_overload",
     "refused_banned",
+    "claims_failed",
+    "claims_timed_out",
     "first_byte_timeouts",
     "send_timeouts",
     "rate_limited",

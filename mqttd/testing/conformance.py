@@ -1,13 +1,12 @@
 """Conformance classes: what the broker expects of a provider of each interface, as inherited tests.
 
-    class TestMyStore(QueueStoreConformance):
+    class TestMyUsers(AuthenticatorConformance):
         def make(self):
-            return MyStore(self.directory / "queue.db")
+            return MyUsers(self.directory / "users.db")
 
 pytest then runs every ``test_`` method, each with `directory`, an empty directory of its own.
 `make` gives a new, unopened provider; called twice in one test it gives a second one over the same
-place, which is how durability is tested (`durable = False` says there is none). A provider whose
-Deferreds do not fire at once overrides `wait`.
+place. A provider whose Deferreds do not fire at once overrides `wait`.
 
 The classes ask for what `mqttd.interfaces` says, hostile input included, and for no more.
 """
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -26,9 +25,9 @@ from mqttd.interfaces import (
     IPlugin,
 )
 from mqttd.testing.memory import MemoryBroker
-from mqttd.testing.provider import Conformance
+from mqttd.testing.provider import HOSTILE, Conformance
 from mqttd.testing.stores import (
-    QueueStoreConformance,
+    RegistryConformance,
     RetainedStoreConformance,
     SessionStoreConformance,
 )
@@ -47,27 +46,11 @@ __all__ = [
     "AccessControlConformance",
     "AuthenticatorConformance",
     "PluginConformance",
-    "QueueStoreConformance",
+    "RegistryConformance",
     "RetainedStoreConformance",
     "SessionStoreConformance",
     "client_info",
 ]
-
-#: Names that clients have tried on brokers.
-HOSTILE: Final = (
-    "",
-    "x" * 65535,
-    "+",
-    "#",
-    "$SYS/#",
-    "a/../../etc/passwd",
-    "a' OR '1'='1",
-    "*)(uid=*",
-    "%c/%u",
-    "{}{0}%s%n",
-    "\n{allow, all}.",
-    "\x7f\u202e\ufeff\U0010ffff",
-)
 
 
 def client_info(client_id: str = "alice", username: str | None = None, **more: Any) -> ClientInfo:

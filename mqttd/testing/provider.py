@@ -13,12 +13,28 @@ from zope.interface.verify import verifyObject
 
 from mqttd.testing.plugin import result_of
 
-__all__ = ["Conformance"]
+__all__ = ["HOSTILE", "Conformance"]
 
 T = TypeVar("T")
 
 #: Seconds the reactor thread may be held by one call: much more than is good, for slow machines.
 PROMPT: Final = 1.0
+
+#: Names that clients have tried on brokers.
+HOSTILE: Final = (
+    "",
+    "x" * 65535,
+    "+",
+    "#",
+    "$SYS/#",
+    "a/../../etc/passwd",
+    "a' OR '1'='1",
+    "*)(uid=*",
+    "%c/%u",
+    "{}{0}%s%n",
+    "\n{allow, all}.",
+    "\x7f\u202e\ufeff\U0010ffff",
+)
 
 
 class Conformance:

@@ -1,16 +1,51 @@
-"""Conformance classes of the stores: what was stored is there, in order, after a restart too."""
+"""Conformance classes for what keeps sessions and messages, and for who owns them.
+
+    class TestMySessions(SessionStoreConformance):
+        def make(self):
+            return MySessions(self.directory / "sessions.db")
+
+    class TestMyRegistry(RegistryConformance):
+        def make(self):
+            return MyRegistry("n1", self.directory)
+
+        def make_peer(self):
+            return MyRegistry("n2", self.directory)
+
+As in `mqttd.testing.conformance`: `make` gives a new, unopened provider; called twice in one test
+it gives a second one over the same place, which is how durability is tested (`durable = False` says
+there is none). The classes ask for what `mqttd.interfaces` says, and for no more.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
+from unittest import SkipTest
 
-from mqttd.interfaces import IQueueStore, IRetainedStore, ISessionStore
-from mqttd.testing.provider import Conformance
+from mqttd.interfaces import IRegistry, IRetainedStore, ISessionStore
+from mqttd.testing.provider import HOSTILE, Conformance
+from mqttd.types import Claim, Held, SessionState, StaleEpoch
 
-__all__ = ["QueueStoreConformance", "RetainedStoreConformance", "SessionStoreConformance"]
+__all__ = ["RegistryConformance", "RetainedStoreConformance", "SessionStoreConformance"]
+
+RECORDS: Final = (b"", b"x", bytes(range(256)), b"\x00" * 70_000)
+CLIENT_IDS: Final = ("alice", "", "bob's", "ü/#+$", "x" * 256, "../up", "\U0001f600", *HOSTILE[2:])
+
+
+@contextmanager
+def raises(expected: type[Exception]) -> Iterator[None]:
+    """What is done here must raise that; no test runner is needed to say so."""
+    try:
+        yield
+    except expected:
+        return
+    raise AssertionError(f"expected {expected.__name__}")
 
 
 class _StoreConformance(Conformance):
+    """What all stores share."""
+
     #: What was stored is there after `close` and a new start.
     durable = True
 
@@ -33,13 +68,12 @@ class _StoreConformance(Conformance):
             self.wait(self.make_ready().close())
 
 
-RECORDS: Final = (b"", b"x", bytes(range(256)), b"\x00" * 70_000)
+class RetainedStoreConformance(_StoreConformance):
+    """For an `IRetainedStore`: override `make`."""
 
+    interface = IRetainedStore
 
-class _RecordsConformance(_StoreConformance):
-    """`ISessionStore` and `IRetainedStore` store the same way, under different names."""
-
-    keys: tuple[str, ...] = ()
+    keys = ("a", "a/b", "/", "//", "$SYS/x", "ü/☃", "a" * 1000, "../up", "a/b/c" * 100, "A", "Key")
 
     def stored(self, store: Any) -> dict[str, bytes]:
         """Everything that is in the store; each key once."""
@@ -97,87 +131,254 @@ class _RecordsConformance(_StoreConformance):
         assert len(self.stored(self.reopened(store))) == 50
 
 
-class SessionStoreConformance(_RecordsConformance):
-    """For an `ISessionStore`: override `make`."""
+class SessionStoreConformance(_StoreConformance):
+    """For an `ISessionStore`: override `make`.
+
+    Of a store whose `keeps` is False nothing is asked but that it says so of everything.
+    """
 
     interface = ISessionStore
-    keys = ("alice", "", "bob's", "ü/#+$", "x" * 256, "../up", "NUL is not allowed", "\U0001f600")
 
-
-class RetainedStoreConformance(_RecordsConformance):
-    """For an `IRetainedStore`: override `make`."""
-
-    interface = IRetainedStore
-    keys = ("a", "a/b", "/", "//", "$SYS/x", "ü/☃", "a" * 1000, "../up", "a/b/c" * 100, "A", "Key")
-
-
-class QueueStoreConformance(_StoreConformance):
-    """For an `IQueueStore`: override `make`."""
-
-    interface = IQueueStore
-
-    def queue(self, store: Any, client_id: str, **more: int) -> list[tuple[int, bytes]]:
-        """What waits for a client."""
-        waiting = self.wait(store.read(client_id, **more))
-        return [(message_id, bytes(message)) for message_id, message in waiting]
-
-    def test_messages_come_back_in_order(self) -> None:
-        """Oldest first, byte for byte, 128-bit ids whole; after a restart too."""
+    def keeper(self) -> Any:
+        """A store in use; the test is skipped where nothing is kept."""
         store = self.make_ready()
-        expected = [((1 << 100) + number, RECORDS[number % 4]) for number in range(20)]
-        for message_id, message in expected:
-            self.wait(store.append(["alice"], message_id, message))
-        assert self.queue(store, "alice") == expected
-        assert self.queue(self.reopened(store), "alice") == expected
+        if not store.keeps:
+            raise SkipTest("it keeps nothing")
+        return store
 
-    def test_reading_goes_on_where_it_ended(self) -> None:
-        """`after` and `limit` make pages; reading takes nothing away."""
-        store = self.make_ready()
-        for number in range(1, 8):
-            self.wait(store.append(["alice"], number, b"%d" % number))
-        assert [message_id for message_id, _ in self.queue(store, "alice", limit=3)] == [1, 2, 3]
-        page = self.queue(store, "alice", after=3, limit=3)
-        assert [message_id for message_id, _ in page] == [4, 5, 6]
-        assert [message_id for message_id, _ in self.queue(store, "alice", after=6)] == [7]
-        assert self.queue(store, "alice", after=7) == []
-        assert len(self.queue(store, "alice")) == 7
+    def loaded(self, store: Any, client_id: str) -> tuple[bytes, tuple[bytes, ...]] | None:
+        """Record and queue of a session."""
+        state = self.wait(store.load(client_id))
+        if state is None:
+            return None
+        assert isinstance(state, SessionState), f"load() gave {state!r}"
+        return bytes(state.record), tuple(bytes(packet) for packet in state.queue)
 
-    def test_a_message_for_many_is_one_for_each(self) -> None:
-        """Each of them is done with it on its own."""
-        store = self.make_ready()
-        many = [f"client {number}" for number in range(50)]
-        self.wait(store.append(many, 1, b"to all"))
-        self.wait(store.append(["client 7"], 2, b"to one"))
-        self.wait(store.delete("client 7", 1))
-        assert self.queue(store, "client 7") == [(2, b"to one")]
-        for client_id in many[8:]:
-            assert self.queue(store, client_id) == [(1, b"to all")]
-        store = self.reopened(store)
-        assert self.queue(store, "client 7") == [(2, b"to one")]
-        assert self.queue(store, "client 8") == [(1, b"to all")]
+    def recovered(self, store: Any) -> dict[str, tuple[bytes, tuple[bytes, ...]]]:
+        """Everything that is in the store; each session once."""
+        states = list(self.wait(store.recover()))
+        found = {client_id: (state.record, tuple(state.queue)) for client_id, state in states}
+        assert len(found) == len(states), "recover() gave a session twice"
+        return found
 
-    def test_a_session_that_ended_has_no_queue(self) -> None:
-        """`clear` drops its messages and nobody else's."""
+    def test_what_keeps_nothing_has_nothing(self) -> None:
+        """A new place, or a store that says that it keeps nothing."""
         store = self.make_ready()
-        for number in range(1, 4):
-            self.wait(store.append(["alice", "bob"], number, b"x"))
-        self.wait(store.clear("alice"))
-        self.wait(store.clear("nobody"))
-        assert self.queue(store, "alice") == []
-        assert len(self.queue(store, "bob")) == 3
-        store = self.reopened(store)
-        assert (self.queue(store, "alice"), len(self.queue(store, "bob"))) == ([], 3)
+        assert store.keeps in (False, True)
+        assert self.loaded(store, "nobody") is None
+        assert self.recovered(store) == {}
+        if not store.keeps:
+            self.wait(store.save("alice", 1, b"record"))
+            self.wait(store.append("alice", 1, [b"packet"]))
+            assert self.loaded(store, "alice") is None
+            assert self.recovered(store) == {}
+            self.wait(store.remove("alice", 1))
 
-    def test_nothing_waits_for_those_it_does_not_know(self) -> None:
-        """No error: the broker asks for every session."""
-        store = self.make_ready()
-        assert self.queue(store, "nobody") == []
-        self.wait(store.delete("nobody", 1))
-        self.wait(store.append([], 1, b"for nobody"))
+    def test_what_was_saved_is_there_byte_for_byte(self) -> None:
+        """Any client id, any bytes, after a restart too; loading takes nothing away."""
+        store = self.keeper()
+        expected = {}
+        for number, client_id in enumerate(CLIENT_IDS):
+            record = RECORDS[number % len(RECORDS)]
+            self.wait(store.save(client_id, 1, record))
+            expected[client_id] = (record, ())
+        for _ in range(2):
+            for client_id in CLIENT_IDS:
+                assert self.loaded(store, client_id) == expected[client_id]
+            assert self.recovered(store) == expected
+            store = self.reopened(store)
+
+    def test_batches_come_back_in_order(self) -> None:
+        """Packets in the order they were put, of each session its own."""
+        store = self.keeper()
+        for client_id in ("alice", "bob"):
+            self.wait(store.save(client_id, 1, b"r"))
+        first = [b"%d" % number for number in range(250)]
+        self.wait(store.append("alice", 1, first))
+        self.wait(store.append("bob", 1, RECORDS))
+        self.wait(store.append("alice", 1, []))
+        self.wait(store.append("alice", 1, [b"last"]))
+        for _ in range(2):
+            assert self.loaded(store, "alice") == (b"r", (*first, b"last"))
+            assert self.loaded(store, "bob") == (b"r", RECORDS)
+            store = self.reopened(store)
+
+    def test_a_second_save_takes_the_place_of_record_and_queue(self) -> None:
+        """There is one state of a session, the latest."""
+        store = self.keeper()
+        for number in range(20):
+            self.wait(store.save("alice", 1, b"%d" % number))
+            self.wait(store.append("alice", 1, [b"packet %d" % number]))
+        for _ in range(2):
+            assert self.loaded(store, "alice") == (b"19", (b"packet 19",))
+            store = self.reopened(store)
+
+    def test_what_was_removed_is_gone_with_its_queue(self) -> None:
+        """After a restart too, and when it is saved anew; the others stay."""
+        store = self.keeper()
+        for client_id in ("alice", "bob"):
+            self.wait(store.save(client_id, 1, b"r"))
+            self.wait(store.append(client_id, 1, [b"p"]))
+        self.wait(store.remove("alice", 1))
+        self.wait(store.remove("alice", 1))
+        self.wait(store.remove("nobody", 1))
+        for _ in range(2):
+            assert self.recovered(store) == {"bob": (b"r", (b"p",))}
+            store = self.reopened(store)
+        self.wait(store.save("alice", 1, b"anew"))
+        assert self.loaded(store, "alice") == (b"anew", ())
+
+    def test_nothing_is_queued_for_those_it_does_not_know(self) -> None:
+        """KeyError, and no session."""
+        store = self.keeper()
+        with raises(KeyError):
+            self.wait(store.append("nobody", 1, [b"x"]))
+        assert self.recovered(store) == {}
+
+    def test_an_older_owner_changes_nothing(self) -> None:
+        """Each change with a lower epoch fails with StaleEpoch, after a restart too."""
+        store = self.keeper()
+        self.wait(store.save("alice", 3, b"r"))
+        self.wait(store.append("alice", 3, [b"p"]))
+        for _ in range(2):
+            for change, *what in (
+                (store.save, b"old"),
+                (store.append, [b"old"]),
+                (store.remove,),
+            ):
+                with raises(StaleEpoch):
+                    self.wait(change("alice", 2, *what))
+            assert self.loaded(store, "alice") == (b"r", (b"p",))
+            assert self.wait(store.load("alice")).epoch == 3
+            store = self.reopened(store)
+
+    def test_a_newer_owner_goes_on(self) -> None:
+        """A higher epoch is taken, and is the one from then on."""
+        store = self.keeper()
+        self.wait(store.save("alice", 1, b"r"))
+        self.wait(store.append("alice", 4, [b"p"]))
+        with raises(StaleEpoch):
+            self.wait(store.save("alice", 3, b"old"))
+        self.wait(store.save("alice", 5, b"new"))
+        assert self.loaded(store, "alice") == (b"new", ())
 
     def test_what_was_not_waited_for_is_stored_by_close(self) -> None:
-        """`close` stores what is on its way."""
-        store = self.make_ready()
-        for number in range(1, 51):
-            store.append(["alice"], number, b"%d" % number)
-        assert len(self.queue(self.reopened(store), "alice")) == 50
+        """`close` stores what is on its way, in its order."""
+        store = self.keeper()
+        for number in range(50):
+            store.save(f"client {number}", 1, b"%d" % number)
+            store.append(f"client {number}", 1, [b"p"])
+        assert len(self.recovered(self.reopened(store))) == 50
+
+
+class RegistryConformance(Conformance):
+    """For an `IRegistry`: override `make`, and `make_peer` if there can be more than one owner."""
+
+    interface = IRegistry
+
+    def make_peer(self) -> Any:
+        """Another member of what `make` gave one of; None if it is always alone."""
+        return None
+
+    def pair(self) -> tuple[Any, Any]:
+        """Two members; the test is skipped where there is one."""
+        first, second = self.make_ready(), self.make_peer()
+        if second is None:
+            raise SkipTest("it is alone")
+        return first, second
+
+    def claimed(self, registry: Any, client_id: str, principal: str | None = "alice") -> Claim:
+        """One claim."""
+        claim = self.wait(self.promptly(lambda: registry.claim(client_id, principal), "claim"))
+        assert isinstance(claim, Claim), f"claim() gave {claim!r}"
+        assert claim.epoch >= 1
+        assert isinstance(claim.held, Held)
+        return claim
+
+    def test_any_client_id_can_be_claimed(self) -> None:
+        """Also those that look like something else; each is its own."""
+        registry = self.make_ready()
+        for client_id in CLIENT_IDS:
+            claim = self.claimed(registry, client_id, None)
+            assert claim.held in (Held.NOWHERE, Held.HERE)
+            assert claim.state is None
+
+    def test_claiming_again_is_the_same_ownership(self) -> None:
+        """The same epoch; the same principal."""
+        registry = self.make_ready()
+        epochs = {self.claimed(registry, "alice").epoch for _ in range(3)}
+        assert len(epochs) == 1
+
+    def test_what_was_released_can_be_claimed_by_anybody(self) -> None:
+        """Another principal too, and the epoch never goes down."""
+        registry = self.make_ready()
+        before = self.claimed(registry, "c", "alice").epoch
+        self.wait(registry.release("c", before))
+        assert self.claimed(registry, "c", "bob").epoch >= before
+
+    def test_releasing_what_is_not_owned_is_no_error(self) -> None:
+        """Nobody's, twice, with another epoch."""
+        registry = self.make_ready()
+        self.wait(registry.release("nobody", 1))
+        epoch = self.claimed(registry, "c").epoch
+        for released in (epoch + 7, epoch, epoch):
+            self.wait(registry.release("c", released))
+
+    def test_somebody_can_watch(self) -> None:
+        """Nothing is taken from an owner by its own claims."""
+        registry = self.make_ready()
+        taken: list[str] = []
+        registry.watch(lambda client_id, epoch: taken.append(client_id))
+        for _ in range(2):
+            self.claimed(registry, "c")
+        assert taken == []
+
+    def test_a_claim_takes_over_with_the_state(self) -> None:
+        """The owner before hands over what it has; the new one has a higher epoch."""
+        first, second = self.pair()
+        state = SessionState(bytes(range(256)), RECORDS, 1)
+        taken: list[tuple[str, int]] = []
+
+        def hand_over(client_id: str, epoch: int) -> SessionState | None:
+            taken.append((client_id, epoch))
+            return state
+
+        first.watch(hand_over)
+        second.watch(lambda client_id, epoch: None)
+        before = self.claimed(first, "c")
+        claim = self.claimed(second, "c")
+        assert claim.epoch > before.epoch
+        assert claim.held in (Held.WORKER, Held.NODE)
+        assert claim.peer
+        assert claim.state is not None
+        assert (claim.state.record, claim.state.queue) == (state.record, state.queue)
+        assert taken == [("c", claim.epoch)]
+        back = self.claimed(first, "c")
+        assert back.epoch > claim.epoch
+        assert back.state is None
+
+    def test_another_principal_is_refused_and_takes_nothing(self) -> None:
+        """PermissionError; the owner is not asked for anything."""
+        first, second = self.pair()
+        taken: list[str] = []
+        first.watch(lambda client_id, epoch: taken.append(client_id))
+        epoch = self.claimed(first, "c", "alice").epoch
+        for principal in ("mallory", None):
+            with raises(PermissionError):
+                self.wait(second.claim("c", principal))
+        assert taken == []
+        assert self.claimed(first, "c", "alice").epoch == epoch
+
+    def test_a_stale_release_takes_nothing_away(self) -> None:
+        """Who owned it before cannot give back what is another's."""
+        first, second = self.pair()
+        before = self.claimed(first, "c").epoch
+        epoch = self.claimed(second, "c").epoch
+        self.wait(first.release("c", before))
+        assert self.claimed(second, "c").epoch == epoch
+
+    def test_the_last_of_many_claims_owns_it(self) -> None:
+        """Claims by turns: every one has a higher epoch, and takes it from the other."""
+        first, second = self.pair()
+        epochs = [self.claimed(owner, "c").epoch for owner in (first, second) * 5]
+        assert epochs == sorted(set(epochs))

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.seams import Ownership, SessionStore
 from mqttd.codec.packets import Connack, Connect, Packet, Publish, Will
 from mqttd.codec.parser import Parser
 from mqttd.codec.properties import Properties
@@ -91,7 +92,13 @@ class MemoryBroker:
     put off runs with `run_soon`. Log events are in `events`.
     """
 
-    def __init__(self, settings: Settings | None = None, access: AllowAll | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        access: AllowAll | None = None,
+        ownership: Ownership | None = None,
+        store: SessionStore | None = None,
+    ) -> None:
         self.settings = Settings() if settings is None else settings
         self.access = AllowAll() if access is None else access
         self.hooks = Hooks()
@@ -105,6 +112,8 @@ class MemoryBroker:
             START_MS,
             self._soon,
             self._log,
+            ownership=ownership,
+            store=store,
         )
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
 

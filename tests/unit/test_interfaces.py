@@ -43,7 +43,6 @@ def test_every_interface_is_public() -> None:
         "IPlugin",
         "IPluginHandle",
         "ISessionStore",
-        "IQueueStore",
         "IRetainedStore",
         "IRegistry",
         "IFabric",

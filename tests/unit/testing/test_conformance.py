@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from zope.interface import implementer
 
+from mqttd.broker.alone import Alone, Forgets
 from mqttd.interfaces import IAccessControl, IAuthenticator
 from mqttd.testing import (
     AccessControlConformance,
     AuthenticatorConformance,
-    QueueStoreConformance,
+    RegistryConformance,
     RetainedStoreConformance,
     SessionStoreConformance,
     client_info,
@@ -25,15 +26,16 @@ from mqttd.types import (
     AuthOk,
     AuthVerdict,
     ClientInfo,
+    SessionState,
     Verdict,
 )
-from tests.unit.testing.stores import MemoryQueues, MemoryRetained, MemorySessions
+from tests.unit.testing.stores import Member, MemoryRetained, MemorySessions, Table
 
 
 class TestSessions(SessionStoreConformance):
     def setup_method(self) -> None:
         super().setup_method()
-        self.place: dict[str, bytes] = {}
+        self.place: dict[str, SessionState] = {}
 
     def make(self) -> MemorySessions:
         return MemorySessions(self.place)
@@ -46,13 +48,26 @@ class TestRetained(RetainedStoreConformance):
         return MemoryRetained()
 
 
-class TestQueues(QueueStoreConformance):
+class TestForgets(SessionStoreConformance):
+    def make(self) -> Forgets:
+        return Forgets()
+
+
+class TestAlone(RegistryConformance):
+    def make(self) -> Alone:
+        return Alone()
+
+
+class TestMembers(RegistryConformance):
     def setup_method(self) -> None:
         super().setup_method()
-        self.place: dict[str, dict[int, bytes]] = {}
+        self.table = Table()
 
-    def make(self) -> MemoryQueues:
-        return MemoryQueues(self.place)
+    def make(self) -> Member:
+        return Member("n1/0", self.table)
+
+    def make_peer(self) -> Member:
+        return Member("n2/0", self.table)
 
 
 @implementer(IAuthenticator)
@@ -122,15 +137,44 @@ def test_a_store_that_forgets_is_found() -> None:
             return MemorySessions()
 
     with pytest.raises(AssertionError):
-        run(Forgets(), "test_what_was_put_is_there_byte_for_byte")
+        run(Forgets(), "test_what_was_saved_is_there_byte_for_byte")
+
+
+def test_a_store_that_takes_changes_of_an_older_owner_is_found() -> None:
+    class Obeys(MemorySessions):
+        def _current(self, client_id: str, epoch: int) -> SessionState | None:
+            return self.place.get(client_id)
+
+    class ObeysConformance(SessionStoreConformance):
+        def make(self) -> Obeys:
+            return Obeys()
+
+    with pytest.raises(AssertionError, match="StaleEpoch"):
+        run(ObeysConformance(), "test_an_older_owner_changes_nothing")
+
+
+def test_a_registry_with_two_owners_is_found() -> None:
+    class Split(RegistryConformance):
+        def make(self) -> Member:
+            return Member("n1/0", Table())
+
+        def make_peer(self) -> Member:
+            return Member("n2/0", Table())
+
+    for test in (
+        "test_a_claim_takes_over_with_the_state",
+        "test_the_last_of_many_claims_owns_it",
+    ):
+        with pytest.raises(AssertionError):
+            run(Split(), test)
 
 
 def test_a_store_without_a_method_is_found_by_name() -> None:
-    class Half(QueueStoreConformance):
-        def make(self) -> MemorySessions:
-            return MemorySessions()
+    class Half(SessionStoreConformance):
+        def make(self) -> MemoryRetained:
+            return MemoryRetained()
 
-    with pytest.raises(Exception, match="IQueueStore"):
+    with pytest.raises(Exception, match="ISessionStore"):
         run(Half(), "test_it_provides_its_interface")
 
 

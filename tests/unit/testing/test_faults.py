@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
-from mqttd.interfaces import ISessionStore
+from mqttd.interfaces import IRetainedStore
 from mqttd.testing import FaultInjector, result_of
-from tests.unit.testing.stores import MemorySessions
+from tests.unit.testing.stores import MemoryRetained
 
 
 def double(value: int) -> int:
@@ -69,8 +69,8 @@ def test_never_can_still_be_fired() -> None:
 
 def test_a_provider_keeps_its_interface_and_fails_where_told() -> None:
     faults = FaultInjector()
-    store = faults.around(MemorySessions(), "put")
-    verifyObject(ISessionStore, store)
+    store = faults.around(MemoryRetained(), "put")
+    verifyObject(IRetainedStore, store)
     faults.raises(OSError("disk full"))
     with pytest.raises(OSError, match="disk full"):
         store.put("alice", b"x")

@@ -1,0 +1,157 @@
+"""A session as one record and a queue of packets: what is stored, and handed from owner to owner.
+
+    Session --record_of--> bytes (JSON)   principal, expiry, subscriptions and their identifiers
+            --queue_of---> packets        PUBLISH of MQTT 5.0, unacknowledged ones first
+
+    bytes --Record--> restore --> Session, subscribed, its queue as it was
+
+What was in flight is queued again: a client gets it anew, not with DUP. Times are in seconds since
+1970, because a monotonic clock means nothing elsewhere.
+
+MQTT 5.0, 4.1: the session state, but for QoS 2 packet ids that are half way.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from mqttd.broker.publishing import Publishing
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish, Subscription
+from mqttd.codec.parser import parse_packet
+from mqttd.codec.reasons import MqttError
+from mqttd.session.message import Delivery, Message
+from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.session import Session
+from mqttd.types import ClientInfo, SessionState
+
+__all__ = ["Record", "queue_of", "record_of", "restore"]
+
+_VERSION: Final = 1
+
+
+class Record:
+    """A record as it was read; raises ValueError for bytes that are none."""
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            found: Any = json.loads(data)
+            if found["version"] != _VERSION:
+                raise ValueError(f"version {found['version']!r}: expected {_VERSION}")
+            self.username: str | None = found["username"]
+            self.mountpoint: str = found["mountpoint"]
+            self.expiry: int = found["expiry"]
+            #: When its connection ended; 0 while there is one.
+            self.away_since: int = found["away_since"]
+            self.written_at: int = found["written_at"]
+            #: Full filter, options, identifier (0: none).
+            self.subscriptions: list[tuple[str, int, int]] = [
+                (full_filter, options, identifier)
+                for full_filter, options, identifier in found["subscriptions"]
+            ]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no session record: {error!r}") from None
+
+
+def record_of(broker: Publishing, session: Session) -> bytes:
+    """The record of a session as it is now."""
+    seconds = broker.clock() // 1_000_000
+    away = 0 if session.channel is not None else (broker.now - session.away_since) // 1000
+    client = session.client
+    identifiers = session.identifiers or {}
+    found = {
+        "version": _VERSION,
+        "username": session.username,
+        "mountpoint": client.mountpoint if isinstance(client, ClientInfo) else "",
+        "expiry": session.expiry_interval,
+        "away_since": 0 if session.channel is not None else seconds - away,
+        "written_at": seconds,
+        "subscriptions": [
+            (full_filter, options, identifiers.get(full_filter, 0))
+            for full_filter, options in (session.subscriptions or {}).items()
+        ],
+    }
+    return json.dumps(found).encode()
+
+
+def queue_of(broker: Publishing, session: Session) -> list[bytes]:
+    """What a session's client is still owed, oldest first."""
+    packets: list[bytes] = []
+    now = broker.now
+    for delivery in session.pending():
+        if delivery.expires_at and delivery.expires_at <= now:
+            continue
+        message = delivery.get_message(broker.next_message_id())
+        retain = delivery.wire[0] & 1 == 1
+        packets.append(message.wire(delivery.qos, retain, True, delivery.identifiers, now))
+    return packets
+
+
+def restore(broker: Publishing, client_id: str, state: SessionState, record: Record) -> Session:
+    """A session as it was, away, with its subscriptions in the router; nothing is sent yet."""
+    session = Session(broker, client_id, record.username)
+    session.v5 = True
+    session.expiry_interval = record.expiry
+    session.clean = False
+    seconds = broker.clock() // 1_000_000
+    away = seconds - record.away_since if record.away_since else 0
+    session.away_since = broker.now - max(away, 0) * 1000
+    if record.mountpoint:
+        session.client = ClientInfo(
+            client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint
+        )
+    for full_filter, options, identifier in record.subscriptions:
+        subscription = Subscription(
+            full_filter,
+            options & QOS_MASK,
+            options & NO_LOCAL != 0,
+            options & RETAIN_AS_PUBLISHED != 0,
+            2,  # no retained messages: they were sent when it subscribed
+        )
+        broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
+    late = max(seconds - record.written_at, 0) * 1000
+    for packet in state.queue:
+        try:
+            delivery = _delivery(broker, packet, late)
+        except (MqttError, IndexError):
+            delivery = None
+        if delivery is not None:
+            session.enqueue(delivery)
+    return session
+
+
+def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
+    """A packet of a queue as a delivery; None if it has expired meanwhile, or is none.
+
+    Raises MqttError and IndexError for bytes that are no packet.
+    """
+    at = 1
+    while wire[at] & 0x80:
+        at += 1
+    packet = parse_packet(wire[0], wire[at + 1 :], 5)
+    if not isinstance(packet, Publish):
+        return None
+    properties = dict(packet.properties) if packet.properties is not None else {}
+    named = properties.pop(prop.SUBSCRIPTION_IDENTIFIER, None)
+    expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
+    expires_at = 0
+    if isinstance(expiry, int):
+        expires_at = broker.now + expiry * 1000 - late
+        if expires_at <= broker.now:
+            return None
+    message = Message(
+        broker.next_message_id(),
+        packet.topic,
+        packet.payload,
+        packet.qos,
+        packet.retain,
+        properties or None,
+        "",
+        None,
+        expires_at,
+    )
+    identifiers: list[int] | None = None
+    if isinstance(named, list):
+        identifiers = [number for number in named if isinstance(number, int)]
+    return Delivery.of(message, packet.qos, packet.retain, True, identifiers, broker.now)
