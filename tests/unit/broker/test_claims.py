@@ -131,7 +131,7 @@ def test_the_stages_that_run_are_those_of_the_table() -> None:
         name for name, _, _, _ in STAGES
     ]
     for name, question, refusal, _ in STAGES:
-        assert getattr(Connecting, name).__doc__, name
+        assert callable(getattr(Connecting, name))
         assert question and (refusal or name == "accepted")
 
 
