@@ -55,7 +55,7 @@ from mqttd.pipeline.log.blocks import (
 )
 from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.files import LOG_FILE, STATE_FILE, Damaged, read_json, segments_in
-from mqttd.pipeline.log.pull import PATH, PullError, PullReader
+from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.spark.options import read_options
@@ -84,7 +84,7 @@ class Wire(PullReader):
         parts = urlsplit(target)
         request = Request({k.encode(): [v[0].encode()] for k, v in parse_qs(parts.query).items()})
         try:
-            return self.resource._work(parts.path.removeprefix(PATH + "/"), request)()
+            return self.resource._work(parts.path.removeprefix("/"), request)()
         except DataLoss as error:
             raise self._refused(410, _told(error)) from None
         except FileNotFoundError as error:

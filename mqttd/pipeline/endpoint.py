@@ -3,7 +3,7 @@
     GET  bounds                             {"log": ID, "nodes": {NODE: [earliest, latest]}}
     GET  headers?node=&start=&end=          40 bytes for each block (`pull.HEADER`)
     GET  blocks?node=&start=&end=           the blocks that hold [start, end), as they are on disk
-    POST progress  {group, log, nodes}      how far a consumer group has read
+    POST progress  {group, log, nodes, stopped}    how far a consumer group has read
 
 Who may ask is decided before a request comes here (`mqttd.admin.tcp`). Reading a file happens in
 threads, at most `BUSY` at a time; then 503 asks to come again.
@@ -188,6 +188,7 @@ class LogResource(Resource):
         try:
             body: Any = json.loads(data) if len(data) <= MOST_BODY else None
             group, log, nodes = body["group"], body["log"], body["nodes"]
+            stopped = body.get("stopped", False) is True
             good = isinstance(group, str) and all(
                 isinstance(node, str) and type(offset) is int and offset >= 0
                 for node, offset in nodes.items()
@@ -203,7 +204,7 @@ class LogResource(Resource):
                 if reader.log_id != log:
                     raise _Refused(409, "another_log", f"this is log {reader.log_id}")
                 try:
-                    reader.commit(group, nodes)
+                    reader.commit(group, nodes, stopped)
                 except ValueError as error:
                     raise _Refused(400, "bad_request", str(error)) from None
                 return b"{}\n"

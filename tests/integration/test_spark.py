@@ -5,8 +5,11 @@ One session for all tests here: starting one takes ten seconds. MQTTD_LONG=1 tak
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 
 from benchmarks.exactly_once import Run, exactly_once
 from mqttd.pipeline.log.reader import LogReader, events
-from mqttd.pipeline.log.retention import Retention
+from mqttd.pipeline.log.retention import Retention, groups
 from mqttd.pipeline.log.writer import Writer
 from tests.integration.test_events import everything, start
 from tests.support.numbered import Publisher
@@ -191,6 +194,88 @@ def test_events_of_a_running_broker_arrive_by_http(spark: Any, tmp_path: Path) -
         ]
     finally:
         broker.stop()
+
+
+def test_a_stream_outlives_its_broker(spark: Any, tmp_path: Path) -> None:
+    """The broker is away for three seconds, MQTTD_LONG=1: twenty times, and once for a minute."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    conf = 'events = ["message.publish"]\nacked_means_logged = true\n'
+    tcp = {"pull_token_file": "pull", "bind": f"127.0.0.1:{port}"}
+    broker = start(tmp_path, conf, tcp)
+    publisher = Publisher(lambda: broker.port, "a/b", rate=200)
+    publisher.start()
+    query = None
+    try:
+        query = (
+            spark.readStream.format("mqttd")
+            .option("url", f"http://127.0.0.1:{port}")
+            .option("token", (tmp_path / "etc/pull").read_text().split()[-1])
+            .option("startingOffsets", "earliest")
+            .option("groupId", "tests")
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "table"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+
+        def read() -> int:
+            assert query is not None
+            assert query.exception() is None, query.exception()
+            progress = query.lastProgress
+            if not progress or not progress["sources"][0]["endOffset"]:
+                return 0
+            return int(json.loads(progress["sources"][0]["endOffset"])["nodes"].get(NODE, 0))
+
+        for seconds in [3.0] * 20 + [60.0] if LONG else [3.0]:
+            before = read()
+            until(lambda before=before: read() > before + 100, "nothing is read", 100)
+            broker.stop(hard=True)
+            time.sleep(seconds)
+            broker = start(tmp_path, conf, tcp)
+        before = len(publisher.acknowledged)
+        until(lambda: len(publisher.acknowledged) > before + 100, "nothing is acknowledged")
+        publisher.stop()
+        found = until(lambda: everything(tmp_path), "nothing is logged")
+        until(lambda: read() == len(found), f"the query does not come to {len(found)}", 100)
+        source = query.lastProgress["sources"][0]
+        assert json.loads(source["latestOffset"])["offsetsBehindLatest"] == 0
+    finally:
+        if query is not None:
+            query.stop()
+        if publisher.is_alive():
+            publisher.stop()
+        broker.stop()
+    rows = spark.read.parquet(str(tmp_path / "table")).orderBy("seq").collect()
+    found = everything(tmp_path)
+    assert [(row.seq, bytes(row.payload)) for row in rows] == [
+        (event.seq, event.payload) for event in found
+    ]
+    assert {b"%d" % number for number in publisher.acknowledged} <= {one.payload for one in found}
+
+
+def test_retention_waits_for_a_group_up_to_its_cap(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    limits = Retention(bytes=20_000, held_bytes=150_000)
+    writer = Writer(str(path), NODE, segment_bytes=10_000, retention=limits)
+    fill(writer, 1, 100)
+    reader = spark.readStream.format("mqttd").option("startingOffsets", "earliest")
+    frame = reader.option("groupId", "nightly").load(str(path))
+    ran(frame, tmp_path)
+    group = groups(str(path))["nightly"]
+    assert (group["nodes"], group["stopped"]) == ({NODE: 100}, True)
+    fill(writer, 10, 100)  # five times what is kept otherwise
+    ran(frame, tmp_path)
+    assert spark.read.parquet(str(tmp_path / "table")).count() == 1100
+    assert groups(str(path))["nightly"]["nodes"] == {NODE: 1100}
+    writer.clean_up()
+    assert LogReader(str(path)).bounds()[NODE].earliest > 100  # nobody needs it any more
+    fill(writer, 30, 100)  # over the cap
+    writer.close()
+    with pytest.raises(Exception, match=r"events 1100 to \d+ of node mqttd .* \(\d+ events\)"):
+        ran(frame, tmp_path)
 
 
 def test_another_python_of_the_workers_is_told(

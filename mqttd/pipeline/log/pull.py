@@ -4,24 +4,30 @@
                                        POST progress
 
 It has the methods of `mqttd.pipeline.log.reader.LogReader`, so that a reader need not know which of
-the two it has. A request that fails for the network's sake is tried again, a few times.
+the two it has.
+
+A broker that is away is waited for: a request is tried again with growing pauses, at each address
+that was given, for `patience` seconds; that is said once, and once that it is back. What will not
+get better by waiting (a wrong token, a certificate that is not trusted) is told at once.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import random
 import ssl
 import struct
+import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
 from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, LogReader, Run, check_cover
 
-__all__ = ["HEADER", "PATH", "PullError", "PullReader", "open_log"]
+__all__ = ["HEADER", "PATH", "Away", "PullError", "PullReader", "open_log"]
 
 #: Where the endpoint is when a URL names only the host.
 PATH: Final = "/api/v1/plugins/spark/log"
@@ -29,18 +35,40 @@ PATH: Final = "/api/v1/plugins/spark/log"
 #: One block in the answer to ``headers``: base, rows, bytes, mask, first and last time, flags.
 HEADER: Final = struct.Struct("<QIIIqqI")
 
-TRIES: Final = 4
 TIMEOUT: Final = 60.0
+#: Seconds that a request is tried again by default, and the longest pause between two tries.
+PATIENCE: Final = 1.5
+PAUSE: Final = 10.0
+
+#: Answers of a broker that starts or stops, or of a proxy before it.
+_AWAY: Final = frozenset((502, 503, 504))
 
 
 class PullError(Exception):
     """The endpoint refused or could not be reached; the text says which and why."""
 
 
+class Away(PullError):
+    """The broker cannot be reached now; it may be back later."""
+
+
+class _Address(NamedTuple):
+    url: str
+    tls: bool
+    host: str
+    port: int | None
+    path: str
+
+
 def open_log(
-    path: str | None = None, url: str | None = None, token: str = "", ca_file: str | None = None
+    path: str | None = None,
+    url: str | None = None,
+    token: str = "",
+    ca_file: str | None = None,
+    patience: float = PATIENCE,
+    known: bool = False,
 ) -> EventLog:
-    """The log in a directory or behind a pull endpoint.
+    """The log in a directory or behind a pull endpoint; see `PullReader`.
 
     Raises ValueError unless one of `path` and `url` is given, OSError or PullError if it is not
     there.
@@ -50,13 +78,16 @@ def open_log(
     if path:
         return LogReader(path)
     assert url is not None
-    return PullReader(url, token, ca_file)
+    return PullReader(url, token, ca_file, patience=patience, known=known)
 
 
 class PullReader:
     """The log at `url` (``https://host:port``), with the broker's bearer token.
 
+    url: one address of the broker, or several with commas between them.
     ca_file: certificates to trust in place of the system's.
+    patience: seconds for which a broker that is away is waited for.
+    known: somebody has read there before: then even an endpoint that is not there may come.
     Raises PullError if there is no log to be had, ValueError for an URL that is none.
     """
 
@@ -66,21 +97,43 @@ class PullReader:
         token: str = "",
         ca_file: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        patience: float = PATIENCE,
+        known: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url = {url!r}: expected http://host:port or https://host:port")
-        self.url = url
-        self._host, self._port = parts.hostname, parts.port
-        self._path = parts.path.rstrip("/") or PATH
+        self._addresses = [_address(one.strip()) for one in url.split(",")]
+        self.patience = patience
         self._token = token
         self._tls: ssl.SSLContext | None = None
-        if parts.scheme == "https":
+        if any(one.tls for one in self._addresses):
             self._tls = ssl.create_default_context(cafile=ca_file)
         self._connection: http.client.HTTPConnection | None = None
-        self._sleep = sleep
+        self._sleep, self._clock, self._say = sleep, clock, say
+        self._known = known
+        #: Since when the broker is away, None while it is there; tries since then.
+        self.away_since: float | None = None
+        self._tries = 0
+        self._told = False
         self.log_id = ""
         self.bounds()
+        self._known = True
+
+    def tell(self, text: str) -> None:
+        """Say once that the broker is away; that it is back is said then, too."""
+        if not self._told:
+            self._told = True
+            self._say(text)
+
+    @property
+    def url(self) -> str:
+        """The address that is asked next."""
+        return self._addresses[0].url
+
+    @property
+    def away_seconds(self) -> float:
+        """For how long the broker has been away, 0 while it is there."""
+        return 0.0 if self.away_since is None else self._clock() - self.away_since
 
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now."""
@@ -123,10 +176,10 @@ class PullReader:
         """The bytes of the blocks that hold [run.base, run.end)."""
         return self._get("blocks", node=run.node, start=run.base, end=run.end)
 
-    def commit(self, group: str, nodes: dict[str, int]) -> None:
-        """Register that `group` has read this far."""
-        body = {"group": group, "log": self.log_id, "nodes": nodes}
-        self._request("POST", f"{self._path}/progress", json.dumps(body).encode())
+    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+        """Register that `group` has read this far, and whether it goes on."""
+        body = {"group": group, "log": self.log_id, "nodes": nodes, "stopped": stopped}
+        self._request("POST", "progress", json.dumps(body).encode())
 
     def close(self) -> None:
         """Close the connection; the next request opens it again."""
@@ -135,44 +188,76 @@ class PullReader:
             self._connection = None
 
     def _get(self, what: str, **query: Any) -> bytes:
-        return self._request("GET", f"{self._path}/{what}?{urlencode(query)}", None)
+        return self._request("GET", f"{what}?{urlencode(query)}", None)
 
     def _request(self, method: str, target: str, body: bytes | None) -> bytes:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        for again in range(TRIES):
+        """The answer to a request; raises PullError, Away when the patience is at its end."""
+        while True:
             try:
-                connection = self._connect()
-                connection.request(method, target, body, headers)
-                response = connection.getresponse()
-                data = response.read()
-            except ssl.SSLCertVerificationError as error:
-                self.close()
-                raise PullError(
-                    f"{self.url}: its certificate is not trusted: {error.verify_message}"
-                ) from None
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                if again + 1 == TRIES:
-                    raise PullError(f"{self.url} cannot be reached: {error!r}") from None
-            else:
-                if response.status == 200:
-                    return data
-                if response.status != 503 or again + 1 == TRIES:
-                    raise self._refused(response.status, data)
-            self._sleep(0.2 * 2**again)
-        raise AssertionError("unreachable")
+                data = self._once(method, target, body)
+            except Away as error:
+                self._next_address()
+                pause = self._pause(error)
+                if pause is None:
+                    if self.patience:
+                        raise Away(f"{error}, for {self.away_seconds:.0f} s by now") from None
+                    raise
+                self._sleep(pause)
+                continue
+            if self.away_since is not None:
+                if self._told:
+                    self._say(f"mqttd: {self.url} is back after {self.away_seconds:.0f} s")
+                self.away_since, self._told = None, False
+            return data
+
+    def _pause(self, error: Away) -> float | None:
+        """How long to wait after a try that failed; None if that was enough."""
+        if self.away_since is None:
+            self.away_since, self._tries = self._clock(), 0
+        self._tries += 1
+        if self._tries == 1:
+            return 0.0  # often just a connection that was closed meanwhile
+        away = self.away_seconds
+        if away >= self.patience:
+            return None
+        self.tell(f"mqttd: {error}; waiting for up to {self.patience:.0f} s")
+        pause = min(0.1 * 2.0 ** min(self._tries, 20), PAUSE) * random.uniform(0.7, 1.0)
+        return max(min(pause, self.patience - away), 0.01)
+
+    def _once(self, method: str, target: str, body: bytes | None) -> bytes:
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            connection = self._connect()
+            connection.request(method, f"{self._addresses[0].path}/{target}", body, headers)
+            response = connection.getresponse()
+            data = response.read()
+        except ssl.SSLCertVerificationError as error:
+            self.close()
+            raise PullError(
+                f"{self.url}: its certificate is not trusted: {error.verify_message}"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Away(f"{self.url} cannot be reached: {error!r}") from None
+        if response.status == 200:
+            return data
+        raise self._refused(response.status, data)
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            if self._tls is not None:
+            _, tls, host, port, _ = self._addresses[0]
+            if tls:
                 self._connection = http.client.HTTPSConnection(
-                    self._host, self._port, timeout=TIMEOUT, context=self._tls
+                    host, port, timeout=TIMEOUT, context=self._tls
                 )
             else:
-                self._connection = http.client.HTTPConnection(
-                    self._host, self._port, timeout=TIMEOUT
-                )
+                self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
         return self._connection
+
+    def _next_address(self) -> None:
+        if len(self._addresses) > 1:
+            self.close()
+            self._addresses.append(self._addresses.pop(0))
 
     def _refused(self, status: int, data: bytes) -> Exception:
         try:
@@ -183,4 +268,15 @@ class PullReader:
             return DataLoss(text)
         if status == 401:
             text = "the token is missing or wrong (option token)"
-        return PullError(f"{self.url}: {text}")
+        text = f"{self.url}: {text}"
+        # A broker that starts answers before its plugins are there.
+        away = status in _AWAY or (status == 404 and self._known and "no node" not in text)
+        return Away(text) if away else PullError(text)
+
+
+def _address(url: str) -> _Address:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"url = {url!r}: expected http://host:port or https://host:port")
+    path = parts.path.rstrip("/") or PATH
+    return _Address(url, parts.scheme == "https", parts.hostname, parts.port, path)

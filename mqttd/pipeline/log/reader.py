@@ -119,8 +119,8 @@ class EventLog(Protocol):
         Raises DataLoss when they are gone.
         """
 
-    def commit(self, group: str, nodes: dict[str, int]) -> None:
-        """Register that `group` has read this far."""
+    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+        """Register that `group` has read this far, and whether it has stopped."""
 
     def close(self) -> None:
         """Let go of connections and files."""
@@ -244,9 +244,9 @@ class LogReader:
             )
         return data
 
-    def commit(self, group: str, nodes: dict[str, int]) -> None:
+    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
         """Register that `group` has read this far, in the log's directory."""
-        commit_group(self.path, group, self.log_id, nodes)
+        commit_group(self.path, group, self.log_id, nodes, stopped)
 
     def close(self) -> None:
         """Nothing is kept open."""

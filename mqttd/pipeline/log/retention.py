@@ -6,7 +6,8 @@
       over `held_bytes`: deleted, whoever has not read it
 
 A consumer group that registered its progress keeps what it has not read, up to `held_bytes`, and
-for `group_seconds` after it was last heard of. The newest segment always stays.
+for `group_seconds` after it was last heard of, stopped or not: a job that runs once a night is a
+group all day. The newest segment always stays.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqttd.pipeline.log.files import GROUPS, NAME, read_json, write_json
+from mqttd.pipeline.log.files import GROUPS, NAME, Damaged, read_json, write_json
 
 __all__ = ["Retention", "Segment", "commit_group", "expired", "groups"]
 
@@ -66,19 +67,27 @@ def expired(
 
 
 def groups(path: str) -> dict[str, dict[str, Any]]:
-    """Every consumer group of the log at `path`: name -> {"log", "nodes", "time"}."""
-    found = {}
+    """Every consumer group of the log at `path`: name -> {"log", "nodes", "time", "stopped"}.
+
+    One whose file is harmed has no nodes and no log: it has read nothing that is known.
+    """
+    found: dict[str, dict[str, Any]] = {}
     folder = os.path.join(path, GROUPS)
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
             if name.endswith(".json"):
-                with contextlib.suppress(OSError, ValueError):
-                    found[name[:-5]] = read_json(os.path.join(folder, name))
+                file = os.path.join(folder, name)
+                try:
+                    found[name[:-5]] = read_json(file)
+                except Damaged:
+                    found[name[:-5]] = {"log": "", "nodes": {}, "time": os.path.getmtime(file)}
     return found
 
 
-def commit_group(path: str, group: str, log: str, nodes: Mapping[str, int]) -> None:
-    """Note that `group` has read the log up to these offsets.
+def commit_group(
+    path: str, group: str, log: str, nodes: Mapping[str, int], stopped: bool = False
+) -> None:
+    """Note that `group` has read the log up to these offsets, and whether it has stopped.
 
     Raises ValueError for a name that cannot be a file's, OSError when it cannot be written.
     """
@@ -86,7 +95,7 @@ def commit_group(path: str, group: str, log: str, nodes: Mapping[str, int]) -> N
         raise ValueError(f"groupId = {group!r}: expected letters, digits and _ . @ -, at most 100")
     folder = os.path.join(path, GROUPS)
     os.makedirs(folder, mode=0o750, exist_ok=True)
-    record = {"log": log, "nodes": dict(nodes), "time": time.time()}
+    record = {"log": log, "nodes": dict(nodes), "time": time.time(), "stopped": stopped}
     write_json(os.path.join(folder, f"{group}.json"), record)
 
 
@@ -98,6 +107,7 @@ def slowest(path: str, log: str, node: str, limits: Retention, now: float) -> in
     offsets = [
         int(group["nodes"].get(node, 0))
         for group in groups(path).values()
-        if group.get("log") == log and now - float(group.get("time", 0)) < limits.group_seconds
+        if group.get("log") in (log, "")
+        and now - float(group.get("time", 0)) < limits.group_seconds
     ]
     return min(offsets, default=None)

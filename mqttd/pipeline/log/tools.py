@@ -128,14 +128,21 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
             file=out,
         )
     for name, group in groups(log.path).items():
-        read = ", ".join(f"{node} {offset}" for node, offset in group["nodes"].items())
-        behind = sum(
-            bounds[node].latest - offset
-            for node, offset in group["nodes"].items()
-            if node in bounds
-        )
-        print(f"group   {name}: read to {read}; {behind} behind", file=out)
+        print(f"group   {name}: {_group(group, log.log_id, bounds)}", file=out)
     return 0
+
+
+def _group(group: dict[str, Any], log_id: str, bounds: dict[str, Bounds]) -> str:
+    """How far a group is; one that does not read is not behind."""
+    read = ", ".join(f"{node} {offset}" for node, offset in group["nodes"].items())
+    if group.get("log") != log_id:
+        return f"read to {read} of another log"
+    if group.get("stopped"):
+        return f"read to {read}; stopped at {_time(round(group['time'] * 1e6))}"
+    behind = sum(
+        bounds[node].latest - offset for node, offset in group["nodes"].items() if node in bounds
+    )
+    return f"read to {read}; {behind} behind"
 
 
 def _verify(log: LogReader, out: TextIO) -> int:

@@ -27,9 +27,12 @@ Position = str | dict[str, int] | int
 
 READ_OPTIONS: Final = {
     "path": "directory of the event log (data/events), where driver and executors can read it",
-    "url": "pull endpoint of a broker, https://host:port, in place of path",
+    "url": "pull endpoint of a broker, https://host:port, in place of path; several addresses of it"
+    " are separated by commas",
     "token": "bearer token of the pull endpoint",
     "caFile": "file of certificates to trust for url, in place of the system's",
+    "outageTimeout": "how long a broker at url that is away is waited for, such as 90s or 5m"
+    " (default 5m)",
     "subscribe": "topic filters, comma-separated: events of matching topics only",
     "subscribePattern": "regular expression that the whole topic must match, in place of subscribe",
     "events": "names or globs, comma-separated (message.publish, client.*)",
@@ -76,6 +79,8 @@ class Options:
     fail_on_data_loss: bool
     group: str | None
     push_down: bool
+    #: Seconds that a broker may be away.
+    outage: float = 300.0
     #: How many tasks run at once.
     cores: int = CORES
 
@@ -110,7 +115,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         )
     if path and url:
         raise ValueError("mqttd: options path and url were both given: one of them is enough")
-    if url and not re.match(r"https?://[^/\s]", url):
+    if url and not all(re.match(r"https?://[^/\s]", one.strip()) for one in url.split(",")):
         raise _wrong("url", url, "http://host:port or https://host:port")
     if "subscribe" in options and "subscribePattern" in options:
         raise ValueError("mqttd: options subscribe and subscribePattern exclude each other")
@@ -141,6 +146,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         group=group,
         push_down=_flag(options, "pushDown", False),
+        outage=_duration(options, "outageTimeout", 300.0),
         cores=cores,
     )
 
@@ -231,6 +237,19 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
         raise _wrong(name, text, "a whole number of at least 1")
     return int(text)
+
+
+def _duration(options: Mapping[str, str], name: str, default: float) -> float:
+    text = options.get(name)
+    if text is None:
+        return default
+    found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|d|)", text.strip().lower())
+    if found is None:
+        raise _wrong(name, text, "a duration such as 90s, 5m or 1h")
+    return (
+        int(found[1])
+        * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}[found[2]]
+    )
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:

@@ -87,6 +87,8 @@ def test_positions(text: str, position: object) -> None:
         ({"path": "a", "groupId": "../x"}, "option groupId"),
         ({"path": "a", "maxEventsPerPartition": "1e6"}, "option maxEventsPerPartition = '1e6'"),
         ({"path": "a", "includeHeaders": "1"}, "includeHeaders = '1': expected true or false"),
+        ({"url": "http://a,b"}, "option url = 'http://a,b': expected http://host:port"),
+        ({"url": "http://a", "outageTimeout": "5 min"}, "outageTimeout = '5 min': expected a dur"),
         ({"path": "a", "pushDown": "on"}, "pushDown = 'on': expected true or false"),
     ],
 )

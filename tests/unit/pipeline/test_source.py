@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from mqttd.pipeline.log.blocks import Block, encode_block, encode_gap
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
-from mqttd.pipeline.log.retention import Retention, groups
+from mqttd.pipeline.log.retention import Retention, commit_group, groups
 from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.spark.options import read_options
@@ -416,12 +416,39 @@ def test_gaps_in_the_log_are_rows_once(tmp_path: Path) -> None:
         assert found[20]["reason"] == "100 events lost: queue full"
 
 
-def test_a_group_registers_what_is_done(tmp_path: Path) -> None:
+def test_a_group_is_there_from_the_start_and_moves_when_a_batch_is_done(tmp_path: Path) -> None:
+    """availableNow too: Spark never calls `commit` for the last batch of such a run."""
     written(tmp_path, 2)
     reader = stream(tmp_path, startingOffsets="earliest", groupId="etl")
-    end, _ = step(reader, reader.initialOffset())
-    reader.commit(end)
-    assert groups(str(tmp_path))["etl"]["nodes"] == {NODE: 20}
+
+    def known() -> Any:
+        return groups(str(tmp_path))["etl"]["nodes"]
+
+    start = reader.initialOffset()
+    assert known() == {NODE: 0}
+    reader.prepareForTriggerAvailableNow()
+    end, _ = step(reader, start)
+    assert known() == {NODE: 0}
+    assert step(reader, end) == (end, [])
+    assert known() == {NODE: 20}
+    reader.stop()
+    assert groups(str(tmp_path))["etl"]["stopped"]
+    # A restart from the checkpoint registers as well.
+    stream(tmp_path, groupId="etl").latestOffset(start, ReadAllAvailable())
+    assert known() == {NODE: 0} and not groups(str(tmp_path))["etl"]["stopped"]
+
+
+def test_a_group_of_another_log_keeps_nothing_and_a_harmed_one_everything(tmp_path: Path) -> None:
+    limits = Retention(bytes=8000, held_bytes=1 << 30)
+    commit_group(str(tmp_path), "old", "another log", {NODE: 0})
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=limits)
+    fill(writer, 40)
+    earliest = LogReader(str(tmp_path)).bounds()[NODE].earliest
+    assert earliest > 0
+    (tmp_path / "groups" / "etl.json").write_text('{"nodes": {"mqttd": 9999')
+    fill(writer, 40)
+    assert LogReader(str(tmp_path)).bounds()[NODE].earliest == earliest
+    writer.close()
 
 
 def test_two_queries_do_not_know_of_each_other(tmp_path: Path) -> None:

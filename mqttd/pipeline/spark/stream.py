@@ -1,0 +1,279 @@
+"""The reader of streams: where a micro-batch begins and ends, and what becomes of what is missing.
+
+    latestOffset(start, limit) -> {"log": ID, "nodes": {"mqttd": 5000}}
+    partitions(start, end) -> tasks
+
+A broker that is away has nothing new to tell: the query goes on without a batch, its progress says
+so, and ends only after `outageTimeout`. A group is registered when the query starts and whenever
+Spark asks for the next batch: all before it is done then.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from mqttd.pipeline.log.pull import Away, PullError, PullReader
+from mqttd.pipeline.log.reader import Bounds, DataLoss
+from mqttd.pipeline.spark.options import Options
+from mqttd.pipeline.spark.tasks import Reader, Task, plan
+
+__all__ = ["StreamReader"]
+
+Offset = dict[str, Any]
+
+#: Seconds after which a group that has nothing new is heard of again.
+HEARD_OF_EVERY: Final = 60.0
+
+
+class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """For readStream: offsets are ``{"log": ID, "nodes": {NODE: next offset}}``."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        if options.ending is not None:
+            raise ValueError(
+                "mqttd: option endingOffsets is for batch queries (spark.read); a stream reads on,"
+                " or with Trigger.AvailableNow to what is the end when it starts"
+            )
+        self._target: dict[str, int] | None = None
+        #: What was registered last of the group, and when.
+        self._registered: Offset | None = None
+        self._registered_at = 0.0
+        #: For progress: what was reported last, the end and the bytes of the last micro-batch.
+        self._reported: Offset | None = None
+        self._end: dict[str, int] = {}
+        self._bytes = 0
+        #: When a broker that is away is asked again.
+        self._ask_at = 0.0
+
+    def initialOffset(self) -> Offset:
+        """Where a query without a checkpoint begins."""
+        log_id, found = self.bounds()
+        offset = _offset(log_id, self.at(self.options.starting or "latest", found))
+        self._register(offset)
+        return offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """maxEventsPerTrigger."""
+        if self.options.max_events:
+            return ReadMaxRows(self.options.max_events)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offset:
+        """What there is, for the query's progress: how far behind it is, and if it waits."""
+        away = self._away()
+        if away is None:
+            try:
+                log_id, found = self._now()
+                self._reported = _offset(log_id, {node: one.latest for node, one in found.items()})
+            except Away:
+                away = self._away()
+        told = dict(self._reported or {"log": "", "nodes": {}})
+        ends: dict[str, int] = self._end
+        told["offsetsBehindLatest"] = sum(
+            max(latest - ends.get(node, latest), 0) for node, latest in told["nodes"].items()
+        )
+        told["bytes"] = self._bytes
+        if away is not None:
+            told["brokerAwaySeconds"] = round(away, 1)
+        return told
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember what is there now: this run ends with it."""
+        self._target = {node: bounds.latest for node, bounds in self.bounds()[1].items()}
+
+    def _away(self) -> float | None:
+        """For how many seconds the broker has been away; None if it is there."""
+        log = self._log
+        away = isinstance(log, PullReader) and log.away_since is not None
+        return log.away_seconds if away and isinstance(log, PullReader) else None
+
+    def _now(self) -> tuple[str, dict[str, Bounds]]:
+        """What `bounds` gives, or Away at once: a stream goes on without new events meanwhile."""
+        log = self._log
+        if not isinstance(log, PullReader):
+            return self.bounds()
+        if (away := self._away()) is not None and time.monotonic() < self._ask_at:
+            raise Away(f"{log.url} is away")
+        log.patience = 0.0
+        try:
+            return self.bounds()
+        except Away as error:
+            away = self._away() or 0.0
+            if away >= self.options.outage:
+                raise PullError(
+                    f"{error}; it has been away for {away:.0f} s (outageTimeout)"
+                ) from None
+            log.tell(f"mqttd: {error}; the query waits for up to {self.options.outage:.0f} s")
+            self._ask_at = time.monotonic() + min(max(away, 0.2), 10.0)
+            raise
+        finally:
+            log.patience = self.options.outage
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """How far the next micro-batch goes; raises DataLoss if its begin is gone.
+
+        While the broker is away there is nothing new, unless this run has an end to come to.
+        """
+        try:
+            log_id, found = self._now() if self._target is None else self.bounds()
+        except Away:
+            return start
+        # Spark asks for the next batch when all before it are done.
+        self._register(start)
+        begin = self._begin(start, log_id, found)
+        ends = {node: offset for node, offset in begin.items() if node not in found}
+        for node, bounds in found.items():
+            latest = bounds.latest
+            if self._target is not None:
+                latest = min(latest, self._target.get(node, 0))
+            ends[node] = max(latest, begin[node])
+        if isinstance(limit, ReadMaxRows):
+            there = {node: ends[node] for node in found}
+            for node, end in _limited(begin, there, found, limit.max_rows).items():
+                ends[node] = end if end == there[node] else self._behind_gap(node, end)
+        self._end = ends
+        return _offset(log_id, ends)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch, none for an empty range."""
+        log_id, found = self.bounds()
+        if end["log"] != log_id:
+            self._lost(
+                f"the event log was made anew: the query's checkpoint is of log {end['log']},"
+                f" here is log {log_id}"
+            )
+            known = start["nodes"] if start["log"] == end["log"] else {}
+            gone = [(node, known.get(node, 0), stop) for node, stop in end["nodes"].items()]
+            return [task for one in gone for task in self._gap(*one, "the log was made anew")]
+        begin = self._begin(start, log_id, found)
+        tasks: list[Task] = []
+        for node, stop in end["nodes"].items():
+            first = begin.get(node, 0)
+            bounds = found.get(node, Bounds(stop, first))
+            if bounds.latest < stop:
+                at = max(first, bounds.latest)
+                if at < stop:
+                    self._lost(
+                        f"events {at} to {stop - 1} of node {node} are not in the log"
+                        f" ({stop - at} events)"
+                    )
+                    tasks += self._gap(node, at, stop, "not in the log")
+                if node not in found:
+                    continue
+            earliest = min(bounds.earliest, stop)
+            tasks += self._gap(node, first, earliest, "deleted by retention before they were read")
+            first = max(first, earliest)
+            stop = min(stop, bounds.latest)
+            if first < stop:
+                tasks += plan(self.log(), node, first, stop, self.options, self.times)
+        self._bytes = sum(run.size for task in tasks for run in task.runs)
+        return tasks
+
+    def _behind_gap(self, node: str, end: int) -> int:
+        """`end`, or if it is in a gap the end of that: one row stands for it."""
+        for block in self.log().blocks(node, end - 1, end, whole=False):
+            if block.gap:
+                return max(block.end, end)
+        return end
+
+    def _gap(self, node: str, start: int, end: int, why: str) -> list[Task]:
+        """The task of the row that stands for these events, if there are any and it is wanted."""
+        return [Task(node, start, end, [], why)] if start < end and self.options.gaps else []
+
+    def commit(self, end: Offset) -> None:
+        """The micro-batch is done: register it, if the query has a group."""
+        self._register(end)
+
+    def stop(self) -> None:
+        """The query ends: its group is not behind from now on, it has stopped."""
+        if self._registered is not None:
+            self._register(self._registered, stopped=True)
+        if self._log is not None:
+            self._log.close()
+
+    def _register(self, offset: Offset, stopped: bool = False) -> None:
+        """Tell the log how far the group is, if that is news or it was not heard of for a while."""
+        group, now = self.options.group, time.monotonic()
+        if not group or self._away() is not None:
+            return
+        same = offset == self._registered and now - self._registered_at < HEARD_OF_EVERY
+        if same and not stopped:
+            return
+        self._registered, self._registered_at = offset, now
+        try:
+            log = self.log()
+            if offset["log"] == log.log_id:
+                if stopped and isinstance(log, PullReader):
+                    log.patience = 0.0
+                log.commit(group, offset["nodes"], stopped)
+        except Exception as error:  # progress is a courtesy, the checkpoint has the truth
+            print(f"mqttd: groupId {group}: {error}", file=sys.stderr)
+
+    def _begin(self, start: Offset, log_id: str, found: dict[str, Bounds]) -> dict[str, int]:
+        """Where each node's next event is; a new node begins at its first one."""
+        if start["log"] != log_id:
+            self._lost(
+                f"the event log was made anew: the query's checkpoint is of log {start['log']},"
+                f" here is log {log_id}"
+            )
+            return {node: bounds.earliest for node, bounds in found.items()}
+        begin: dict[str, int] = dict(start["nodes"])
+        for node in begin.keys() - found.keys():
+            self._lost(f"the log of node {node} is gone, the query has read {begin[node]} of it")
+        for node, (earliest, latest) in found.items():
+            first = begin.setdefault(node, earliest)
+            if first < earliest:
+                self._lost(
+                    f"events {first} to {earliest - 1} of node {node} were deleted by retention"
+                    f" before this query read them ({earliest - first} events)"
+                )
+            if first > latest:
+                self._lost(
+                    f"the log of node {node} ends at event {latest}, the query has read up to"
+                    f" {first}"
+                )
+        return begin
+
+    def _lost(self, what: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLoss(
+                f"mqttd: {what}. Keep more (retention in etc/plugins/spark.conf), or set the option"
+                " failOnDataLoss to false to go on with what there is"
+            )
+        print(f"mqttd: {what}", file=sys.stderr)
+
+
+def _offset(log_id: str, nodes: dict[str, int]) -> Offset:
+    """Spark compares offsets as text: the order of the nodes is always the same."""
+    return {"log": log_id, "nodes": {node: nodes[node] for node in sorted(nodes)}}
+
+
+def _limited(
+    begin: dict[str, int], ends: dict[str, int], found: dict[str, Bounds], most: int
+) -> dict[str, int]:
+    """`ends` so that at most `most` events are read, each node its share, one at least."""
+    firsts = {node: max(begin[node], found[node].earliest) for node in ends}
+    there = {node: max(ends[node] - firsts[node], 0) for node in ends}
+    total = sum(there.values())
+    if total <= most:
+        return ends
+    limited = {}
+    left = most
+    for node, count in there.items():
+        share = min(count, left, max(1, most * count // total) if count else 0)
+        left -= share
+        limited[node] = max(firsts[node] + share, begin[node]) if share else begin[node]
+    return limited

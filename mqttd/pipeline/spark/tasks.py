@@ -1,0 +1,226 @@
+"""What batch and stream readers share: tasks, how a range becomes tasks, how a task is read.
+
+driver     plan(range) -> check the cover -> prune -> tasks of about equal size
+executor   read(task) -> verify each block -> Arrow record batches
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from mqttd.pipeline.log.blocks import Block, lost_text, parse_header
+from mqttd.pipeline.log.pull import open_log
+from mqttd.pipeline.log.reader import (
+    Bounds,
+    DataLoss,
+    EventLog,
+    Missing,
+    Run,
+    find_time,
+    holes,
+    runs_of,
+    salvage,
+)
+from mqttd.pipeline.log.schema import COLUMNS
+from mqttd.pipeline.spark.arrow import ARROW_TYPES, Batches, gap_row
+from mqttd.pipeline.spark.options import Options, Position
+
+__all__ = ["Reader", "Task", "plan"]
+
+_ADVICE: Final = (
+    "Set the option failOnDataLoss to false to go on with what there is: a log.gap row then stands"
+    " for what is missing"
+)
+
+#: Events that take as long as a task takes to start: about 50 ms.
+WORTH_A_TASK: Final = 50_000
+
+
+@dataclass
+class Task(InputPartition):
+    """What one Spark task reads: runs of blocks of one node, or one row for a gap."""
+
+    node: str
+    start: int
+    end: int
+    runs: list[Run] = field(default_factory=list)
+    #: Why the events [start, end) are missing; empty for a task that reads.
+    missing: str = ""
+
+    def __post_init__(self) -> None:
+        self.value = (self.node, self.start)
+
+
+def plan(
+    log: EventLog, node: str, start: int, end: int, options: Options, times: tuple[int, int]
+) -> list[Task]:
+    """The tasks that read [start, end) of a node.
+
+    :param times: earliest and latest time wanted, µs.
+    :raises DataLoss: the range is not whole, and `options` say that this is an error.
+    """
+    blocks = log.blocks(node, start, end, options.fail_on_data_loss)
+    tasks = []
+    if options.fail_on_data_loss:
+        for block in blocks:
+            if block.damaged:
+                raise _damaged(node, max(block.base, start), block.end, "the log was damaged")
+    elif options.gaps:
+        tasks += [Task(node, a, b, [], "not in the log") for a, b in holes(blocks, start, end)]
+    if options.codes is not None:
+        mask = sum(1 << code for code in options.codes)
+        blocks = [block for block in blocks if block.mask & mask]
+    blocks = [b for b in blocks if b.last_time >= times[0] and b.first_time <= times[1]]
+    rows = sum(block.rows for block in blocks if not block.gap)
+    wanted = round(rows / options.partition_events)
+    if wanted > options.cores:
+        # All cores are busy to the end: three tasks on two take as long as four.
+        wanted += -wanted % options.cores
+    spread = min(options.cores, rows // WORTH_A_TASK)
+    wanted = max(options.min_partitions, wanted, spread, 1)
+    share = max(-(-rows // wanted), 1)
+    chosen: list[Block] = []
+    filled = 0
+    for block in blocks:
+        chosen.append(block)
+        filled += 0 if block.gap else block.rows
+        if filled >= share:
+            tasks.append(Task(node, start, end, runs_of(chosen)))
+            chosen, filled = [], 0
+    if chosen:
+        tasks.append(Task(node, start, end, runs_of(chosen)))
+    return tasks
+
+
+def _damaged(node: str, base: int, end: int, why: str) -> DataLoss:
+    count = end - base
+    return DataLoss(
+        f"mqttd: events {base} to {end - 1} of node {node} are lost ({count} event"
+        f"{'s' if count > 1 else ''}): {why}. {_ADVICE}"
+    )
+
+
+class Reader:
+    """What both readers have in common. It travels to the executors: no open log in it."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.names = [one.name for one in schema.fields]
+        self.kinds = [_kind(one) for one in schema.fields]
+        self.times = (-(1 << 63), (1 << 63) - 1)
+        self._log: EventLog | None = None
+        #: The driver has found it: an endpoint that is not there is one that starts.
+        self._known = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_log": None}
+
+    def log(self) -> EventLog:
+        """The log, opened once in each process."""
+        if self._log is None:
+            options = self.options
+            self._log = open_log(
+                options.path,
+                options.url,
+                options.token,
+                options.ca_file,
+                options.outage,
+                self._known,
+            )
+            self._known = True
+        return self._log
+
+    def bounds(self) -> tuple[str, dict[str, Bounds]]:
+        """The log's id, and what is there now."""
+        log = self.log()
+        try:
+            return log.log_id, log.bounds()
+        except DataLoss:
+            # Made anew: the one that is there now, under its own id.
+            log.close()
+            self._log = None
+            log = self.log()
+            return log.log_id, log.bounds()
+
+    def at(self, position: Position, found: dict[str, Bounds]) -> dict[str, int]:
+        """Where `position` is on each node."""
+        offsets = {}
+        for node, (earliest, latest) in found.items():
+            if isinstance(position, int):
+                offsets[node] = find_time(self.log(), node, position)
+            elif isinstance(position, dict):
+                given = position.get(node, -2)
+                offsets[node] = {-2: earliest, -1: latest}.get(given, given)
+            else:
+                offsets[node] = earliest if position == "earliest" else latest
+        if isinstance(position, dict):
+            for node, given in position.items():
+                if node not in offsets:
+                    raise ValueError(
+                        f"mqttd: startingOffsets/endingOffsets name the node {node!r}; the log has"
+                        f" {', '.join(found) or 'none yet'}"
+                    )
+                if given > found[node].latest:
+                    raise ValueError(
+                        f"mqttd: offset {given} of node {node} is behind the end of the log,"
+                        f" {found[node].latest}"
+                    )
+        return offsets
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The record batches of a task; runs on an executor."""
+        import pyarrow as pa
+
+        assert isinstance(partition, Task)
+        self._known = True
+        options = self.options
+        schema = pa.schema(
+            [
+                pa.field(name, ARROW_TYPES[kind])
+                for name, kind in zip(self.names, self.kinds, strict=True)
+            ]
+        )
+        if partition.missing:
+            reason = lost_text(partition.end - partition.start, partition.missing)
+            now = int(time.time() * 1e6)
+            yield gap_row(schema, partition.node, partition.start, now, reason)
+            return
+        batches = Batches(
+            schema,
+            partition.node,
+            partition.start,
+            partition.end,
+            options.codes,
+            options.filters,
+            options.pattern,
+            options.gaps,
+        )
+        log = self.log()
+        yield from batches.read(self._pieces(log, partition.runs))
+
+    def _pieces(self, log: EventLog, runs: Sequence[Run]) -> Iterator[memoryview | Missing]:
+        for run in runs:
+            for piece in salvage(log, run):
+                if self.options.fail_on_data_loss:
+                    if isinstance(piece, Missing):
+                        raise _damaged(run.node, piece.base, piece.end, piece.why)
+                    head = parse_header(piece)
+                    if head.damaged:
+                        raise _damaged(run.node, head.base, head.end, "the log was damaged")
+                yield piece
+
+
+def _kind(one: Any) -> str:
+    """The type of a column, as `COLUMNS` has it."""
+    if one.name not in COLUMNS:
+        raise ValueError(
+            f"mqttd: the schema has a column {one.name!r}; there are {', '.join(COLUMNS)}."
+            " Give columns by the option columns, not by schema()"
+        )
+    return COLUMNS[one.name][0]

@@ -1,0 +1,161 @@
+"""A reader by url and a broker that comes and goes; no network, no clock, no sleep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from mqttd.pipeline.log.pull import Away, PullError, PullReader
+from mqttd.pipeline.log.reader import LogReader
+from mqttd.pipeline.log.retention import groups
+from tests.unit.pipeline.logs import NODE, written
+from tests.unit.pipeline.test_source import stream
+
+
+class Broker:
+    """Answers requests for a log until it goes away."""
+
+    def __init__(self, path: Path) -> None:
+        self.log = LogReader(str(path))
+        self.now = 0.0
+        self.back_at = 0.0
+        self.asked: list[str] = []
+        self.said: list[str] = []
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    def reader(self, url: str = "http://a:1", **more: Any) -> PullReader:
+        broker = self
+
+        class Reader(PullReader):
+            def _once(self, method: str, target: str, body: bytes | None) -> bytes:
+                broker.asked.append(self.url)
+                if broker.now < broker.back_at:
+                    raise Away(f"{self.url} cannot be reached")
+                if method == "POST":
+                    found = json.loads(body or b"")
+                    broker.log.commit(found["group"], found["nodes"], found["stopped"])
+                    return b"{}"
+                assert target.startswith("bounds")
+                return json.dumps({"log": broker.log.log_id, "nodes": broker.log.bounds()}).encode()
+
+        return Reader(url, sleep=self.sleep, clock=lambda: self.now, say=self.said.append, **more)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(written(tmp_path, 3))
+
+
+def test_a_broker_that_is_away_is_waited_for_with_growing_pauses_and_said_once(
+    broker: Broker,
+) -> None:
+    reader = broker.reader(patience=300)
+    broker.back_at = 60
+    assert reader.bounds()[NODE] == (0, 30)
+    assert 60 <= broker.now < 71 and 8 < len(broker.pauses) < 25
+    waits = broker.pauses[1:]
+    assert waits[0] < 1 < max(waits) <= 10 and waits[3] > waits[0]
+    assert broker.said == [
+        "mqttd: http://a:1 cannot be reached; waiting for up to 300 s",
+        f"mqttd: http://a:1 is back after {broker.now:.0f} s",
+    ]
+    broker.back_at = broker.now + 30
+    reader.bounds()
+    assert len(broker.said) == 4
+
+
+def test_patience_ends(broker: Broker) -> None:
+    reader = broker.reader(patience=20)
+    broker.back_at = 1000
+    with pytest.raises(PullError, match="http://a:1 cannot be reached, for 2[01] s by now"):
+        reader.bounds()
+
+
+def test_a_connection_that_was_closed_meanwhile_is_not_worth_a_word(broker: Broker) -> None:
+    reader = broker.reader(patience=0)
+    broker.back_at = 1e-9
+    broker.sleep(0)
+    reader._sleep = lambda seconds: setattr(broker, "now", 1.0)
+    assert reader.bounds() and not broker.said
+
+
+def test_each_address_is_asked(broker: Broker) -> None:
+    reader = broker.reader("http://a:1, http://b:2/path", patience=60)
+    broker.asked.clear()
+    broker.back_at = 1
+    reader.bounds()
+    assert {"http://a:1", "http://b:2/path"} == set(broker.asked)
+    with pytest.raises(ValueError, match="url = 'b'"):
+        broker.reader("http://a:1,b")
+
+
+def test_a_wrong_token_is_told_at_once_and_a_broker_that_starts_is_not(broker: Broker) -> None:
+    reader = broker.reader(patience=60)
+    assert isinstance(reader._refused(503, b""), Away)
+    assert isinstance(reader._refused(404, b""), Away)  # its plugins come a moment later
+    assert not isinstance(reader._refused(401, b""), Away)
+    assert not isinstance(reader._refused(404, b'{"error":{"message":"no node"}}'), Away)
+    reader._known = False
+    assert not isinstance(reader._refused(404, b""), Away)  # that is a wrong url
+
+
+def test_a_stream_goes_on_without_new_events_while_its_broker_is_away(
+    tmp_path: Path, broker: Broker
+) -> None:
+    reader = stream(tmp_path, startingOffsets="earliest", outageTimeout="60s", groupId="etl")
+    reader._log = log = broker.reader(patience=60)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable())["nodes"] == {NODE: 30}
+    assert reader.reportLatestOffset()["offsetsBehindLatest"] == 0
+    broker.back_at = broker.now + 50
+    broker.pauses.clear()
+    for _ in range(20):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+        told = reader.reportLatestOffset()
+        assert told["nodes"] == {NODE: 30} and "brokerAwaySeconds" in told
+        reader._ask_at = 0.0
+        broker.now += 2
+    assert sum(broker.pauses) == 0  # nothing waits here
+    assert broker.said == ["mqttd: http://a:1 cannot be reached; the query waits for up to 60 s"]
+    broker.now = broker.back_at
+    assert reader.latestOffset(start, ReadAllAvailable())["nodes"] == {NODE: 30}
+    assert broker.said[1:] == ["mqttd: http://a:1 is back after 50 s"]
+    assert "brokerAwaySeconds" not in reader.reportLatestOffset()
+    broker.back_at = broker.now + 1000
+    reader.latestOffset(start, ReadAllAvailable())
+    broker.now += 61
+    reader._ask_at = 0.0
+    with pytest.raises(PullError, match=r"away for 61 s \(outageTimeout\)"):
+        reader.latestOffset(start, ReadAllAvailable())
+    assert log.patience == 60
+
+
+def test_a_run_with_an_end_waits_for_it(tmp_path: Path, broker: Broker) -> None:
+    reader = stream(tmp_path, startingOffsets="earliest")
+    reader._log = broker.reader(patience=60)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    broker.back_at = 40
+    assert reader.latestOffset(start, ReadAllAvailable())["nodes"] == {NODE: 30}
+    assert broker.now >= 40
+
+
+def test_a_group_is_told_by_url_too(tmp_path: Path, broker: Broker) -> None:
+    reader = stream(tmp_path, startingOffsets="earliest", groupId="etl")
+    reader._log = broker.reader()
+    start = reader.initialOffset()
+    assert groups(str(tmp_path))["etl"]["nodes"] == {NODE: 0}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    found = groups(str(tmp_path))["etl"]
+    assert (found["nodes"], found["stopped"]) == ({NODE: 30}, False)
+    reader.stop()
+    assert groups(str(tmp_path))["etl"]["stopped"]
