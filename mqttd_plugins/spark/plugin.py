@@ -18,6 +18,7 @@ from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
+from mqttd.pipeline.spark.sessions import write_package
 from mqttd.pipeline.staging import Staging
 from mqttd.types import STOP, HookResult
 from mqttd_plugins.spark.config import SparkConfig
@@ -109,6 +110,7 @@ class SparkPlugin:
             self._hooked.append((point, callback))
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold)
+        handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
         self._show(handle, log)
         self._tell_damage(writer)
         if config.stage:
@@ -117,6 +119,12 @@ class SparkPlugin:
             )
             self.staging.start()
         Feed(handle).start()
+
+    def _package(self, argv: list[str]) -> Any:
+        folder = str(self._handle.data_dir)
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.abspath(os.path.join(folder, "mqttd-spark.zip"))
+        return self._handle.in_thread(lambda: write_package(path))
 
     def _place(self) -> tuple[str, str, int] | None:
         log = self.log

@@ -149,7 +149,12 @@ def behind(read: Read, at: int, size: int) -> int:
     try:
         block = block_at(read, at, size, False)
         end = at + block.size
+    except Corrupt:
+        return at + 1
+    try:
         deep = not has_header_crc(read(end, HEADER_SIZE))
         return end if block_at(read, end, size, deep).base == block.end else at + 1
+    except UnknownFormat:
+        return end if has_header_crc(read(at, HEADER_SIZE)) else at + 1
     except Corrupt:
         return at + 1

@@ -37,6 +37,8 @@ __all__ = ["LogToolError", "add_arguments", "as_json", "run", "select"]
 
 #: Events read at a time.
 STEP: Final = 10_000
+#: Seconds after which a group is taken for one that has stopped; queries are heard of every minute.
+SILENT: Final = 180.0
 #: Seconds between two looks at a log that is followed.
 LOOK_EVERY: Final = 0.2
 
@@ -137,8 +139,11 @@ def _group(group: dict[str, Any], log_id: str, bounds: dict[str, Bounds]) -> str
     read = ", ".join(f"{node} {offset}" for node, offset in group["nodes"].items())
     if group.get("log") != log_id:
         return f"read to {read} of another log"
+    at = _time(round(group["time"] * 1e6))
     if group.get("stopped"):
-        return f"read to {read}; stopped at {_time(round(group['time'] * 1e6))}"
+        return f"read to {read}; done at {at}"
+    if time.time() - group["time"] > SILENT:
+        return f"read to {read}; not heard of since {at}"
     behind = sum(
         bounds[node].latest - offset for node, offset in group["nodes"].items() if node in bounds
     )

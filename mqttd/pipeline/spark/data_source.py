@@ -52,10 +52,9 @@ class MqttdDataSource(DataSource):
     def reader(self, schema: Any) -> Any:
         """For batch queries."""
         options = self._read_options()
-        from mqttd.pipeline.spark.source import BatchReader, PushingReader
+        from mqttd.pipeline.spark.source import BatchReader
 
-        made = PushingReader if options.push_down else BatchReader
-        return made(options, schema)
+        return BatchReader(options, schema)
 
     def streamReader(self, schema: Any) -> Any:
         """For streaming queries."""

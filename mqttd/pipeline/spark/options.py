@@ -48,15 +48,22 @@ READ_OPTIONS: Final = {
     " false: it goes on and a log.gap row says how many",
     "includeHeaders": "true: the column headers with the user properties (default false)",
     "groupId": "name under which the query registers its progress; retention may wait for it",
-    "pushDown": "true: batch filters on event, seq, node and timestamp are applied while reading;"
-    " not where a query uses the DataFrame twice, as in a join with itself: Spark then applies the"
-    " filters of one to both (default false; register() sets what Spark wants to see for it)",
 }
+
+#: Options under the names that Spark's Kafka source has for them.
+KAFKA_NAMES: Final = {
+    "maxOffsetsPerTrigger": "maxEventsPerTrigger",
+    "maxRecordsPerPartition": "maxEventsPerPartition",
+    "kafka.group.id": "groupId",
+}
+
+#: The same, for a place in time: milliseconds since 1970, or ISO 8601.
+TIMES: Final = {"startingTimestamp": "startingOffsets", "endingTimestamp": "endingOffsets"}
 
 #: Cores where it is not known how many there are.
 CORES: Final = 2
 
-_ANY: Final = {name.lower(): name for name in READ_OPTIONS}
+_ANY: Final = {name.lower(): name for name in (*READ_OPTIONS, *KAFKA_NAMES, *TIMES)}
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,6 @@ class Options:
     partition_events: int
     fail_on_data_loss: bool
     group: str | None
-    push_down: bool
     #: Seconds that a broker may be away.
     outage: float = 300.0
     #: How many tasks run at once.
@@ -106,7 +112,10 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
                 f"did you mean {_ANY[close[0]]}?" if close else f"known: {', '.join(READ_OPTIONS)}"
             )
             raise ValueError(f"mqttd: unknown option {name!r}; {hint}")
-        options[known] = value
+        ours = KAFKA_NAMES.get(known) or TIMES.get(known, known)
+        if ours in options:
+            raise ValueError(f"mqttd: options {ours} and {known} say the same: give one of them")
+        options[ours] = _time(known, value) if known in TIMES else value
     path, url = options.get("path"), options.get("url")
     if not path and not url:
         raise ValueError(
@@ -145,7 +154,6 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         partition_events=_number(options, "maxEventsPerPartition", 1_000_000),
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         group=group,
-        push_down=_flag(options, "pushDown", False),
         outage=_duration(options, "outageTimeout", 300.0),
         cores=cores,
     )
@@ -154,6 +162,18 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
 def schema_of(options: Options) -> str:
     """The schema of a read, in Spark's words."""
     return ", ".join(f"{name} {COLUMNS[name][0]}" for name in options.columns)
+
+
+def _time(name: str, text: str) -> str:
+    """A place in time, as an ISO 8601 text."""
+    text = text.strip()
+    if re.fullmatch(r"\d{1,14}", text):
+        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise _wrong(name, text, "milliseconds since 1970, or 2026-01-31T12:00:00Z") from None
+    return text
 
 
 def _wrong(name: str, value: str, expected: str) -> ValueError:

@@ -20,7 +20,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["NoJava", "check_java", "register", "session"]
+__all__ = ["NoJava", "check_java", "register", "session", "write_package"]
 
 #: The oldest Java that Spark 4 runs on.
 JAVA: Final = 17
@@ -99,7 +99,6 @@ def register(spark: Any) -> Any:
     package = Path(sys.modules["mqttd"].__file__ or "").parent
     made = data_source.MqttdDataSource
     made.search = (str(package.parent),)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     archive = _archive(package)
     if hasattr(spark, "addArtifacts") and not hasattr(spark, "_jsparkSession"):
         spark.addArtifacts(archive, pyfile=True)
@@ -121,7 +120,13 @@ def _archive(package: Path) -> str:
     if inside.is_file():
         return str(inside)
     folder = tempfile.mkdtemp(prefix="mqttd-")
-    path = os.path.join(folder, "mqttd.zip")
+    return write_package(os.path.join(folder, "mqttd.zip"), package)
+
+
+def write_package(path: str, package: Path | None = None) -> str:
+    """Write the zip for ``--py-files`` to `path`, which is returned."""
+    if package is None:
+        package = Path(sys.modules["mqttd"].__file__ or "").parent
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for part in PARTS:
             source = package / part

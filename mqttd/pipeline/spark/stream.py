@@ -131,8 +131,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             log_id, found = self._now() if self._target is None else self.bounds()
         except Away:
             return start
-        # Spark asks for the next batch when all before it are done.
-        self._register(start)
+        # Spark asks for the next batch when all before it are done. It stops readers the hard way.
+        self._register(start, stopped=self._done(start))
         begin = self._begin(start, log_id, found)
         ends = {node: offset for node, offset in begin.items() if node not in found}
         for node, bounds in found.items():
@@ -178,7 +178,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = max(first, earliest)
             stop = min(stop, bounds.latest)
             if first < stop:
-                tasks += plan(self.log(), node, first, stop, self.options, self.times)
+                tasks += plan(self.log(), node, first, stop, self.options)
         self._bytes = sum(run.size for task in tasks for run in task.runs)
         return tasks
 
@@ -203,6 +203,12 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._register(self._registered, stopped=True)
         if self._log is not None:
             self._log.close()
+
+    def _done(self, start: Offset) -> bool:
+        """Whether this is a run with an end, and it has come there."""
+        return self._target is not None and all(
+            start["nodes"].get(node, 0) >= end for node, end in self._target.items()
+        )
 
     def _register(self, offset: Offset, stopped: bool = False) -> None:
         """Tell the log how far the group is, if that is news or it was not heard of for a while."""

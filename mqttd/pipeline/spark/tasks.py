@@ -57,12 +57,9 @@ class Task(InputPartition):
         self.value = (self.node, self.start)
 
 
-def plan(
-    log: EventLog, node: str, start: int, end: int, options: Options, times: tuple[int, int]
-) -> list[Task]:
+def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> list[Task]:
     """The tasks that read [start, end) of a node.
 
-    :param times: earliest and latest time wanted, µs.
     :raises DataLoss: the range is not whole, and `options` say that this is an error.
     """
     blocks = log.blocks(node, start, end, options.fail_on_data_loss)
@@ -76,7 +73,6 @@ def plan(
     if options.codes is not None:
         mask = sum(1 << code for code in options.codes)
         blocks = [block for block in blocks if block.mask & mask]
-    blocks = [b for b in blocks if b.last_time >= times[0] and b.first_time <= times[1]]
     rows = sum(block.rows for block in blocks if not block.gap)
     wanted = round(rows / options.partition_events)
     if wanted > options.cores:
@@ -113,7 +109,6 @@ class Reader:
         self.options = options
         self.names = [one.name for one in schema.fields]
         self.kinds = [_kind(one) for one in schema.fields]
-        self.times = (-(1 << 63), (1 << 63) - 1)
         self._log: EventLog | None = None
         #: The driver has found it: an endpoint that is not there is one that starts.
         self._known = False

@@ -89,12 +89,31 @@ def test_positions(text: str, position: object) -> None:
         ({"path": "a", "includeHeaders": "1"}, "includeHeaders = '1': expected true or false"),
         ({"url": "http://a,b"}, "option url = 'http://a,b': expected http://host:port"),
         ({"url": "http://a", "outageTimeout": "5 min"}, "outageTimeout = '5 min': expected a dur"),
-        ({"path": "a", "pushDown": "on"}, "pushDown = 'on': expected true or false"),
+        ({"path": "a", "pushDown": "true"}, "unknown option 'pushDown'"),
+        ({"path": "a", "startingTimestamp": "noon"}, "startingTimestamp = 'noon': expected milli"),
+        (
+            {"path": "a", "maxOffsetsPerTrigger": "5", "maxEventsPerTrigger": "5"},
+            "options maxEventsPerTrigger and .* say the same",
+        ),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(options: dict[str, str], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         read_options(options)
+
+
+def test_names_of_the_kafka_source_are_known() -> None:
+    options = read_options(
+        {
+            "path": "x",
+            "startingTimestamp": "1769860800000",
+            "endingTimestamp": "2026-01-31T12:00:01Z",
+            "maxOffsetsPerTrigger": "7",
+            "kafka.group.id": "etl",
+        }
+    )
+    assert (options.starting, options.ending) == (1769860800000000, 1769860801000000)
+    assert (options.max_events, options.group) == (7, "etl")
 
 
 def test_every_column_has_a_type_for_arrow() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,14 @@ def test_damage_is_an_alarm_as_long_as_the_file_is_kept(node: Node, tmp_path: Pa
     node.loaded.unload()
     node.export()
     assert "damage" not in node.loaded.alarms
+    node.loaded.unload()
+
+
+def test_the_zip_for_a_cluster_has_what_executors_need(node: Node) -> None:
+    path = node.export().command("package").strip()
+    names = zipfile.ZipFile(path).namelist()
+    assert {"mqttd/__init__.py", "mqttd/pipeline/spark/source.py"} <= set(names)
+    assert not [name for name in names if name.startswith(("mqttd/broker", "mqttd_plugins"))]
     node.loaded.unload()
 
 

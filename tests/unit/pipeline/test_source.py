@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -22,7 +21,7 @@ from mqttd.pipeline.log.retention import Retention, commit_group, groups
 from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.spark.options import read_options
-from mqttd.pipeline.spark.source import BatchReader, PushingReader, StreamReader, plan
+from mqttd.pipeline.spark.source import BatchReader, StreamReader, plan
 from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, row, written
 
 
@@ -158,7 +157,7 @@ def test_there_are_as_many_tasks_as_cores_but_none_for_a_few_events(
         def blocks(self, *_: object) -> list[Block]:
             return blocks
 
-    found = plan(cast("Any", Log()), NODE, 0, rows, read_options(given, cores), (0, 1))
+    found = plan(cast("Any", Log()), NODE, 0, rows, read_options(given, cores))
     assert len(found) == tasks, cores
     assert sum(run.end - run.base for task in found for run in task.runs) == rows
 
@@ -199,34 +198,6 @@ def test_events_and_columns_prune_what_is_read(tmp_path: Path) -> None:
     found = rows(reader, tasks)
     assert found[0] == {"event": "client.connected", "seq": 0}
     assert len(found) == 50
-
-
-def test_pushed_filters_prune_blocks_and_never_lose_a_row(tmp_path: Path) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    written(tmp_path, 100)
-    start = datetime.fromtimestamp(START / 1e6, UTC)
-    reader = batch(tmp_path, PushingReader)
-    assert isinstance(reader, PushingReader)
-    left = list(
-        reader.pushFilters(
-            [
-                EqualTo(("event",), "message.publish"),
-                GreaterThanOrEqual(("seq",), 205),
-                LessThan(("timestamp",), start + timedelta(microseconds=333)),
-                In(("node",), (NODE, "other")),
-                EqualTo(("topic",), "t/0"),
-            ]
-        )
-    )
-    # Spark checks rows by all of them, and so tells scans apart.
-    assert len(left) == 5
-    found = seqs(rows(reader, reader.partitions()))
-    assert set(range(205, 333)) <= set(found) <= set(range(200, 341))
-    none = batch(tmp_path, PushingReader)
-    assert isinstance(none, PushingReader)
-    list(none.pushFilters([EqualTo(("event",), "no.such")]))
-    assert rows(none, none.partitions()) == []
 
 
 # -- streams
