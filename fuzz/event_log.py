@@ -54,7 +54,14 @@ from mqttd.pipeline.log.blocks import (
     verify,
 )
 from mqttd.pipeline.log.check import check
-from mqttd.pipeline.log.files import LOG_FILE, STATE_FILE, Damaged, read_json, segments_in
+from mqttd.pipeline.log.files import (
+    LOG_FILE,
+    STATE_FILE,
+    Damaged,
+    read_json,
+    segments_in,
+    set_aside_in,
+)
 from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.writer import Encoded, Writer
@@ -464,6 +471,8 @@ class Life:
         kinds = ("flip", "flip", "cut", "zero", "double", "over", "swap", "foreign", "remove")
         kind = chance.choice(kinds)
         found = [block for block in self.blocks if bytes(block) in data]
+        if kind == "double" and self.writer is not None:
+            kind = "over"  # its writer would write into the middle of what was moved
         if not data or (kind in ("double", "over", "swap", "foreign") and len(found) < 2):
             return None
         self.done[kind] += 1
@@ -549,12 +558,17 @@ class Life:
             return
         files = {one: _bytes(os.path.join(folder, one)) for one in segments_in(folder)}
         try:
-            Writer(self.path, NODE, boot=self.boot)
+            Writer(self.path, NODE, boot=self.boot)._let_go()
         except ValueError as error:
             if "format" not in str(error) or (name not in str(error)):
                 raise Fault(f"a foreign format is not named: {error}") from None
         else:
-            raise Fault("a foreign format is not refused")
+            # Beside other damage it may be taken for damage; then it is kept.
+            kept = [_bytes(os.path.join(folder, one)) for one in set_aside_in(folder)]
+            if log or now not in kept:
+                raise Fault("a foreign format is not refused")
+            self.done["foreign kept"] += 1
+            return
         if {one: _bytes(os.path.join(folder, one)) for one in segments_in(folder)} != files:
             raise Fault("a file was changed that has a foreign format")
         self.done["refused"] += 1
