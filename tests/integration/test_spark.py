@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_batch_options_change_what_is_read_not_what_is_right(spark: Any, tmp_pat
     assert chosen.count() == 1600
     pattern = spark.read.format("mqttd").option("subscribePattern", "t/[34]").load(str(log))
     assert pattern.count() == 1600
+
+
+def test_a_log_is_a_view_of_sql(spark: Any, tmp_path: Path) -> None:
+    log = written(tmp_path / "log", 4, 100)
+    spark.sql(f"CREATE TEMPORARY VIEW told USING mqttd OPTIONS (path '{log}')")
+    rows = spark.sql("SELECT topic, count(*) AS n FROM told GROUP BY topic").collect()
+    assert {(row.topic, row.n) for row in rows} == {(f"t/{i}", 80) for i in range(5)}
+    schema = spark.table("told").schema
+    assert not schema["seq"].nullable and schema["topic"].nullable
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE stored USING mqttd OPTIONS (path '{log}')")
 
 
 def test_a_frame_may_be_joined_with_itself(spark: Any, tmp_path: Path) -> None:
@@ -224,9 +236,11 @@ def test_a_stream_outlives_its_broker(spark: Any, tmp_path: Path) -> None:
                 return 0
             return int(json.loads(progress["sources"][0]["endOffset"])["nodes"].get(NODE, 0))
 
+        def past(offset: int) -> bool:
+            return read() > offset
+
         for seconds in [3.0] * 20 + [60.0] if LONG else [3.0]:
-            before = read()
-            until(lambda before=before: read() > before + 100, "nothing is read", 100)
+            until(partial(past, read() + 100), "nothing is read", 100)
             broker.stop(hard=True)
             time.sleep(seconds)
             broker = start(tmp_path, conf, tcp)

@@ -60,6 +60,9 @@ KAFKA_NAMES: Final = {
 #: The same, for a place in time: milliseconds since 1970, or ISO 8601.
 TIMES: Final = {"startingTimestamp": "startingOffsets", "endingTimestamp": "endingOffsets"}
 
+#: Columns that every row has, those of gaps too.
+KEYS: Final = ("seq", "node", "event", "timestamp")
+
 #: Cores where it is not known how many there are.
 CORES: Final = 2
 
@@ -103,6 +106,11 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
 
     Raises ValueError for the first one that is wrong.
     """
+    if "owner" in given:
+        raise ValueError(
+            "mqttd: a table keeps no options of a Python data source (Spark 4.3), so that it could"
+            " not be read; use CREATE TEMPORARY VIEW ... USING mqttd OPTIONS (path '...')"
+        )
     options: dict[str, str] = {}
     for name, value in given.items():
         known = _ANY.get(name.lower())
@@ -161,7 +169,10 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
 
 def schema_of(options: Options) -> str:
     """The schema of a read, in Spark's words."""
-    return ", ".join(f"{name} {COLUMNS[name][0]}" for name in options.columns)
+    return ", ".join(
+        f"{name} {COLUMNS[name][0]}{' NOT NULL' if name in KEYS else ''}"
+        for name in options.columns
+    )
 
 
 def _time(name: str, text: str) -> str:

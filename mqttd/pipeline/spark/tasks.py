@@ -108,6 +108,7 @@ class Reader:
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.names = [one.name for one in schema.fields]
+        self.nullable = [one.nullable for one in schema.fields]
         self.kinds = [_kind(one) for one in schema.fields]
         self._log: EventLog | None = None
         #: The driver has found it: an endpoint that is not there is one that starts.
@@ -177,8 +178,8 @@ class Reader:
         options = self.options
         schema = pa.schema(
             [
-                pa.field(name, ARROW_TYPES[kind])
-                for name, kind in zip(self.names, self.kinds, strict=True)
+                pa.field(name, ARROW_TYPES[kind], nullable)
+                for name, kind, nullable in zip(self.names, self.kinds, self.nullable, strict=True)
             ]
         )
         if partition.missing:

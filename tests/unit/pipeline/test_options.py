@@ -12,7 +12,7 @@ def test_a_path_is_enough() -> None:
     options = read_options({"path": "data/events"})
     assert options.fail_on_data_loss and options.gaps and options.codes is None
     assert "headers" not in options.columns and options.columns[0] == "seq"
-    assert schema_of(options).startswith("seq BIGINT, node STRING, event STRING, timestamp")
+    assert schema_of(options).startswith("seq BIGINT NOT NULL, node STRING NOT NULL, event STRING")
 
 
 def test_names_are_found_in_any_case_as_spark_hands_them_over() -> None:
