@@ -417,7 +417,9 @@ class Round:
         s.server_keepalive_seconds = rnd.choice((0, 0, 5))
         s.response_information = rnd.choice(("", "r/"))
         s.deny_disconnect = rnd.random() < 0.2
-        s.max_grants = rnd.choice((2, 1024))
+        s.topic_cache_entries = rnd.choice((2, 1024))
+        s.topic_cache_bytes = rnd.choice((2000, 1 << 20))
+        s.outbound_topic_alias = rnd.random() < 0.5
         s.fast_path = rnd.random() < 0.8
         s.coalesce_runs = rnd.random() < 0.9
         s.cache_grants = rnd.random() < 0.9
@@ -480,6 +482,8 @@ class Round:
         for name, value in broker.metrics.snapshot().items():
             if value:
                 self.counts[name] += value
+        for _ in range(400):  # a tick each, in which nobody publishes
+            broker.router.sweep(self.node.now)
         stats = broker.stats()
         stats.pop("uptime_seconds")
         left = {name: value for name, value in stats.items() if value}

@@ -19,7 +19,6 @@ are read, compiled and written in a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any, Final, cast
 
 from klein import Klein
@@ -200,10 +199,8 @@ class AclApi:
             (split_shared(full_filter)[1], options & QOS_MASK)
             for full_filter, options in (session.subscriptions or {}).items()
         ]
-        channel = session.channel
-        grants = channel.grants if channel is not None else None
-        recent = islice((grants or {}).values(), MAX_TOPICS)
-        topics = list({grant.topic: None for grant in recent})
+        channel = self.broker.channel_of(session)
+        topics = channel.topics(MAX_TOPICS) if channel is not None else []
         return self.broker.client_of(session), subscriptions, topics
 
     def _client(self, request: IRequest) -> ClientInfo:

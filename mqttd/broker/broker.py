@@ -17,6 +17,7 @@ MQTT 5.0: 3.1.4 (CONNECT actions), 4.1 (session state).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.connecting import Connecting
@@ -29,12 +30,17 @@ from mqttd.broker.subscribing import Subscribing
 from mqttd.broker.wills import Wills
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect, Subscribe, Subscription, Unsubscribe
-from mqttd.session.channel import Channel
+from mqttd.session.channel import CLOSED, Channel
 from mqttd.session.guid import Guid
-from mqttd.session.session import Session
+from mqttd.session.publisher import Publisher
 from mqttd.session.settings import Settings
+from mqttd.session.state import State
 
 __all__ = ["Broker"]
+
+
+#: Milliseconds without a packet after which a client is quiet.
+_COOL: Final = 5000
 
 
 class Broker(Publishing):
@@ -67,6 +73,7 @@ class Broker(Publishing):
         self.name = name
         #: How late the event loop was at worst in the last second, in milliseconds.
         self.loop_lag: int = 0
+        self._cooled_at: int = now
         self.wills = Wills(self)
         self.revision = Revision(self)
         self.registry = Registry(
@@ -99,9 +106,8 @@ class Broker(Publishing):
     def closed(self, channel: Channel) -> None:
         """A connection is gone: will, session end or wait."""
         self.registry.closed(channel)
-        self.held.closed(channel)
 
-    def session_due(self, session: Session) -> None:
+    def session_due(self, session: State) -> None:
         """Will delay or session expiry of a client that is away has passed."""
         self.registry.due(session)
 
@@ -184,7 +190,21 @@ class Broker(Publishing):
         self.now = now
         self.wheel.advance(now)
         self.retainer.expire(now)
+        self.router.sweep(now)
+        if self.warm and now - self._cooled_at >= _COOL:
+            self._cooled_at = now
+            self._cool(now)
         self.perform()
+
+    def _cool(self, now: int) -> None:
+        """Have clients that have been quiet give back what only busy ones need."""
+        still: list[Publisher] = []
+        for channel in self.warm:
+            if now - channel.last < _COOL and channel.state != CLOSED:
+                still.append(channel)
+            else:
+                channel.cool()
+        self.warm = still
 
     def stats(self) -> dict[str, int]:
         """Gauges: what is there now (counters are in `metrics`)."""
@@ -198,6 +218,8 @@ class Broker(Publishing):
             "clients_connected": connected,
             "sessions": len(self.sessions),
             "subscriptions": self.router.subscriptions,
+            "topics_cached": len(self.router.table),
+            "topics_cached_bytes": self.router.bytes,
             "shared_groups": len(self.router.groups),
             "retained_messages": len(self.retainer),
             "retained_bytes": self.retainer.bytes,

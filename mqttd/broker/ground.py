@@ -1,6 +1,6 @@
 """What every part of a broker stands on: its clock and ids, later turns, its sessions, its log.
 
-    Server            what the session layer asks                 mqttd.session.server
+    Server            what the session layer asks                 mqttd.session.channel
       Ground          clock, ids, later turns, sessions, log
         Reports       the log's lines about connections
           Taps        hooks: who listens where, and telling them
@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqttd.broker.router import Router
 from mqttd.broker.seams import Access, HookChains, Log
+from mqttd.session.channel import Channel, Server
 from mqttd.session.guid import Guid
-from mqttd.session.server import Server
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
+from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
 __all__ = ["Given", "Ground"]
@@ -55,7 +57,9 @@ class Ground(Server):
     """The clock, the ids and the sessions of one broker."""
 
     def __init__(self, given: Given) -> None:
-        super().__init__(given.settings, given.now)
+        self.router = Router(given.settings)
+        super().__init__(given.settings, given.now, self.router)
+        self.router.metrics = self.metrics
         self.clock = given.clock
         self.soon = given.soon
         self.log = given.log
@@ -72,11 +76,11 @@ class Ground(Server):
         """Finish the turn's effects in a later turn."""
         self.soon(self.perform)
 
-    def resume_later(self, session: Session) -> None:
+    def resume_later(self, session: State) -> None:
         """Go on with a session's retained messages in a later turn."""
         self.soon(_Drain(self, session))
 
-    def client_of(self, session: Session) -> ClientInfo:
+    def client_of(self, session: State) -> ClientInfo:
         """Who a session's client is, for hooks and access control."""
         client = session.client
         if client is not None:
@@ -85,18 +89,33 @@ class Ground(Server):
         channel = session.channel
         host, port, listener, version = "", 0, "", 5 if session.v5 else 4
         if channel is not None:
+            if isinstance(channel, Channel):
+                known = channel.known
+                if known is not None:
+                    assert isinstance(known, ClientInfo)
+                    return known
             host, port = channel.edge.peer(channel)
             listener = channel.listener
             version = channel.version
-        return ClientInfo(
+        made = ClientInfo(
             session.client_id, session.username, host, port, listener, version, session.clean
         )
+        if isinstance(channel, Channel):
+            # The kernel is asked for the address once, not for every question.
+            channel.known = made
+            channel.warm_up()
+        return made
+
+    def channel_of(self, session: State) -> Channel | None:
+        """The connection of a session's client, None while it is away."""
+        channel = session.channel
+        return channel if isinstance(channel, Channel) else None
 
 
 class _Drain:
     """Callback that goes on with a session's replay."""
 
-    def __init__(self, server: Server, session: Session) -> None:
+    def __init__(self, server: Server, session: State) -> None:
         self.server = server
         self.session = session
 

@@ -1,23 +1,20 @@
-"""Acknowledgements that are held: one goes when all who promise something by it have released it.
+"""Who holds acknowledgements: each is asked about the topics it wants.
 
     PUBLISH --> hold(release, client_id), of each holder that wants its topic
                        '-- release() by all of them, for it and for those before --> PUBACK, PUBREC
 
-Promise: the acknowledgements of one connection go in the order of its messages, in whatever order
-they are released; one that nobody holds waits for those before it. What a holder still holds when
-it is removed, it may still release, but nothing waits for that any more. Nothing is kept of a
-connection that has gone.
+What is held waits with its connection (`mqttd.session.promise`); here is only who holds. A holder
+that is removed may still release what it holds, but nothing waits for that any more.
 
 MQTT 5.0: 4.6 (MQTT-4.6.0-2 and 4.6.0-3, order of acknowledgements).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from mqttd.broker.trie import Trie
-from mqttd.session.channel import Channel
+from mqttd.session.promise import Promise
 
 __all__ = ["Hold", "Holder", "Holders"]
 
@@ -28,7 +25,9 @@ Hold = Callable[[Callable[[], None], str], object]
 class Holder:
     """One who holds acknowledgements: of messages on these topics, or (None) of all."""
 
-    def __init__(self, hold: Hold, topic_filters: list[str] | None) -> None:
+    def __init__(self, name: str, hold: Hold, topic_filters: list[str] | None) -> None:
+        #: Under which it has asked for its topics (`mqttd.broker.gears`).
+        self.name = name
         self.hold = hold
         self.topics: Trie | None = None
         if topic_filters is not None:
@@ -42,108 +41,40 @@ class Holder:
 
 
 class Holders:
-    """Everybody who holds, and what is held; `flush_later` has what was released written."""
+    """Everybody who holds; `flush_later` has what was released written."""
 
     def __init__(self, flush_later: Callable[[], None]) -> None:
         self.flush_later = flush_later
         self.holders: list[Holder] = []
-        #: What is held, and what waits for it, by connection.
-        self.waiting: dict[Channel, deque[_Held]] = {}
+        self._made: int = 0
 
     def add(self, hold: Hold, topic_filters: list[str] | None) -> Holder:
         """One more from now on."""
-        holder = Holder(hold, topic_filters)
+        self._made += 1
+        holder = Holder(f"holder {self._made}", hold, topic_filters)
         self.holders.append(holder)
         return holder
 
     def remove(self, holder: Holder) -> None:
-        """One less; what only it holds is not waited for any more."""
+        """One less."""
         self.holders.remove(holder)
-        for channel, queue in list(self.waiting.items()):
-            kept: deque[_Held] = deque()
-            for held in queue:
-                if holder in held.holders:
-                    held.queued = False
-                else:
-                    kept.append(held)
-            self.waiting[channel] = kept
-            self._send(channel)
 
-    def hold(
-        self, channel: Channel, client_id: str, topic: str, first: int, packet_id: int, code: int
-    ) -> None:
-        """Have `channel.release` called when this acknowledgement may go, perhaps now."""
-        holders: list[Holder] = []
-        for holder in self.holders:
+    def hold(self, promise: Promise, client_id: str, topic: str) -> None:
+        """Ask all who want this topic; an acknowledgement goes when all have released it."""
+        for holder in tuple(self.holders):
             if holder.wants(topic):
-                holders.append(holder)
-        queue = self.waiting.get(channel)
-        if queue is None:
-            if not holders:
-                channel.release(first, packet_id, code)
-                return
-            queue = deque()
-            self.waiting[channel] = queue
-        held = _Held(channel, first, packet_id, code, holders)
-        queue.append(held)
-        for holder in tuple(holders):
-            holder.hold(_Release(self, held, holder), client_id)
-
-    def release(self, held: _Held, holder: Holder) -> None:
-        """`holder` has kept its promise; a second time is no error."""
-        if holder not in held.holders:
-            return
-        held.holders.remove(holder)
-        if held.holders:
-            return
-        if held.queued:
-            self._send(held.channel)
-        else:
-            held.channel.release(held.first, held.packet_id, held.code)
-            self.flush_later()
-
-    def closed(self, channel: Channel) -> None:
-        """A connection has gone: nobody is left to be told."""
-        self.waiting.pop(channel, None)
-
-    def _send(self, channel: Channel) -> None:
-        """Send what nobody holds and nothing is before."""
-        queue = self.waiting.get(channel)
-        if queue is None:
-            return
-        sent = False
-        while queue and not queue[0].holders:
-            held = queue.popleft()
-            channel.release(held.first, held.packet_id, held.code)
-            sent = True
-        if not queue:
-            self.waiting.pop(channel, None)
-        if sent:
-            self.flush_later()
-
-
-class _Held:
-    """One acknowledgement, and who has not released it."""
-
-    def __init__(
-        self, channel: Channel, first: int, packet_id: int, code: int, holders: list[Holder]
-    ) -> None:
-        self.channel = channel
-        self.first = first
-        self.packet_id = packet_id
-        self.code = code
-        self.holders = holders
-        #: Those behind it wait for it.
-        self.queued: bool = True
+                promise.ask(holder)
+                holder.hold(_Release(self, promise, holder), client_id)
 
 
 class _Release:
     """What a holder calls."""
 
-    def __init__(self, holders: Holders, held: _Held, holder: Holder) -> None:
+    def __init__(self, holders: Holders, promise: Promise, holder: Holder) -> None:
         self.holders = holders
-        self.held = held
+        self.promise = promise
         self.holder = holder
 
     def __call__(self) -> None:
-        self.holders.release(self.held, self.holder)
+        if self.promise.keep(self.holder):
+            self.holders.flush_later()

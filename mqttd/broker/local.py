@@ -34,7 +34,7 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.properties import Properties
 from mqttd.codec.topic import validate_topic_filter, validate_topic_name
-from mqttd.session.message import Delivery, Message
+from mqttd.session.message import Delivery, Message, entry_delivery
 from mqttd.session.mqueue import MQueue
 from mqttd.session.session import Session
 
@@ -72,6 +72,7 @@ class LocalSession(Session):
     ) -> None:
         super().__init__(broker, name, None)
         self.v5 = True
+        self.bare = False
         self.broker = broker
         self.receive = receive
         self.max_length = max_length
@@ -102,19 +103,28 @@ class LocalSession(Session):
         self.server.metrics.dropped_session_ended += self.waiting_messages()
         self.mqueue = None
 
+    def new_queue(self) -> MQueue:
+        """An empty queue with the limits of this subscriber."""
+        return MQueue(self.max_length, self.max_bytes)
+
     def waiting_messages(self) -> int:
         """How many messages wait for the receiver."""
         return self.mqueue.length if self.mqueue is not None else 0
 
-    def _drop(self, delivery: Delivery, reason: str) -> None:
+    def drop(self, delivery: Delivery, reason: str) -> None:
+        """Count it here too."""
         self.lost += 1
-        super()._drop(delivery, reason)
+        super().drop(delivery, reason)
 
     # -- told by the router --------------------------------------------------------------------
 
     def online(self) -> bool:
         """A shared group may choose it, as long as it is not paused."""
         return not (self.paused or self.closed)
+
+    def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
+        """Queue a QoS 1 or 2 PUBLISH for the next turn."""
+        self._take(wire)
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """Queue a QoS 1 or 2 delivery for the next turn."""
@@ -124,12 +134,10 @@ class LocalSession(Session):
         """Queue a QoS 0 delivery for the next turn."""
         self._take(delivery)
 
-    def _take(self, delivery: Delivery) -> None:
+    def _take(self, entry: object) -> None:
         if self.closed:
             return
-        if self.mqueue is None:
-            self.mqueue = MQueue(self.max_length, self.max_bytes)
-        self.enqueue(delivery)
+        self.enqueue(entry)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -150,7 +158,7 @@ class LocalSession(Session):
                 self.waiting = False
                 return
             if delivery.expires_at and delivery.expires_at <= self.server.now:
-                self._drop(delivery, "expired")
+                self.drop(delivery, "expired")
             else:
                 self._hand_over(delivery)
         self._schedule()
@@ -165,7 +173,8 @@ class LocalSession(Session):
                 return None
             self.replays.pop(0)
         self.replays = None
-        return self.mqueue.pop() if self.mqueue is not None else None
+        entry = self.mqueue.pop() if self.mqueue is not None else None
+        return None if entry is None else entry_delivery(entry, True)
 
     def _hand_over(self, delivery: Delivery) -> None:
         try:

@@ -168,7 +168,8 @@ class Login(Timer):
         broker = self.broker
         broker.metrics.reauthentications += 1
         broker.remember(session, client)
-        channel.grants = None
+        channel.forget_rights()
+        channel.known = None
         self.revision.revise(session, client)
         self.module = result.module
         self.expire(result.expires_at)

@@ -1,7 +1,5 @@
 """A message on its way in: hooks around it, retained store and dispatch, its acknowledgement.
 
-    grant      a channel's right to publish to a topic, with its route: kept by the channel
-
     publish --> message.publish --> stamp --> retainer --> route --> sessions
                    | stopped, refused, unusable
                    '--> dropped: counted, told to message.dropped
@@ -18,20 +16,19 @@ from typing import Any, Final
 from mqttd.broker.ground import Given
 from mqttd.broker.holders import Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
+from mqttd.broker.retained import Retained
 from mqttd.broker.retainer import Retainer
 from mqttd.broker.rights import Rights
-from mqttd.broker.router import Router
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
-from mqttd.session.channel import Channel
+from mqttd.session.general import General
+from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
-from mqttd.session.route import Grant
+from mqttd.session.promise import Promise
+from mqttd.session.route import HELD, Route
 from mqttd.session.session import Session
-from mqttd.types import Action
 
 __all__ = ["Publishing"]
-
-_PUBLISH: Final = "publish"
 
 #: What a message out of nothing is compared with: nothing of it is taken for checked.
 _NO_MESSAGE: Final = Message(0, "", b"", 0, False, {})
@@ -43,7 +40,6 @@ class Publishing(Rights):
     def __init__(self, given: Given) -> None:
         super().__init__(given)
         settings = self.settings
-        self.router = Router(self.metrics, settings.shared_strategy)
         self.retainer = Retainer(
             settings.retained_max_messages,
             settings.retained_max_bytes,
@@ -51,21 +47,13 @@ class Publishing(Rights):
         )
         self.pubsub = PubSub(self, self.router, self.retainer)
         #: Who holds acknowledgements, and which.
-        self.held = Holders(self.flush_later)
+        self.holders = Holders(self.flush_later)
         #: Acknowledgements were released in this turn.
         self.released: bool = False
 
-    def grant(self, channel: Channel, topic: str, qos: int, retain: bool) -> Grant:
-        """The channel's right to publish to `topic`, and its route."""
-        session = channel.session
-        assert session is not None
-        action = Action(_PUBLISH, qos, retain)
-        allowed = self.authorize(self.client_of(session), action, topic)
-        return Grant(self.router.route(topic), topic, allowed, self.epoch)
-
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
-        if self.tap_publish:
+        if "message.publish" in self.points:
             changed = self.ask_publish(message)
             if changed is None:
                 return self.refusal
@@ -91,12 +79,23 @@ class Publishing(Rights):
 
     def route_message(self, message: Message) -> int:
         """`publish` without asking the hooks."""
+        peerhost = ""
         if message.retain and message.client_id:
-            self.stamp(message)
-        receivers = self.pubsub.publish(message)
-        if receivers <= 0 and self.tap_dropped:
-            self.message_dropped(message, "retained_full" if receivers else "no_subscriber")
+            peerhost = self.origin(message.client_id, message.username)
+        receivers = self.pubsub.publish(message, peerhost, self.epoch)
+        if receivers <= 0:
+            self.unheard(message, "retained_full" if receivers else "no_subscriber")
         return receivers
+
+    def retain(self, channel: General, inbound: Inbound, route: Route) -> int:
+        """Keep a retained message as it came, or delete one; 0, or a reason code."""
+        size = inbound.end - inbound.body
+        if not size:
+            self.retainer.delete(route.topic)
+            return 0
+        kept = Retained.of_inbound(inbound)
+        peerhost = self.origin(inbound.source, inbound.username)
+        return self.pubsub.retain(route.topic, kept, size, peerhost, self.epoch)
 
     def publish_text(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> int:
         """Publish a message of the broker's own (`$SYS`, API) and flush it.
@@ -116,8 +115,9 @@ class Publishing(Rights):
         self.metrics.dropped_hook += 1
         self.message_dropped(message, "hook")
         session = self.sessions.get(message.client_id)
-        if message.qos and session is not None and not session.v5 and session.channel is not None:
-            session.channel.close(code, "message refused by a plugin")
+        channel = self.channel_of(session) if session is not None else None
+        if message.qos and channel is not None and not channel.v5:
+            channel.close(code, "message refused by a plugin")
         return code
 
     def _usable(self, changed: object, message: Message) -> bool:
@@ -144,25 +144,36 @@ class Publishing(Rights):
         """Have ``hold(release, client_id)`` called for each acknowledgement of a PUBLISH.
 
         With `topic_filters` only for messages that a client has published to these topics. An
-        acknowledgement goes when all who were asked have called their `release`. Returns what
-        `remove_holder` takes.
+        acknowledgement goes when all who were asked have called their `release`, and those behind
+        it wait for it. Returns what `remove_holder` takes.
         """
-        self.holding = True
-        return self.held.add(hold, topic_filters)
+        holder = self.holders.add(hold, topic_filters)
+        if self.router.gears.ask(holder.name, HELD, topic_filters):
+            self.router.all_changed()
+        return holder
+
+    @property
+    def holding(self) -> bool:
+        """Whether somebody holds acknowledgements."""
+        return bool(self.holders.holders)
 
     def remove_holder(self, token: object) -> None:
-        """Ask one who holds acknowledgements no more."""
+        """Ask one who holds acknowledgements no more; what it holds stays held."""
         assert isinstance(token, Holder)
-        self.held.remove(token)
-        self.holding = bool(self.held.holders)
+        self.holders.remove(token)
+        for session in self.sessions.values():
+            channel = self.channel_of(session)
+            if channel is not None and channel.promises is not None:
+                channel.promises.forget(token)
+        self.flush_later()
+        if self.router.gears.forget(token.name):
+            self.router.all_changed()
 
-    def hold(self, channel: Channel, first: int, packet_id: int, code: int, topic: str) -> None:
-        """See `Server.hold`."""
+    def hold(self, promise: Promise, channel: General, topic: str) -> None:
+        """See `General.hold`."""
         session = channel.session
-        if session is None:
-            channel.release(first, packet_id, code)
-        else:
-            self.held.hold(channel, session.client_id, topic, first, packet_id, code)
+        if session is not None:
+            self.holders.hold(promise, session.client_id, topic)
 
     def flush_later(self) -> None:
         """Acknowledgements were released: write them, many in one turn together."""
@@ -189,9 +200,10 @@ class Publishing(Rights):
         False if the client is not connected.
         """
         session = self.sessions.get(client_id)
-        if session is None or session.channel is None:
+        channel = self.channel_of(session) if session is not None else None
+        if channel is None:
             return False
-        session.channel.send_info(info)
+        channel.send_info(info)
         return True
 
     def handle_info(self, session: Session, info: object) -> None:

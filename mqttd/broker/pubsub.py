@@ -1,23 +1,25 @@
-"""Publish and subscribe on one node: dispatching messages to sessions, retained messages.
+"""Publish and subscribe on one node: dispatching messages to receivers, retained messages.
 
-    Publish(message) -> hooks -> retainer -> Route -> sessions, one per shared group, other nodes
+    Publish(message) -> hooks -> retainer -> Route -> sessions, peers, one of each shared group
 
-`PubSub.publish` is the general path of every message that is not forwarded as raw bytes by
-`session.channel`: wills, messages from the API, retained and expiring ones, those with hooks, and
-those for subscriptions with options. It serialises a message at most once per shape.
+`PubSub.publish` is the general path of every message that is not forwarded as bytes by
+`mqttd.session.forward`: wills, messages of this process, those that hooks changed. It serialises a
+message at most once per shape, whatever the number of receivers and groups.
 
 MQTT 5.0: 3.3.1 (retain), 3.8.4 (subscribe), 4.8 (subscriptions), 4.8.2 (shared subscriptions).
 """
 
 from __future__ import annotations
 
-from mqttd.broker.retainer import RetainedCursor, Retainer
+from mqttd.broker.retained import Retained, RetainedReplay, retained_of
+from mqttd.broker.retainer import Retainer
 from mqttd.broker.router import Router, is_wildcard
 from mqttd.broker.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.topic import split_shared
 from mqttd.session.message import Delivery, Message
+from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
     NO_LOCAL,
     OWN,
@@ -28,88 +30,64 @@ from mqttd.session.route import (
     Target,
     options_of,
 )
-from mqttd.session.server import Server
-from mqttd.session.session import Replay, Session
+from mqttd.session.session import Session
+from mqttd.session.state import Keeper
 
 __all__ = ["PubSub", "RetainedReplay"]
 
 
-class RetainedReplay(Replay):
-    """Retained messages of one new subscription, taken a page at a time."""
-
-    __slots__ = ("_cursor", "_identifiers", "_page", "_qos", "_at", "topic_filter")
-
-    def __init__(
-        self, topic_filter: str, cursor: RetainedCursor, qos: int, identifiers: list[int] | None
-    ) -> None:
-        self.topic_filter = topic_filter
-        self._cursor = cursor
-        self._qos = qos
-        self._identifiers = identifiers
-        self._page: list[object] = []
-        self._at: int = 0
-
-    def next(self, session: Session) -> Delivery | None:
-        """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
-        now = session.server.now
-        while True:
-            if self._at >= len(self._page):
-                self._page = self._cursor.next(64, now)
-                self._at = 0
-                if not self._page:
-                    return None
-            message = self._page[self._at]
-            self._at += 1
-            assert isinstance(message, Message)
-            if message.expires_at and message.expires_at <= now:
-                continue
-            if message.peerhost and not session.server.may_still_publish(message):
-                continue
-            qos = message.qos if message.qos < self._qos else self._qos
-            return Delivery.of(message, qos, True, session.v5, self._identifiers, now)
-
-    def done(self) -> bool:
-        """Nothing is left on the page or in the store."""
-        return self._cursor.done and self._at >= len(self._page)
-
-    def close(self) -> None:
-        """Let the store's level go."""
-        self._cursor.close()
-
-
 class PubSub:
-    """The node's dispatcher. `forward` gets (node name, message) for other nodes."""
+    """The node's dispatcher."""
 
-    def __init__(self, server: Server, router: Router, retainer: Retainer) -> None:
+    def __init__(self, server: Keeper, router: Router, retainer: Retainer) -> None:
         self.server = server
         self.router = router
         self.retainer = retainer
 
     # -- publish -------------------------------------------------------------------------------
 
-    def publish(self, message: Message) -> int:
-        """Retain and dispatch; the number of receivers, or minus a reason code."""
+    def publish(self, message: Message, peerhost: str = "", epoch: int = 0) -> int:
+        """Retain and dispatch; the number of receivers, or minus a reason code.
+
+        peerhost: the publisher's address, if its right to retain may be looked at again.
+        """
         if message.retain and self.server.settings.retain_available:
             if not message.payload:
                 self.retainer.delete(message.topic)
-            elif not self._retain(message):
-                self.server.metrics.dropped_retained_full += 1
-                if message.qos:
-                    return -reasons.QUOTA_EXCEEDED
-        return self.dispatch(message, self.router.route(message.topic))
+            else:
+                shape = Delivery.of(message, message.qos, True, True, None, self.server.now)
+                code = self.retain(
+                    message.topic,
+                    retained_of(shape, message.username),
+                    len(message.payload),
+                    peerhost,
+                    epoch,
+                )
+                if code and message.qos:
+                    return -code
+        return self.dispatch(message, self.router.of(message.topic))
 
-    def _retain(self, message: Message) -> bool:
-        settings = self.server.settings
-        expires_at = message.expires_at
-        if settings.retained_expiry:
-            latest = self.server.now + settings.retained_expiry
+    def retain(self, topic: str, kept: Retained, size: int, peerhost: str, epoch: int = 0) -> int:
+        """Keep the last message of a topic; 0, or the reason code of a refusal.
+
+        size: of its payload, which the limits count.
+        """
+        server = self.server
+        expires_at = kept.expires_at
+        expiry = server.settings.retained_expiry
+        if expiry:
+            latest = server.now + expiry
             if not expires_at or expires_at > latest:
                 expires_at = latest
-        size = len(message.payload)
-        return self.retainer.store(message.topic, message, size, expires_at) == reasons.SUCCESS
+        kept.peerhost = peerhost
+        kept.checked = epoch
+        if self.retainer.store(topic, kept, size, expires_at) == reasons.SUCCESS:
+            return 0
+        server.metrics.dropped_retained_full += 1
+        return reasons.QUOTA_EXCEEDED
 
     def dispatch(self, message: Message, route: Route) -> int:
-        """Deliver a message to every session of its route, and to one of each shared group."""
+        """Deliver a message to every receiver of its route, and to one of each shared group."""
         shapes: dict[int, Delivery] = {}
         receivers = 0
         sessions = route.sessions
@@ -130,24 +108,23 @@ class PubSub:
                 member = group.choose(message.client_id, message.topic)
                 if member is not None:
                     self._deliver(
-                        member, message, group.options(member), group.identifiers(member), {}, group
+                        member,
+                        message,
+                        group.options(member),
+                        group.identifiers(member),
+                        shapes,
+                        group,
                     )
                     receivers += 1
-        if route.nodes is not None:
-            receivers += self.forward(route.nodes, message)
         return receivers
 
     def deliver_to(self, session: Session, message: Message) -> None:
         """Deliver a message to one session that has not subscribed to it, with its own QoS."""
         self._deliver(session, message, options_of(message.qos, False, True), None, {}, None)
 
-    def forward(self, nodes: list[str], message: Message) -> int:
-        """Hand a message to other nodes: the cluster's fabric takes it from here."""
-        return 0
-
     def _deliver(
         self,
-        session: Session,
+        session: Receiver,
         message: Message,
         packed: int,
         identifiers: list[int] | None,
@@ -167,9 +144,11 @@ class PubSub:
             shape = shapes.get(key)
         if shape is None:
             shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.server.now)
-            shape.group = group
             if identifiers is None:
                 shapes[key] = shape
+        if group is not None:
+            shape = shape.copy()
+            shape.group = group
         if qos:
             session.deliver(shape, shape.packet_id)
         else:
@@ -192,21 +171,13 @@ class PubSub:
         if held is not None and len(held) >= settings.max_subscriptions:
             if full_filter not in held:
                 return reasons.QUOTA_EXCEEDED
-        if identifier:
-            if session.identifiers is None:
-                session.identifiers = {}
-            session.identifiers[full_filter] = identifier
-        elif session.identifiers is not None:
-            session.identifiers.pop(full_filter, None)
-            if not session.identifiers:
-                session.identifiers = None
         packed = options_of(qos, subscription.no_local, subscription.retain_as_published)
         if group is not None:
             self.router.subscribe_shared(
                 session, full_filter, group, topic_filter, packed, identifier
             )
             return qos
-        new = self.router.subscribe(session, topic_filter, packed)
+        new = self.router.subscribe(session, topic_filter, packed, identifier)
         handling = subscription.retain_handling
         if settings.retain_available and (handling == 0 or (handling == 1 and new)):
             self._replay_retained(session, topic_filter, qos, identifier)
@@ -218,11 +189,8 @@ class PubSub:
         if not len(self.retainer):
             return
         cursor = self.retainer.match(topic_filter, self.server.now)
-        if session.replays is None:
-            session.replays = []
         identifiers = [identifier] if identifier else None
-        session.replays.append(RetainedReplay(topic_filter, cursor, qos, identifiers))
-        session.waiting = True
+        session.add_replay(RetainedReplay(topic_filter, cursor, qos, identifiers))
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
         """Remove one subscription; False if there was none."""

@@ -91,9 +91,8 @@ def queue_of(broker: Publishing, session: Session) -> list[bytes]:
 def restore(broker: Publishing, client_id: str, state: SessionState, record: Record) -> Session:
     """A session as it was, away, with its subscriptions in the router; nothing is sent yet."""
     session = Session(broker, client_id, record.username)
-    session.v5 = True
-    session.expiry_interval = record.expiry
-    session.clean = False
+    session.speak(True)
+    session.set_expiry(record.expiry)
     seconds = broker.clock() // 1_000_000
     away = seconds - record.away_since if record.away_since else 0
     session.away_since = broker.now - max(away, 0) * 1000

@@ -28,9 +28,10 @@ from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Connect
 from mqttd.session.channel import Channel
-from mqttd.session.server import Edge
+from mqttd.session.connection import Connection, Edge
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
+from mqttd.session.state import State
 from mqttd.types import ClientInfo, SessionState
 
 __all__ = ["FIRST_EPOCH", "Registry"]
@@ -39,19 +40,19 @@ __all__ = ["FIRST_EPOCH", "Registry"]
 class _Gone(Edge):
     """The edge of a connection that is over."""
 
-    def flush(self, channel: Channel) -> None:
+    def flush(self, channel: Connection) -> None:
         channel.out = None
 
-    def shut(self, channel: Channel) -> None:
+    def shut(self, channel: Connection) -> None:
         pass
 
-    def pause(self, channel: Channel) -> None:
+    def pause(self, channel: Connection) -> None:
         pass
 
-    def resume(self, channel: Channel) -> None:
+    def resume(self, channel: Connection) -> None:
         pass
 
-    def peer(self, channel: Channel) -> tuple[str, int]:
+    def peer(self, channel: Connection) -> tuple[str, int]:
         return ("", 0)
 
 
@@ -124,13 +125,12 @@ class Registry:
             expiry = 0 if connect.clean_start else settings.expiry_interval_seconds
         if expiry > settings.max_expiry_interval_seconds:
             expiry = settings.max_expiry_interval_seconds
-        session.expiry_interval = expiry
-        session.clean = expiry == 0
+        session.set_expiry(expiry)
 
     def _take_over(self, session: Session, clean_start: bool) -> None:
         """Another connection came for this session: end the older one (MQTT-3.1.4-3)."""
         broker = self.broker
-        channel = session.channel
+        channel = broker.channel_of(session)
         if channel is not None:
             broker.metrics.sessions_takenover += 1
             self._left(channel, session)
@@ -147,7 +147,7 @@ class Registry:
                 return
         if session.will is not None and (clean_start or session.will_delay == 0):
             self.wills.publish(session)
-        session.will = None
+        session.set_will(None, 0)
 
     # -- end of connections and sessions -------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Registry:
             self.wills.publish(session)
             self.end(session, "session.terminated", channel.close_reason)
             return
-        session.clean = False
+        session.leave()
         broker.tell("session.disconnected", session)
         if session.will is not None and session.will_delay == 0:
             self.wills.publish(session)
@@ -205,7 +205,7 @@ class Registry:
         if at:
             self.broker.wheel.schedule(session, at)
 
-    def due(self, session: Session) -> None:
+    def due(self, session: State) -> None:
         """Will delay or session expiry of a client that is away has passed."""
         if self.sessions.get(session.client_id) is not session:
             return
@@ -243,9 +243,7 @@ class Registry:
                 for delivery in lost:
                     broker.dropped(session, delivery, "session_ended")
         broker.completing.pop(session.client_id, None)
-        session.inflight = None
-        session.mqueue = None
-        session.awaiting_rel = None
+        session.forget()
         broker.tell("session.terminated", session, reason)
 
     # -- owners and stores ---------------------------------------------------------------------
@@ -323,9 +321,7 @@ class Registry:
             for full_filter in list(session.subscriptions or ()):
                 broker.pubsub.unsubscribe(session, full_filter)
             broker.completing.pop(client_id, None)
-            session.inflight = None
-            session.mqueue = None
-            session.awaiting_rel = None
+            session.forget()
         self.epochs.pop(client_id, None)
         broker.perform_later()
         return state
@@ -356,10 +352,11 @@ class Registry:
     def kick(self, client_id: str, reason_code: int, detail: str) -> bool:
         """End a client's connection; False if it has none."""
         session = self.sessions.get(client_id)
-        if session is None or session.channel is None:
+        channel = self.broker.channel_of(session) if session is not None else None
+        if channel is None:
             return False
         self.broker.metrics.clients_kicked += 1
-        self.broker.end_channel(session.channel, reason_code, detail)
+        self.broker.end_channel(channel, reason_code, detail)
         self.broker.perform()
         return True
 
@@ -368,7 +365,7 @@ class Registry:
         broker = self.broker
         ended: list[Channel] = []
         for session in self.sessions.values():
-            channel = session.channel
+            channel = self.broker.channel_of(session)
             if channel is None or module_of(channel.auth) != module:
                 continue
             name = session.client_id if by_client_id else session.username
@@ -387,7 +384,7 @@ class Registry:
         broker = self.broker
         ended: list[Channel] = []
         for session in self.sessions.values():
-            channel = session.channel
+            channel = self.broker.channel_of(session)
             if channel is None:
                 continue
             host, _ = channel.edge.peer(channel)

@@ -19,6 +19,7 @@ from mqttd.codec.packet_types import TYPE_NAMES
 from mqttd.codec.packets import Connect
 from mqttd.codec.reasons import MqttError
 from mqttd.session.channel import Channel
+from mqttd.session.connection import Connection
 
 __all__ = ["Reports"]
 
@@ -106,24 +107,27 @@ class Reports(Ground):
             {"listener": channel.listener, "peer": f"{host}:{port}", "client_id": client_id},
         )
 
-    def crashed(self, channel: Channel, error: Exception) -> None:
+    def crashed(self, channel: Connection, error: Exception) -> None:
         """An exception that should not be: one line with its traceback, and the end of this one."""
         self.metrics.crashes += 1
         host, port = channel.edge.peer(channel)
+        client_id = ""
+        if isinstance(channel, Channel) and channel.session is not None:
+            client_id = channel.session.client_id
         self.log(
             "internal error",
             {
                 "peer": f"{host}:{port}",
-                "client_id": channel.session.client_id if channel.session is not None else "",
+                "client_id": client_id,
                 "traceback": "".join(traceback.format_exception(error)),
             },
         )
         channel.close(reasons.UNSPECIFIED_ERROR, "internal error")
 
-    def end_channel(self, channel: Channel, reason_code: int, detail: str) -> None:
+    def end_channel(self, channel: Connection, reason_code: int, detail: str) -> None:
         """End a connection for a reason of ours, with one log line."""
         host, port = channel.edge.peer(channel)
-        session = channel.session
+        session = channel.session if isinstance(channel, Channel) else None
         self.log(
             "disconnected",
             {

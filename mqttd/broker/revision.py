@@ -22,12 +22,11 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
-from mqttd.broker.pubsub import RetainedReplay
+from mqttd.broker.retained import RetainedReplay
 from mqttd.broker.trie import Trie
 from mqttd.codec import reasons
 from mqttd.codec.topic import split_shared
-from mqttd.session.message import RELEASED, Delivery
-from mqttd.session.mqueue import MQueue
+from mqttd.session.message import Delivery
 from mqttd.session.route import QOS_MASK
 from mqttd.session.session import Session
 from mqttd.types import Action, ClientInfo
@@ -170,30 +169,10 @@ class Revision:
 
     def _withdraw(self, session: Session, revoked: list[str]) -> None:
         """Drop what is queued by these subscriptions and by no other that is left."""
-        inflight = session.inflight if session.channel is None else None
-        queue = session.mqueue
-        if not inflight and queue is None:
+        if not session.inflight and session.mqueue is None:
             return
-        gone, left = _Filters(revoked), _Filters(list(session.subscriptions or ()))
-        withdrawn: list[Delivery] = []
-        if inflight:
-            # Sent once and not acknowledged: it is not sent again.
-            for packet_id, delivery in list(inflight.items()):
-                if delivery is not RELEASED and gone.have(delivery) and not left.have(delivery):
-                    del inflight[packet_id]
-                    if delivery.qos == 1 or delivery.group is None:
-                        withdrawn.append(delivery)
-        if queue is not None:
-            settings = self.broker.settings
-            kept = MQueue(
-                settings.mqueue_max_length, settings.mqueue_max_bytes, settings.mqueue_priorities
-            )
-            for delivery in queue.items():
-                if gone.have(delivery) and not left.have(delivery):
-                    withdrawn.append(delivery)
-                else:
-                    kept.push(delivery)
-            session.mqueue = kept
+        # What was sent once and not acknowledged is not sent again either.
+        withdrawn = session.withdraw(_Revoked(revoked, list(session.subscriptions or ())))
         for delivery in withdrawn:
             self.broker.metrics.dropped_revoked += 1
             self.broker.dropped(session, delivery, "revoked")
@@ -201,6 +180,18 @@ class Revision:
                 self.broker.pubsub.redispatch(delivery)
         if withdrawn and session.channel is not None:
             session.drain()
+
+
+class _Revoked:
+    """What came through subscriptions that are gone, and through none that is left."""
+
+    def __init__(self, gone: list[str], left: list[str]) -> None:
+        self._gone = _Filters(gone)
+        self._left = _Filters(left)
+
+    def __call__(self, delivery: Delivery) -> bool:
+        """Whether this is one of them."""
+        return self._gone.have(delivery) and not self._left.have(delivery)
 
 
 class _Filters:

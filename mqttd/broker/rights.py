@@ -15,10 +15,12 @@ from typing import Final
 from mqttd.broker.bans import Bans
 from mqttd.broker.flapping import Flapping
 from mqttd.broker.ground import Given
+from mqttd.broker.retained import Retained
 from mqttd.broker.seams import Access
 from mqttd.broker.taps import Taps
 from mqttd.session.listener import Listener
-from mqttd.session.message import Message
+from mqttd.session.message import Delivery
+from mqttd.session.publisher import Publisher
 from mqttd.types import Action, ClientInfo, Verdict
 
 __all__ = ["Rights"]
@@ -49,7 +51,7 @@ class Rights(Taps):
     def access_changed(self) -> None:
         """Rules, users or bans changed: grants and subscriptions are asked for again."""
         self.epoch += 1
-        self.grant_by_flags = bool(self.access.depends_on_qos_retain)
+        self.by_flags = bool(self.access.depends_on_qos_retain)
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         """May `client` do this? Hook client.authorize first, then the chain."""
@@ -71,28 +73,55 @@ class Rights(Taps):
         if "client.denied" in self.points:
             self.hooks.run_hooks("client.denied", (client, action, topic))
 
+    # -- publishers ----------------------------------------------------------------------------
+
+    def class_of(self, channel: Publisher) -> int:
+        """See `Judge.class_of`."""
+        session = channel.session
+        if session is None or "client.authorize" in self.points:
+            return -1
+        client = self.client_of(session)
+        if client.superuser or client.acl is not None:
+            return -1
+        return self.access.class_of(client)
+
+    def is_free(self, number: int) -> bool:
+        """See `Judge.is_free`."""
+        return self.access.constant(number)
+
+    def judge(self, number: int, qos: int, retain: bool, topic: str) -> bool:
+        """See `Judge.judge`."""
+        return self.access.judge(number, qos, retain, topic) == 1
+
+    def may_publish(self, channel: Publisher, topic: str, qos: int, retain: bool) -> bool:
+        """See `Judge.may_publish`."""
+        session = channel.session
+        assert session is not None
+        return self.authorize(self.client_of(session), Action(_PUBLISH, qos, retain), topic)
+
     # -- publishers of retained messages -------------------------------------------------------
 
-    def stamp(self, message: Message) -> None:
-        """Note at a message that will be retained where its publisher's right comes from.
+    def origin(self, client_id: str, username: str | None) -> str:
+        """Where the right of a client to what it retains comes from, if that is its address.
 
-        The address, unless the right came with the authentication: that is not looked at again.
+        "" where the right came with the authentication: that is not looked at again.
         """
-        session = self.sessions.get(message.client_id)
-        if session is None or session.username != message.username:
-            return
+        session = self.sessions.get(client_id)
+        if session is None or session.username != username:
+            return ""
         client = self.client_of(session)
-        if not (client.superuser or client.acl or client.attributes or client.cert_common_name):
-            message.peerhost = client.peerhost
-            message.checked = self.epoch
+        if client.superuser or client.acl or client.attributes or client.cert_common_name:
+            return ""
+        return client.peerhost
 
-    def may_still_publish(self, message: Message) -> bool:
+    def may_still_publish(self, kept: Delivery) -> bool:
         """Whether the publisher of a retained message would be allowed to publish it now."""
-        if not message.peerhost or message.checked == self.epoch:
+        assert isinstance(kept, Retained)
+        if not kept.peerhost or kept.checked == self.epoch:
             return True
-        client = ClientInfo(message.client_id, message.username, message.peerhost, 0, "", 5)
-        if self.authorize(client, Action(_PUBLISH, message.qos, True), message.topic):
-            message.checked = self.epoch
+        client = ClientInfo(kept.source, kept.username, kept.peerhost, 0, "", 5)
+        if self.authorize(client, Action(_PUBLISH, kept.qos, True), kept.topic()):
+            kept.checked = self.epoch
             return True
         self.metrics.dropped_revoked += 1
         return False

@@ -74,6 +74,15 @@ class Access(Protocol):
     def authorize(self, client: ClientInfo, action: Action, topic: str, /) -> bool:
         """May this client do that?"""
 
+    def class_of(self, client: ClientInfo, /) -> int:
+        """The class of clients that no rule tells apart from this one; -1: ask for it alone."""
+
+    def constant(self, number: int, /) -> bool:
+        """Clients of this class may publish anything anywhere."""
+
+    def judge(self, number: int, qos: int, retain: bool, topic: str, /) -> int:
+        """1: all clients of this class may publish this; 0: ask for each."""
+
 
 class ManagedAccess(Access, Protocol):
     """What an operator's tools ask of access control beyond that."""

@@ -18,6 +18,9 @@ def settings_of(config: Config) -> Settings:
     s.max_topic_levels = mqtt.max_topic_levels
     s.max_topic_length = mqtt.max_topic_length
     s.max_topic_alias = mqtt.max_topic_alias
+    s.outbound_topic_alias = mqtt.outbound_topic_alias
+    s.topic_cache_bytes = mqtt.topic_cache
+    s.topic_cache_entries = mqtt.topic_cache_entries
     s.max_qos = mqtt.max_qos
     s.retain_available = mqtt.retain_available
     s.wildcard_subscription = mqtt.wildcard_subscription

@@ -25,8 +25,8 @@ from random import Random
 from typing import Final
 from zlib import crc32
 
+from mqttd.session.receiver import Receiver
 from mqttd.session.route import Target
-from mqttd.session.session import Session
 
 __all__ = ["STRATEGIES", "Group"]
 
@@ -86,22 +86,22 @@ class Group(Target):
         self.topic_filter: str = topic_filter
         self.strategy: int = STRATEGIES[strategy]
         #: Subscription options and Subscription Identifier (0: none) of each member.
-        self.members: dict[Session, tuple[int, int]] = {}
+        self.members: dict[Receiver, tuple[int, int]] = {}
         #: The members in the order they came.
-        self.order: list[Session] = []
+        self.order: list[Receiver] = []
         self.random: Random | None = random
         #: Publisher -> the place in `order` that is next.
         self.turns: dict[str, int] = {}
         #: Turns begun so far: each publisher begins one member further than the one before.
         self.publishers: int = 0
         #: The member that "sticky" holds on to.
-        self.stuck: Session | None = None
+        self.stuck: Receiver | None = None
 
     def __len__(self) -> int:
         """Return how many members the group has."""
         return len(self.order)
 
-    def add(self, member: Session, options: int, identifier: int = 0) -> bool:
+    def add(self, member: Receiver, options: int, identifier: int = 0) -> bool:
         """Let `member` in, or change the options of one that is; say whether it is new.
 
         options: as packed by `mqttd.session.route.options_of`; identifier: its Subscription
@@ -113,7 +113,7 @@ class Group(Target):
             self.order.append(member)
         return new
 
-    def remove(self, member: Session) -> bool:
+    def remove(self, member: Receiver) -> bool:
         """Let `member` go; say whether it was one. Nothing else changes for those who stay."""
         if self.members.pop(member, None) is None:
             return False
@@ -122,17 +122,17 @@ class Group(Target):
             self.stuck = None
         return True
 
-    def options(self, session: Session) -> int:
+    def options(self, member: Receiver) -> int:
         """Return the subscription options of a member, 0 for one that left."""
-        member = self.members.get(session)
-        return 0 if member is None else member[0]
+        held = self.members.get(member)
+        return 0 if held is None else held[0]
 
-    def identifiers(self, session: Session) -> list[int] | None:
+    def identifiers(self, member: Receiver) -> list[int] | None:
         """Return the Subscription Identifier of a member's subscription, None without one."""
-        member = self.members.get(session)
-        return None if member is None or member[1] == 0 else [member[1]]
+        held = self.members.get(member)
+        return None if held is None or held[1] == 0 else [held[1]]
 
-    def choose(self, source: str, topic: str) -> Session | None:
+    def choose(self, source: str, topic: str) -> Receiver | None:
         """Return the member for a message to `topic` by client `source`, None without members."""
         count = len(self.order)
         if count == 0:
@@ -157,8 +157,11 @@ class Group(Target):
 
     def _turn_of(self, source: str, count: int) -> int:
         """Return the place whose turn it is for messages of `source`, and move its turn on."""
-        turn = self.turns.pop(source, -1)
-        if turn < 0:
+        turn = self.turns.get(source, -1)
+        if turn >= 0:
+            if len(self.turns) * 2 > MAX_TURNS:
+                del self.turns[source]  # put in anew, at the end: see the other branch
+        else:
             turn = self.publishers
             self.publishers += 1
             if len(self.turns) >= MAX_TURNS:

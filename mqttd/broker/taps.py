@@ -2,7 +2,7 @@
 
     hooks change  -->  points      a set: an unused point costs one look-up
                   -->  tap_...     flags that a channel reads for each message
-                  -->  fast        no hook needs single messages: the fast path may be taken
+                  -->  gears       what the messages of a topic need on their way
 
 A client is told of as a `ClientInfo`, a message as a `Message`; both are made when somebody
 listens, and not before. What hooks answer is judged where it is used.
@@ -17,13 +17,23 @@ from mqttd.broker.points import POINTS
 from mqttd.broker.reports import Reports
 from mqttd.broker.seams import HookChains
 from mqttd.codec.packets import Publish
-from mqttd.session.channel import Channel
+from mqttd.session.general import General
 from mqttd.session.message import Delivery, Message
-from mqttd.session.session import Session
+from mqttd.session.route import HOOKED, TOLD
+from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
 __all__ = ["Taps"]
 
+#: Points that hear of the deliveries of a message.
+_TOLD: Final = (
+    "message.delivered",
+    "message.acked",
+    "message.nack",
+    "message.dropped",
+    "delivery.completed",
+    "delivery.dropped",
+)
 _ACKNOWLEDGED: Final = frozenset(("message.acked", "message.nack"))
 #: Hooks that hear of a client when its connection is gone.
 _FAREWELLS: Final = frozenset(("client.disconnected", "session.terminated"))
@@ -49,7 +59,6 @@ class Taps(Reports):
             self.points.add(point)
         else:
             self.points.discard(point)
-        self.tap_publish = "message.publish" in self.points
         self.tap_delivered = (
             "message.delivered" in self.points or "delivery.completed" in self.points
         )
@@ -57,20 +66,25 @@ class Taps(Reports):
         self.tap_acked = self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED)
         self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
         self.fast = (
-            self.settings.fast_path
-            and self.settings.max_qos == 2
-            and not self.settings.upgrade_qos
-            and not (self.tap_delivered or self.tap_dropped)
-            # An acknowledgement names the message that was published.
-            and not (self.tap_publish and self.tap_acked)
+            self.settings.fast_path and self.settings.max_qos == 2 and not self.settings.upgrade_qos
         )
+        gears = self.router.gears
+        changed = gears.ask("message.publish", HOOKED, self._wanted("message.publish"))
+        for told in _TOLD:
+            changed |= gears.ask(told, TOLD, self._wanted(told))
+        if changed:
+            self.router.all_changed()
 
-    def tell(self, point: str, session: Session, *args: object) -> None:
+    def _wanted(self, point: str) -> list[str] | None:
+        """The topics whose messages a hook point wants; None: all."""
+        return self.hooks.topic_filters(point) if point in self.points else []
+
+    def tell(self, point: str, session: State, *args: object) -> None:
         """Tell a hook point about a client, when somebody listens."""
         if point in self.points:
             self.hooks.run_hooks(point, (self.client_of(session), *args))
 
-    def remember(self, session: Session, client: ClientInfo) -> None:
+    def remember(self, session: State, client: ClientInfo) -> None:
         """Keep of a client what cannot be found out again, where somebody will ask.
 
         The address goes with the connection: rules ask for it at a will and a return, hooks at
@@ -92,7 +106,7 @@ class Taps(Reports):
 
     # -- told by channels and sessions ---------------------------------------------------------
 
-    def denied(self, channel: Channel, packet: Publish) -> None:
+    def denied(self, channel: General, packet: Publish) -> None:
         """Hook message.dropped; the access layer has logged the rule."""
         session = channel.session
         if session is not None and "message.dropped" in self.points:
@@ -108,7 +122,7 @@ class Taps(Reports):
             )
             self.message_dropped(message, "denied")
 
-    def delivered(self, session: Session, delivery: Delivery) -> None:
+    def delivered(self, session: State, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0)."""
         message = delivery.get_message(self.next_message_id())
         if "message.delivered" in self.points:
@@ -116,7 +130,7 @@ class Taps(Reports):
         if delivery.qos == 0 and "delivery.completed" in self.points:
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
-    def acked(self, session: Session, delivery: Delivery, packet_id: int) -> None:
+    def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
         """Hooks message.acked, and delivery.completed, for QoS 2 when PUBCOMP comes."""
         message = delivery.get_message(self.next_message_id())
         if "message.acked" in self.points:
@@ -127,7 +141,7 @@ class Taps(Reports):
             else:
                 self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
-    def completed(self, session: Session, packet_id: int) -> None:
+    def completed(self, session: State, packet_id: int) -> None:
         """Hook delivery.completed: PUBCOMP has come."""
         held = self.completing.get(session.client_id)
         message = held.pop(packet_id, None) if held is not None else None
@@ -136,17 +150,22 @@ class Taps(Reports):
                 self.completing.pop(session.client_id, None)
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
-    def nacked(self, session: Session, delivery: Delivery, code: int) -> None:
+    def nacked(self, session: State, delivery: Delivery, code: int) -> None:
         """Hook message.nack: the client has answered with an error, and gets it no more."""
         if "message.nack" in self.points:
             message = delivery.get_message(self.next_message_id())
             self.hooks.run_hooks("message.nack", (self.client_of(session), code), message)
 
-    def dropped(self, session: Session, delivery: Delivery, reason: str) -> None:
+    def dropped(self, session: State, delivery: Delivery, reason: str) -> None:
         """Hook delivery.dropped."""
         if self.tap_dropped and "delivery.dropped" in self.points:
             message = delivery.get_message(self.next_message_id())
             self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
+
+    def unheard(self, message: Message, reason: str) -> None:
+        """Hook message.dropped: a message reached nobody."""
+        if self.tap_dropped:
+            self.message_dropped(message, reason)
 
     def message_dropped(self, message: Message, reason: str) -> None:
         if "message.dropped" in self.points:

@@ -41,19 +41,19 @@ class Wills:
 
     def keep(self, session: Session, will: Will | None, client: ClientInfo) -> None:
         """Keep the will of a new connection with its session, or none."""
-        session.will = None
-        session.will_delay = 0
         if will is None:
+            session.set_will(None, 0)
             return
         properties = dict(will.properties) if will.properties is not None else None
         expiry = 0
+        delay = 0
         if properties is not None:
-            delay = properties.pop(prop.WILL_DELAY_INTERVAL, 0)
-            session.will_delay = delay if isinstance(delay, int) else 0
+            value = properties.pop(prop.WILL_DELAY_INTERVAL, 0)
+            delay = value if isinstance(value, int) else 0
             value = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, 0)
             expiry = value if isinstance(value, int) else 0
         # Its expiry counts from its publication: kept as seconds until then.
-        session.will = Message(
+        message = Message(
             0,
             will.topic,
             will.payload,
@@ -64,13 +64,13 @@ class Wills:
             client.username,
             expiry,
         )
+        session.set_will(message, delay)
 
     def publish(self, session: Session) -> None:
         """Publish a session's will, if it has one and its client still may."""
-        will = session.will
+        will = session.take_will()
         if will is None:
             return
-        session.will = None
         broker = self.broker
         if session.client is not None and not broker.authorize(
             broker.client_of(session), Action(_PUBLISH, will.qos, will.retain), will.topic

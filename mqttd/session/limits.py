@@ -16,19 +16,15 @@ Resolution is the wheel's quarter second, which is why a burst is half a second'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mqttd.codec.frame import size_at
 from mqttd.codec.reasons import MalformedPacket
-from mqttd.session.server import Edge, Server
+from mqttd.session.channel import Channel, Inlet
+from mqttd.session.connection import CLOSED, Connection, Edge, Turn
 from mqttd.session.wheel import TICK_MS, Timer
 
-if TYPE_CHECKING:
-    from mqttd.session.channel import Channel
-
 __all__ = ["Bucket", "Intake", "Limits", "PacedEdge"]
-
-_CLOSED: Final = 3  # of mqttd.session.channel, which imports this module
 
 #: Milliseconds between two log lines about one connection.
 _TELL: Final = 60_000
@@ -110,19 +106,17 @@ class Limits:
             channel.paced = True
 
 
-class Intake(Timer):
+class Intake(Inlet):
     """What one connection sends, on its way to the loop; `waiting` while nothing may pass."""
 
-    __slots__ = ("by_bytes", "by_messages", "channel", "held", "told_at", "waiting")
+    __slots__ = ("by_bytes", "by_messages", "channel", "held", "told_at")
 
     def __init__(self, channel: Channel, by_bytes: list[Bucket], by_messages: list[Bucket]) -> None:
-        self.due_at = 0
-        self.slotted = 0
+        super().__init__()
         self.channel: Channel | None = channel
         self.by_bytes = by_bytes
         self.by_messages = by_messages
         self.held: bytes = b""
-        self.waiting: bool = False
         self.told_at: int = -_TELL
 
     def take(self, data: bytes) -> None:
@@ -145,7 +139,7 @@ class Intake(Timer):
             if data:
                 channel.packets(data)
         wait = self._wait()
-        if channel.state == _CLOSED:
+        if channel.state == CLOSED:
             self.held = b""
         elif wait:
             self.waiting = True
@@ -160,7 +154,7 @@ class Intake(Timer):
     def due(self, now: int) -> None:
         """The buckets hold something again: go on, unless something else holds up too."""
         channel = self.channel
-        if channel is None or channel.state == _CLOSED:
+        if channel is None or channel.state == CLOSED:
             self.held = b""
             return
         server = channel.server
@@ -188,6 +182,10 @@ class Intake(Timer):
             channel.server.wheel.cancel(self)
         self.channel = None
         self.held = b""
+
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return len(self.held)
 
     def _fill(self, now: int) -> None:
         for bucket in self.by_bytes:
@@ -263,21 +261,21 @@ class Intake(Timer):
 class PacedEdge(Edge):
     """An edge that is written to no faster than a bucket allows; everything else passes through."""
 
-    def __init__(self, channel: Channel, inner: Edge, bucket: Bucket) -> None:
+    def __init__(self, channel: Connection, inner: Edge, bucket: Bucket) -> None:
         self.inner = inner
         self.bucket = bucket
         self.again = _Again(channel)
 
-    def flush(self, channel: Channel) -> None:
+    def flush(self, channel: Connection) -> None:
         """Write what the bucket allows; at the end of a connection, all."""
         out = channel.out
-        if out is None or channel.state == _CLOSED:
+        if out is None or channel.state == CLOSED:
             self.inner.flush(channel)
             return
         if self.again.due_at:
             return
-        server = channel.server
-        level = self.bucket.fill(server.now)
+        turn = channel.turn
+        level = self.bucket.fill(turn.now)
         if level >= channel.out_bytes:
             self.bucket.level -= channel.out_bytes
             self.inner.flush(channel)
@@ -294,13 +292,13 @@ class PacedEdge(Edge):
             if count == len(out):
                 self.inner.flush(channel)
                 return
-            self._part(channel, server, out, count, size)
-        server.metrics.rate_limited_out += 1
+            self._part(channel, turn, out, count, size)
+        turn.metrics.rate_limited_out += 1
         wait = self.bucket.wait()
-        server.wheel.schedule(self.again, server.now + (wait if wait > 0 else 1))
+        turn.wheel.schedule(self.again, turn.now + (wait if wait > 0 else 1))
 
     def _part(
-        self, channel: Channel, server: Server, out: list[bytes], count: int, size: int
+        self, channel: Connection, turn: Turn, out: list[bytes], count: int, size: int
     ) -> None:
         """Have the first pieces written, as if they were all."""
         rest = out[count:]
@@ -313,41 +311,41 @@ class PacedEdge(Edge):
         unwritten = _output(channel)
         channel.out = rest if unwritten is None else unwritten + rest
         channel.out_bytes += left
-        server.backlog += channel.out_bytes - channel.backlogged
+        turn.backlog += channel.out_bytes - channel.backlogged
         channel.backlogged = channel.out_bytes
         channel.thirsty = thirsty
-        if thirsty and channel.out_bytes <= server.settings.low_watermark:
+        if thirsty and channel.out_bytes <= turn.settings.low_watermark:
             channel.thirsty = False
-            server.thirsty.append(channel)
+            turn.thirsty.append(channel)
 
-    def shut(self, channel: Channel) -> None:
+    def shut(self, channel: Connection) -> None:
         """Close; there is nothing more to wait for."""
-        channel.server.wheel.cancel(self.again)
+        channel.turn.wheel.cancel(self.again)
         self.again.channel = None
         self.inner.shut(channel)
 
-    def drop(self, channel: Channel) -> None:
+    def drop(self, channel: Connection) -> None:
         """Give up what the peer has not read."""
         self.inner.drop(channel)
 
-    def pause(self, channel: Channel) -> None:
+    def pause(self, channel: Connection) -> None:
         """Stop reading."""
         self.inner.pause(channel)
 
-    def resume(self, channel: Channel) -> None:
+    def resume(self, channel: Connection) -> None:
         """Read again."""
         self.inner.resume(channel)
 
-    def peer(self, channel: Channel) -> tuple[str, int]:
+    def peer(self, channel: Connection) -> tuple[str, int]:
         """The peer's address."""
         return self.inner.peer(channel)
 
-    def identity(self, channel: Channel) -> object | None:
+    def identity(self, channel: Connection) -> object | None:
         """What is known of the peer."""
         return self.inner.identity(channel)
 
 
-def _output(channel: Channel) -> list[bytes] | None:
+def _output(channel: Connection) -> list[bytes] | None:
     """What waits. Compiled code takes an attribute to be still what it was set to last."""
     return channel.out
 
@@ -357,14 +355,14 @@ class _Again(Timer):
 
     __slots__ = ("channel",)
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Connection) -> None:
         self.due_at = 0
         self.slotted = 0
-        self.channel: Channel | None = channel
+        self.channel: Connection | None = channel
 
     def due(self, now: int) -> None:
         """Have the server flush it at the end of the turn."""
         channel = self.channel
         if channel is not None and channel.out is not None and not channel.dirty:
             channel.dirty = True
-            channel.server.dirty.append(channel)
+            channel.turn.dirty.append(channel)

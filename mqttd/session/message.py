@@ -2,10 +2,11 @@
 
     PktId <- session -> MsgId <- router -> MsgId <- session -> PktId
 
-The packet id and QoS of a PUBLISH end in the session; `Message` is what travels between sessions:
-one immutable object, named by a 128-bit id, shared by all its deliveries. `Delivery` is one PUBLISH
-packet made from it for one (QoS, protocol version, property shape), again shared by every session
-that needs that shape: in flight windows and queues hold references, never copies.
+The packet id and QoS of a PUBLISH end in the session. `Message` is the whole of a message, for
+those who look at it: one immutable object, named by a 128-bit id. `Delivery` is one PUBLISH packet
+in one (QoS, protocol version, property shape) with what must be remembered beside the bytes, shared
+by every session that needs that shape. Where nothing must be remembered, inflight windows and
+queues hold the bytes alone (an *entry* is either); `entry_delivery` makes the other of the one.
 
 Promise: a message is serialised at most once per shape; a receiver whose packet id differs costs
 two patched bytes. MQTT 3.1.1 and 5.0, 3.3 and 4.3.
@@ -17,12 +18,20 @@ from typing import Final
 
 from mqttd.codec import properties as prop
 from mqttd.codec.frame import body_at, packet_id_at, topic_end_at
+from mqttd.codec.packet_types import PUBLISH
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
-from mqttd.codec.properties import Properties
+from mqttd.codec.properties import Properties, decode_properties
 from mqttd.codec.serializer import serialize
 
-__all__ = ["RELEASED", "Delivery", "Message"]
+__all__ = [
+    "RELEASED",
+    "Delivery",
+    "Message",
+    "entry_delivery",
+    "entry_qos",
+    "entry_wire",
+]
 
 
 class Message:
@@ -34,13 +43,12 @@ class Message:
     """
 
     __slots__ = (
-        "checked",
+        "_properties",
+        "block",
         "client_id",
         "expires_at",
         "id",
         "payload",
-        "peerhost",
-        "properties",
         "qos",
         "retain",
         "topic",
@@ -64,14 +72,24 @@ class Message:
         self.payload = payload
         self.qos = qos
         self.retain = retain
-        self.properties = properties
+        self._properties = properties
+        #: A property block that is decoded when somebody looks, as on the wire.
+        self.block: bytes | None = None
         self.client_id = client_id
         self.username = username
         self.expires_at = expires_at
-        #: Retained: the publisher's address, if its right to the topic may be looked at again,
-        #: and the server's epoch when it was.
-        self.peerhost: str = ""
-        self.checked: int = 0
+
+    @property
+    def properties(self) -> Properties | None:
+        """The MQTT 5.0 properties that are forwarded, None for none."""
+        block = self.block
+        if block is not None:
+            self.block = None
+            found, _ = decode_properties(block, 0, len(block), PUBLISH)
+            found.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
+            if found:
+                self._properties = found
+        return self._properties
 
     @property
     def timestamp(self) -> int:
@@ -124,18 +142,21 @@ class Message:
 
 
 class Delivery:
-    """A PUBLISH in one shape: the bytes, and the message they came from (made when asked for).
+    """A PUBLISH in one shape: the bytes, and what is remembered beside them.
 
     `wire` carries `packet_id` at offset `id_at` (QoS 1 and 2); `source` is the publisher's client
-    id. `message` is None while only the bytes have been needed.
+    id. `message` is None while only the bytes have been needed; `id` names it (0: not yet named).
     """
 
     __slots__ = (
         "expires_at",
+        "expiry_at",
         "group",
+        "id",
         "id_at",
         "identifiers",
         "message",
+        "original",
         "packet_id",
         "qos",
         "source",
@@ -152,9 +173,15 @@ class Delivery:
         self.packet_id = packet_id
         self.id_at = id_at
         self.source = source
+        self.id: int = 0
         self.message: Message | None = None
+        #: The PUBLISH of MQTT 5.0 that these bytes were made from, where they lost its properties:
+        #: the session may come back with MQTT 5.0.
+        self.original: bytes | None = None
         self.identifiers: list[int] | None = None
         self.expires_at: int = 0
+        #: Where the Message Expiry Interval stands in `wire`, 0 where it is not known.
+        self.expiry_at: int = 0
         #: The shared group that chose the receiver, None for a subscription of its own.
         self.group: object | None = None
 
@@ -174,8 +201,31 @@ class Delivery:
             wire, qos, v5, packet_id, packet_id_at(wire) if qos else 0, message.client_id
         )
         made.message = message
+        made.id = message.id
         made.identifiers = identifiers
         made.expires_at = message.expires_at
+        return made
+
+    def bare(self) -> bool:
+        """Whether nothing is remembered beside the bytes."""
+        return (
+            not self.expires_at
+            and not self.id
+            and self.group is None
+            and self.original is None
+            and self.message is None
+        )
+
+    def copy(self) -> Delivery:
+        """The same, for one receiver of its own."""
+        made = Delivery(self.wire, self.qos, self.v5, self.packet_id, self.id_at, self.source)
+        made.id = self.id
+        made.message = self.message
+        made.original = self.original
+        made.identifiers = self.identifiers
+        made.expires_at = self.expires_at
+        made.expiry_at = self.expiry_at
+        made.group = self.group
         return made
 
     def get_message(self, message_id: int) -> Message:
@@ -183,21 +233,34 @@ class Delivery:
         message = self.message
         if message is None:
             packet = self._parsed()
+            properties = packet.properties
+            if properties is not None:
+                properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
+                named = properties.pop(prop.SUBSCRIPTION_IDENTIFIER, None)
+                if self.identifiers is None and isinstance(named, list):
+                    self.identifiers = [number for number in named if isinstance(number, int)]
+                if not properties:
+                    properties = None
+            if not self.id:
+                self.id = message_id
             message = Message(
-                message_id,
+                self.id,
                 packet.topic,
                 packet.payload,
-                packet.qos,
-                packet.retain,
-                packet.properties,
+                self.qos,
+                self.wire[0] & 1 == 1,
+                properties,
                 self.source,
+                None,
+                self.expires_at,
             )
             self.message = message
         return message
 
     def _parsed(self) -> Publish:
-        wire = self.wire
-        packet = parse_packet(wire[0], wire[body_at(wire) :], 5 if self.v5 else 4)
+        wire = self.wire if self.original is None else self.original
+        v5 = self.v5 or self.original is not None
+        packet = parse_packet(wire[0], wire[body_at(wire) :], 5 if v5 else 4)
         assert isinstance(packet, Publish)
         return packet
 
@@ -225,12 +288,54 @@ class Delivery:
         """
         if v5 == self.v5 and (not self.expires_at or not v5):
             return self
-        message = self.get_message(0)
+        if v5 == self.v5 and self.expiry_at:
+            return self._counted_down(now)
+        message = self.get_message(self.id)
         retain = self.wire[0] & 1 == 1
         made = Delivery.of(message, self.qos, retain, v5, self.identifiers, now)
         made.source = self.source
         made.group = self.group
         return made
+
+    def _counted_down(self, now: int) -> Delivery:
+        """The same bytes with what is left of the Message Expiry Interval."""
+        left = (self.expires_at - now + 999) // 1000
+        patch = (left if left > 0 else 0).to_bytes(4, "big")
+        at = self.expiry_at
+        wire = self.wire
+        if wire[at : at + 4] == patch:
+            return self
+        made = self.copy()
+        made.wire = wire[:at] + patch + wire[at + 4 :]
+        return made
+
+
+def entry_delivery(entry: object, v5: bool) -> Delivery:
+    """An entry of an inflight window or a queue as a delivery; bytes are of version `v5`."""
+    if isinstance(entry, Delivery):
+        return entry
+    assert isinstance(entry, bytes)
+    qos = entry[0] >> 1 & 3
+    if not qos:
+        return Delivery(entry, 0, v5, 0, 0, "")
+    at = packet_id_at(entry)
+    return Delivery(entry, qos, v5, entry[at] << 8 | entry[at + 1], at, "")
+
+
+def entry_wire(entry: object) -> bytes:
+    """The bytes of an entry."""
+    if isinstance(entry, bytes):
+        return entry
+    assert isinstance(entry, Delivery)
+    return entry.wire
+
+
+def entry_qos(entry: object) -> int:
+    """The QoS of an entry."""
+    if isinstance(entry, bytes):
+        return entry[0] >> 1 & 3
+    assert isinstance(entry, Delivery)
+    return entry.qos
 
 
 #: In an inflight window: PUBREC has come, PUBREL is sent, PUBCOMP is awaited (QoS 2).

@@ -87,7 +87,7 @@ class Metrics:
         "subscribes_denied",
         "subscriptions_revoked",
         "publishes_denied",
-        "grants_built",
+        "rights_decided",
         "routes_built",
         "gather_rests",
         "crashes",
@@ -150,7 +150,7 @@ class Metrics:
         self.subscribes_denied: int = 0
         self.subscriptions_revoked: int = 0
         self.publishes_denied: int = 0
-        self.grants_built: int = 0
+        self.rights_decided: int = 0
         self.routes_built: int = 0
         self.gather_rests: int = 0
         self.crashes: int = 0
@@ -238,7 +238,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "subscribes_denied",
     "subscriptions_revoked",
     "publishes_denied",
-    "grants_built",
+    "rights_decided",
     "routes_built",
     "gather_rests",
     "crashes",

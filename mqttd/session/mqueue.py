@@ -10,6 +10,8 @@ Bounded by count and by bytes. When full it drops the oldest QoS 0 message first
 (`store_qos0`), otherwise the oldest. With priorities, topics with a higher number leave first and
 lose last; within one priority the order is that of arrival.
 
+An entry is a `Delivery` or, where nothing is remembered beside them, the bytes of a PUBLISH.
+
 Promise: push and pop are O(1) amortised, except that dropping a QoS 0 message from among others
 looks for it from the head. Without priorities one list serves.
 """
@@ -17,7 +19,7 @@ looks for it from the head. Without priorities one list serves.
 from __future__ import annotations
 
 from mqttd.codec.topic import match
-from mqttd.session.message import Delivery
+from mqttd.session.message import entry_delivery, entry_qos, entry_wire
 
 __all__ = ["MQueue"]
 
@@ -25,16 +27,16 @@ _COMPACT_AT = 1024
 
 
 class _Lane:
-    """Deliveries of one priority: a list with a read index."""
+    """Entries of one priority: a list with a read index."""
 
     __slots__ = ("head", "items", "priority")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
-        self.items: list[Delivery] = []
+        self.items: list[object] = []
         self.head: int = 0
 
-    def take(self) -> Delivery:
+    def take(self) -> object:
         items = self.items
         head = self.head
         taken = items[head]
@@ -47,7 +49,7 @@ class _Lane:
 
 
 class MQueue:
-    """A bounded queue of deliveries.
+    """A bounded queue of entries.
 
     `max_length` counts messages (0: no limit), `max_bytes` bytes of their packets (0: no limit);
     `priorities` maps topic filters to numbers (default priority 0).
@@ -80,33 +82,34 @@ class MQueue:
     def __len__(self) -> int:
         return self.length
 
-    def push(self, delivery: Delivery) -> list[Delivery] | None:
-        """Append `delivery`; returns what had to be dropped for it (maybe itself), or None."""
-        size = len(delivery.wire)
-        dropped: list[Delivery] | None = None
+    def push(self, entry: object) -> list[object] | None:
+        """Append `entry`; returns what had to be dropped for it (maybe itself), or None."""
+        size = len(entry_wire(entry))
+        qos = entry_qos(entry)
+        dropped: list[object] | None = None
         if self.max_bytes and size > self.max_bytes:
-            return [delivery]
+            return [entry]
         while (self.max_length and self.length >= self.max_length) or (
             self.max_bytes and self.size + size > self.max_bytes
         ):
             if dropped is None:
                 dropped = []
-            if self.qos0 == 0 and delivery.qos == 0:
-                dropped.append(delivery)  # QoS 0 never pushes a QoS 1 or 2 message out
+            if self.qos0 == 0 and qos == 0:
+                dropped.append(entry)  # QoS 0 never pushes a QoS 1 or 2 message out
                 return dropped
             dropped.append(self._drop())
         lane = self._lane
         if self._lanes is not None:
-            lane = self._lane_of(delivery)
-        lane.items.append(delivery)
+            lane = self._lane_of(entry)
+        lane.items.append(entry)
         self.length += 1
         self.size += size
-        if delivery.qos == 0:
+        if qos == 0:
             self.qos0 += 1
         return dropped
 
-    def pop(self) -> Delivery | None:
-        """The next delivery, or None when the queue is empty."""
+    def pop(self) -> object | None:
+        """The next entry, or None when the queue is empty."""
         if self.length == 0:
             return None
         lane = self._lane
@@ -117,8 +120,8 @@ class MQueue:
                     break
         return self._account(lane.take())
 
-    def peek(self) -> Delivery | None:
-        """The delivery that `pop` would return, left in place."""
+    def peek(self) -> object | None:
+        """The entry that `pop` would return, left in place."""
         if self.length == 0:
             return None
         if self._lanes is not None:
@@ -127,23 +130,34 @@ class MQueue:
                     return lane.items[lane.head]
         return self._lane.items[self._lane.head]
 
-    def items(self) -> list[Delivery]:
-        """All queued deliveries in the order in which they would leave."""
+    def done(self) -> bool:
+        """Whether nothing is left when `peek` gives None: a queue in memory has no more."""
+        return True
+
+    def items(self) -> list[object]:
+        """All queued entries in the order in which they would leave."""
         if self._lanes is None:
             return self._lane.items[self._lane.head :]
-        result: list[Delivery] = []
+        result: list[object] = []
         for lane in self._lanes:
             result.extend(lane.items[lane.head :])
         return result
 
-    def _account(self, delivery: Delivery) -> Delivery:
-        self.length -= 1
-        self.size -= len(delivery.wire)
-        if delivery.qos == 0:
-            self.qos0 -= 1
-        return delivery
+    def remember(self, v5: bool) -> None:
+        """Bytes are of version `v5`, and the session speaks another one from now on."""
+        lanes = self._lanes if self._lanes is not None else [self._lane]
+        for lane in lanes:
+            for at in range(lane.head, len(lane.items)):
+                lane.items[at] = entry_delivery(lane.items[at], v5)
 
-    def _drop(self) -> Delivery:
+    def _account(self, entry: object) -> object:
+        self.length -= 1
+        self.size -= len(entry_wire(entry))
+        if entry_qos(entry) == 0:
+            self.qos0 -= 1
+        return entry
+
+    def _drop(self) -> object:
         lanes = self._lanes if self._lanes is not None else [self._lane]
         for i in range(len(lanes) - 1, -1, -1):
             lane = lanes[i]
@@ -153,17 +167,17 @@ class MQueue:
             if self.qos0 == 0:
                 return self._account(lane.take())
             for at in range(head, len(lane.items)):
-                if lane.items[at].qos == 0:
+                if entry_qos(lane.items[at]) == 0:
                     if at == head:
                         return self._account(lane.take())
                     return self._account(lane.items.pop(at))
         raise AssertionError("an empty queue cannot be full")
 
-    def _lane_of(self, delivery: Delivery) -> _Lane:
+    def _lane_of(self, entry: object) -> _Lane:
         priorities = self._priorities
         lanes = self._lanes
         assert priorities is not None and lanes is not None
-        topic = delivery.topic()
+        topic = entry_delivery(entry, False).topic()
         priority = 0
         for topic_filter, number in priorities.items():
             if match(topic, topic_filter):

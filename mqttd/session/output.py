@@ -14,10 +14,9 @@ piece from `LARGE` on is copied on its way to the kernel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from mqttd.session.channel import Channel
+from mqttd.session.connection import Connection
 
 __all__ = ["GATHER", "LARGE", "gather", "give_back", "take"]
 
@@ -27,7 +26,7 @@ GATHER: Final = 262144
 LARGE: Final = 65536
 
 
-def take(channel: Channel) -> list[bytes]:
+def take(channel: Connection) -> list[bytes]:
     """Take what the next write is given, a bounded part; the first piece begins at `out_at`."""
     out = channel.out
     if out is None:
@@ -63,7 +62,7 @@ def take(channel: Channel) -> list[bytes]:
     return pieces
 
 
-def give_back(channel: Channel, pieces: list[bytes], written: int) -> None:
+def give_back(channel: Connection, pieces: list[bytes], written: int) -> None:
     """After a write of what `take` gave: so many bytes of it have gone, the others wait."""
     channel.out_bytes -= written
     at = channel.out_at + written
@@ -81,7 +80,7 @@ def give_back(channel: Channel, pieces: list[bytes], written: int) -> None:
     channel.out = left if out is None else left + out
 
 
-def gather(channel: Channel) -> bytes:
+def gather(channel: Connection) -> bytes:
     """Take what waits as one piece, a bounded part of it, for those who cannot take several."""
     pieces = take(channel)
     if not pieces:

@@ -1,32 +1,38 @@
-"""Where the messages of one topic go, and what one connection may send there.
+"""Where the messages of one topic go, what they need on the way, and who may send them.
 
-A `Route` is the flattened result of one trie walk: the sessions whose filters match a topic name,
-with their subscription options. A `Grant` adds one connection's right to publish to it and the
-parts of the PUBLISH that repeat, so that validation, access control and routing of a message cost
-one dict look-up together.
+A `Route` is the flattened result of one trie walk: the receivers whose filters match a topic name,
+with their subscription options, and the *gear* that follows from them:
 
-    channel.grants: bytes of topic (+ properties) -> Grant -> Route -> sessions
+    0          the bytes go as they came, to sessions alone
+    SPREAD     shapes differ: identifiers, No Local, Retain As Published, shared groups
+    NOTED      somebody keeps the bytes: a journal, a log, another node
+    HOOKED     message.publish is asked about this topic
+    TOLD       hooks hear of its deliveries, so those remember the message they are of
+    HELD       acknowledgements wait until somebody has kept a promise
 
-Both are caches: a Route turns invalid when a subscription that can match its topic changes, a Grant
-when the node's `epoch` moves (access rules, bans, roles). Rebuilding is lazy.
+A gear is a property of a topic, not of the node: one group or one hook with a topic filter costs
+its own messages. The Route also remembers the last class of clients that may publish here; those
+that no rule tells apart share that answer. Routes live in `Topics` and are rebuilt in place.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from mqttd.codec.properties import Properties
-
-if TYPE_CHECKING:
-    from mqttd.session.session import Session
+from mqttd.codec.serializer import varint
+from mqttd.session.receiver import Receiver
 
 __all__ = [
+    "HELD",
+    "HOOKED",
+    "NOTED",
     "NO_LOCAL",
     "OWN",
     "OWN_SHIFT",
     "QOS_MASK",
     "RETAIN_AS_PUBLISHED",
-    "Grant",
+    "SPREAD",
+    "TOLD",
     "Route",
     "Target",
     "merge_options",
@@ -41,6 +47,16 @@ RETAIN_AS_PUBLISHED: Final = 8
 #: their own, `OWN_SHIFT` bits up.
 OWN: Final = 16
 OWN_SHIFT: Final = 8
+
+SPREAD: Final = 1
+NOTED: Final = 2
+HOOKED: Final = 4
+TOLD: Final = 8
+HELD: Final = 16
+
+#: Shared by the routes that lead nowhere.
+_NOBODY: Final[list[Receiver]] = []
+_NOTHING: Final[list[int]] = []
 
 
 def options_of(qos: int, no_local: bool, retain_as_published: bool) -> int:
@@ -71,77 +87,127 @@ def _highest(a: int, b: int) -> int:
 
 
 class Target:
-    """Something that chooses one session per message: a shared subscription group."""
+    """Something that chooses one receiver per message: a shared subscription group."""
 
     __slots__ = ()
 
-    def choose(self, source: str, topic: str) -> Session | None:
+    def choose(self, source: str, topic: str) -> Receiver | None:
         """The member that gets this message of publisher `source`, None when there is none."""
         raise NotImplementedError
 
-    def options(self, session: Session) -> int:
+    def options(self, member: Receiver) -> int:
         """The subscription options of a member."""
         raise NotImplementedError
 
-    def identifiers(self, session: Session) -> list[int] | None:
+    def identifiers(self, member: Receiver) -> list[int] | None:
         """The Subscription Identifier of a member's subscription, None without one."""
         raise NotImplementedError
 
 
 class Route:
-    """The receivers of one topic name on this node, and the other nodes that want it."""
+    """The receivers of one topic name on this node, and the other nodes that want it.
 
-    __slots__ = ("groups", "identifiers", "nodes", "options", "plain", "sessions", "topic", "valid")
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        #: False until built, and again after a subscription changed that can match.
-        self.valid: bool = False
-        #: Only QoS matters: no No Local, Retain As Published, identifiers, groups, other nodes.
-        self.plain: bool = True
-        self.sessions: list[Session] = []
-        #: Packed options, in the order of `sessions`.
-        self.options: list[int] = []
-        #: Subscription identifiers by session, None when nobody uses them.
-        self.identifiers: dict[Session, list[int]] | None = None
-        self.groups: list[Target] | None = None
-        self.nodes: list[str] | None = None
-
-    def empty(self) -> bool:
-        """Nobody on any node wants this topic."""
-        return not self.sessions and self.groups is None and self.nodes is None
-
-
-class Grant:
-    """One connection's right to publish to one topic with one block of properties.
-
-    `fast` says that the received bytes can be forwarded as they are to receivers of the same
-    protocol version; `head` and `block` serve those of the other one.
+    `key` is the topic as on the wire, with its two bytes of length.
     """
 
     __slots__ = (
-        "allowed",
-        "block",
+        "blocks",
+        "classes",
         "epoch",
-        "fast",
-        "head",
-        "properties",
-        "rewrite",
-        "route",
+        "gear",
+        "groups",
+        "identifiers",
+        "key",
+        "kinds",
+        "mark1",
+        "mark2",
+        "mark3",
+        "mark4",
+        "mark5",
+        "mark6",
+        "options",
+        "place",
+        "right",
+        "seen",
+        "seq",
+        "sessions",
         "topic",
+        "weight",
     )
 
-    def __init__(self, route: Route, topic: str, allowed: bool, epoch: int) -> None:
-        self.route = route
+    def __init__(self, topic: str, key: bytes = b"") -> None:
         self.topic = topic
-        self.allowed = allowed
-        self.epoch = epoch
-        #: The message needs no `Message` object of its own to be forwarded.
-        self.fast: bool = False
-        #: The bytes must be rebuilt even for the same version (a topic alias was used).
-        self.rewrite: bool = False
-        #: Topic name with its two-byte length, as on the wire.
-        self.head: bytes = b""
-        #: Property block for 5.0 receivers, with its length.
-        self.block: bytes = b"\x00"
-        self.properties: Properties | None = None
+        self.key = key
+        #: The change of subscriptions this is good for; -1: build it.
+        self.seq: int = -1
+        #: Used since the clock hand came by.
+        self.seen: bool = True
+        #: Where the ring of `Topics` holds it, and the bytes it is counted with.
+        self.place: int = -1
+        self.weight: int = 0
+        #: The marks of its topic (`mqttd.session.changes`), -1 until they are needed.
+        self.mark1: int = -1
+        self.mark2: int = -1
+        self.mark3: int = -1
+        self.mark4: int = -1
+        self.mark5: int = -1
+        self.mark6: int = -1
+        #: The class of clients that may publish here, as of `epoch`; -2: not known of any.
+        self.right: int = -2
+        self.epoch: int = -1
+        #: More classes and whether they may, where there are some.
+        self.classes: dict[int, bool] | None = None
+        self.gear: int = 0
+        self.sessions: list[Receiver] = _NOBODY
+        #: Packed options, in the order of `sessions`.
+        self.options: list[int] = _NOTHING
+        #: Subscription identifiers by session, None when nobody uses them; then also `kinds`, by
+        #: session a number, and by that number the properties that say so.
+        self.identifiers: dict[Receiver, list[int]] | None = None
+        self.kinds: list[int] | None = None
+        self.blocks: list[bytes] | None = None
+        self.groups: list[Target] | None = None
+
+    def clear(self) -> None:
+        """Forget the receivers: they are about to be collected anew."""
+        self.gear = 0
+        self.sessions = _NOBODY
+        self.options = _NOTHING
+        self.identifiers = None
+        self.kinds = None
+        self.blocks = None
+        self.groups = None
+
+    def empty(self) -> bool:
+        """Nobody wants this topic."""
+        return not self.sessions and self.groups is None
+
+    def settle(self) -> None:
+        """The receivers are collected: see what sets their shapes apart."""
+        spread = self.groups is not None
+        for options in self.options:
+            if options & ~QOS_MASK:
+                spread = True
+                break
+        identifiers = self.identifiers
+        if identifiers is not None:
+            spread = True
+            blocks = [b""]
+            kinds: list[int] = []
+            for session in self.sessions:
+                named = identifiers.get(session)
+                block = identifier_block(named)
+                if block not in blocks:
+                    blocks.append(block)
+                kinds.append(blocks.index(block))
+            self.kinds = kinds
+            self.blocks = blocks
+        if spread:
+            self.gear |= SPREAD
+
+
+def identifier_block(identifiers: list[int] | None) -> bytes:
+    """Subscription identifiers as properties on the wire."""
+    if identifiers is None:
+        return b""
+    return b"".join([b"\x0b" + varint(number) for number in identifiers])

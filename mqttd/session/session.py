@@ -1,141 +1,57 @@
-"""A client's session: what the broker keeps between (and during) its connections.
+"""A client's session: how its messages go out, now or when there is room.
 
-Exactly five kinds of state (the design documents' list; MQTT 5.0, 4.1):
+    take / deliver --> window (inflight) --> channel        while it is connected and has room
+                  `--> mqueue --drain-->                     else, and in this order
 
-1. the subscriptions, with their granted QoS;
-2. outgoing QoS 1 and 2 messages in flight: sent, not completely acknowledged;
-3. incoming QoS 2 packet ids that await PUBREL;
-4. QoS 1 and 2 messages pending, while the client is away or the window is full;
-5. optionally, QoS 0 messages pending while it is away.
+What a session keeps is in `mqttd.session.state`; this is what it does with it. A delivery keeps the
+publisher's packet id where that is free here: then its bytes are shared by every receiver.
 
-The inflight window is an insertion-ordered dict packet id -> Delivery, so redelivery keeps the old
-order. A delivery keeps the publisher's packet id where that is free here: then its bytes are shared
-by every receiver.
-
-Promise: delivering a shared packet costs one dict insert and one list append; nothing is allocated
-for an idle session.
+Promise: taking bytes costs one dict insert and one list append; nothing is allocated for an idle
+session, and what it needed while busy is given back (`rest`). MQTT 5.0, 4.3, 4.4, 4.6, 4.9.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mqttd.codec.frame import packet_id_at
-from mqttd.session.message import RELEASED, Delivery
-from mqttd.session.mqueue import MQueue
-from mqttd.session.server import Server
-from mqttd.session.settings import NEVER
-from mqttd.session.wheel import Timer
+from mqttd.session.connection import OPEN, Connection
+from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
+from mqttd.session.receiver import NO_LIMIT
+from mqttd.session.replay import Replay
+from mqttd.session.state import Keeper, State
 
-if TYPE_CHECKING:
-    from mqttd.session.channel import Channel
-    from mqttd.session.message import Message
-
-__all__ = ["Replay", "Session"]
-
-#: No Maximum Packet Size given by the client.
-_NO_LIMIT = 1 << 28
+__all__ = ["Session"]
 
 
-class Replay:
-    """A paced source of deliveries for one session: retained messages of a new subscription."""
+class Session(State):
+    """The session of one client id."""
 
-    __slots__ = ()
+    __slots__ = ("next_id", "replays", "retry_marks", "unsent", "window")
 
-    def next(self, session: Session) -> Delivery | None:
-        """The next delivery; None at the end, or when the search goes on in a later turn."""
-        raise NotImplementedError
-
-    def done(self) -> bool:
-        """Whether the end was reached."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Given up before the end."""
-        raise NotImplementedError
-
-
-class Session(Timer):
-    """The state of one client id."""
-
-    __slots__ = (
-        "awaiting_rel",
-        "away_since",
-        "channel",
-        "clean",
-        "client",
-        "client_id",
-        "created_at",
-        "expiry_interval",
-        "identifiers",
-        "inflight",
-        "max_packet",
-        "mqueue",
-        "next_id",
-        "server",
-        "replays",
-        "retry_marks",
-        "subscriptions",
-        "unsent",
-        "username",
-        "v5",
-        "waiting",
-        "will",
-        "will_delay",
-        "window",
-    )
-
-    def __init__(self, server: Server, client_id: str, username: str | None) -> None:
-        self.due_at = 0
-        self.slotted = 0
-        self.server = server
-        self.client_id = client_id
-        #: The principal: only the same user may resume or take over this session.
-        self.username = username
-        #: What access control must remember of the client (a ClientInfo), None for nothing.
-        self.client: object | None = None
-        self.channel: Channel | None = None
-        #: The last connection spoke MQTT 5.0.
-        self.v5: bool = False
-        #: Ends with its connection.
-        self.clean: bool = True
-        #: Seconds the session lives after its connection; NEVER for ever.
-        self.expiry_interval: int = 0
-        self.created_at: int = server.now
-        self.away_since: int = 0
-        self.subscriptions: dict[str, int] | None = None
-        self.identifiers: dict[str, int] | None = None
-        self.inflight: dict[int, Delivery] | None = None
-        #: Packet id -> when it came, in order of arrival.
-        self.awaiting_rel: dict[int, int] | None = None
-        self.mqueue: MQueue | None = None
+    def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
+        super().__init__(server, client_id, username)
         self.replays: list[Replay] | None = None
         #: Packet ids in flight that this connection has not been sent yet (small window).
         self.unsent: list[int] | None = None
-        #: Something waits for room in the window: mqueue, replays or unsent.
-        self.waiting: bool = False
         self.retry_marks: list[int] | None = None
         self.next_id: int = 0
         self.window: int = server.settings.max_inflight
-        self.max_packet: int = _NO_LIMIT
-        self.will: Message | None = None
-        self.will_delay: int = 0
 
     # -- connection ----------------------------------------------------------------------------
 
-    def attach(self, channel: Channel, receive_maximum: int, max_packet: int) -> None:
+    def attach(self, channel: Connection, receive_maximum: int, max_packet: int) -> None:
         """A connection opened for this session; its limits hold until it closes."""
         self.channel = channel
-        self.v5 = channel.v5
-        window = self.server.settings.max_inflight
+        self.speak(channel.v5)
+        settings = self.server.settings
+        window = settings.max_inflight
         if receive_maximum and receive_maximum < window:
             window = receive_maximum
         self.window = window
-        self.max_packet = max_packet if max_packet else _NO_LIMIT
+        self.max_packet = max_packet if max_packet else NO_LIMIT
         self.server.wheel.cancel(self)
         self.retry_marks = None
-        if not self.v5 and self.server.settings.retry_interval:
-            self.server.wheel.schedule(self, self.server.now + self.server.settings.retry_interval)
+        if not self.v5 and settings.retry_interval:
+            self.server.wheel.schedule(self, self.server.now + settings.retry_interval)
 
     def detach(self) -> None:
         """The connection is gone."""
@@ -146,10 +62,16 @@ class Session(Timer):
             self.replays = None
         self.unsent = None
         self.retry_marks = None
+        self.rest()
 
-    def online(self) -> bool:
-        """Whether a delivery goes out at once, as far as limits allow."""
-        return self.channel is not None
+    def rest(self) -> None:
+        """Give back what only a busy session needs."""
+        if self.inflight is not None and not self.inflight:
+            self.inflight = None
+        if self.awaiting_rel is not None and not self.awaiting_rel:
+            self.awaiting_rel = None
+
+    # -- redelivery ----------------------------------------------------------------------------
 
     def resend(self) -> None:
         """After a reconnection: everything unacknowledged again, in the old order (4.4)."""
@@ -161,12 +83,13 @@ class Session(Timer):
             sent = 0
             unsent: list[int] = []
             for packet_id in list(inflight):
-                if inflight[packet_id] is RELEASED:
+                entry = inflight[packet_id]
+                if entry is RELEASED:
                     channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
                     sent += 1
                 elif sent >= self.window:
                     unsent.append(packet_id)
-                elif self._resend_one(channel, inflight, packet_id):
+                elif self._resend_one(channel, packet_id, entry):
                     sent += 1
             if unsent:
                 self.unsent = unsent
@@ -175,26 +98,29 @@ class Session(Timer):
         if self.mqueue is not None and self.mqueue.qos0:
             channel.special = True  # new QoS 0 messages go behind those that wait
 
-    def _resend_one(self, channel: Channel, inflight: dict[int, Delivery], packet_id: int) -> bool:
+    def _resend_one(self, channel: Connection, packet_id: int, entry: object) -> bool:
         """Send what is in flight under `packet_id` again, with DUP; False if it cannot go."""
-        delivery = inflight[packet_id]
+        delivery = entry_delivery(entry, self.v5)
+        server = self.server
         if delivery.expires_at or delivery.v5 != self.v5:
-            delivery = delivery.fresh(self.v5, self.server.now)
-            inflight[packet_id] = delivery
+            changed = self._freshen(delivery)
+            if changed is not delivery:
+                delivery = changed
+                self.put_inflight(packet_id, delivery)
         wire = delivery.packet(packet_id, True)
         if channel.mount is not None:
             wire = channel.mount.leave(wire, self.v5)
         if not wire or len(wire) > self.max_packet:
-            del inflight[packet_id]
-            self._drop(delivery, "too_large" if wire else "denied")
+            self.pop_inflight(packet_id)
+            self.drop(delivery, "too_large" if wire else "denied")
             return False
-        metrics = self.server.metrics
+        metrics = server.metrics
         metrics.messages_retransmitted += 1
         metrics.messages_sent += 1
         channel.send(wire)
         return True
 
-    def _resend_more(self, channel: Channel) -> bool:
+    def _resend_more(self, channel: Connection) -> bool:
         """Go on with `unsent` as the window allows; True when all of it went."""
         unsent = self.unsent
         inflight = self.inflight
@@ -202,13 +128,13 @@ class Session(Timer):
             self.unsent = None
             return True
         while unsent:
-            delivery = inflight.get(unsent[0])
-            if delivery is None or delivery is RELEASED:
+            entry = inflight.get(unsent[0])
+            if entry is None or entry is RELEASED:
                 unsent.pop(0)  # a client may acknowledge what this connection did not send yet
                 continue
             if len(inflight) - len(unsent) >= self.window:
                 return False
-            self._resend_one(channel, inflight, unsent.pop(0))
+            self._resend_one(channel, unsent.pop(0), entry)
         self.unsent = None
         return True
 
@@ -218,7 +144,8 @@ class Session(Timer):
         if channel is None:
             self.server.session_due(self)
             return
-        retry = self.server.settings.retry_interval
+        settings = self.server.settings
+        retry = settings.retry_interval
         if self.v5 or not retry:
             return
         inflight = self.inflight
@@ -227,32 +154,57 @@ class Session(Timer):
         if inflight:
             if marks is not None and not channel.blocked:
                 for packet_id in marks:
-                    delivery = inflight.get(packet_id)
-                    if delivery is None:
+                    entry = inflight.get(packet_id)
+                    if entry is None:
                         continue
                     self.server.metrics.messages_retransmitted += 1
-                    if delivery is RELEASED:
+                    if entry is RELEASED:
                         channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
                     else:
-                        wire = delivery.packet(packet_id, True)
+                        wire = entry_delivery(entry, self.v5).packet(packet_id, True)
                         if channel.mount is not None:
                             wire = channel.mount.leave(wire, self.v5)
                         channel.send(wire)
             self.retry_marks = list(inflight)
-        self._expire_awaiting_rel(now)
+        self.expire_awaiting(now - settings.await_rel_timeout)
         self.server.wheel.schedule(self, now + retry)
 
-    def _expire_awaiting_rel(self, now: int) -> None:
-        awaiting = self.awaiting_rel
-        if awaiting is None:
-            return
-        oldest = now - self.server.settings.await_rel_timeout
-        for packet_id in list(awaiting):
-            if awaiting[packet_id] > oldest:
-                break
-            del awaiting[packet_id]
-
     # -- outgoing ------------------------------------------------------------------------------
+
+    def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
+        """Send or queue a QoS 1 or 2 PUBLISH of this version that is nothing but its bytes."""
+        channel = self.channel
+        if channel is None or self.mqueue is not None:
+            self.enqueue(wire)
+            return
+        inflight = self.inflight
+        if inflight is None:
+            inflight = {}
+            self.inflight = inflight
+        elif len(inflight) >= self.window:
+            self.enqueue(wire)
+            return
+        size = len(wire)
+        if channel.out_bytes + size > channel.limit and channel.over(size):
+            channel.thirsty = True
+            self.enqueue(wire)
+            return
+        server = self.server
+        if channel.special or size > self.max_packet:
+            self._send_apart(channel, entry_delivery(wire, self.v5), packet_id)
+            return
+        if packet_id in inflight:
+            packet_id = self._free_id(inflight)
+            inflight[packet_id] = wire
+            channel.send(wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :])
+        else:
+            inflight[packet_id] = wire
+            channel.send(wire)
+        if self.expiry_interval:
+            server.journal.sent(self.client_id, packet_id, wire, self.v5)
+        server.metrics.messages_sent += 1
+        if server.tap_delivered:
+            server.delivered(self, entry_delivery(wire, self.v5))
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """Send a QoS 1 or 2 delivery, or queue it; keeps `packet_id` where it is free."""
@@ -261,10 +213,7 @@ class Session(Timer):
             self.enqueue(delivery)
             return
         inflight = self.inflight
-        if inflight is None:
-            inflight = {}
-            self.inflight = inflight
-        elif len(inflight) >= self.window:
+        if inflight is not None and len(inflight) >= self.window:
             self.enqueue(delivery)
             return
         wire = delivery.wire
@@ -274,45 +223,46 @@ class Session(Timer):
             self.enqueue(delivery)
             return
         if channel.special or size > self.max_packet or delivery.v5 != self.v5:
-            self._deliver_special(channel, delivery, packet_id)
+            self._send_apart(channel, delivery, packet_id)
             return
-        if packet_id in inflight:
-            packet_id = self._free_id(inflight)
-        if packet_id != delivery.packet_id:
-            at = delivery.id_at
-            wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
-        inflight[packet_id] = delivery
-        channel.send(wire)
-        self.server.metrics.messages_sent += 1
-        if self.server.tap_delivered:
-            self.server.delivered(self, delivery)
+        self._send_as(channel, delivery, packet_id)
 
-    def _deliver_special(self, channel: Channel, delivery: Delivery, packet_id: int) -> None:
+    def _send_as(self, channel: Connection, delivery: Delivery, packet_id: int) -> None:
+        """Send the bytes of a delivery under this packet id, or a free one."""
+        inflight = self.inflight
+        if inflight is not None and packet_id in inflight:
+            packet_id = self._free_id(inflight)
+        self.put_inflight(packet_id, delivery)
+        channel.send(delivery.packet(packet_id, False))
+        server = self.server
+        server.metrics.messages_sent += 1
+        if server.tap_delivered:
+            server.delivered(self, delivery)
+
+    def _send_apart(self, channel: Connection, delivery: Delivery, packet_id: int) -> None:
         """Another version, an expiry to count down, a topic alias, a packet size limit."""
         server = self.server
         if delivery.expires_at and delivery.expires_at <= server.now:
-            self._drop(delivery, "expired")
+            self.drop(delivery, "expired")
             return
-        delivery = delivery.fresh(self.v5, server.now)
+        if delivery.v5 != self.v5 or delivery.expires_at:
+            delivery = self._freshen(delivery)
         wire = delivery.wire
         if channel.mount is not None:
             wire = channel.mount.leave(wire, self.v5)
         if not wire or len(wire) > self.max_packet:
-            self._drop(delivery, "too_large" if wire else "denied")
+            self.drop(delivery, "too_large" if wire else "denied")
             return
-        if channel.special:
-            wire = channel.shorten(wire, self.max_packet)
+        if not channel.special:
+            self._send_as(channel, delivery, packet_id)
+            return
+        wire = channel.shorten(wire, self.max_packet)
         inflight = self.inflight
-        assert inflight is not None
-        if packet_id == 0 or packet_id in inflight:
-            packet_id = self._free_id(inflight)
-        inflight[packet_id] = delivery
-        if channel.special:
-            at = packet_id_at(wire)
-            wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
-        else:
-            wire = delivery.packet(packet_id, False)
-        channel.send(wire)
+        if packet_id == 0 or (inflight is not None and packet_id in inflight):
+            packet_id = self._free_id(inflight if inflight is not None else {})
+        self.put_inflight(packet_id, delivery)
+        at = packet_id_at(wire)
+        channel.send(wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :])
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, delivery)
@@ -324,27 +274,27 @@ class Session(Timer):
             if self.server.settings.mqueue_store_qos0 and not self.clean:
                 self.enqueue(delivery)
             else:
-                self._drop(delivery, "offline_qos0")
+                self.drop(delivery, "offline_qos0")
         elif self.mqueue is not None and self.mqueue.qos0:
             self.enqueue(delivery)
         else:
             self._send_qos0(channel, delivery)
 
-    def _send_qos0(self, channel: Channel, delivery: Delivery) -> None:
+    def _send_qos0(self, channel: Connection, delivery: Delivery) -> None:
         server = self.server
         if delivery.expires_at or delivery.v5 != self.v5:
             if delivery.expires_at and delivery.expires_at <= server.now:
-                self._drop(delivery, "expired")
+                self.drop(delivery, "expired")
                 return
-            delivery = delivery.fresh(self.v5, server.now)
+            delivery = self._freshen(delivery)
         wire = delivery.wire
         if channel.mount is not None:
             wire = channel.mount.leave(wire, self.v5)
         if not wire or len(wire) > self.max_packet:
-            self._drop(delivery, "too_large" if wire else "denied")
+            self.drop(delivery, "too_large" if wire else "denied")
             return
         if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
-            self._drop(delivery, "slow_consumer")
+            self.drop(delivery, "slow_consumer")
             return
         if channel.special:
             wire = channel.shorten(wire, self.max_packet)
@@ -353,7 +303,14 @@ class Session(Timer):
         if server.tap_delivered:
             server.delivered(self, delivery)
 
-    def _free_id(self, inflight: dict[int, Delivery]) -> int:
+    def _freshen(self, delivery: Delivery) -> Delivery:
+        """The delivery as it goes out now: in this version, with what is left of its expiry."""
+        server = self.server
+        if delivery.v5 != self.v5 and not delivery.id:
+            delivery.id = server.next_message_id()
+        return delivery.fresh(self.v5, server.now)
+
+    def _free_id(self, inflight: dict[int, object]) -> int:
         """The next packet id that is not in flight; wraps 65535 -> 1."""
         packet_id = self.next_id
         while True:
@@ -363,80 +320,72 @@ class Session(Timer):
         self.next_id = packet_id
         return packet_id
 
-    def enqueue(self, delivery: Delivery) -> None:
-        """Keep a delivery in the mqueue; what does not fit is dropped and counted."""
-        mqueue = self.mqueue
-        if mqueue is None:
-            settings = self.server.settings
-            mqueue = MQueue(
-                settings.mqueue_max_length, settings.mqueue_max_bytes, settings.mqueue_priorities
-            )
-            self.mqueue = mqueue
-        self.waiting = True
-        dropped = mqueue.push(delivery)
-        self.server.metrics.messages_queued += 1
-        if dropped is not None:
-            for lost in dropped:
-                self._drop(lost, "queue_full")
+    # -- what waits ----------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Move what waits into the window, as far as window and output allow."""
-        mqueue = self.mqueue
         channel = self.channel
-        if channel is None:
+        if channel is None or channel.state != OPEN:
             return
         if self.unsent is not None and not self._resend_more(channel):
             return
+        mqueue = self.mqueue
         if mqueue is not None:
-            inflight = self.inflight
-            if inflight is None:
-                inflight = {}
-                self.inflight = inflight
             now = self.server.now
             while True:
-                delivery = mqueue.peek()
-                if delivery is None:
+                entry = mqueue.peek()
+                if entry is None:
+                    if not mqueue.done():
+                        return  # a store has the session drained again when it has read on
                     self.mqueue = None
                     channel.special = channel.apart()
                     break
-                if delivery.expires_at and delivery.expires_at <= now:
-                    mqueue.pop()
-                    self._drop(delivery, "expired")
+                if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= now:
+                    self.unqueue(mqueue)
+                    self.drop(entry, "expired")
                     continue
-                if delivery.qos and len(inflight) >= self.window:
+                inflight = self.inflight
+                if inflight is not None and len(inflight) >= self.window and entry_qos(entry):
                     return
-                size = len(delivery.wire)
+                size = len(entry_wire(entry))
                 if channel.out_bytes + size > channel.limit and channel.over(size):
                     channel.thirsty = True
                     return
-                mqueue.pop()
-                self._send_queued(channel, inflight, delivery)
+                self.unqueue(mqueue)
+                self._send_queued(channel, entry)
         if self.replays is not None:
             self.replay()
         self.waiting = self.mqueue is not None or self.replays is not None
 
-    def _send_queued(
-        self, channel: Channel, inflight: dict[int, Delivery], delivery: Delivery
-    ) -> None:
+    def _send_queued(self, channel: Connection, entry: object) -> None:
+        delivery = entry_delivery(entry, self.v5)
         if delivery.qos == 0:
             self._send_qos0(channel, delivery)
-            return
-        if (
+        elif (
             channel.special
             or delivery.expires_at
             or delivery.v5 != self.v5
             or len(delivery.wire) > self.max_packet
         ):
-            self._deliver_special(channel, delivery, delivery.packet_id)
-            return
-        packet_id = delivery.packet_id
-        if packet_id in inflight:
-            packet_id = self._free_id(inflight)
-        inflight[packet_id] = delivery
-        channel.send(delivery.packet(packet_id, False))
-        self.server.metrics.messages_sent += 1
-        if self.server.tap_delivered:
-            self.server.delivered(self, delivery)
+            self._send_apart(channel, delivery, delivery.packet_id)
+        else:
+            packet_id = delivery.packet_id
+            inflight = self.inflight
+            if inflight is not None and packet_id in inflight:
+                packet_id = self._free_id(inflight)
+            self.put_inflight(packet_id, entry)
+            channel.send(delivery.packet(packet_id, False))
+            server = self.server
+            server.metrics.messages_sent += 1
+            if server.tap_delivered:
+                server.delivered(self, delivery)
+
+    def add_replay(self, replay: Replay) -> None:
+        """Something is to be replayed once what waits already has gone."""
+        if self.replays is None:
+            self.replays = []
+        self.replays.append(replay)
+        self.waiting = True
 
     def replay(self) -> None:
         """Go on with retained messages while the window and the output have room."""
@@ -470,83 +419,13 @@ class Session(Timer):
                 self.deliver_qos0(delivery)
         self.replays = None
 
-    # -- acknowledgements ------------------------------------------------------------------------
+    # -- acknowledgements ----------------------------------------------------------------------
 
     def acknowledge(self, packet_id: int) -> bool:
         """PUBACK or a failing PUBREC/PUBCOMP: the message is done. False for an unknown id."""
-        inflight = self.inflight
-        if inflight is None:
-            return False
-        delivery = inflight.pop(packet_id, None)
-        if delivery is None:
+        if self.pop_inflight(packet_id) is None:
             return False
         self.server.metrics.messages_acked += 1
         if self.waiting:
             self.drain()
         return True
-
-    # -- end -------------------------------------------------------------------------------------
-
-    def _drop(self, delivery: Delivery, reason: str) -> None:
-        metrics = self.server.metrics
-        if reason == "queue_full":
-            metrics.dropped_queue_full += 1
-        elif reason == "expired":
-            metrics.dropped_expired += 1
-        elif reason == "too_large":
-            metrics.dropped_too_large += 1
-        elif reason == "slow_consumer":
-            metrics.dropped_slow_consumer += 1
-        elif reason == "offline_qos0":
-            metrics.dropped_offline_qos0 += 1
-        elif reason == "denied":
-            metrics.dropped_denied += 1
-        else:
-            metrics.dropped_session_ended += 1
-        self.server.dropped(self, delivery, reason)
-
-    def shared(self) -> list[Delivery]:
-        """What came through shared groups and may go to another member, oldest first.
-
-        Not a QoS 2 message that was sent: its first receiver has to finish it (MQTT-4.8.2-5).
-        """
-        result: list[Delivery] = []
-        if self.inflight is not None:
-            for delivery in self.inflight.values():
-                if delivery.group is not None and delivery.qos == 1:
-                    result.append(delivery)
-        if self.mqueue is not None:
-            for delivery in self.mqueue.items():
-                if delivery.group is not None and delivery.qos:
-                    result.append(delivery)
-        return result
-
-    def pending(self) -> list[Delivery]:
-        """What was in flight (not yet released) and queued, oldest first."""
-        result: list[Delivery] = []
-        if self.inflight is not None:
-            for delivery in self.inflight.values():
-                if delivery is not RELEASED:
-                    result.append(delivery)
-        if self.mqueue is not None:
-            result.extend(self.mqueue.items())
-        return result
-
-    def expires(self) -> bool:
-        """Whether the session ends some time after its connection."""
-        return self.expiry_interval != NEVER
-
-    def info(self) -> dict[str, object]:
-        """What the control API shows of a session."""
-        return {
-            "client_id": self.client_id,
-            "username": self.username,
-            "connected": self.channel is not None,
-            "protocol": "5.0" if self.v5 else "3.x",
-            "subscriptions": len(self.subscriptions) if self.subscriptions is not None else 0,
-            "inflight": len(self.inflight) if self.inflight is not None else 0,
-            "awaiting_rel": len(self.awaiting_rel) if self.awaiting_rel is not None else 0,
-            "mqueue": self.mqueue.length if self.mqueue is not None else 0,
-            "mqueue_bytes": self.mqueue.size if self.mqueue is not None else 0,
-            "expiry_interval": self.expiry_interval,
-        }

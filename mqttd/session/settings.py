@@ -24,6 +24,7 @@ class Settings:
         self.max_topic_levels: int = 128
         self.max_topic_length: int = 65535
         self.max_topic_alias: int = 65535
+        self.outbound_topic_alias: bool = False
         self.max_qos: int = 2
         self.retain_available: bool = True
         self.wildcard_subscription: bool = True
@@ -58,8 +59,9 @@ class Settings:
         self.deny_disconnect: bool = False
         #: A subscription that is revoked takes the connection along.
         self.revoke_disconnect: bool = False
-        #: Cached grants per connection; past it the cache starts anew.
-        self.max_grants: int = 1024
+        #: Topics in use that are remembered with their routes.
+        self.topic_cache_bytes: int = 128 << 20
+        self.topic_cache_entries: int = 1_000_000
         #: Switches of the optimisations: the slow twin must give the same bytes (tests use them).
         self.fast_path: bool = True
         self.coalesce_runs: bool = True

@@ -25,9 +25,9 @@ import socket
 import time
 from typing import Any, Final
 
-from mqttd.session.channel import NEW, OPEN, Channel
+from mqttd.session.channel import NEW, OPEN, Channel, Server
+from mqttd.session.connection import Connection
 from mqttd.session.output import give_back, take
-from mqttd.session.server import Server
 from mqttd.session.unfinished import Unfinished
 from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
 from mqttd.transports.ports import Port, Sockets, peer_of
@@ -352,7 +352,7 @@ class Engine(Sockets):
 
     # -- Edge ----------------------------------------------------------------------------------
 
-    def flush(self, channel: Channel) -> None:
+    def flush(self, channel: Connection) -> None:
         """One write of what waits; EPOLLOUT brings the rest."""
         pieces = take(channel)
         if not pieces:
@@ -393,14 +393,14 @@ class Engine(Sockets):
         vector += pieces[1:]
         return os.writev(fd, vector)
 
-    def _watch(self, channel: Channel) -> None:
+    def _watch(self, channel: Connection) -> None:
         """Tell epoll what we wait for on this descriptor."""
         mask = 0 if channel.paused else _IN
         if channel.blocked:
             mask |= _OUT
         self.epoll.modify(channel.fd, mask)
 
-    def shut(self, channel: Channel) -> None:
+    def shut(self, channel: Connection) -> None:
         """Close the descriptor."""
         fd = channel.fd
         if fd < 0:
@@ -415,17 +415,17 @@ class Engine(Sockets):
         self.server.backlog -= channel.backlogged
         channel.backlogged = 0
 
-    def pause(self, channel: Channel) -> None:
+    def pause(self, channel: Connection) -> None:
         """Stop reading from this descriptor."""
         if channel.fd >= 0:
             self._watch(channel)
 
-    def resume(self, channel: Channel) -> None:
+    def resume(self, channel: Connection) -> None:
         """Read from this descriptor again."""
         if channel.fd >= 0:
             self._watch(channel)
 
-    def peer(self, channel: Channel) -> tuple[str, int]:
+    def peer(self, channel: Connection) -> tuple[str, int]:
         """The peer's address, asked of the kernel: nothing is stored of an open connection."""
         if channel.fd < 0:
             return ("", 0)
@@ -436,7 +436,7 @@ class Engine(Sockets):
         family = port.family if port is not None else int(socket.AF_INET)
         return peer_of(channel.fd, family)
 
-    def identity(self, channel: Channel) -> object | None:
+    def identity(self, channel: Connection) -> object | None:
         """The peer's process, on a Unix socket."""
         port = self.by_name.get(channel.listener)
         if port is None or port.identify is None or channel.fd < 0:

@@ -18,9 +18,9 @@ import errno
 import os
 from typing import Any, Final
 
-from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.channel import CLOSED, Channel, Server
+from mqttd.session.connection import Connection
 from mqttd.session.output import gather
-from mqttd.session.server import Server
 from mqttd.session.unfinished import READ
 from mqttd.transports.ports import Carrier, Port, Sockets
 from mqttd.transports.stream import StreamEdge
@@ -234,7 +234,7 @@ class LayeredEdge(Carrier):
         if event & _OUT:
             self.flush(channel)
 
-    def _waits(self, channel: Channel) -> bool:
+    def _waits(self, channel: Connection) -> bool:
         """Whether others shake hands first; it then stands in the queue and is not read from."""
         if self.waiting:
             return True
@@ -296,7 +296,7 @@ class LayeredEdge(Carrier):
             server = self.server
             server.wheel.schedule(channel, server.now + server.connect_timeout(self.port.name))
 
-    def flush(self, channel: Channel) -> None:
+    def flush(self, channel: Connection) -> None:
         """Write what waits, through the layers, in one call; EPOLLOUT brings the rest."""
         if channel.fd < 0:
             return
@@ -330,7 +330,7 @@ class LayeredEdge(Carrier):
             self.server.slow[channel] = self.server.now
         self._settle(channel)
 
-    def _encode(self, channel: Channel) -> None:
+    def _encode(self, channel: Connection) -> None:
         """Take what waits in the channel, a bounded part of it, through the layers."""
         data = gather(channel)
         if not data:
@@ -341,7 +341,7 @@ class LayeredEdge(Carrier):
         else:
             self.rest = data
 
-    def _settle(self, channel: Channel) -> None:
+    def _settle(self, channel: Connection) -> None:
         """After a write: what to wait for, and who is to hear of the room there is."""
         server = self.server
         waiting = channel.out is not None or len(self.rest) > 0
@@ -354,13 +354,13 @@ class LayeredEdge(Carrier):
         if self.ending and not waiting:
             channel.end(self.ending)
 
-    def _watch(self, channel: Channel) -> None:
+    def _watch(self, channel: Connection) -> None:
         mask = 0 if channel.paused or self.waiting else _IN
         if channel.blocked:
             mask |= _OUT
         self.engine.epoll.modify(channel.fd, mask)
 
-    def shut(self, channel: Channel) -> None:
+    def shut(self, channel: Connection) -> None:
         """Say goodbye where the layers have a word for it, close the descriptor."""
         fd = channel.fd
         if fd < 0:
@@ -384,24 +384,24 @@ class LayeredEdge(Carrier):
         self.server.backlog -= channel.backlogged
         channel.backlogged = 0
 
-    def pause(self, channel: Channel) -> None:
+    def pause(self, channel: Connection) -> None:
         """Stop reading from this descriptor."""
         if channel.fd >= 0:
             self._watch(channel)
 
-    def resume(self, channel: Channel) -> None:
+    def resume(self, channel: Connection) -> None:
         """Read from this descriptor again."""
         if channel.fd >= 0:
             self._watch(channel)
 
-    def peer(self, channel: Channel) -> tuple[str, int]:
+    def peer(self, channel: Connection) -> tuple[str, int]:
         """The peer's address: what the proxy said, else what `accept` did."""
         known: Any = self.stack.known
         if known is not None and known.host:
             return (known.host, known.port)
         return (self.host, self.number)
 
-    def identity(self, channel: Channel) -> object | None:
+    def identity(self, channel: Connection) -> object | None:
         """What the layers know of the peer."""
         return self.stack.identity()
 
@@ -436,7 +436,7 @@ class LayeredStream(StreamEdge):
                 self.server.refused(channel, stack.ended)
             channel.end(stack.ended)
 
-    def flush(self, channel: Channel) -> None:
+    def flush(self, channel: Connection) -> None:
         """Hand everything to the transport, through the layers."""
         out = channel.out
         if out is None:
@@ -450,21 +450,21 @@ class LayeredStream(StreamEdge):
         if not channel.blocked:
             self._room(channel)
 
-    def shut(self, channel: Channel) -> None:
+    def shut(self, channel: Connection) -> None:
         """Say goodbye, close after what was written."""
         last = self.stack.closing()
         if last:
             self.transport.write(last)
         StreamEdge.shut(self, channel)
 
-    def peer(self, channel: Channel) -> tuple[str, int]:
+    def peer(self, channel: Connection) -> tuple[str, int]:
         """The peer's address: what the proxy said, else the transport's."""
         known: Any = self.stack.known
         if known is not None and known.host:
             return (known.host, known.port)
         return (self.host, self.port)
 
-    def identity(self, channel: Channel) -> object | None:
+    def identity(self, channel: Connection) -> object | None:
         """What the layers know of the peer, else what the transport does."""
         known = self.stack.identity()
         return known if known is not None else StreamEdge.identity(self, channel)

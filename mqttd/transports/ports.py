@@ -15,8 +15,8 @@ import socket
 from collections import OrderedDict
 from typing import Any
 
-from mqttd.session.channel import CLOSED, Channel
-from mqttd.session.server import Edge, Server
+from mqttd.session.channel import CLOSED, Channel, Server
+from mqttd.session.connection import Edge
 
 __all__ = ["Carrier", "Port", "Sockets", "peer_of"]
 

@@ -23,7 +23,7 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec import reasons
-from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.connection import CLOSED, Connection
 
 __all__ = ["Stalled"]
 
@@ -39,7 +39,7 @@ class Stalled:
         self.broker = broker
         self.timeout = timeout
         #: What the kernel held for a channel when it was last asked.
-        self._queued: dict[Channel, int] = {}
+        self._queued: dict[Connection, int] = {}
         self._next = 0
 
     def tick(self, now: int) -> None:
@@ -50,7 +50,7 @@ class Stalled:
         self._next = now + min(_EVERY, max(self.timeout // 4, 1))
         for channel in [channel for channel in self._queued if channel not in slow]:
             del self._queued[channel]
-        ended: list[Channel] = []
+        ended: list[Connection] = []
         for channel, since in list(slow.items()):
             if not channel.blocked or channel.state == CLOSED:
                 del slow[channel]
@@ -67,7 +67,7 @@ class Stalled:
         if ended:
             self.broker.perform()
 
-    def _end(self, channel: Channel) -> None:
+    def _end(self, channel: Connection) -> None:
         broker = self.broker
         broker.slow.pop(channel, None)
         self._queued.pop(channel, None)
@@ -92,7 +92,7 @@ def reset_at_close(fd: int) -> None:
         peer.detach()
 
 
-def _kernel_queue(channel: Channel) -> int:
+def _kernel_queue(channel: Connection) -> int:
     """Bytes the kernel holds for the peer, plus those of a Twisted transport; -1 when unknown."""
     fd = channel.fd
     held = 0

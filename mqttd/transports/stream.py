@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqttd.session.channel import Channel
-from mqttd.session.server import Edge, Server
+from mqttd.session.channel import Channel, Server
+from mqttd.session.connection import Connection, Edge
 
 __all__ = ["StreamEdge"]
 
@@ -27,7 +27,7 @@ class StreamEdge(Edge):
         #: What is known of the peer beyond its address, a `PeerIdentity`.
         self.known: object | None = None
 
-    def flush(self, channel: Channel) -> None:
+    def flush(self, channel: Connection) -> None:
         """Hand everything to the transport."""
         out = channel.out
         if out is None:
@@ -40,7 +40,7 @@ class StreamEdge(Edge):
         if not channel.blocked:
             self._room(channel)
 
-    def _room(self, channel: Channel) -> None:
+    def _room(self, channel: Connection) -> None:
         if channel.backlogged:
             self.server.backlog -= channel.backlogged
             channel.backlogged = 0
@@ -48,31 +48,31 @@ class StreamEdge(Edge):
             channel.thirsty = False
             self.server.thirsty.append(channel)
 
-    def shut(self, channel: Channel) -> None:
+    def shut(self, channel: Connection) -> None:
         """Close after what was written."""
         self.server.backlog -= channel.backlogged
         channel.backlogged = 0
         self.transport.loseConnection()
 
-    def drop(self, channel: Channel) -> None:
+    def drop(self, channel: Connection) -> None:
         """Close without what the peer has not read."""
         abort = getattr(self.transport, "abortConnection", None)
         if abort is not None:
             abort()
 
-    def pause(self, channel: Channel) -> None:
+    def pause(self, channel: Connection) -> None:
         """Stop reading."""
         self.transport.pauseProducing()
 
-    def resume(self, channel: Channel) -> None:
+    def resume(self, channel: Connection) -> None:
         """Read again."""
         self.transport.resumeProducing()
 
-    def peer(self, channel: Channel) -> tuple[str, int]:
+    def peer(self, channel: Connection) -> tuple[str, int]:
         """The peer's address."""
         return (self.host, self.port)
 
-    def identity(self, channel: Channel) -> object | None:
+    def identity(self, channel: Connection) -> object | None:
         """What is known of the peer."""
         return self.known
 

@@ -52,6 +52,15 @@ class AllowAll:
     def begin(self, client: ClientInfo, method: str) -> object:
         return None  # no enhanced authentication is offered
 
+    def class_of(self, client: ClientInfo) -> int:
+        return 0
+
+    def constant(self, number: int) -> bool:
+        return False
+
+    def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
+        return 0 if topic in self.denied else 1
+
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         return topic not in self.denied
 

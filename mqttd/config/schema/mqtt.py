@@ -52,6 +52,31 @@ class Mqtt(Struct, frozen=True, kw_only=True):
             65535,
         ),
     ] = 65535
+    outbound_topic_alias: Annotated[
+        bool,
+        keys.plain(
+            "Send topic aliases to 5.0 clients that allow them: fewer bytes, but such a client's"
+            " messages are made for it alone instead of being shared with the others.",
+            "connection",
+        ),
+    ] = False
+    topic_cache: Annotated[
+        int,
+        keys.size(
+            "Memory for topics in use with their routes and rights, looked up once for all"
+            " clients; topics beyond it cost a search for each message.",
+            "broker",
+            MIB,
+            64 * GIB,
+            reload=False,
+        ),
+    ] = 128 * MIB
+    topic_cache_entries: Annotated[
+        int,
+        keys.count(
+            "Topics in that cache, whatever they weigh.", "broker", 1, 100_000_000, reload=False
+        ),
+    ] = 1_000_000
     max_qos: Annotated[
         int,
         keys.count(

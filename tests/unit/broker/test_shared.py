@@ -8,15 +8,16 @@ from collections import Counter
 import pytest
 
 from mqttd.broker.shared import MAX_TURNS, STRATEGIES, Group
-from mqttd.session.channel import Channel
-from mqttd.session.server import Edge, Server
+from mqttd.session.channel import Channel, Server
+from mqttd.session.connection import Edge
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
+from mqttd.session.topics import Topics
 
 
 def sessions(count: int) -> list[Session]:
     """Sessions that are online."""
-    node = Server(Settings(), 0)
+    node = Server(Settings(), 0, Topics(1 << 20, 100))
     members = [Session(node, f"member{number}", None) for number in range(count)]
     for member in members:
         member.channel = Channel(node, Edge(), -1, "test")

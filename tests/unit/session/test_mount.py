@@ -155,6 +155,7 @@ def test_a_response_topic_is_a_topic_name() -> None:
 
 def test_topic_aliases_work_both_ways() -> None:
     node = Door()
+    node.settings.outbound_topic_alias = True
     watcher = node.connect("watcher", 5)
     subscribe(watcher, "#")
     lamp = node.mounted("lamp", 5, properties={prop.TOPIC_ALIAS_MAXIMUM: 5})

@@ -1,0 +1,118 @@
+"""A retained message as it is kept: the bytes that were received, and who published them.
+
+    PUBLISH, RETAIN set --> Retained --> Retainer     one object per topic
+                                |
+             subscriber of the same QoS and version: these bytes; else cut anew (`Inbound`)
+
+The publisher's name and address stay with it, because its right to the topic may be looked at again
+when a new subscriber gets the message (CVE-2018-12546).
+
+MQTT 5.0, 3.3.1.3 (RETAIN), 3.3.2.3.3 (what is left of the Message Expiry Interval).
+"""
+
+from __future__ import annotations
+
+from mqttd.broker.retainer import RetainedCursor
+from mqttd.session.inbound import Inbound, inbound_of
+from mqttd.session.message import Delivery
+from mqttd.session.replay import Replay
+from mqttd.session.route import identifier_block
+from mqttd.session.state import State
+
+__all__ = ["Retained", "RetainedReplay", "retained_of"]
+
+#: Messages taken from the store at once.
+_PAGE = 64
+
+
+class Retained(Delivery):
+    """The last message of a topic; `wire` has RETAIN set and the QoS it was published with."""
+
+    __slots__ = ("checked", "peerhost", "username")
+
+    def __init__(
+        self, wire: bytes, qos: int, v5: bool, packet_id: int, id_at: int, source: str
+    ) -> None:
+        super().__init__(wire, qos, v5, packet_id, id_at, source)
+        self.username: str | None = None
+        #: The publisher's address, if its right to the topic may be looked at again, and the
+        #: broker's epoch when it was.
+        self.peerhost: str = ""
+        self.checked: int = 0
+
+    @staticmethod
+    def of_inbound(inbound: Inbound) -> Retained:
+        """Keep a PUBLISH as it came."""
+        kept = inbound.cut(inbound.qos, inbound.v5, True, b"")
+        return retained_of(kept, inbound.username)
+
+    def shaped(self, qos: int, v5: bool, identifiers: list[int] | None, now: int) -> Delivery:
+        """The PUBLISH for one subscriber."""
+        shape: Delivery = self
+        if qos != self.qos or v5 != self.v5 or (v5 and identifiers is not None):
+            block = identifier_block(identifiers) if v5 else b""
+            shape = inbound_of(self).cut(qos, v5, True, block)
+        if shape.expires_at and v5:
+            shape = shape.fresh(v5, now)
+        return shape
+
+
+def retained_of(delivery: Delivery, username: str | None) -> Retained:
+    """Keep a delivery that has RETAIN set."""
+    made = Retained(
+        delivery.wire,
+        delivery.qos,
+        delivery.v5,
+        delivery.packet_id,
+        delivery.id_at,
+        delivery.source,
+    )
+    made.id = delivery.id
+    made.expires_at = delivery.expires_at
+    made.expiry_at = delivery.expiry_at
+    made.username = username
+    return made
+
+
+class RetainedReplay(Replay):
+    """Retained messages of one new subscription, taken a page at a time."""
+
+    __slots__ = ("_at", "_cursor", "_identifiers", "_page", "_qos", "topic_filter")
+
+    def __init__(
+        self, topic_filter: str, cursor: RetainedCursor, qos: int, identifiers: list[int] | None
+    ) -> None:
+        self.topic_filter = topic_filter
+        self._cursor = cursor
+        self._qos = qos
+        self._identifiers = identifiers
+        self._page: list[object] = []
+        self._at: int = 0
+
+    def next(self, session: State) -> Delivery | None:
+        """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
+        server = session.server
+        now = server.now
+        while True:
+            if self._at >= len(self._page):
+                self._page = self._cursor.next(_PAGE, now)
+                self._at = 0
+                if not self._page:
+                    return None
+            kept = self._page[self._at]
+            self._at += 1
+            assert isinstance(kept, Retained)
+            if kept.expires_at and kept.expires_at <= now:
+                continue
+            if kept.peerhost and not server.may_still_publish(kept):
+                continue
+            qos = kept.qos if kept.qos < self._qos else self._qos
+            return kept.shaped(qos, session.v5, self._identifiers, now)
+
+    def done(self) -> bool:
+        """Nothing is left on the page or in the store."""
+        return self._cursor.done and self._at >= len(self._page)
+
+    def close(self) -> None:
+        """Let the store's level go."""
+        self._cursor.close()

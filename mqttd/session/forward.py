@@ -1,0 +1,451 @@
+"""PUBLISH on its way in: the hot path, by the gear of its route.
+
+    bytes --> frame --> properties (scan) --> topic (one look-up) --> right (one comparison)
+                              |                                          |
+                     alias, mountpoint: made                      gear 0: the bytes to every session
+                     a packet without them                        else: noted, asked, cut, held
+
+Techniques, each measured in docs/design/hot-path.md:
+
+* a PUBLISH is forwarded as the bytes received; a run of packets with the same fixed header, topic
+  and properties is forwarded as one slice;
+* topic validation and routing cost one look-up for the whole node, access control one comparison;
+* properties are checked by a scan, or by comparison with the last block; nothing is decoded;
+* a packet id is unique per receiver only, so the publisher's is kept where it is free.
+
+`General.publish` is the slow twin: it builds a `Message` for one packet. Both give the same bytes
+(tests/unit/session/test_differential.py). MQTT 5.0, 3.3, 4.3, 4.6.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.codec import reasons
+from mqttd.codec.frame import cut
+from mqttd.codec.reasons import MalformedPacket, ProtocolViolation
+from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
+from mqttd.codec.serializer import varint
+from mqttd.session.connection import OPEN, Edge
+from mqttd.session.general import PUBREC, General, Router, answer_to
+from mqttd.session.inbound import Inbound
+from mqttd.session.message import Message
+from mqttd.session.receiver import Receiver
+from mqttd.session.route import HELD, HOOKED, NOTED, QOS_MASK, SPREAD, TOLD, Route
+
+__all__ = ["Forwarding"]
+
+_PUBLISH: Final = 3
+_ACK1: Final = b"\x40\x02"
+_ACK2: Final = b"\x50\x02"
+#: Blocks in a row that were not as the last, after which none is kept for comparison.
+_TRIES: Final = 8
+
+
+class Forwarding(General):
+    """A connection that forwards what its client publishes."""
+
+    __slots__ = ("_block", "_found", "_tries")
+
+    def __init__(self, router: Router, edge: Edge, fd: int, listener: str) -> None:
+        super().__init__(router, edge, fd, listener)
+        #: The last block of properties, and what the scan found in it.
+        self._block: bytes | None = None
+        self._found: int = 0
+        self._tries: int = _TRIES
+
+    def cool(self) -> None:
+        """The client is quiet: keep only what cannot be found out again."""
+        super().cool()
+        self._block = None
+        self._tries = _TRIES
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def take_publish(self, data: bytes, pos: int, p: int, end: int) -> int:
+        """One PUBLISH (its body from `p` to `end`), or a run of them; the index behind it."""
+        first = data[pos]
+        qos = first >> 1 & 3
+        if end - p < 2:
+            raise MalformedPacket("PUBLISH without a topic")
+        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
+        at = topic_end + 2 if qos else topic_end
+        if at > end or qos == 3 or first & 0x0E == 8:
+            self.blame(first, data[p:end])
+        if not self.router.fast:
+            self.publish(first, data[p:end])
+            return end
+        if not self.v5:
+            if self.mount is None:
+                return self._forward(data, pos, p, topic_end, at, at, end, 0)
+            self.publish(first, data[p:end])
+            return end
+        if at >= end:
+            raise MalformedPacket("PUBLISH without properties")
+        found = at + 1
+        if data[at]:
+            block = self._block
+            if block is not None and data.startswith(block, at):
+                found = self._found + at
+                self._tries = _TRIES
+                if (found & END_MASK) > end:
+                    found = -1
+            else:
+                found = scan_publish(data, at, end)
+                if found >= 0 and self._tries > 0:
+                    self._tries -= 1
+                    self._block = data[at : found & END_MASK]
+                    self._found = found - at
+                    self.warm_up()
+        if found < 0 or self.mount is not None:
+            self.publish(first, data[p:end])
+            return end
+        if found >> ALIAS_SHIFT & OFFSET_MASK:
+            return self._named(data, pos, p, topic_end, at, end, found)
+        if topic_end - p == 2:
+            self.router.packet_type = _PUBLISH
+            raise ProtocolViolation("empty topic name without a topic alias")
+        expiry = found >> EXPIRY_SHIFT & OFFSET_MASK
+        if expiry:
+            expiry += at
+        return self._forward(data, pos, p, topic_end, at, found & END_MASK, end, expiry)
+
+    def _named(
+        self, data: bytes, pos: int, p: int, topic_end: int, at: int, end: int, found: int
+    ) -> int:
+        """A PUBLISH with a topic alias goes on as the packet it stands for."""
+        self.router.packet_type = _PUBLISH
+        alias_at = at + (found >> ALIAS_SHIFT & OFFSET_MASK)
+        body = found & END_MASK
+        alias = data[alias_at] << 8 | data[alias_at + 1]
+        topic = self.resolve(alias, data[p + 2 : topic_end])
+        start = at + 1
+        while data[start - 1] & 0x80:
+            start += 1
+        own = data[start : alias_at - 1] + data[alias_at + 2 : body]
+        size = varint(len(own))
+        head = len(topic).to_bytes(2, "big") + topic
+        middle = data[topic_end:at]
+        length = varint(len(head) + len(middle) + len(size) + len(own) + end - body)
+        made = b"".join((data[pos : pos + 1], length, head, middle, size, own, data[body:end]))
+        new_p = 1 + len(length)
+        new_end = new_p + len(head)
+        new_at = new_end + len(middle)
+        new_body = new_at + len(size) + len(own)
+        expiry = found >> EXPIRY_SHIFT & OFFSET_MASK
+        if expiry:
+            expiry = new_at + len(size) + expiry - (start - at)
+            if at + (found >> EXPIRY_SHIFT & OFFSET_MASK) > alias_at:
+                expiry -= 3
+        self._forward(made, 0, new_p, new_end, new_at, new_body, len(made), expiry)
+        return end
+
+    # -- forward -------------------------------------------------------------------------------
+
+    def _forward(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> int:
+        """Route a PUBLISH whose parts are known, as bytes; see `Inbound` for their names."""
+        router = self.router
+        first = data[pos]
+        key = data[p:topic_end]
+        topics = router.topics
+        route = topics.table.get(key)
+        if route is None:
+            router.packet_type = _PUBLISH
+            route = self.find(key)
+        elif route.seq != topics.changes.seq:
+            topics.catch_up(route)
+        route.seen = True
+        if (
+            route.right != self.right or route.epoch != router.epoch or router.by_flags
+        ) and not self.may(route, first):
+            self.deny_bytes(route, first, data[p:end])
+            return end
+        if route.gear or first & 1:
+            self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
+            return end
+        if first & 6:
+            packet_id = data[topic_end] << 8 | data[topic_end + 1]
+            if self._accept(route, first, packet_id):
+                self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
+            return end
+        size = end - pos
+        n = len(data)
+        if n - end >= size and router.settings.coalesce_runs:
+            # The same header, topic and properties mean the same length and route.
+            prefix = data[pos:body]
+            run = 1
+            while end + size <= n and data.startswith(prefix, end):
+                end += size
+                run += 1
+            metrics = router.metrics
+            metrics.packets_received += run - 1
+            metrics.messages_received_qos0 += run
+            self._qos0(route, data, pos, p, topic_end, at, body, end, size, expiry)
+        else:
+            router.metrics.messages_received_qos0 += 1
+            self._qos0(route, data, pos, p, topic_end, at, body, end, size, expiry)
+        return end
+
+    def _qos0(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        size: int,
+        expiry: int,
+    ) -> None:
+        """Forward a run of QoS 0 packets of `size` bytes each to the sessions of a route."""
+        v5 = self.v5
+        same: bytes | None = None
+        other: bytes | None = None
+        sent = 0
+        for receiver in route.sessions:
+            channel = receiver.channel
+            if channel is None or channel.special:
+                self._apart(receiver, data, pos, p, topic_end, at, body, end, size, expiry)
+                continue
+            if channel.v5 == v5:
+                if same is None:
+                    same = cut(data, pos, end)
+                wire = same
+                one = size
+            else:
+                if other is None:
+                    other = self._recast(data, pos, p, topic_end, at, body, end, size)
+                wire = other
+                one = len(other) * size // (end - pos)
+            if one > receiver.max_packet:
+                self._apart(receiver, data, pos, p, topic_end, at, body, end, size, expiry)
+                continue
+            out_bytes = channel.out_bytes + len(wire)
+            if out_bytes > channel.limit and channel.over(len(wire)):
+                self.router.metrics.dropped_slow_consumer += (end - pos) // size
+                continue
+            out = channel.out
+            if out is None:
+                channel.out = [wire]
+            else:
+                out.append(wire)
+            channel.out_bytes += len(wire)
+            if not channel.dirty:
+                channel.dirty = True
+                self.router.dirty.append(channel)
+            sent += 1
+        if sent:
+            self.router.metrics.messages_sent += sent * ((end - pos) // size)
+
+    def _recast(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        size: int,
+    ) -> bytes:
+        """The packets of a run for receivers of the other version."""
+        parts: list[bytes] = []
+        shift = 0
+        while pos + shift < end:
+            inbound = Inbound(
+                data,
+                pos + shift,
+                p + shift,
+                topic_end + shift,
+                at + shift,
+                body + shift,
+                pos + shift + size,
+                self.v5,
+                "",
+                None,
+            )
+            parts.append(inbound.cut(0, not self.v5, False, b"").wire)
+            shift += size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _apart(
+        self,
+        receiver: Receiver,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        size: int,
+        expiry: int,
+    ) -> None:
+        """The packets of a run for one receiver that needs single deliveries."""
+        shift = 0
+        while pos + shift < end:
+            inbound = self._inbound(
+                data,
+                pos + shift,
+                p + shift,
+                topic_end + shift,
+                at + shift,
+                body + shift,
+                pos + shift + size,
+                expiry + shift if expiry else 0,
+            )
+            receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
+            shift += size
+
+    def _qos1(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> None:
+        """Forward one QoS 1 or 2 packet to the sessions of a route, and acknowledge it."""
+        first = data[pos]
+        sessions = route.sessions
+        count = len(sessions)
+        packet_id = data[topic_end] << 8 | data[topic_end + 1]
+        if count == 1 and not expiry:
+            receiver = sessions[0]
+            if route.options[0] & QOS_MASK >= first >> 1 & 3 and receiver.v5 == self.v5:
+                wire = cut(data, pos, end)
+                if first & 8:
+                    wire = bytes((first & 0xF6,)) + wire[1:]
+                receiver.take(wire, packet_id, topic_end - pos)
+                self.reply((_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2])
+                return
+        if count:
+            self._inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
+            self.reply((_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2])
+        else:
+            self.router.metrics.messages_no_subscriber += 1
+            self.reply(self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS))
+
+    def _accept(self, route: Route, first: int, packet_id: int) -> bool:
+        """Count a QoS 1 or 2 packet and note its id at QoS 2; False if it is known (4.3.3)."""
+        if packet_id == 0:
+            raise MalformedPacket("PUBLISH with packet id 0")
+        metrics = self.router.metrics
+        if first & 2:
+            metrics.messages_received_qos1 += 1
+            return True
+        metrics.messages_received_qos2 += 1
+        if self.record(packet_id):
+            return True
+        self.settle(self.answer(PUBREC, packet_id, 0), route.gear, route.topic)
+        return False
+
+    def _inbound(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> Inbound:
+        session = self.session
+        assert session is not None
+        made = Inbound(
+            data,
+            pos,
+            p,
+            topic_end,
+            at,
+            body,
+            end,
+            self.v5,
+            session.client_id,
+            session.username,
+        )
+        if expiry:
+            made.expires(self.router.now, expiry)
+        return made
+
+    # -- gears ---------------------------------------------------------------------------------
+
+    def _geared(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> None:
+        """One packet that needs more than its bytes: see `mqttd.session.route`."""
+        router = self.router
+        first = data[pos]
+        gear = route.gear
+        retain = first & 1 == 1
+        if retain and not router.settings.retain_available:
+            self.publish(first, data[p:end])  # says so
+            return
+        packet_id = 0
+        if first & 6:
+            packet_id = data[topic_end] << 8 | data[topic_end + 1]
+            if not self._accept(route, first, packet_id):
+                return
+        else:
+            router.metrics.messages_received_qos0 += 1
+        inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+        message: Message | None = None
+        if gear & (HOOKED | TOLD):
+            message = inbound.message(route.topic, router.next_message_id())
+        if gear & HOOKED and message is not None:
+            changed = router.ask_publish(message)
+            if (
+                changed is not message
+                or self.state != OPEN
+                or route.seq != router.topics.changes.seq
+            ):
+                receivers = router.refusal if changed is None else router.route_message(changed)
+                self.published(first, packet_id, receivers, gear, route.topic)
+                return
+        if gear & TOLD:
+            inbound.whole = message
+        if gear & NOTED:
+            router.note(self, inbound, route)
+        if retain:
+            code = router.retain(self, inbound, route)
+            if code and packet_id:
+                if message is not None:
+                    router.unheard(message, "retained_full")
+                self.published(first, packet_id, -code, gear, route.topic)
+                return
+        elif not gear & (SPREAD | TOLD | HELD):
+            if packet_id:
+                self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
+            else:
+                self._qos0(route, data, pos, p, topic_end, at, body, end, end - pos, expiry)
+            return
+        count = inbound.fan(route)
+        if not count and gear & TOLD and message is not None:
+            router.unheard(message, "no_subscriber")
+        self.published(first, packet_id, count, gear, route.topic)

@@ -1,0 +1,306 @@
+"""The general way of a PUBLISH, and how it is acknowledged.
+
+    PUBLISH --> parsed --> right --> QoS 2 id noted --> Message --> hooks, retained store, receivers
+                             |                                                        |
+                             `-- denied: 0x87, or the connection ends      PUBACK, PUBREC: when the
+                                                                            promises are kept
+
+`publish` is the slow twin of `mqttd.session.forward`, taken where settings change each message and
+where properties are unusual; it is the way to read first. An acknowledgement says what became of
+the message (4.3, 3.4.2.1) and goes in the order of the messages (4.6).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packets import Publish
+from mqttd.codec.parser import parse_packet
+from mqttd.codec.properties import Properties
+from mqttd.codec.reasons import MalformedPacket, ProtocolViolation, ReceiveMaximumExceeded
+from mqttd.session.aliases import Aliases
+from mqttd.session.connection import OPEN, Edge
+from mqttd.session.inbound import Inbound
+from mqttd.session.message import Message
+from mqttd.session.promise import Promise, Promises
+from mqttd.session.publisher import Judge, Publisher
+from mqttd.session.route import HELD, Route
+from mqttd.session.settings import Settings
+from mqttd.session.topics import Topics
+
+__all__ = ["PUBACK", "PUBREC", "General", "Router", "answer_to"]
+
+_PUBLISH: Final = 3
+PUBACK: Final = 0x40
+PUBREC: Final = 0x50
+
+
+class Router(Judge):
+    """What a publisher asks of the broker: the general way, hooks, stores, promises."""
+
+    def __init__(self, settings: Settings, now: int, topics: Topics) -> None:
+        super().__init__(settings, now, topics)
+        #: Packets may go as bytes at all: no switch is set that changes each message.
+        self.fast: bool = settings.fast_path
+        #: Type of the packet that is being handled, for the log of a fault.
+        self.packet_type: int = 0
+        #: What the publisher of the message that `ask_publish` stopped last is told.
+        self.refusal: int = 0
+
+    def publish(self, message: Message) -> int:
+        """Route one message by the general path; returns the number of receivers.
+
+        Runs hooks, stores it if it is retained, serves shared groups and other nodes. Below 0:
+        minus the reason code of a refusal.
+        """
+        raise NotImplementedError
+
+    def ask_publish(self, message: Message) -> Message | None:
+        """What the hooks of message.publish make of a message; None stops it, see `refusal`.
+
+        `refusal` is then what `publish` would return.
+        """
+        raise NotImplementedError
+
+    def route_message(self, message: Message) -> int:
+        """`publish` without asking the hooks."""
+        raise NotImplementedError
+
+    def retain(self, channel: General, inbound: Inbound, route: Route) -> int:
+        """Keep a retained message, or delete one; 0, or the reason code of a refusal."""
+        raise NotImplementedError
+
+    def note(self, channel: General, inbound: Inbound, route: Route) -> None:
+        """Somebody keeps the messages of this topic (`NOTED`): hand it over."""
+
+    def unheard(self, message: Message, reason: str) -> None:
+        """A message reached nobody (`TOLD`): tell the hooks; `reason` as for `message.dropped`."""
+
+    def hold(self, promise: Promise, channel: General, topic: str) -> None:
+        """Have others keep their promises before this acknowledgement goes (`HELD`)."""
+
+    def denied(self, channel: General, packet: Publish) -> None:
+        """A client may not publish this: tell the hooks."""
+        raise NotImplementedError
+
+
+class General(Publisher):
+    """A connection whose client's messages go the general way."""
+
+    __slots__ = ("promises", "quiet", "router")
+
+    def __init__(self, router: Router, edge: Edge, fd: int, listener: str) -> None:
+        super().__init__(router, edge, fd, listener)
+        self.router = router
+        #: Request Problem Information was 0: no Reason String, no User Property in answers.
+        self.quiet: bool = False
+        #: Acknowledgements that wait for promises, None while there are none.
+        self.promises: Promises | None = None
+
+    def cool(self) -> None:
+        """The client is quiet: keep only what cannot be found out again."""
+        super().cool()
+        if self.promises is not None and not len(self.promises):
+            self.promises = None
+
+    def publish(self, first: int, body: bytes, route: Route | None = None) -> None:
+        """One PUBLISH by the general path: parse, check, make a `Message`, route, acknowledge.
+
+        `route`: this client may publish there, that was looked at already.
+        """
+        packet = parse_packet(first, body, self.version)
+        assert isinstance(packet, Publish)
+        router = self.router
+        router.packet_type = _PUBLISH
+        session = self.session
+        assert session is not None
+        properties = packet.properties
+        expires_at = 0
+        raw = packet.topic.encode()
+        if properties is not None:
+            if prop.SUBSCRIPTION_IDENTIFIER in properties:
+                raise ProtocolViolation("Subscription Identifier in a client's PUBLISH")
+            alias = properties.pop(prop.TOPIC_ALIAS, None)
+            if isinstance(alias, int):
+                raw = self.resolve(alias, raw)
+            expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
+            if isinstance(expiry, int):
+                expires_at = router.now + expiry * 1000
+                if expires_at == 0:
+                    expires_at = 1
+            _check_response_topic(properties)
+            if not properties:
+                properties = None
+        if not raw:
+            raise ProtocolViolation("empty topic name without a topic alias")
+        if self.mount is not None:
+            self.check_topic(raw)
+            raw = self.mount.enter(raw.decode()).encode()
+            self.mount.enter_properties(properties)
+        self._count(packet.qos)
+        self._check_offered(packet)
+        if route is None:
+            route = self._current(raw)
+            if not self.may(route, first):
+                packet.topic = route.topic  # for a topic alias, a mountpoint
+                self._deny(packet, route)
+                return
+        qos = packet.qos
+        if qos == 2 and not self.record(packet.packet_id):
+            self.settle(self.answer(PUBREC, packet.packet_id, 0), route.gear, route.topic)
+            return
+        gear = route.gear
+        topic = route.topic
+        message = Message(
+            router.next_message_id(),
+            topic,
+            packet.payload,
+            qos,
+            packet.retain,
+            properties,
+            session.client_id,
+            session.username,
+            expires_at,
+        )
+        receivers = router.publish(message)
+        self.published(first, packet.packet_id, receivers, gear, topic)
+
+    def _current(self, raw: bytes) -> Route:
+        """The route of a topic name as it is now; validates it."""
+        key = len(raw).to_bytes(2, "big") + raw
+        topics = self.router.topics
+        route = topics.table.get(key)
+        if route is None:
+            route = self.find(key)
+        elif route.seq != topics.changes.seq:
+            topics.catch_up(route)
+        route.seen = True
+        return route
+
+    def resolve(self, alias: int, raw: bytes) -> bytes:
+        """Set or look up an incoming topic alias; returns the topic it stands for."""
+        aliases = self.aliases
+        if aliases is None:
+            aliases = Aliases(0)
+            self.aliases = aliases
+        return aliases.resolve(alias, raw, self.router.settings.max_topic_alias)
+
+    def _count(self, qos: int) -> None:
+        metrics = self.router.metrics
+        if qos == 0:
+            metrics.messages_received_qos0 += 1
+        elif qos == 1:
+            metrics.messages_received_qos1 += 1
+        else:
+            metrics.messages_received_qos2 += 1
+
+    def _check_offered(self, packet: Publish) -> None:
+        settings = self.router.settings
+        if packet.qos > settings.max_qos:
+            raise ProtocolViolation(f"QoS {packet.qos} is not offered", reasons.QOS_NOT_SUPPORTED)
+        if packet.retain and not settings.retain_available:
+            raise ProtocolViolation(
+                "retained messages are not offered", reasons.RETAIN_NOT_SUPPORTED
+            )
+
+    def _deny(self, packet: Publish, route: Route) -> None:
+        router = self.router
+        router.metrics.publishes_denied += 1
+        router.metrics.dropped_denied += 1
+        router.denied(self, packet)
+        if router.settings.deny_disconnect:
+            self.close(reasons.NOT_AUTHORIZED, "publish denied")
+            return
+        if packet.qos:
+            if packet.qos == 2 and not self.v5:
+                self.record(packet.packet_id)
+            self.settle(
+                self.answer(
+                    PUBACK if packet.qos == 1 else PUBREC, packet.packet_id, reasons.NOT_AUTHORIZED
+                ),
+                route.gear,
+                packet.topic,
+            )
+
+    def published(self, first: int, packet_id: int, receivers: int, gear: int, topic: str) -> None:
+        """Acknowledge a PUBLISH that had so many receivers, or minus a reason code."""
+        code = 0
+        if receivers == 0:
+            self.router.metrics.messages_no_subscriber += 1
+            code = reasons.NO_MATCHING_SUBSCRIBERS
+        elif receivers < 0:
+            code = -receivers  # refused by a hook or a full store
+        if self.state != OPEN or not packet_id:
+            return  # the client may have been disconnected for it
+        if code >= 0x80 and first & 4 and self.session is not None:
+            self.session.complete(packet_id)
+        self.settle(self.answer(answer_to(first), packet_id, code), gear, topic)
+
+    def deny_bytes(self, route: Route, first: int, body: bytes) -> None:
+        """What may not be published is parsed, for whoever hears of it, and refused."""
+        packet = parse_packet(first, body, self.version)
+        assert isinstance(packet, Publish)
+        self.router.packet_type = _PUBLISH
+        self._count(packet.qos)
+        self._check_offered(packet)
+        self._deny(packet, route)
+
+    def blame(self, first: int, body: bytes) -> None:
+        """A PUBLISH with a bad header: the parser names the fault."""
+        self.router.packet_type = _PUBLISH
+        parse_packet(first, body, self.version)
+        raise MalformedPacket("malformed PUBLISH")
+
+    def record(self, packet_id: int) -> bool:
+        """Note an incoming QoS 2 id; False if it is known already."""
+        session = self.session
+        assert session is not None
+        settings = self.router.settings
+        limit = settings.receive_maximum if self.v5 else settings.max_awaiting_rel
+        known = session.await_release(packet_id, limit)
+        if known < 0:
+            raise ReceiveMaximumExceeded(f"more than {limit} QoS 2 messages await PUBREL")
+        return known > 0
+
+    # -- acknowledgements ----------------------------------------------------------------------
+
+    def answer(self, first: int, packet_id: int, code: int) -> bytes:
+        """An acknowledgement, with its reason code where the version and the code want one."""
+        if self.v5 and code:
+            return bytes((first, 3, packet_id >> 8, packet_id & 255, code))
+        return bytes((first, 2, packet_id >> 8, packet_id & 255))
+
+    def reply(self, data: bytes) -> None:
+        """Acknowledge a message, behind those whose acknowledgements are held."""
+        promises = self.promises
+        if promises is None or not len(promises):
+            self.send(data)
+        else:
+            promises.add(data).settle()
+
+    def settle(self, data: bytes, gear: int, topic: str) -> None:
+        """Acknowledge a message when what that promises is true."""
+        if not gear & HELD:
+            self.reply(data)
+            return
+        promises = self.promises
+        if promises is None:
+            promises = Promises(self)
+            self.promises = promises
+            self.warm_up()
+        promise = promises.add(data)
+        self.router.hold(promise, self, topic)
+        promise.settle()
+
+
+def answer_to(first: int) -> int:
+    """The first byte of the packet that acknowledges a PUBLISH, by the PUBLISH's first byte."""
+    return PUBACK if first & 2 else PUBREC
+
+
+def _check_response_topic(properties: Properties) -> None:
+    topic = properties.get(prop.RESPONSE_TOPIC)
+    if isinstance(topic, str) and ("+" in topic or "#" in topic):
+        raise ProtocolViolation("wildcard in a response topic")

@@ -1,0 +1,275 @@
+"""One PUBLISH as it came, and the shapes in which it goes on.
+
+    data   | b0 | length | key: topic | id | block: properties | payload |
+            pos            p           topic_end  at             body      end
+
+A message is forwarded as the bytes received wherever they fit the receiver; else they are *cut*:
+the same parts put together for another QoS, version, RETAIN flag or with Subscription Identifiers,
+once for each shape, whatever the number of receivers. Nothing is decoded.
+
+Promise: a shape costs one join of its parts. MQTT 5.0, 3.3.
+"""
+
+from __future__ import annotations
+
+from mqttd.codec.frame import body_at, cut, topic_end_at
+from mqttd.codec.properties import decode_varint
+from mqttd.codec.serializer import varint
+from mqttd.session.message import Delivery, Message
+from mqttd.session.receiver import Receiver
+from mqttd.session.route import (
+    NO_LOCAL,
+    OWN,
+    OWN_SHIFT,
+    QOS_MASK,
+    RETAIN_AS_PUBLISHED,
+    Route,
+    identifier_block,
+)
+
+__all__ = ["Inbound", "inbound_of"]
+
+
+class Inbound:
+    """The parts of a PUBLISH by their places in `data`; `qos` and `retain` as published.
+
+    expires_at: in the node's milliseconds, 0 for never; expiry_at: where those four bytes are.
+    """
+
+    __slots__ = (
+        "at",
+        "body",
+        "data",
+        "end",
+        "expires_at",
+        "expiry_at",
+        "p",
+        "pos",
+        "qos",
+        "retain",
+        "source",
+        "topic_end",
+        "username",
+        "v5",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        v5: bool,
+        source: str,
+        username: str | None,
+    ) -> None:
+        self.data = data
+        self.pos = pos
+        self.p = p
+        self.topic_end = topic_end
+        self.at = at
+        self.body = body
+        self.end = end
+        self.v5 = v5
+        first = data[pos]
+        self.qos: int = first >> 1 & 3
+        self.retain: bool = first & 1 == 1
+        self.source = source
+        self.username = username
+        #: The message that deliveries remember, where somebody hears of them.
+        self.whole: Message | None = None
+        self.expires_at: int = 0
+        self.expiry_at: int = 0
+
+    def expires(self, now: int, expiry_at: int) -> None:
+        """There is a Message Expiry Interval, at `expiry_at`."""
+        if expiry_at:
+            self.expiry_at = expiry_at
+            seconds = int.from_bytes(self.data[expiry_at : expiry_at + 4], "big")
+            self.expires_at = now + seconds * 1000 or 1
+
+    def packet_id(self) -> int:
+        """The publisher's packet id; 0 at QoS 0."""
+        if not self.qos:
+            return 0
+        return self.data[self.topic_end] << 8 | self.data[self.topic_end + 1]
+
+    def payload(self) -> bytes:
+        """The payload."""
+        return self.data[self.body : self.end]
+
+    def message(self, topic: str, message_id: int) -> Message:
+        """The whole of it, for those who look."""
+        made = Message(
+            message_id,
+            topic,
+            self.payload(),
+            self.qos,
+            self.retain,
+            None,
+            self.source,
+            self.username,
+            self.expires_at,
+        )
+        if self.v5 and self.data[self.at]:
+            made.block = self.data[self.at : self.body]
+        return made
+
+    # -- shapes --------------------------------------------------------------------------------
+
+    def cut(self, qos: int, v5: bool, retain: bool, block: bytes) -> Delivery:
+        """The PUBLISH of another shape; `block`: further properties for the front."""
+        data = self.data
+        pos = self.pos
+        first = 0x30 | qos << 1 | (1 if retain else 0)
+        packet_id = self.packet_id() if qos else 0
+        at = 0
+        if qos == self.qos and v5 == self.v5 and not block:
+            wire = cut(data, pos, self.end)
+            if data[pos] != first:
+                wire = bytes((first,)) + wire[1:]
+            made = Delivery(
+                wire, qos, v5, packet_id, self.topic_end - pos if qos else 0, self.source
+            )
+            at = self.expiry_at - pos
+        else:
+            head = data[self.p : self.topic_end]
+            identifier = data[self.topic_end : self.topic_end + 2] if qos else b""
+            properties = b""
+            if v5:
+                properties = self._properties(block)
+            length = varint(len(head) + len(identifier) + len(properties) + self.end - self.body)
+            start = 1 + len(length) + len(head)
+            made = Delivery(
+                b"".join(
+                    (
+                        bytes((first,)),
+                        length,
+                        head,
+                        identifier,
+                        properties,
+                        data[self.body : self.end],
+                    )
+                ),
+                qos,
+                v5,
+                packet_id,
+                start if qos else 0,
+                self.source,
+            )
+            # The publisher's properties come last, whatever was put before them.
+            at = start + len(identifier) + len(properties) - (self.body - self.expiry_at)
+            if self.v5 and not v5 and data[self.at]:
+                made.original = data[pos : self.end]
+        whole = self.whole
+        if whole is not None:
+            made.message = whole
+            made.id = whole.id
+        if self.expires_at:
+            made.expires_at = self.expires_at
+            if v5 and self.expiry_at:
+                made.expiry_at = at
+        return made
+
+    def _properties(self, block: bytes) -> bytes:
+        """The property block for a receiver of 5.0."""
+        if not self.v5:
+            return varint(len(block)) + block
+        if not block:
+            return self.data[self.at : self.body]
+        start = self.at + 1
+        while self.data[start - 1] & 0x80:
+            start += 1
+        own = self.data[start : self.body]
+        return varint(len(block) + len(own)) + block + own
+
+    # -- fan -----------------------------------------------------------------------------------
+
+    def fan(self, route: Route) -> int:
+        """Deliver to all of a route, one shape each at most; returns how many receivers."""
+        shapes: dict[int, Delivery] = {}
+        count = 0
+        options = route.options
+        kinds = route.kinds
+        blocks = route.blocks
+        sessions = route.sessions
+        source = self.source
+        packet_id = self.packet_id()
+        for i in range(len(sessions)):
+            receiver = sessions[i]
+            packed = options[i]
+            if packed & (NO_LOCAL | OWN) and receiver.client_id == source:
+                if packed & NO_LOCAL:
+                    continue
+                packed >>= OWN_SHIFT
+            kind = 0
+            if kinds is not None and receiver.v5:
+                kind = kinds[i]
+            number = self._number(packed, receiver.v5) | kind << 4
+            shape = shapes.get(number)
+            if shape is None:
+                shape = self.cut(
+                    number & 3, receiver.v5, number & 8 != 0, blocks[kind] if blocks else b""
+                )
+                shapes[number] = shape
+            self._hand(receiver, shape, packet_id)
+            count += 1
+        groups = route.groups
+        if groups is not None:
+            for group in groups:
+                member = group.choose(source, route.topic)
+                if member is None:
+                    continue
+                number = self._number(group.options(member), member.v5)
+                named = group.identifiers(member) if member.v5 else None
+                if named is not None:
+                    number |= -1 - named[0] << 4
+                shape = shapes.get(number)
+                if shape is None:
+                    shape = self.cut(
+                        number & 3, member.v5, number & 8 != 0, identifier_block(named)
+                    )
+                    shapes[number] = shape
+                own = shape.copy()
+                own.group = group
+                self._hand(member, own, packet_id)
+                count += 1
+        return count
+
+    def _number(self, packed: int, v5: bool) -> int:
+        """What sets the bytes for one receiver apart, in four bits: QoS, version, RETAIN."""
+        granted = packed & QOS_MASK
+        number = granted if granted < self.qos else self.qos
+        if v5:
+            number |= 4
+        if self.retain and packed & RETAIN_AS_PUBLISHED:
+            number |= 8
+        return number
+
+    def _hand(self, receiver: Receiver, shape: Delivery, packet_id: int) -> None:
+        if not shape.qos:
+            receiver.deliver_qos0(shape)
+        elif receiver.bare and shape.bare() and shape.v5 == receiver.v5:
+            receiver.take(shape.wire, packet_id, shape.id_at)
+        else:
+            receiver.deliver(shape, packet_id)
+
+
+def inbound_of(delivery: Delivery) -> Inbound:
+    """The parts of a PUBLISH of our own making, to cut it in another shape."""
+    wire = delivery.wire
+    p = body_at(wire)
+    topic_end = topic_end_at(wire, p)
+    at = topic_end + 2 if delivery.qos else topic_end
+    body = at
+    if delivery.v5:
+        size, body = decode_varint(wire, at, len(wire))
+        body += size
+    made = Inbound(wire, 0, p, topic_end, at, body, len(wire), delivery.v5, delivery.source, None)
+    made.expires_at = delivery.expires_at
+    made.expiry_at = delivery.expiry_at
+    return made

@@ -1,0 +1,57 @@
+"""What a route leads to: sessions of clients, of this process, of other nodes.
+
+A receiver is handed a message as bytes where nothing else is known of it (`take`), or as a
+`Delivery`, bytes with what must be remembered beside them. Everything a message's way decides by is
+an attribute here, so that handing it over costs no call where it is not needed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.session.connection import Connection
+from mqttd.session.message import Delivery
+from mqttd.session.wheel import Timer
+
+__all__ = ["NO_LIMIT", "Receiver"]
+
+#: No Maximum Packet Size given by the client.
+NO_LIMIT: Final = 1 << 28
+
+
+class Receiver(Timer):
+    """Something that takes deliveries."""
+
+    __slots__ = ("bare", "channel", "client_id", "max_packet", "v5")
+
+    def __init__(self, client_id: str) -> None:
+        self.due_at = 0
+        self.slotted = 0
+        self.client_id = client_id
+        #: The connection that its bytes go to, None while there is none.
+        self.channel: Connection | None = None
+        #: Its bytes are those of MQTT 5.0.
+        self.v5: bool = False
+        #: It takes bytes alone; else it wants to know whose message they are.
+        self.bare: bool = True
+        #: The largest packet it takes, in bytes.
+        self.max_packet: int = NO_LIMIT
+
+    def online(self) -> bool:
+        """Whether a delivery goes out at once, as far as limits allow."""
+        return self.channel is not None
+
+    def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
+        """A QoS 1 or 2 PUBLISH of this receiver's version, of which nothing else is to be kept.
+
+        `packet_id` stands at `id_at` and is kept where it is free here.
+        """
+        raise NotImplementedError
+
+    def deliver(self, delivery: Delivery, packet_id: int) -> None:
+        """A QoS 1 or 2 delivery; keeps `packet_id` where it is free."""
+        raise NotImplementedError
+
+    def deliver_qos0(self, delivery: Delivery) -> None:
+        """A QoS 0 delivery."""
+        raise NotImplementedError

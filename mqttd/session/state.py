@@ -1,0 +1,418 @@
+"""The state of a session: exactly five kinds, each changed here and nowhere else.
+
+1. the subscriptions, with their granted QoS;
+2. outgoing QoS 1 and 2 messages in flight: sent, not completely acknowledged;
+3. incoming QoS 2 packet ids that await PUBREL;
+4. QoS 1 and 2 messages pending, while the client is away or the window is full;
+5. optionally, QoS 0 messages pending while it is away.
+
+Beside them the will, which is published when the session or its connection ends. Each change of a
+session that outlives its connection is told to the `Journal` (`mqttd.session.journal`).
+
+The inflight window is an insertion-ordered dict packet id -> entry, so redelivery keeps the old
+order. An entry is a `Delivery` or, where nothing is remembered beside them, its bytes: they are
+those of `v5`, the version of the last connection. MQTT 5.0, 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqttd.session.connection import Turn
+from mqttd.session.journal import Journal
+from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery
+from mqttd.session.mqueue import MQueue
+from mqttd.session.receiver import Receiver
+from mqttd.session.settings import NEVER, Settings
+
+__all__ = ["Keeper", "State"]
+
+
+class Keeper(Turn):
+    """What sessions ask of who keeps them, the broker.
+
+    The `tap_...` flags say which hook points somebody listens to, the journal who keeps state.
+    """
+
+    def __init__(self, settings: Settings, now: int) -> None:
+        super().__init__(settings, now)
+        self.journal: Journal = Journal()
+        self.tap_delivered: bool = False
+        self.tap_acked: bool = False
+        self.tap_completed: bool = False
+        self.tap_dropped: bool = False
+
+    def next_message_id(self) -> int:
+        """A new 128-bit message id."""
+        raise NotImplementedError
+
+    def session_due(self, session: State) -> None:
+        """A deadline of a session that is away has passed (will delay, expiry)."""
+        raise NotImplementedError
+
+    def resume_later(self, session: State) -> None:
+        """Call `session.drain` in a later turn."""
+        raise NotImplementedError
+
+    def may_still_publish(self, kept: Delivery) -> bool:
+        """Whether the publisher of a retained message would be allowed to publish it now."""
+        raise NotImplementedError
+
+    def delivered(self, session: State, delivery: Delivery) -> None:
+        """A delivery was written to a client (only with `tap_delivered`)."""
+        raise NotImplementedError
+
+    def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
+        """A client acknowledged a message: PUBACK, PUBREC (only with `tap_acked`)."""
+        raise NotImplementedError
+
+    def completed(self, session: State, packet_id: int) -> None:
+        """PUBCOMP ended a QoS 2 delivery (only with `tap_completed`)."""
+        raise NotImplementedError
+
+    def nacked(self, session: State, delivery: Delivery, code: int) -> None:
+        """A client answered with an error (only with `tap_acked`)."""
+        raise NotImplementedError
+
+    def dropped(self, session: State, delivery: Delivery, reason: str) -> None:
+        """A delivery was dropped; `reason` is a key of `DROP_REASONS`."""
+        raise NotImplementedError
+
+
+class State(Receiver):
+    """The state of one client id."""
+
+    __slots__ = (
+        "awaiting_rel",
+        "away_since",
+        "clean",
+        "client",
+        "created_at",
+        "expiry_interval",
+        "identifiers",
+        "inflight",
+        "mqueue",
+        "server",
+        "subscriptions",
+        "username",
+        "waiting",
+        "will",
+        "will_delay",
+    )
+
+    def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
+        super().__init__(client_id)
+        self.server = server
+        #: The principal: only the same user may resume or take over this session.
+        self.username = username
+        #: What access control must remember of the client (a ClientInfo), None for nothing.
+        self.client: object | None = None
+        #: Ends with its connection.
+        self.clean: bool = True
+        #: Seconds the session lives after its connection; NEVER for ever.
+        self.expiry_interval: int = 0
+        self.created_at: int = server.now
+        self.away_since: int = 0
+        self.subscriptions: dict[str, int] | None = None
+        self.identifiers: dict[str, int] | None = None
+        self.inflight: dict[int, object] | None = None
+        #: Packet id -> when it came, in order of arrival.
+        self.awaiting_rel: dict[int, int] | None = None
+        self.mqueue: MQueue | None = None
+        #: Something waits for room in the window: the queue, replays or what was not sent again.
+        self.waiting: bool = False
+        self.will: Message | None = None
+        self.will_delay: int = 0
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def set_expiry(self, seconds: int) -> None:
+        """How long the session lives after its connection; 0: it ends with it."""
+        if seconds or self.expiry_interval:
+            self.server.journal.opened(self.client_id, self.username, seconds)
+        self.expiry_interval = seconds
+        self.clean = seconds == 0
+
+    def expires(self) -> bool:
+        """Whether the session ends some time after its connection."""
+        return self.expiry_interval != NEVER
+
+    def set_will(self, will: Message | None, delay_seconds: int) -> None:
+        """What is published when the connection or the session ends, and how long after it."""
+        if will is not self.will and self.expiry_interval:
+            self.server.journal.will(self.client_id, will)
+        self.will = will
+        self.will_delay = delay_seconds
+
+    def take_will(self) -> Message | None:
+        """The will, which is gone then."""
+        will = self.will
+        if will is not None:
+            self.set_will(None, 0)
+        return will
+
+    def leave(self) -> None:
+        """The connection of a session that lives on is gone."""
+        self.clean = False
+
+    def forget(self) -> None:
+        """The session ends: nothing is left of its messages."""
+        self.inflight = None
+        self.mqueue = None
+        self.awaiting_rel = None
+        if self.expiry_interval:
+            self.server.journal.ended(self.client_id)
+
+    # -- subscriptions -------------------------------------------------------------------------
+
+    def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
+        """Add or replace a subscription; True if it is new.
+
+        options: as packed by `mqttd.session.route.options_of`; identifier: 0 for none.
+        """
+        mine = self.subscriptions
+        if mine is None:
+            mine = {}
+            self.subscriptions = mine
+        new = full_filter not in mine
+        mine[full_filter] = options
+        if identifier:
+            if self.identifiers is None:
+                self.identifiers = {}
+            self.identifiers[full_filter] = identifier
+        elif self.identifiers is not None:
+            self._forget_identifier(full_filter)
+        if self.expiry_interval:
+            self.server.journal.subscribed(self.client_id, full_filter, options, identifier)
+        return new
+
+    def remove_subscription(self, full_filter: str) -> bool:
+        """Remove a subscription; False if there was none."""
+        mine = self.subscriptions
+        if mine is None or full_filter not in mine:
+            return False
+        del mine[full_filter]
+        if not mine:
+            self.subscriptions = None
+        self._forget_identifier(full_filter)
+        if self.expiry_interval:
+            self.server.journal.unsubscribed(self.client_id, full_filter)
+        return True
+
+    def _forget_identifier(self, full_filter: str) -> None:
+        identifiers = self.identifiers
+        if identifiers is not None:
+            identifiers.pop(full_filter, None)
+            if not identifiers:
+                self.identifiers = None
+
+    # -- incoming QoS 2 ------------------------------------------------------------------------
+
+    def await_release(self, packet_id: int, limit: int) -> int:
+        """Note an incoming QoS 2 id: 1 if it is new, 0 if it is known, -1 beyond `limit` of them.
+
+        4.3.3: it is noted before the message is routed.
+        """
+        awaiting = self.awaiting_rel
+        if awaiting is None:
+            awaiting = {}
+            self.awaiting_rel = awaiting
+        elif packet_id in awaiting:
+            return 0
+        if len(awaiting) >= limit:
+            return -1
+        awaiting[packet_id] = self.server.now
+        if self.expiry_interval:
+            self.server.journal.received(self.client_id, packet_id)
+        return 1
+
+    def complete(self, packet_id: int) -> bool:
+        """PUBREL, or the message was refused: the id is free again. False for an unknown one."""
+        awaiting = self.awaiting_rel
+        if awaiting is None or packet_id not in awaiting:
+            return False
+        del awaiting[packet_id]
+        if self.expiry_interval:
+            self.server.journal.completed(self.client_id, packet_id)
+        return True
+
+    def expire_awaiting(self, oldest: int) -> None:
+        """Forget the ids that came before `oldest`."""
+        awaiting = self.awaiting_rel
+        if awaiting is None:
+            return
+        for packet_id in list(awaiting):
+            if awaiting[packet_id] > oldest:
+                break
+            self.complete(packet_id)
+
+    # -- in flight -----------------------------------------------------------------------------
+
+    def put_inflight(self, packet_id: int, entry: object) -> None:
+        """An entry goes out under this packet id, or under it again in another shape."""
+        inflight = self.inflight
+        if inflight is None:
+            inflight = {}
+            self.inflight = inflight
+        inflight[packet_id] = entry
+        if self.expiry_interval:
+            self.server.journal.sent(self.client_id, packet_id, entry, self.v5)
+
+    def pop_inflight(self, packet_id: int) -> object | None:
+        """What was in flight under this packet id is done, or given up."""
+        inflight = self.inflight
+        if inflight is None:
+            return None
+        entry = inflight.pop(packet_id, None)
+        if entry is not None and self.expiry_interval:
+            self.server.journal.done(self.client_id, packet_id)
+        return entry
+
+    def release(self, packet_id: int) -> None:
+        """QoS 2: PUBREC has come, PUBREL goes out and PUBCOMP is awaited."""
+        inflight = self.inflight
+        assert inflight is not None
+        inflight[packet_id] = RELEASED
+        if self.expiry_interval:
+            self.server.journal.released(self.client_id, packet_id)
+
+    # -- pending -------------------------------------------------------------------------------
+
+    def new_queue(self) -> MQueue:
+        """An empty queue with the limits of this session."""
+        settings = self.server.settings
+        return MQueue(
+            settings.mqueue_max_length, settings.mqueue_max_bytes, settings.mqueue_priorities
+        )
+
+    def enqueue(self, entry: object) -> None:
+        """Keep an entry in the mqueue; what does not fit is dropped and counted."""
+        mqueue = self.mqueue
+        if mqueue is None:
+            mqueue = self.new_queue()
+            self.mqueue = mqueue
+        self.waiting = True
+        dropped = mqueue.push(entry)
+        self.server.metrics.messages_queued += 1
+        if self.expiry_interval:
+            self.server.journal.queued(self.client_id, entry, self.v5)
+        if dropped is not None:
+            for lost in dropped:
+                if self.expiry_interval:
+                    self.server.journal.unqueued(self.client_id, lost)
+                self.drop(entry_delivery(lost, self.v5), "queue_full")
+
+    def unqueue(self, mqueue: MQueue) -> object | None:
+        """Take the next entry out of the queue."""
+        entry = mqueue.pop()
+        if entry is not None and self.expiry_interval:
+            self.server.journal.unqueued(self.client_id, entry)
+        return entry
+
+    def withdraw(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Take out what is queued, or waits to be sent again, and is unwanted; returns it."""
+        gone: list[Delivery] = []
+        inflight = self.inflight
+        if inflight and self.channel is None:
+            for packet_id, entry in list(inflight.items()):
+                if entry is not RELEASED:
+                    delivery = entry_delivery(entry, self.v5)
+                    if unwanted(delivery):
+                        self.pop_inflight(packet_id)
+                        if delivery.qos == 1 or delivery.group is None:
+                            gone.append(delivery)
+        if self.mqueue is not None:
+            kept = self.new_queue()
+            for entry in self.mqueue.items():
+                delivery = entry_delivery(entry, self.v5)
+                if unwanted(delivery):
+                    gone.append(delivery)
+                    if self.expiry_interval:
+                        self.server.journal.unqueued(self.client_id, entry)
+                else:
+                    kept.push(entry)
+            self.mqueue = kept
+        return gone
+
+    def speak(self, v5: bool) -> None:
+        """A connection of this version opened: entries that are bytes remember theirs."""
+        if v5 != self.v5:
+            inflight = self.inflight
+            if inflight:
+                for packet_id in list(inflight):
+                    inflight[packet_id] = entry_delivery(inflight[packet_id], self.v5)
+            if self.mqueue is not None:
+                self.mqueue.remember(self.v5)
+        self.v5 = v5
+
+    def drain(self) -> None:
+        """Move what waits on, as far as there is room."""
+        raise NotImplementedError
+
+    def drop(self, delivery: Delivery, reason: str) -> None:
+        """Count a delivery that is dropped, and tell the hooks; see `DROP_REASONS`."""
+        metrics = self.server.metrics
+        if reason == "queue_full":
+            metrics.dropped_queue_full += 1
+        elif reason == "expired":
+            metrics.dropped_expired += 1
+        elif reason == "too_large":
+            metrics.dropped_too_large += 1
+        elif reason == "slow_consumer":
+            metrics.dropped_slow_consumer += 1
+        elif reason == "offline_qos0":
+            metrics.dropped_offline_qos0 += 1
+        elif reason == "denied":
+            metrics.dropped_denied += 1
+        else:
+            metrics.dropped_session_ended += 1
+        self.server.dropped(self, delivery, reason)
+
+    # -- shown ---------------------------------------------------------------------------------
+
+    def shared(self) -> list[Delivery]:
+        """What came through shared groups and may go to another member, oldest first.
+
+        Not a QoS 2 message that was sent: its first receiver has to finish it (MQTT-4.8.2-5).
+        """
+        result: list[Delivery] = []
+        if self.inflight is not None:
+            for entry in self.inflight.values():
+                if isinstance(entry, Delivery) and entry.group is not None and entry.qos == 1:
+                    result.append(entry)
+        if self.mqueue is not None:
+            for entry in self.mqueue.items():
+                if isinstance(entry, Delivery) and entry.group is not None and entry.qos:
+                    result.append(entry)
+        return result
+
+    def pending(self) -> list[Delivery]:
+        """What was in flight (not yet released) and queued, oldest first."""
+        result: list[Delivery] = []
+        if self.inflight is not None:
+            for entry in self.inflight.values():
+                if entry is not RELEASED:
+                    result.append(entry_delivery(entry, self.v5))
+        result.extend(self.queued())
+        return result
+
+    def queued(self) -> list[Delivery]:
+        """What waits in the queue, in the order in which it would leave."""
+        if self.mqueue is None:
+            return []
+        return [entry_delivery(entry, self.v5) for entry in self.mqueue.items()]
+
+    def info(self) -> dict[str, object]:
+        """What the control API shows of a session."""
+        return {
+            "client_id": self.client_id,
+            "username": self.username,
+            "connected": self.channel is not None,
+            "protocol": "5.0" if self.v5 else "3.x",
+            "subscriptions": len(self.subscriptions) if self.subscriptions is not None else 0,
+            "inflight": len(self.inflight) if self.inflight is not None else 0,
+            "awaiting_rel": len(self.awaiting_rel) if self.awaiting_rel is not None else 0,
+            "mqueue": self.mqueue.length if self.mqueue is not None else 0,
+            "mqueue_bytes": self.mqueue.size if self.mqueue is not None else 0,
+            "expiry_interval": self.expiry_interval,
+        }
