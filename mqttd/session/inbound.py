@@ -236,6 +236,9 @@ class Inbound:
                     shapes[number] = shape
                 own = shape.copy()
                 own.group = group
+                if own.message is None and (own.qos != self.qos or self.retain):
+                    # Another member may get it as it was published.
+                    own.message = self.message(route.topic, 0)
                 self._hand(member, own, packet_id)
                 count += 1
         return count

@@ -255,6 +255,8 @@ class Delivery:
                 self.expires_at,
             )
             self.message = message
+        elif not message.id:
+            message.id = message_id
         return message
 
     def _parsed(self) -> Publish:
