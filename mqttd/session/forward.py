@@ -29,7 +29,7 @@ from mqttd.codec.serializer import varint
 from mqttd.session.connection import OPEN, Edge
 from mqttd.session.general import PUBREC, General, Router, answer_to
 from mqttd.session.inbound import Inbound
-from mqttd.session.message import Message
+from mqttd.session.message import Delivery, Message
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import HELD, HOOKED, NOTED, QOS_MASK, SPREAD, TOLD, Route
 
@@ -222,6 +222,8 @@ class Forwarding(General):
             if channel.v5 == v5:
                 if same is None:
                     same = cut(data, pos, end)
+                    if same[0] & 1:
+                        same = b"\x30" + same[1:]  # one packet: a retained one begins no run
                 wire = same
                 one = size
             else:
@@ -326,13 +328,16 @@ class Forwarding(General):
         sessions = route.sessions
         count = len(sessions)
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
-        if count == 1 and not expiry:
+        if count == 1:
             receiver = sessions[0]
             if route.options[0] & QOS_MASK >= first >> 1 & 3 and receiver.v5 == self.v5:
                 wire = cut(data, pos, end)
-                if first & 8:
+                if first & 9:
                     wire = bytes((first & 0xF6,)) + wire[1:]
-                receiver.take(wire, packet_id, topic_end - pos)
+                if expiry:
+                    self._expiring(receiver, wire, packet_id, topic_end - pos, expiry - pos)
+                else:
+                    receiver.take(wire, packet_id, topic_end - pos)
                 self.reply((_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2])
                 return
         if count:
@@ -341,6 +346,18 @@ class Forwarding(General):
         else:
             self.router.metrics.messages_no_subscriber += 1
             self.reply(self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS))
+
+    def _expiring(
+        self, receiver: Receiver, wire: bytes, packet_id: int, id_at: int, expiry_at: int
+    ) -> None:
+        """Hand over bytes whose Message Expiry Interval must be remembered."""
+        session = self.session
+        assert session is not None
+        made = Delivery(wire, wire[0] >> 1 & 3, self.v5, packet_id, id_at, session.client_id)
+        seconds = int.from_bytes(wire[expiry_at : expiry_at + 4], "big")
+        made.expires_at = self.router.now + seconds * 1000 or 1
+        made.expiry_at = expiry_at
+        receiver.deliver(made, packet_id)
 
     def _accept(self, route: Route, first: int, packet_id: int) -> bool:
         """Count a QoS 1 or 2 packet and note its id at QoS 2; False if it is known (4.3.3)."""
@@ -439,7 +456,7 @@ class Forwarding(General):
                     router.unheard(message, "retained_full")
                 self.published(first, packet_id, -code, gear, route.topic)
                 return
-        elif not gear & (SPREAD | TOLD | HELD):
+        if not gear & (SPREAD | TOLD | HELD):
             if packet_id:
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             else:
