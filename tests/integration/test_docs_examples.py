@@ -208,8 +208,11 @@ def test_opened_up_the_ready_line_says_so(opened: Broker) -> None:
     assert said in opened.output and said in TUTORIAL.read_text("utf-8")
 
 
-def test_a_daemon_starts_logs_and_stops_as_the_page_says(tmp_path: Path) -> None:
-    (command,) = [line for line in commands(DAEMON) if "--pidfile=/var" in line]
+DAEMONS = [line for line in commands(DAEMON) if "--pidfile=/var" in line]
+
+
+@pytest.mark.parametrize("command", DAEMONS)
+def test_a_daemon_starts_logs_and_stops_as_the_page_says(tmp_path: Path, command: str) -> None:
     program, *rest = shlex.split(command)
     assert program.endswith("/bin/twistd")
     (tmp_path / "lib").mkdir()
