@@ -120,7 +120,7 @@ class Broker(Publishing):
             self.revision.start()
 
     def access_changed(self) -> None:
-        """Rules, users or bans changed: grants and subscriptions are asked for again."""
+        """Rules, users or bans changed: rights and subscriptions are asked for again."""
         super().access_changed()
         self.revision.start()
 

@@ -2,7 +2,7 @@
 
 ::
 
-    access_changed ──► epoch + 1       every cached grant is asked for again
+    access_changed ──► epoch + 1       every right that is kept is asked for again
                   └──► Revision.start  all subscriptions, in slices, other work in between
                           │ no longer allowed
                           ├── the subscription ends, its replay of retained messages too

@@ -1,7 +1,7 @@
 """Who may do what, and until when an answer holds.
 
     authorize  hook client.authorize, then access control
-    epoch      grows when rules, users, bans or hooks change: what was granted before is asked again
+    epoch      grows when rules, users, bans or hooks change: what was allowed before is asked again
     bans       client ids, users and addresses that must stay out
 
 A retained message outlives its publisher's right: it carries the address it came from, and the
@@ -49,7 +49,7 @@ class Rights(Taps):
         return known.connect_timeout
 
     def access_changed(self) -> None:
-        """Rules, users or bans changed: grants and subscriptions are asked for again."""
+        """Rules, users or bans changed: rights and subscriptions are asked for again."""
         self.epoch += 1
         self.by_flags = bool(self.access.depends_on_qos_retain)
 
