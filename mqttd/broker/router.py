@@ -30,6 +30,8 @@ __all__ = ["Router", "is_wildcard"]
 
 #: A peer gets messages as they were published, and sees to its own receivers.
 _AS_PUBLISHED: Final = 2 | RETAIN_AS_PUBLISHED
+#: Routes to more receivers than this have lists of their own.
+_SHARED_RECEIVERS: Final = 8
 
 
 def is_wildcard(topic_filter: str) -> bool:
@@ -50,8 +52,16 @@ class Router(Topics):
         self.subscriptions: int = 0
         #: What the messages of a topic need, whoever receives them.
         self.gears = Gears()
+        #: Receivers with their options -> the lists of the routes that lead to them.
+        self._shared: dict[tuple[tuple[Receiver, int], ...], tuple[list[Receiver], list[int]]] = {}
         #: The broker's, once there is one.
         self.metrics = Metrics()
+
+    def sweep(self, now: int) -> None:
+        """As `Topics.sweep`; lists that were shared so far stay with their routes."""
+        super().sweep(now)
+        if self._shared:
+            self._shared = {}
 
     # -- subscriptions -------------------------------------------------------------------------
 
@@ -186,8 +196,16 @@ class Router(Topics):
                     else:
                         self._take(route, found, "", subscriber, options)
         if found:
-            route.sessions = list(found)
-            route.options = list(found.values())
+            # Many topics lead to the same receivers: their routes share the lists, which nobody
+            # changes.
+            pairs = tuple(found.items())
+            shared = self._shared.get(pairs)
+            if shared is None:
+                shared = (list(found), list(found.values()))
+                if len(pairs) <= _SHARED_RECEIVERS:
+                    self._shared[pairs] = shared
+            route.sessions = shared[0]
+            route.options = shared[1]
         route.gear |= self.gears.of(topic)
         route.settle()
 

@@ -72,6 +72,10 @@ class Taps(Reports):
         changed = gears.ask("message.publish", HOOKED, self._wanted("message.publish"))
         for told in _TOLD:
             changed |= gears.ask(told, TOLD, self._wanted(told))
+        #: Somebody wants to hear of every delivery, so also of those that remember no message.
+        self.tell_all = any(
+            point in self.points and self.hooks.topic_filters(point) is None for point in _TOLD
+        )
         if changed:
             self.router.all_changed()
 
@@ -124,6 +128,8 @@ class Taps(Reports):
 
     def delivered(self, session: State, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0)."""
+        if delivery.message is None and not self.tell_all:
+            return
         message = delivery.get_message(self.next_message_id())
         if "message.delivered" in self.points:
             self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
@@ -132,6 +138,8 @@ class Taps(Reports):
 
     def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
         """Hooks message.acked, and delivery.completed, for QoS 2 when PUBCOMP comes."""
+        if delivery.message is None and not self.tell_all:
+            return
         message = delivery.get_message(self.next_message_id())
         if "message.acked" in self.points:
             self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
@@ -152,13 +160,13 @@ class Taps(Reports):
 
     def nacked(self, session: State, delivery: Delivery, code: int) -> None:
         """Hook message.nack: the client has answered with an error, and gets it no more."""
-        if "message.nack" in self.points:
+        if "message.nack" in self.points and (delivery.message is not None or self.tell_all):
             message = delivery.get_message(self.next_message_id())
             self.hooks.run_hooks("message.nack", (self.client_of(session), code), message)
 
     def dropped(self, session: State, delivery: Delivery, reason: str) -> None:
         """Hook delivery.dropped."""
-        if self.tap_dropped and "delivery.dropped" in self.points:
+        if "delivery.dropped" in self.points and (delivery.message is not None or self.tell_all):
             message = delivery.get_message(self.next_message_id())
             self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
 

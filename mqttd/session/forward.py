@@ -2,8 +2,8 @@
 
     bytes --> frame --> properties (scan) --> topic (one look-up) --> right (one comparison)
                               |                                          |
-                     alias, mountpoint: made                      gear 0: the bytes to every session
-                     a packet without them                        else: noted, asked, cut, held
+                     alias: made a packet                         gear 0: the bytes to every session
+                     without it                                   else: noted, asked, cut, held
 
 Techniques, each measured in docs/design/hot-path.md:
 
@@ -341,11 +341,29 @@ class Forwarding(General):
                 self.reply((_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2])
                 return
         if count:
-            self._inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
+            if expiry or not self._same(route, first >> 1 & 3):
+                self._inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
+            else:
+                wire = cut(data, pos, end)
+                if first & 9:
+                    wire = bytes((first & 0xF6,)) + wire[1:]
+                for receiver in sessions:
+                    receiver.take(wire, packet_id, topic_end - pos)
             self.reply((_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2])
         else:
             self.router.metrics.messages_no_subscriber += 1
             self.reply(self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS))
+
+    def _same(self, route: Route, qos: int) -> bool:
+        """Whether the bytes fit all receivers as they are."""
+        v5 = self.v5
+        for options in route.options:
+            if options & QOS_MASK < qos:
+                return False
+        for receiver in route.sessions:
+            if receiver.v5 != v5:
+                return False
+        return True
 
     def _expiring(
         self, receiver: Receiver, wire: bytes, packet_id: int, id_at: int, expiry_at: int

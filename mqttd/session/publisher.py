@@ -32,6 +32,8 @@ __all__ = ["Judge", "Publisher"]
 
 #: Bytes of names in one generation of a connection's own answers.
 _OWN_BYTES: Final = 65536
+#: Classes whose answers one route remembers.
+_CLASSES: Final = 32
 
 
 class Judge(Keeper):
@@ -206,6 +208,8 @@ class Publisher(Connection):
             route.classes = classes
         known = classes.get(right)
         if known is None:
+            if len(classes) >= _CLASSES:
+                classes.clear()  # what a route weighs stays what it is counted with
             judge.metrics.rights_decided += 1
             known = judge.judge(self._number, first >> 1 & 3, first & 1 == 1, route.topic)
             classes[right] = known

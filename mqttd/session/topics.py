@@ -48,6 +48,8 @@ class Topics:
         self._free: list[int] = []
         self._hand: int = 0
         self._swept: int = 0
+        #: Steps of the hand that are due, in parts of `_ROUND`.
+        self._due: int = 0
 
     def build(self, route: Route) -> None:
         """Collect the receivers of `route.topic` anew, and what its messages need."""
@@ -149,7 +151,9 @@ class Topics:
         n = len(self._ring)
         if not n:
             return
-        steps = n * (since if since < 1000 else 1000) // _ROUND + 1
+        self._due += n * (since if since < 1000 else 1000)
+        steps = self._due // _ROUND
+        self._due -= steps * _ROUND
         hand = self._hand
         while steps > 0:
             steps -= 1
