@@ -39,6 +39,7 @@ HOT = [
     "mqttd/session/channel.py",
     "mqttd/session/connection.py",
     "mqttd/session/forward.py",
+    "mqttd/session/framing.py",
     "mqttd/session/general.py",
     "mqttd/session/guid.py",
     "mqttd/session/inbound.py",

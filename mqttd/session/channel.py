@@ -5,15 +5,14 @@
      |                 | refused: CONNACK, close                               ^
      +-----------------+-------------------------------------------------------+
 
-`feed` takes what was read: one loop over the complete packets of a chunk, each handed to whom it
-concerns. What a channel is made of, each layer knowing those below it:
+What a channel is made of, each layer knowing those below it:
 
-    Connection     output, reading, end              Forwarding      PUBLISH as bytes
-    Publisher      who may publish where             Acknowledging   what clients answer
-    General        the general way of a PUBLISH      Channel         packets, CONNECT, time
+    Connection     output, reading, end              Acknowledging   what clients answer
+    Publisher      who may publish where             Framing         bytes to packets
+    General        the general way of a PUBLISH      Channel         CONNECT, all else, time
+    Forwarding     PUBLISH as bytes
 
-A packet that is not complete is kept (`mqttd.session.unfinished`), bounded by the maximum packet
-size; before CONNECT by `max_connect_size`. No Twisted, no socket, no clock here.
+No Twisted, no socket, no clock here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Final
 
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
-from mqttd.codec.frame import header, size_at
+from mqttd.codec.frame import header
 from mqttd.codec.packets import (
     Auth,
     Connack,
@@ -37,18 +36,16 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.parser import check_direction, parse_packet
 from mqttd.codec.properties import Properties
-from mqttd.codec.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
+from mqttd.codec.reasons import MqttError, PacketTooLarge, ProtocolViolation
 from mqttd.codec.serializer import serialize
-from mqttd.codec.sniff import looks_like
-from mqttd.session.acknowledging import Acknowledging
 from mqttd.session.aliases import Aliases
 from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
+from mqttd.session.framing import Framing
 from mqttd.session.general import Router
 from mqttd.session.session import Session
 from mqttd.session.unfinished import Unfinished
-from mqttd.session.wheel import Timer
 
-__all__ = ["CLOSED", "NEW", "OPEN", "STATES", "WAITING", "Channel", "Inlet", "Server"]
+__all__ = ["CLOSED", "NEW", "OPEN", "STATES", "WAITING", "Channel", "Server"]
 
 #: State -> name and the states that may follow (drawn in docs/design/session.md).
 STATES: Final[dict[int, tuple[str, tuple[int, ...]]]] = {
@@ -112,31 +109,7 @@ class Server(Router):
         raise NotImplementedError
 
 
-class Inlet(Timer):
-    """What is read passes through here where its rate is limited (`mqttd.session.limits`)."""
-
-    __slots__ = ("waiting",)
-
-    def __init__(self) -> None:
-        self.due_at = 0
-        self.slotted = 0
-        #: Nothing may pass for now; it goes on by itself.
-        self.waiting: bool = False
-
-    def take(self, data: bytes) -> None:
-        """Pass on what may pass, and keep the rest."""
-        raise NotImplementedError
-
-    def size(self) -> int:
-        """Bytes that are kept."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """The connection is gone."""
-        raise NotImplementedError
-
-
-class Channel(Acknowledging):
+class Channel(Framing):
     """One connection. The transport calls `feed` and `lost`; see `Edge` for the other way.
 
     Arguments: the server, the edge that carries the bytes, and the transport's descriptor (`fd`,
@@ -148,11 +121,7 @@ class Channel(Acknowledging):
         "auth",
         "challenged",
         "connect",
-        "intake",
         "keepalive",
-        "largest",
-        "need",
-        "rest",
         "server",
     )
 
@@ -167,14 +136,7 @@ class Channel(Acknowledging):
         self.challenged: bool = False
         #: The broker chose the client id.
         self.assigned: bool = False
-        #: The packet that is not complete; what came while authentication is under way.
-        self.rest: Unfinished | None = None
-        #: Below 0 while the first byte is waited for.
-        self.need: int = 0
         self.keepalive: int = 0
-        #: The largest packet taken once the connection is open.
-        self.largest: int = 0
-        self.intake: Inlet | None = None
         server.wheel.schedule(self, server.now + server.connect_timeout(listener))
 
     def drained(self) -> None:
@@ -187,65 +149,7 @@ class Channel(Acknowledging):
 
     # -- input ---------------------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> None:
-        """Take a chunk of received bytes; handles every complete packet in it."""
-        server = self.server
-        server.metrics.bytes_received += len(data)
-        if self.state == WAITING:
-            self._hold(data)
-            return
-        if self.state == CLOSED:
-            return
-        rest = self.rest
-        if rest is not None:
-            # Before CONNECT exactly what was sent: bounded by `max_connect_size`.
-            data = rest.add(data, self.state == NEW)
-            if not data:
-                return
-            self.rest = None
-        self._take(data)
-
-    def came(self, count: int) -> None:
-        """So many bytes were read to where the `rest` has room."""
-        rest = self.rest
-        assert rest is not None
-        self.server.metrics.bytes_received += count
-        data = rest.came(count)
-        if data:
-            self.rest = None
-            self._take(data)
-
-    def unfinished(self) -> int:
-        """Bytes held of what was received and could not be handled yet."""
-        held = 0 if self.rest is None else self.rest.size
-        return held if self.intake is None else held + self.intake.size()
-
-    def _take(self, data: bytes) -> None:
-        """Handle a chunk that begins with a packet, and see whether to read on."""
-        server = self.server
-        if self.intake is None:
-            self.packets(data)
-        else:
-            self.intake.take(data)
-        if self.out_bytes > self.limit and (self.blocked or self.paced):
-            # Its acknowledgements cannot be written: do not read more from it.
-            self.pause()
-            self.thirsty = True
-        elif (
-            (server.congested or server.backlog > server.settings.backlog)
-            and self.state == OPEN
-            and not self.paused
-        ):
-            self.pause()
-            server.stalled.append(self)
-
-    def resume(self) -> None:
-        """Read from the peer again."""
-        if self.intake is not None and self.intake.waiting:
-            return  # goes on by itself
-        super().resume()
-
-    def _hold(self, data: bytes) -> None:
+    def hold(self, data: bytes) -> None:
         """Keep what comes while authentication is under way, and stop reading."""
         if not data:
             return
@@ -290,111 +194,14 @@ class Channel(Acknowledging):
         elif self.state == WAITING and not self.challenged:
             self.pause()
 
-    def packets(self, data: bytes) -> None:
-        """Handle every complete packet of a chunk, whatever the limits; the rest is kept."""
-        self.server.packet_type = 0
-        try:
-            self._loop(data)
-        except MqttError as error:
-            self.fail(error, self.server.packet_type)
-
-    def _loop(self, data: bytes) -> None:
-        """The loop over the packets of a chunk."""
-        server = self.server
-        n: int = len(data)
-        pos: int = 0
-        count: int = 0
-        opened: bool = self.state == OPEN
-        largest: int = self.largest if opened else server.settings.max_connect_size
-        while n - pos >= 2:
-            first: int = data[pos]
-            length: int = data[pos + 1]
-            p: int = pos + 2
-            if length >= 0x80:
-                length &= 0x7F
-                shift: int = 7
-                complete: bool = False
-                while p < n:
-                    b: int = data[p]
-                    p += 1
-                    length |= (b & 0x7F) << shift
-                    if b < 0x80:
-                        if b == 0 and self.v5:
-                            raise MalformedPacket("remaining length with bytes to spare")
-                        complete = True
-                        break
-                    shift += 7
-                    if shift > 21:
-                        raise MalformedPacket("remaining length of more than four bytes")
-                if not complete:
-                    if not opened and first != 0x10:
-                        raise _not_connect(data)
-                    break
-            end: int = p + length
-            if end - pos > largest:
-                raise PacketTooLarge(f"packet of {end - pos} bytes, at most {largest} are taken")
-            if not opened and first != 0x10:
-                raise _not_connect(data)
-            if end > n:
-                break
-            count += 1
-            if first & 0xF0 == 0x30 and opened:
-                pos = self.take_publish(data, pos, p, end)
-            elif length == 2 and opened and 0x40 <= first < 0x80:
-                packet_id: int = data[p] << 8 | data[p + 1]
-                if first == 0x40:
-                    self.take_puback(packet_id, 0)
-                elif first == 0x62:
-                    self.take_pubrel(packet_id)
-                elif first == 0x50:
-                    self.take_pubrec(packet_id, 0)
-                elif first == 0x70:
-                    self.take_pubcomp(packet_id)
-                else:
-                    self._packet(first, data[p:end])
-                pos = end
-            elif first == 0xC0 and length == 0 and opened:
-                self.send(b"\xd0\x00")
-                pos = end
-            else:
-                self._packet(first, data[p:end])
-                pos = end
-                if self.state == WAITING and pos < n:
-                    self._hold(data[pos:])
-                    pos = n
-                elif self.state == OPEN and not opened:
-                    # CONNECT was accepted at once: go on with the session's own limits.
-                    opened = True
-                    largest = self.largest
-                    if self.intake is not None and pos < n:
-                        self.intake.take(data[pos:])
-                        pos = n
-            if self.state != OPEN:
-                break
-        if count:
-            # Only complete packets keep a client alive (MQTT-3.1.2-22).
-            server.metrics.packets_received += count
-            self.last = server.now
-        if pos < n and self.state != CLOSED:
-            self._keep(data, pos, n)
-
-    def _keep(self, data: bytes, pos: int, n: int) -> None:
-        """Keep an incomplete packet, and how many bytes it needs in all."""
-        if self.state == WAITING:
-            return
-        if not self.state == OPEN and data[pos] != 0x10:
-            raise ProtocolViolation("the first packet is not CONNECT")
-        size = size_at(data, pos, n)
-        self.rest = Unfinished(data[pos:], size if size > 0 else n - pos + 1)
-
     # -- everything else -----------------------------------------------------------------------
 
-    def _packet(self, b0: int, body: bytes) -> None:
+    def take_packet(self, first: int, body: bytes) -> None:
         """Any packet that the loop does not serve itself."""
-        kind = b0 >> 4
+        kind = first >> 4
         self.server.packet_type = kind
         if self.state == NEW:
-            connect = parse_packet(b0, body, 4)
+            connect = parse_packet(first, body, 4)
             assert isinstance(connect, Connect)
             self._connect(connect)
             return
@@ -402,7 +209,7 @@ class Channel(Acknowledging):
             raise ProtocolViolation("a second CONNECT")
         if kind in (2, 9, 11, 13) or kind == 0:
             raise ProtocolViolation(f"packet type {kind} from a client")
-        packet = parse_packet(b0, body, self.version)
+        packet = parse_packet(first, body, self.version)
         check_direction(packet, True)
         if isinstance(packet, Subscribe):
             self.server.subscribe(self, packet)
@@ -607,12 +414,6 @@ class Channel(Acknowledging):
             "blocked": self.blocked,
             "keepalive_seconds": self.keepalive / 1000,
         }
-
-
-def _not_connect(data: bytes) -> ProtocolViolation:
-    seen = looks_like(data)
-    text = "the first packet is not CONNECT"
-    return ProtocolViolation(f"{text} but {seen}" if seen else text)
 
 
 def _int(properties: Properties, name: int) -> int:

@@ -20,8 +20,9 @@ from typing import Final
 
 from mqttd.codec.frame import size_at
 from mqttd.codec.reasons import MalformedPacket
-from mqttd.session.channel import Channel, Inlet
+from mqttd.session.channel import Channel
 from mqttd.session.connection import CLOSED, Connection, Edge, Turn
+from mqttd.session.framing import Inlet
 from mqttd.session.wheel import TICK_MS, Timer
 
 __all__ = ["Bucket", "Intake", "Limits", "PacedEdge"]
