@@ -166,12 +166,13 @@ class LocalSession(Session):
     def _next(self) -> Delivery | None:
         """The next retained message of the subscription, then of the queue."""
         while self.replays:
-            delivery = self.replays[0].next(self)
+            replay = next(iter(self.replays.values()))
+            delivery = replay.next(self)
             if delivery is not None:
                 return delivery
-            if not self.replays[0].done():
+            if not replay.done():
                 return None
-            self.replays.pop(0)
+            self.replays.pop(replay.topic_filter, None)
         self.replays = None
         entry = self.mqueue.pop() if self.mqueue is not None else None
         return None if entry is None else entry_delivery(entry, True)

@@ -79,10 +79,10 @@ class Publishing(Rights):
 
     def route_message(self, message: Message) -> int:
         """`publish` without asking the hooks."""
-        peerhost = ""
+        origin = ("", "")
         if message.retain and message.client_id:
-            peerhost = self.origin(message.client_id, message.username)
-        receivers = self.pubsub.publish(message, peerhost, self.epoch)
+            origin = self.origin(message.client_id, message.username)
+        receivers = self.pubsub.publish(message, origin, self.epoch)
         if receivers <= 0:
             self.unheard(message, "retained_full" if receivers else "no_subscriber")
         return receivers
@@ -94,8 +94,8 @@ class Publishing(Rights):
             self.retainer.delete(route.topic)
             return 0
         kept = Retained.of_inbound(inbound)
-        peerhost = self.origin(inbound.source, inbound.username)
-        return self.pubsub.retain(route.topic, kept, size, peerhost, self.epoch)
+        origin = self.origin(inbound.source, inbound.username)
+        return self.pubsub.retain(route.topic, kept, size, origin, self.epoch)
 
     def publish_text(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> int:
         """Publish a message of the broker's own (`$SYS`, API) and flush it.

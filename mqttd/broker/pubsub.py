@@ -46,10 +46,10 @@ class PubSub:
 
     # -- publish -------------------------------------------------------------------------------
 
-    def publish(self, message: Message, peerhost: str = "", epoch: int = 0) -> int:
+    def publish(self, message: Message, origin: tuple[str, str] = ("", ""), epoch: int = 0) -> int:
         """Retain and dispatch; the number of receivers, or minus a reason code.
 
-        peerhost: the publisher's address, if its right to retain may be looked at again.
+        origin: the publisher's address and listener, if its right may be looked at again.
         """
         if message.retain and self.server.settings.retain_available:
             if not message.payload:
@@ -60,14 +60,16 @@ class PubSub:
                     message.topic,
                     retained_of(shape, message.username),
                     len(message.payload),
-                    peerhost,
+                    origin,
                     epoch,
                 )
                 if code and message.qos:
                     return -code
         return self.dispatch(message, self.router.of(message.topic))
 
-    def retain(self, topic: str, kept: Retained, size: int, peerhost: str, epoch: int = 0) -> int:
+    def retain(
+        self, topic: str, kept: Retained, size: int, origin: tuple[str, str], epoch: int = 0
+    ) -> int:
         """Keep the last message of a topic; 0, or the reason code of a refusal.
 
         size: of its payload, which the limits count.
@@ -79,7 +81,7 @@ class PubSub:
             latest = server.now + expiry
             if not expires_at or expires_at > latest:
                 expires_at = latest
-        kept.peerhost = peerhost
+        kept.peerhost, kept.listener = origin
         kept.checked = epoch
         if self.retainer.store(topic, kept, size, expires_at) == reasons.SUCCESS:
             return 0
@@ -193,7 +195,8 @@ class PubSub:
         session.add_replay(RetainedReplay(topic_filter, cursor, qos, identifiers))
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
-        """Remove one subscription; False if there was none."""
+        """Remove one subscription, and stop its retained messages; False if there was none."""
+        session.stop_replay(full_filter)
         group, _ = split_shared(full_filter)
         if group is not None:
             return self.router.unsubscribe_shared(session, full_filter)

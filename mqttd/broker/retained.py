@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from mqttd.broker.retainer import RetainedCursor
 from mqttd.session.inbound import Inbound, inbound_of
-from mqttd.session.message import Delivery
+from mqttd.session.message import Delivery, Message
 from mqttd.session.replay import Replay
 from mqttd.session.route import identifier_block
 from mqttd.session.state import State
@@ -28,17 +28,24 @@ _PAGE = 64
 class Retained(Delivery):
     """The last message of a topic; `wire` has RETAIN set and the QoS it was published with."""
 
-    __slots__ = ("checked", "peerhost", "username")
+    __slots__ = ("checked", "listener", "peerhost", "username")
 
     def __init__(
         self, wire: bytes, qos: int, v5: bool, packet_id: int, id_at: int, source: str
     ) -> None:
         super().__init__(wire, qos, v5, packet_id, id_at, source)
         self.username: str | None = None
-        #: The publisher's address, if its right to the topic may be looked at again, and the
-        #: broker's epoch when it was.
+        #: The publisher's address and listener, if its right to the topic may be looked at again,
+        #: and the broker's epoch when it was.
         self.peerhost: str = ""
+        self.listener: str = ""
         self.checked: int = 0
+
+    def get_message(self, message_id: int) -> Message:
+        """As `Delivery.get_message`; not remembered here, where it would lie as long as this."""
+        if not self.id:
+            self.id = message_id
+        return self.copy().get_message(self.id)
 
     @staticmethod
     def of_inbound(inbound: Inbound) -> Retained:
@@ -77,17 +84,19 @@ def retained_of(delivery: Delivery, username: str | None) -> Retained:
 class RetainedReplay(Replay):
     """Retained messages of one new subscription, taken a page at a time."""
 
-    __slots__ = ("_at", "_cursor", "_identifiers", "_page", "_qos", "topic_filter")
+    __slots__ = ("_at", "_cursor", "_identifiers", "_page", "_qos", "_version")
 
     def __init__(
         self, topic_filter: str, cursor: RetainedCursor, qos: int, identifiers: list[int] | None
     ) -> None:
-        self.topic_filter = topic_filter
+        super().__init__(topic_filter)
         self._cursor = cursor
         self._qos = qos
         self._identifiers = identifiers
         self._page: list[object] = []
         self._at: int = 0
+        #: Of the store, when the page was taken.
+        self._version: int = 0
 
     def next(self, session: State) -> Delivery | None:
         """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
@@ -96,6 +105,7 @@ class RetainedReplay(Replay):
         while True:
             if self._at >= len(self._page):
                 self._page = self._cursor.next(_PAGE, now)
+                self._version = self._cursor.retainer.version
                 self._at = 0
                 if not self._page:
                     return None
@@ -104,6 +114,9 @@ class RetainedReplay(Replay):
             assert isinstance(kept, Retained)
             if kept.expires_at and kept.expires_at <= now:
                 continue
+            retainer = self._cursor.retainer
+            if self._version != retainer.version and retainer.get(kept.topic(), now) is not kept:
+                continue  # replaced or deleted since: what came instead was delivered already
             if kept.peerhost and not server.may_still_publish(kept):
                 continue
             qos = kept.qos if kept.qos < self._qos else self._qos

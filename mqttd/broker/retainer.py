@@ -59,6 +59,7 @@ class Retainer:
         "root",
         "stores",
         "topics",
+        "version",
         "words",
     )
 
@@ -76,6 +77,8 @@ class Retainer:
         self.deadlines: list[tuple[int, int, RetainedLevel]] = []
         self.expiring: int = 0
         self.stores: int = 0
+        #: Moves with each message that comes or goes.
+        self.version: int = 0
 
     def __len__(self) -> int:
         """Return how many messages are kept."""
@@ -103,6 +106,7 @@ class Retainer:
             self.expiring -= 1
         self.bytes = grown
         self.stores += 1
+        self.version += 1
         level.message = message
         level.size = size
         level.expires_at = expires_at
@@ -169,6 +173,7 @@ class Retainer:
 
     def _clear(self, level: RetainedLevel) -> None:
         """Take the message out of a level that is no longer in `topics`."""
+        self.version += 1
         self.bytes -= level.size
         if level.expires_at:
             self.expiring -= 1

@@ -22,7 +22,6 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
-from mqttd.broker.retained import RetainedReplay
 from mqttd.broker.trie import Trie
 from mqttd.codec import reasons
 from mqttd.codec.topic import split_shared
@@ -158,14 +157,8 @@ class Revision:
             broker.end_channel(channel, reasons.NOT_AUTHORIZED, "a subscription was revoked")
 
     def _stop_replays(self, session: Session, revoked: list[str]) -> None:
-        if session.replays is None:
-            return
-        for replay in list(session.replays):
-            if isinstance(replay, RetainedReplay) and replay.topic_filter in revoked:
-                replay.close()
-                session.replays.remove(replay)
-        if not session.replays:
-            session.replays = None
+        for full_filter in revoked:
+            session.stop_replay(full_filter)
 
     def _withdraw(self, session: Session, revoked: list[str]) -> None:
         """Drop what is queued by these subscriptions and by no other that is left."""

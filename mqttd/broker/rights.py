@@ -101,25 +101,25 @@ class Rights(Taps):
 
     # -- publishers of retained messages -------------------------------------------------------
 
-    def origin(self, client_id: str, username: str | None) -> str:
-        """Where the right of a client to what it retains comes from, if that is its address.
+    def origin(self, client_id: str, username: str | None) -> tuple[str, str]:
+        """Address and listener, if the right of a client to what it retains comes from them.
 
         "" where the right came with the authentication: that is not looked at again.
         """
         session = self.sessions.get(client_id)
         if session is None or session.username != username:
-            return ""
+            return ("", "")
         client = self.client_of(session)
         if client.superuser or client.acl or client.attributes or client.cert_common_name:
-            return ""
-        return client.peerhost
+            return ("", "")
+        return (client.peerhost, client.listener)
 
     def may_still_publish(self, kept: Delivery) -> bool:
         """Whether the publisher of a retained message would be allowed to publish it now."""
         assert isinstance(kept, Retained)
         if not kept.peerhost or kept.checked == self.epoch:
             return True
-        client = ClientInfo(kept.source, kept.username, kept.peerhost, 0, "", 5)
+        client = ClientInfo(kept.source, kept.username, kept.peerhost, 0, kept.listener, 5)
         if self.authorize(client, Action(_PUBLISH, kept.qos, True), kept.topic()):
             kept.checked = self.epoch
             return True

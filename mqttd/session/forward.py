@@ -165,11 +165,12 @@ class Forwarding(General):
         elif route.seq != topics.changes.seq:
             topics.catch_up(route)
         route.seen = True
-        if (
-            route.right != self.right or route.epoch != router.epoch or router.by_flags
-        ) and not self.may(route, first):
-            self.deny_bytes(route, first, data[p:end])
-            return end
+        if route.right != self.right or route.epoch != router.epoch or router.by_flags:
+            if not self.may(route, first):
+                self.deny_bytes(route, first, data[p:end])
+                return end
+            if route.seq != topics.changes.seq:
+                topics.catch_up(route)  # whoever was asked has changed subscriptions
         if route.gear or first & 1:
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end

@@ -287,7 +287,7 @@ class General(Publisher):
             return
         promises = self.promises
         if promises is None:
-            promises = Promises(self)
+            promises = Promises(self, self.router.settings.receive_maximum)
             self.promises = promises
             self.warm_up()
         promise = promises.add(data)

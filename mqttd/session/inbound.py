@@ -215,6 +215,8 @@ class Inbound:
                 shape = self.cut(
                     number & 3, receiver.v5, number & 8 != 0, blocks[kind] if blocks else b""
                 )
+                if kind and route.identifiers is not None:
+                    shape.identifiers = route.identifiers.get(receiver)
                 shapes[number] = shape
             self._hand(receiver, shape, packet_id)
             count += 1
@@ -233,6 +235,7 @@ class Inbound:
                     shape = self.cut(
                         number & 3, member.v5, number & 8 != 0, identifier_block(named)
                     )
+                    shape.identifiers = named
                     shapes[number] = shape
                 own = shape.copy()
                 own.group = group

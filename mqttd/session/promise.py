@@ -64,10 +64,12 @@ class Promise:
 class Promises:
     """The acknowledgements of one connection that wait, oldest first."""
 
-    __slots__ = ("_channel", "_waiting")
+    __slots__ = ("_channel", "_most", "_waiting")
 
-    def __init__(self, channel: Connection) -> None:
+    def __init__(self, channel: Connection, most: int) -> None:
         self._channel: Connection | None = channel
+        #: With so many waiting the client is not read from until half of them have gone.
+        self._most = most
         self._waiting: deque[Promise] = deque()
 
     def __len__(self) -> int:
@@ -77,6 +79,9 @@ class Promises:
         """One more acknowledgement; it may go once it is settled and all of it is kept."""
         promise = Promise(self, data)
         self._waiting.append(promise)
+        channel = self._channel
+        if channel is not None and len(self._waiting) >= self._most:
+            channel.pause()
         return promise
 
     def send(self, kept: Promise) -> None:
@@ -101,6 +106,9 @@ class Promises:
         waiting = self._waiting
         while waiting and not waiting[0].open():
             self._write(waiting.popleft().data)
+        channel = self._channel
+        if channel is not None and channel.paused and len(waiting) * 2 <= self._most:
+            channel.resume()
 
     def _write(self, data: bytes) -> None:
         channel = self._channel

@@ -132,7 +132,7 @@ class Publisher(Connection):
                 break
             if route.epoch == self.judge.epoch and (
                 (self.right >= 0 and route.right & ~7 == self.right)
-                or (own is not None and key in own)
+                or (own is not None and any(bytes((flags,)) + key in own for flags in range(8)))
             ):
                 found.append(route.topic)
         return found
@@ -173,7 +173,8 @@ class Publisher(Connection):
             if self._may_class(route, right, first):
                 route.right = right
                 return True
-        key = route.key if not flags else bytes((flags,)) + route.key
+        # The flags always stand first: else a topic could pass for another one with flags.
+        key = bytes((flags,)) + route.key
         own = self._own
         if own is not None and key in own:
             return True

@@ -18,7 +18,10 @@ __all__ = ["Replay"]
 class Replay:
     """One source."""
 
-    __slots__ = ()
+    __slots__ = ("topic_filter",)
+
+    def __init__(self, topic_filter: str) -> None:
+        self.topic_filter = topic_filter
 
     def next(self, session: State) -> Delivery | None:
         """The next delivery; None at the end, or when the search goes on in a later turn."""

@@ -29,7 +29,8 @@ class Session(State):
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(server, client_id, username)
-        self.replays: list[Replay] | None = None
+        #: Topic filter -> the retained messages that it is still to get.
+        self.replays: dict[str, Replay] | None = None
         #: Packet ids in flight that this connection has not been sent yet (small window).
         self.unsent: list[int] | None = None
         self.retry_marks: list[int] | None = None
@@ -57,7 +58,7 @@ class Session(State):
         """The connection is gone."""
         self.channel = None
         if self.replays is not None:
-            for replay in self.replays:
+            for replay in self.replays.values():
                 replay.close()
             self.replays = None
         self.unsent = None
@@ -381,11 +382,25 @@ class Session(State):
                 server.delivered(self, delivery)
 
     def add_replay(self, replay: Replay) -> None:
-        """Something is to be replayed once what waits already has gone."""
+        """Something is to be replayed once what waits already has gone.
+
+        It takes the place of an earlier one of the same filter.
+        """
+        self.stop_replay(replay.topic_filter)
         if self.replays is None:
-            self.replays = []
-        self.replays.append(replay)
+            self.replays = {}
+        self.replays[replay.topic_filter] = replay
         self.waiting = True
+
+    def stop_replay(self, topic_filter: str) -> None:
+        """The replay of this filter, if there is one, is not wanted any more."""
+        replays = self.replays
+        if replays is not None:
+            replay = replays.pop(topic_filter, None)
+            if replay is not None:
+                replay.close()
+            if not replays:
+                self.replays = None
 
     def replay(self) -> None:
         """Go on with retained messages while the window and the output have room."""
@@ -406,12 +421,13 @@ class Session(State):
                 if channel.out_bytes >= settings.low_watermark:
                     channel.thirsty = True
                     return
-            delivery = replays[0].next(self)
+            replay = next(iter(replays.values()))
+            delivery = replay.next(self)
             if delivery is None:
-                if not replays[0].done():
+                if not replay.done():
                     self.server.resume_later(self)
                     return
-                replays.pop(0)
+                replays.pop(replay.topic_filter, None)
                 continue
             if delivery.qos:
                 self.deliver(delivery, delivery.packet_id)

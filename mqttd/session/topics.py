@@ -61,6 +61,7 @@ class Topics:
         """A valid topic that is not in the table."""
         route = Route(topic, key)
         self._rebuild(route)
+        self._weigh(route)
         while self.table and (self.bytes > self.max_bytes or len(self.table) >= self.max_entries):
             self._evict()
         if self._free:
@@ -76,6 +77,8 @@ class Topics:
         """Subscriptions have changed since this route was good: does it concern it?"""
         if route.seq < 0 or self.changes.touch(route):
             self._rebuild(route)
+            if route.place >= 0:
+                self._weigh(route)
         else:
             route.seq = self.changes.seq
 
@@ -95,6 +98,8 @@ class Topics:
         route.clear()
         self.build(route)
         route.seq = self.changes.seq
+
+    def _weigh(self, route: Route) -> None:
         weight = _ENTRY + 2 * len(route.key) + _RECEIVER * len(route.sessions)
         if route.identifiers is not None:
             weight += 180 * len(route.identifiers)
@@ -143,6 +148,9 @@ class Topics:
         del self.table[route.key]
         self.bytes -= route.weight
         route.weight = 0
+        # Whoever still holds it has to look: nobody tells it of changes any more.
+        route.place = -1
+        route.seq = -1
 
     def sweep(self, now: int) -> None:
         """Called a few times a second: move the hand on, and drop what was not used for a round."""
