@@ -390,12 +390,15 @@ class IPluginHandle(IHooks):
         hold: Callable[[Callable[[], None], str], object] | None,
         topic_filter: str | Sequence[str] | None = None,
     ) -> None:
-        """Have ``hold(release, client_id)`` called for each PUBACK and PUBREC, after its message.
+        """Have ``hold(release, client_id)`` called before messages are acknowledged.
 
-        Each is sent when its ``release()`` is called, in the reactor thread, and only then; where
-        several plugins hold it, when all of them have released it.  Those of one client are sent in
-        the order of its messages, so one that is not released keeps those behind it.  What was
-        held at unload can still be released, but nothing waits for it any more.
+        It is called once for what a client has sent in a turn of the event loop, after all of it.
+        The PUBACKs and PUBRECs are sent when its ``release()`` is called, in the reactor thread,
+        and only then; where several plugins hold them, when all of them have released them.  Those
+        of one client are sent in the order of its messages, so what is not released keeps what is
+        behind it.  What was held at unload can still be released, but nothing waits for it any
+        more.  A call that fails holds nothing; with the plugin's policy ``deny`` the client's
+        connection is ended instead, and nothing is acknowledged.
 
         :param hold: takes the place of what this plugin gave before; None ends it.
         :param topic_filter: an MQTT topic filter, or some: only messages that a client has

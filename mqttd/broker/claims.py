@@ -96,6 +96,8 @@ class Claims:
         """`Owned`, `Refusal`, or `_Pending` for what is not known yet."""
         if self.registry.is_foreign(client):
             return _FOREIGN
+        if self.registry.alone:
+            return _OWNED
         try:
             claim = self.registry.ownership.claim(client.client_id, client.username)
             if not isinstance(claim, Claim):

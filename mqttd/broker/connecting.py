@@ -5,9 +5,9 @@
                               |         '--> the client has gone meanwhile: nothing happens
                               '--> refused: CONNACK with the reason, one line in the log
 
-`STAGES` is the table that runs, and the one that docs/design/broker.md shows. A stage is a method
-of `Connecting`; it says whether the attempt goes on now. Where it asks somebody who may take his
-time (hooks, access control), the attempt itself is what the answer is given to.
+`STAGES` is their order, which docs/design/broker.md shows and tests hold against `_stage`. A stage
+is a method of `Connecting`; it says whether the attempt goes on now. Where it asks somebody who may
+take his time (hooks, access control), the attempt itself is what the answer is given to.
 
 MQTT 5.0: 3.1.4 (CONNECT actions), 3.2 (CONNACK), 4.12 (enhanced authentication).
 """
@@ -117,9 +117,6 @@ class Connecting:
         self.overloaded: bool = False
         #: Stands for a listener about which nothing is special.
         self.plain = Listener("")
-        self.stages: list[Callable[[Attempt], bool]] = [
-            getattr(self, name) for name, _, _, _ in STAGES
-        ]
 
     def open(self, channel: Channel, connect: Connect) -> None:
         """A CONNECT came."""
@@ -128,12 +125,41 @@ class Connecting:
 
     def advance(self, attempt: Attempt) -> None:
         """Go through the stages that are left, as far as they let it."""
-        stages = self.stages
-        while attempt.at < len(stages):
-            stage = stages[attempt.at]
+        while attempt.at < len(STAGES):
             attempt.at += 1
-            if not stage(attempt):
+            if not self._stage(attempt.at - 1, attempt):
                 return
+
+    def _stage(self, at: int, attempt: Attempt) -> bool:
+        """One stage of `STAGES`, by its place there.
+
+        A chain, because a call of a bound method costs a Python call: 0.5 us in a connection's 3.5.
+        """
+        if at == 0:
+            return self.load(attempt)
+        if at == 1:
+            return self.version(attempt)
+        if at == 2:
+            return self.names(attempt)
+        if at == 3:
+            return self.address(attempt)
+        if at == 4:
+            return self.ban(attempt)
+        if at == 5:
+            return self.connect_hooks(attempt)
+        if at == 6:
+            return self.authenticate_hooks(attempt)
+        if at == 7:
+            return self.access(attempt)
+        if at == 8:
+            return self.proved(attempt)
+        if at == 9:
+            return self.mounted(attempt)
+        if at == 10:
+            return self.will(attempt)
+        if at == 11:
+            return self.owner(attempt)
+        return self.accepted(attempt)
 
     def auth(self, channel: Channel, packet: Auth) -> None:
         """Serve an AUTH packet: a step of an authentication, or a new one (4.12.1)."""

@@ -1,7 +1,7 @@
 """Who holds acknowledgements: each is asked about the topics it wants.
 
-    PUBLISH --> hold(release, client_id), of each holder that wants its topic
-                       '-- release() by all of them, for it and for those before --> PUBACK, PUBREC
+    a turn's PUBLISHes --> hold(release, client_id), once, of each holder that wants their topics
+                        '-- release() by all, for these and those before --> PUBACK, PUBREC
 
 What is held waits with its connection (`mqttd.session.promise`); here is only who holds. A holder
 that is removed may still release what it holds, but nothing waits for that any more.
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqttd.broker.trie import Trie
-from mqttd.session.promise import Promise
+from mqttd.session.promise import Asker, Promise
 
-__all__ = ["Hold", "Holder", "Holders"]
+__all__ = ["Asking", "Hold", "Holder", "Holders"]
 
 #: Called as ``hold(release, client_id)``.
 Hold = Callable[[Callable[[], None], str], object]
@@ -45,26 +45,55 @@ class Holders:
 
     def __init__(self, flush_later: Callable[[], None]) -> None:
         self.flush_later = flush_later
-        self.holders: list[Holder] = []
+        self.holders: tuple[Holder, ...] = ()
         self._made: int = 0
+        #: Some of them want some topics only.
+        self._choosy: bool = False
+        #: The topic that was asked for last, and who wants it: a burst has one topic, mostly.
+        self._topic: str = ""
+        self._wanting: tuple[Holder, ...] = ()
 
     def add(self, hold: Hold, topic_filters: list[str] | None) -> Holder:
         """One more from now on."""
         self._made += 1
         holder = Holder(f"holder {self._made}", hold, topic_filters)
-        self.holders.append(holder)
+        self._set((*self.holders, holder))
         return holder
 
     def remove(self, holder: Holder) -> None:
         """One less."""
-        self.holders.remove(holder)
+        self._set(tuple(other for other in self.holders if other is not holder))
 
-    def hold(self, promise: Promise, client_id: str, topic: str) -> None:
-        """Ask all who want this topic; an acknowledgement goes when all have released it."""
-        for holder in tuple(self.holders):
-            if holder.wants(topic):
+    def of(self, topic: str) -> tuple[Holder, ...]:
+        """Those who want to hold the acknowledgements of messages on this topic."""
+        if not self._choosy:
+            return self.holders
+        if topic != self._topic:
+            self._topic = topic
+            self._wanting = tuple(holder for holder in self.holders if holder.wants(topic))
+        return self._wanting
+
+    def _set(self, holders: tuple[Holder, ...]) -> None:
+        self.holders = holders
+        self._choosy = any(holder.topics is not None for holder in holders)
+        self._topic = ""
+        self._wanting = ()
+
+
+class Asking(Asker):
+    """Asks holders about what one client has published."""
+
+    def __init__(self, holders: Holders, client_id: str) -> None:
+        self.holders = holders
+        self.client_id = client_id
+
+    def ask(self, promise: Promise, keepers: object) -> None:
+        """See `Asker.ask`: these holders, as far as they still hold."""
+        assert isinstance(keepers, tuple)
+        for holder in keepers:
+            if holder in self.holders.holders:
                 promise.ask(holder)
-                holder.hold(_Release(self, promise, holder), client_id)
+                holder.hold(_Release(self.holders, promise, holder), self.client_id)
 
 
 class _Release:

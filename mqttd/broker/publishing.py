@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mqttd.broker.ground import Given
-from mqttd.broker.holders import Hold, Holder, Holders
+from mqttd.broker.holders import Asking, Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retained import Retained
 from mqttd.broker.retainer import Retainer
@@ -24,7 +24,7 @@ from mqttd.codec.topic import validate_topic_name
 from mqttd.session.general import General
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
-from mqttd.session.promise import Promise
+from mqttd.session.promise import Asker
 from mqttd.session.route import HELD, Route
 from mqttd.session.session import Session
 
@@ -141,11 +141,11 @@ class Publishing(Rights):
     # -- acknowledgements ----------------------------------------------------------------------
 
     def add_holder(self, hold: Hold, topic_filters: list[str] | None = None) -> object:
-        """Have ``hold(release, client_id)`` called for each acknowledgement of a PUBLISH.
+        """Have ``hold(release, client_id)`` called for what a client has published in a turn.
 
-        With `topic_filters` only for messages that a client has published to these topics. An
-        acknowledgement goes when all who were asked have called their `release`, and those behind
-        it wait for it. Returns what `remove_holder` takes.
+        With `topic_filters` only for messages that a client has published to these topics. Their
+        acknowledgements go when all who were asked have called their `release`, and those behind
+        them wait for them. Returns what `remove_holder` takes.
         """
         holder = self.holders.add(hold, topic_filters)
         if self.router.gears.ask(holder.name, HELD, topic_filters):
@@ -169,11 +169,13 @@ class Publishing(Rights):
         if self.router.gears.forget(token.name):
             self.router.all_changed()
 
-    def hold(self, promise: Promise, channel: General, topic: str) -> None:
-        """See `General.hold`."""
-        session = channel.session
-        if session is not None:
-            self.holders.hold(promise, session.client_id, topic)
+    def keepers(self, topic: str) -> object:
+        """See `Router.keepers`."""
+        return self.holders.of(topic)
+
+    def asker(self, client_id: str) -> Asker:
+        """See `Router.asker`."""
+        return Asking(self.holders, client_id)
 
     def flush_later(self) -> None:
         """Acknowledgements were released: write them, many in one turn together."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.login import Login, module_of
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.records import Record, queue_of, record_of, restore
@@ -75,6 +76,8 @@ class Registry:
         self.broker = broker
         self.wills = wills
         self.ownership: Ownership = ownership
+        #: Every client id is ours, and nothing is stored: nobody needs to be asked.
+        self.alone: bool = isinstance(ownership, Alone) and isinstance(store, Forgets)
         self.store: SessionStore = store
         self.sessions = broker.sessions
         #: Client id -> epoch of its ownership, where that is not the first.
@@ -293,6 +296,8 @@ class Registry:
 
     def release(self, client_id: str, epoch: int) -> None:
         """Give a client id back."""
+        if self.alone:
+            return
         try:
             asked = self.ownership.release(client_id, epoch)
             if asked is not None:

@@ -22,7 +22,7 @@ from mqttd.session.mount import Mount
 from mqttd.session.settings import Settings
 from mqttd.session.wheel import Timer, Wheel
 
-__all__ = ["CLOSED", "NEW", "OPEN", "WAITING", "Connection", "Edge", "Turn"]
+__all__ = ["CLOSED", "NEW", "OPEN", "WAITING", "Connection", "Edge", "Ending", "Turn"]
 
 NEW: Final = 0
 WAITING: Final = 1
@@ -214,6 +214,16 @@ class Connection(Timer):
         raise NotImplementedError
 
 
+class Ending:
+    """Something that is due once for all that a turn has brought."""
+
+    __slots__ = ()
+
+    def end_turn(self) -> None:
+        """The turn's input is handled; called before its output is written."""
+        raise NotImplementedError
+
+
 class Turn:
     """What is to be done at the end of a turn of the event loop, and what all of it shares.
 
@@ -227,6 +237,8 @@ class Turn:
         self.wheel = Wheel(now)
         #: Bytes waiting in the output of all connections.
         self.backlog: int = 0
+        #: What is due before the output of this turn is written.
+        self.endings: list[Ending] = []
         #: Connections with output, and those that end.
         self.dirty: list[Connection] = []
         self.closing: list[Connection] = []
@@ -246,6 +258,11 @@ class Turn:
         A connection that was emptied is refilled once per turn, so that one fast reader of many
         retained messages does not keep the others waiting.
         """
+        while self.endings:
+            endings = self.endings
+            self.endings = []
+            for ending in endings:
+                ending.end_turn()
         if self.dirty:
             self._flush_and_close()
         if self.thirsty:

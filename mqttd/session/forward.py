@@ -171,7 +171,7 @@ class Forwarding(General):
                 return end
             if route.seq != topics.changes.seq:
                 topics.catch_up(route)  # whoever was asked has changed subscriptions
-        if route.gear or first & 1:
+        if route.gear & ~HELD or first & 1:
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if first & 6:
@@ -339,7 +339,11 @@ class Forwarding(General):
                     self._expiring(receiver, wire, packet_id, topic_end - pos, expiry - pos)
                 else:
                     receiver.take(wire, packet_id, topic_end - pos)
-                self.reply((_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2])
+                ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
+                if route.gear or self.promises is not None:
+                    self.settle(ack, route.gear, route.topic)
+                else:
+                    self.send(ack)
                 return
         if count:
             if expiry or not self._same(route, first >> 1 & 3):
@@ -350,10 +354,11 @@ class Forwarding(General):
                     wire = bytes((first & 0xF6,)) + wire[1:]
                 for receiver in sessions:
                     receiver.take(wire, packet_id, topic_end - pos)
-            self.reply((_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2])
+            ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
         else:
             self.router.metrics.messages_no_subscriber += 1
-            self.reply(self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS))
+            ack = self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
+        self.settle(ack, route.gear, route.topic)
 
     def _same(self, route: Route, qos: int) -> bool:
         """Whether the bytes fit all receivers as they are."""
@@ -475,7 +480,7 @@ class Forwarding(General):
                     router.unheard(message, "retained_full")
                 self.published(first, packet_id, -code, gear, route.topic)
                 return
-        if not gear & (SPREAD | TOLD | HELD):
+        if not gear & (SPREAD | TOLD):
             if packet_id:
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             else:

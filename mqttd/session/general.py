@@ -24,7 +24,7 @@ from mqttd.session.aliases import Aliases
 from mqttd.session.connection import OPEN, Edge
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
-from mqttd.session.promise import Promise, Promises
+from mqttd.session.promise import Asker, Promises
 from mqttd.session.publisher import Judge, Publisher
 from mqttd.session.route import HELD, Route
 from mqttd.session.settings import Settings
@@ -78,8 +78,16 @@ class Router(Judge):
     def unheard(self, message: Message, reason: str) -> None:
         """A message reached nobody (`TOLD`): tell the hooks; `reason` as for `message.dropped`."""
 
-    def hold(self, promise: Promise, channel: General, topic: str) -> None:
-        """Have others keep their promises before this acknowledgement goes (`HELD`)."""
+    def keepers(self, topic: str) -> object:
+        """Who keeps something before a message on this topic is acknowledged (`HELD`).
+
+        What `asker` is given, equal for the same keepers; falsy: nobody.
+        """
+        return None
+
+    def asker(self, client_id: str) -> Asker:
+        """Who asks the keepers of a client's messages."""
+        raise NotImplementedError
 
     def denied(self, channel: General, packet: Publish) -> None:
         """A client may not publish this: tell the hooks."""
@@ -278,21 +286,26 @@ class General(Publisher):
         if promises is None or not len(promises):
             self.send(data)
         else:
-            promises.add(data).settle()
+            promises.follow(data)
 
     def settle(self, data: bytes, gear: int, topic: str) -> None:
         """Acknowledge a message when what that promises is true."""
         if not gear & HELD:
             self.reply(data)
             return
+        keepers = self.router.keepers(topic)
+        if not keepers:
+            self.reply(data)
+            return
         promises = self.promises
         if promises is None:
-            promises = Promises(self, self.router.settings.receive_maximum)
+            session = self.session
+            assert session is not None
+            asker = self.router.asker(session.client_id)
+            promises = Promises(self, asker, self.router.settings.receive_maximum)
             self.promises = promises
             self.warm_up()
-        promise = promises.add(data)
-        self.router.hold(promise, self, topic)
-        promise.settle()
+        promises.hold(data, keepers)
 
 
 def answer_to(first: int) -> int:

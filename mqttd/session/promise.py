@@ -1,11 +1,13 @@
 """Acknowledgements that wait for what they promise, in the order of the messages.
 
-    PUBLISH 1  --> [ack 1: store, log]   two promises open
-    PUBLISH 2  --> [ack 2]               kept, but waits behind ack 1 (MQTT-4.6.0-2)
+    PUBLISH 1, 2  --> [ack 1, ack 2: store, log]   one promise for what a turn brought
+    PUBLISH 3     --> [ack 3]                      kept, but waits behind ack 2 (MQTT-4.6.0-2)
 
 A topic may have several keepers (a store, an event log, another node); an acknowledgement goes when
-each has kept its promise. Of a keeper that goes, nothing is waited for any more: what only it had
-promised is no longer in anybody's way, and goes if it is kept after all.
+each has kept its promise. Those of one turn that the same keepers are to keep are one promise, and
+the keepers are asked once, at the end of the turn: a promise costs an append for each message. Of a
+keeper that goes, nothing is waited for any more: what only it had promised is no longer in
+anybody's way, and goes if it is kept after all.
 
 A connection without promises has no list, and its acknowledgements are sent at once. Nothing is
 kept of a connection that has gone.
@@ -15,19 +17,20 @@ from __future__ import annotations
 
 from collections import deque
 
-from mqttd.session.connection import OPEN, Connection
+from mqttd.session.connection import OPEN, Connection, Ending
 
-__all__ = ["Promise", "Promises"]
+__all__ = ["Asker", "Promise", "Promises"]
 
 
 class Promise:
-    """One acknowledgement, and who still has to keep something for it."""
+    """Acknowledgements that go together, and who still has to keep something for them."""
 
-    __slots__ = ("data", "keepers", "queue", "queued", "settled")
+    __slots__ = ("keepers", "parts", "queue", "queued", "settled")
 
     def __init__(self, queue: Promises, data: bytes) -> None:
         self.queue = queue
-        self.data = data
+        #: The acknowledgements, as they are sent.
+        self.parts: list[bytes] = [data]
         self.keepers: list[object] | None = None
         #: Everybody who is to keep something has been asked.
         self.settled: bool = False
@@ -61,61 +64,135 @@ class Promise:
         return not self.settled or bool(self.keepers)
 
 
-class Promises:
-    """The acknowledgements of one connection that wait, oldest first."""
+class Asker:
+    """Who asks the keepers of a promise."""
 
-    __slots__ = ("_channel", "_most", "_waiting")
+    def ask(self, promise: Promise, keepers: object) -> None:
+        """Ask each of them, by `Promise.ask`; `keepers` is what came with the acknowledgement."""
+        raise NotImplementedError
 
-    def __init__(self, channel: Connection, most: int) -> None:
+
+class Promises(Ending):
+    """The acknowledgements of one connection that wait, oldest first.
+
+    With `most` of them waiting the client is not read from until half of them have gone.
+    """
+
+    __slots__ = ("_asker", "_channel", "_count", "_fresh", "_keepers", "_most", "_waiting")
+
+    def __init__(self, channel: Connection, asker: Asker, most: int) -> None:
         self._channel: Connection | None = channel
-        #: With so many waiting the client is not read from until half of them have gone.
+        self._asker = asker
         self._most = most
         self._waiting: deque[Promise] = deque()
+        #: Acknowledgements in all of them.
+        self._count: int = 0
+        #: The promise of this turn whose keepers are not asked yet, and those keepers.
+        self._fresh: Promise | None = None
+        self._keepers: object = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count
 
-    def add(self, data: bytes) -> Promise:
-        """One more acknowledgement; it may go once it is settled and all of it is kept."""
+    def hold(self, data: bytes, keepers: object) -> None:
+        """One more acknowledgement, for which `keepers` are asked at the end of the turn."""
+        fresh = self._fresh
+        if fresh is not None:
+            if keepers is self._keepers or keepers == self._keepers:
+                fresh.parts.append(data)
+                self._counted()
+                return
+            self.end_turn()
+        channel = self._channel
+        if channel is None:
+            return
         promise = Promise(self, data)
         self._waiting.append(promise)
+        self._fresh = promise
+        self._keepers = keepers
+        channel.turn.endings.append(self)
+        self._counted()
+
+    def follow(self, data: bytes) -> None:
+        """One more acknowledgement that waits for nothing but those before it."""
+        if self._fresh is not None:
+            self.end_turn()
+        waiting = self._waiting
+        if not waiting:
+            self._write(data)
+            return
+        last = waiting[-1]
+        if last.keepers is None and last.settled:
+            last.parts.append(data)
+        else:
+            promise = Promise(self, data)
+            promise.settled = True
+            waiting.append(promise)
+        self._counted()
+
+    def end_turn(self) -> None:
+        """Ask the keepers of what this turn has brought."""
+        fresh = self._fresh
+        if fresh is None:
+            return
+        keepers = self._keepers
+        self._fresh = None
+        self._keepers = None
         channel = self._channel
-        if channel is not None and len(self._waiting) >= self._most:
-            channel.pause()
-        return promise
+        if channel is None or channel.state != OPEN:
+            return
+        try:
+            self._asker.ask(fresh, keepers)
+        except Exception as error:  # it has promised nothing, so the client is told nothing
+            channel.turn.crashed(channel, error)
+            return
+        fresh.settle()
 
     def send(self, kept: Promise) -> None:
         """One is kept: send it and those behind it, if nothing before it is open."""
-        if not kept.queued:
-            self._write(kept.data)
-            return
-        self._go_on()
+        if kept.queued:
+            self._go_on()
+        else:
+            self._write(b"".join(kept.parts))
 
     def forget(self, keeper: object) -> None:
         """A keeper is gone: nobody waits for what it has promised."""
+        self.end_turn()
         kept: deque[Promise] = deque()
         for promise in self._waiting:
             if promise.keepers is not None and keeper in promise.keepers:
                 promise.queued = False
+                self._count -= len(promise.parts)
             else:
                 kept.append(promise)
         self._waiting = kept
         self._go_on()
 
+    def close(self) -> None:
+        """The connection is gone: promises may still be kept, and nobody hears of it."""
+        self._channel = None
+        self._fresh = None
+        self._keepers = None
+        self._waiting.clear()
+        self._count = 0
+
+    def _counted(self) -> None:
+        self._count += 1
+        channel = self._channel
+        if self._count >= self._most and channel is not None:
+            channel.pause()
+
     def _go_on(self) -> None:
         waiting = self._waiting
         while waiting and not waiting[0].open():
-            self._write(waiting.popleft().data)
+            promise = waiting.popleft()
+            self._count -= len(promise.parts)
+            self._write(b"".join(promise.parts))
         channel = self._channel
-        if channel is not None and channel.paused and len(waiting) * 2 <= self._most:
+        if channel is not None and channel.paused and self._count * 2 <= self._most:
             channel.resume()
 
     def _write(self, data: bytes) -> None:
         channel = self._channel
         if channel is not None and channel.state == OPEN:
             channel.send(data)
-
-    def close(self) -> None:
-        """The connection is gone: promises may still be kept, and nobody hears of it."""
-        self._channel = None
-        self._waiting.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mqttd.broker.holders import Hold
 from mqttd.plugins.filters import Patterns, valid_topic_filters
 from mqttd.plugins.groups.base import HandleBase
 
@@ -33,7 +34,8 @@ class Promises(HandleBase):
         topic_filters = list(valid_topic_filters(topic_filter)) or None
         self._release_holder()
         if hold is not None:
-            self._holder = self._host.broker.add_holder(hold, topic_filters)
+            guarded = self._guarded(hold)
+            self._holder = self._host.broker.add_holder(guarded, topic_filters)
             self._held = topic_filters
 
     def pause_publishers(self, paused: bool) -> None:
@@ -41,6 +43,21 @@ class Promises(HandleBase):
         self._check()
         self._pauses = paused
         self._host.broker.set_congested(paused)
+
+    def _guarded(self, hold: Hold) -> Hold:
+        """`hold` on the plugin's budget: one that fails holds nothing, or ends the client."""
+
+        def ask(release: Callable[[], None], client_id: str) -> bool:
+            hold(release, client_id)
+            return True
+
+        def guarded(release: Callable[[], None], client_id: str) -> None:
+            if self._guard("hold_acknowledgements", ask, (release, client_id)) is None:
+                if self.budget.policy == "deny":
+                    raise PermissionError(f"plugin {self.budget.name} could not be asked to keep")
+                release()
+
+        return guarded
 
     def describe(self) -> dict[str, Any]:
         """See `HandleBase.describe`."""

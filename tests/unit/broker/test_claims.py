@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
 
+from mqttd.broker import connecting
 from mqttd.broker.claims import TIMEOUT
 from mqttd.broker.connecting import STAGES, Connecting
 from mqttd.codec.packets import (
@@ -126,10 +129,21 @@ def test_alone_a_client_is_accepted_in_the_turn_of_its_connect() -> None:
 
 
 def test_the_stages_that_run_are_those_of_the_table() -> None:
-    node = MemoryBroker()
-    assert [stage.__name__ for stage in node.broker.connecting.stages] == [
-        name for name, _, _, _ in STAGES
-    ]
+    source = Path(connecting.__file__ or "").with_name("connecting.py").read_text()
+    chain = next(
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == "_stage"
+    )
+    runs: list[tuple[int, str]] = []
+    for step in chain.body[1:]:
+        at = len(STAGES) - 1
+        if isinstance(step, ast.If):
+            at = ast.literal_eval(ast.unparse(step.test).removeprefix("at == "))
+            step = step.body[0]
+        assert isinstance(step, ast.Return) and step.value is not None
+        runs.append((at, ast.unparse(step.value)))
+    assert runs == [(at, f"self.{name}(attempt)") for at, (name, *_) in enumerate(STAGES)]
     for name, question, refusal, _ in STAGES:
         assert callable(getattr(Connecting, name))
         assert question and (refusal or name == "accepted")
