@@ -136,12 +136,20 @@ class Route:
     )
 
     def __init__(self, topic: str, key: bytes = b"") -> None:
-        self.topic = topic
-        self.key = key
+        # What each message reads comes first: together in one line of the processor's cache.
         #: The change of subscriptions this is good for; -1: build it.
         self.seq: int = -1
+        #: The class of clients that may publish here, as of `epoch`; -2: not known of any.
+        self.right: int = -2
+        self.epoch: int = -1
+        self.gear: int = 0
+        self.sessions: list[Receiver] = _NOBODY
+        #: Packed options, in the order of `sessions`.
+        self.options: list[int] = _NOTHING
         #: Used since the clock hand came by.
         self.seen: bool = True
+        self.topic = topic
+        self.key = key
         #: Where the ring of `Topics` holds it, and the bytes it is counted with.
         self.place: int = -1
         self.weight: int = 0
@@ -152,15 +160,8 @@ class Route:
         self.mark4: int = -1
         self.mark5: int = -1
         self.mark6: int = -1
-        #: The class of clients that may publish here, as of `epoch`; -2: not known of any.
-        self.right: int = -2
-        self.epoch: int = -1
         #: More classes and whether they may, where there are some.
         self.classes: dict[int, bool] | None = None
-        self.gear: int = 0
-        self.sessions: list[Receiver] = _NOBODY
-        #: Packed options, in the order of `sessions`.
-        self.options: list[int] = _NOTHING
         #: Subscription identifiers by session, None when nobody uses them; then also `kinds`, by
         #: session a number, and by that number the properties that say so.
         self.identifiers: dict[Receiver, list[int]] | None = None

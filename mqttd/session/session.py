@@ -194,13 +194,12 @@ class Session(State):
         if channel.special or size > self.max_packet:
             self._send_apart(channel, entry_delivery(wire, self.v5), packet_id)
             return
-        if packet_id in inflight:
+        if inflight.setdefault(packet_id, wire) is wire:
+            channel.send(wire)
+        else:
             packet_id = self._free_id(inflight)
             inflight[packet_id] = wire
             channel.send(wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :])
-        else:
-            inflight[packet_id] = wire
-            channel.send(wire)
         if self.expiry_interval:
             server.journal.sent(self.client_id, packet_id, wire, self.v5)
         server.metrics.messages_sent += 1
