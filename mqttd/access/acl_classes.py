@@ -96,7 +96,10 @@ class Classes:
         return asked.best if self._allows[asked.best] else ASK
 
     def everything(self, number: int) -> int:
-        """The rule that lets all of a class publish whatever they like; as `judge`."""
+        """The rule that lets all of a class publish whatever they like; as `judge`.
+
+        It says nothing of topics that begin with ``$``.
+        """
         return self._classes[number].everything if 0 <= number < len(self._classes) else ASK
 
     def _everything(self, sides: list[Side], held: frozenset[Condition]) -> int:

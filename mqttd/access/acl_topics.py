@@ -53,7 +53,9 @@ class Side:
     """The rules of a table that are about publishing, or about subscribing.
 
     Numbers are added in rising order, so that every list of them is sorted.  ``denials`` are those
-    of all rules that deny, ``narrow`` the conditions that are to be asked of each client.
+    Numbers are added in rising order, so that every list of them is sorted.  ``denials`` are those
+    of the rules that deny, but for topics that begin with ``$``; ``narrow`` are the conditions that
+    are to be asked of each client.
     """
 
     __slots__ = ("allow", "denials", "deny", "every", "exact", "filled", "narrow")
@@ -70,7 +72,7 @@ class Side:
     def add(self, number: int, rule: Rule, condition: Condition | None) -> None:
         """Add a rule, with the highest number so far."""
         self.filled = True
-        if not rule.allow:
+        if not rule.allow and not _of_dollar(rule):
             self.denials.append(number)
         if condition is not None and condition.narrow:
             self.narrow.append(condition)
@@ -116,6 +118,16 @@ class Side:
             _covering(self.allow, asked, 0)
         if self.deny is not None:
             _overlapping(self.deny, asked, 0)
+
+
+def _of_dollar(rule: Rule) -> bool:
+    """Whether a rule is about topics that begin with ``$`` and no others."""
+    if rule.topics is None:
+        return False
+    for topic in rule.topics:
+        if not topic.text.startswith("$"):
+            return False
+    return True
 
 
 class _Node:

@@ -262,7 +262,7 @@ class Authorization:
         return number
 
     def constant(self, number: int) -> bool:
-        """True if all clients of this class may publish to any topic, in any way."""
+        """True if all clients of this class may publish, in any way, but below ``$``."""
         rules = self._asked_first()
         return rules is not None and self._allows(rules.classes.everything(number))
 

@@ -218,7 +218,7 @@ class AccessControl:
         return self.authorization.class_of(client)
 
     def constant(self, number: int) -> bool:
-        """True if all clients of this class may publish to any topic, in any way."""
+        """True if all clients of this class may publish, in any way, but below ``$``."""
         return self.authorization.constant(number)
 
     def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:

@@ -1,7 +1,8 @@
 """What the broker answers to CONNECT: the properties of CONNACK, and hook client.connack.
 
 MQTT 5.0, 3.2.2.3: what differs from what a client assumes without it, and Receive Maximum and
-Maximum Packet Size always.
+Maximum Packet Size always. It fits the client's own Maximum Packet Size: what may be left out is,
+and a client that takes less is refused (MQTT-3.1.2-24).
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from mqttd.broker.login import Login
 from mqttd.broker.taps import Taps
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
-from mqttd.codec.packets import Connect
+from mqttd.codec.packets import Connack, Connect
 from mqttd.codec.properties import Properties, encode_properties
+from mqttd.codec.serializer import serialize_within
 from mqttd.session.channel import Channel
 from mqttd.session.limits import Limits
 from mqttd.types import ClientInfo
@@ -31,15 +33,29 @@ class Connacks:
         """The properties of a CONNACK that accepts; None before MQTT 5.0."""
         properties: Properties | None = None
         if connect.version == 5:
-            properties = self._offered(connect, channel.assigned, limits)
-            login = channel.auth
-            if isinstance(login, Login) and login.method:
-                properties[prop.AUTHENTICATION_METHOD] = login.method
-                if login.data is not None:
-                    properties[prop.AUTHENTICATION_DATA] = login.data
+            properties = self._said(channel, connect, limits)
         if "client.connack" in self.broker.points:
-            properties = self._asked(client, reasons.SUCCESS, properties)
-        return properties if channel.v5 else None
+            changed = self._asked(client, reasons.SUCCESS, properties)
+            if not channel.v5:
+                return None
+            if serialize_within(Connack(False, 0, changed), channel.takes()):
+                return changed
+            # What hooks have added is too much for this client.
+        return properties
+
+    def fits(self, channel: Channel, connect: Connect, limits: Limits | None, largest: int) -> bool:
+        """Whether a CONNACK that accepts has at most so many bytes, hooks left aside."""
+        said = self._said(channel, connect, limits)
+        return len(serialize_within(Connack(False, 0, said), largest)) > 0
+
+    def _said(self, channel: Channel, connect: Connect, limits: Limits | None) -> Properties:
+        properties = self._offered(connect, channel.assigned, limits)
+        login = channel.auth
+        if isinstance(login, Login) and login.method:
+            properties[prop.AUTHENTICATION_METHOD] = login.method
+            if login.data is not None:
+                properties[prop.AUTHENTICATION_DATA] = login.data
+        return properties
 
     def refusing(self, channel: Channel, connect: Connect, code: int) -> Properties | None:
         """The properties of a CONNACK that refuses."""

@@ -31,6 +31,7 @@ from mqttd.codec.reasons import MqttError
 from mqttd.session.channel import OPEN, WAITING, Channel
 from mqttd.session.listener import Listener
 from mqttd.session.mount import Mount, mountpoint
+from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.settings import Settings
 from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, AuthResult, ClientInfo
 
@@ -49,6 +50,7 @@ STAGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("proved", "not banned or expired by what it proved?", "0x8A, 0x87", False),
     ("mounted", "its names below the listener's mountpoint", "0x87, as the name's fault", False),
     ("will", "may it publish its will?", "0x87 Not authorized", False),
+    ("fits", "does CONNACK fit what the client takes?", "0x95 Packet too large", False),
     ("owner", "is the client id its own? the state, from where?", "0x87, 0x88, 0x89", True),
     ("accepted", "session, CONNACK, what waited for it", "", False),
 )
@@ -387,6 +389,16 @@ class Connecting:
         return self.refuse(
             attempt, reasons.NOT_AUTHORIZED, "no right to the will topic " + will.topic
         )
+
+    def fits(self, attempt: Attempt) -> bool:
+        """What CONNACK has to say fits the client's Maximum Packet Size (MQTT-3.1.2-24)."""
+        largest = attempt.channel.takes()
+        if largest >= NO_LIMIT or self.connacks.fits(
+            attempt.channel, attempt.connect, attempt.listener.limits, largest
+        ):
+            return True
+        detail = f"CONNACK is larger than the {largest} bytes that the client takes"
+        return self.refuse(attempt, reasons.PACKET_TOO_LARGE, detail)
 
     def owner(self, attempt: Attempt) -> bool:
         """The client id is claimed, and the state of its session is here if there is one."""

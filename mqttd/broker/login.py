@@ -26,7 +26,7 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Auth
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import ProtocolViolation
-from mqttd.codec.serializer import serialize
+from mqttd.codec.serializer import serialize_within
 from mqttd.session.channel import OPEN, WAITING, Channel
 from mqttd.session.wheel import Timer
 from mqttd.types import AuthContinue, AuthResult, ClientInfo
@@ -184,7 +184,18 @@ class Login(Timer):
         properties: Properties = {prop.AUTHENTICATION_METHOD: self.method}
         if data is not None:
             properties[prop.AUTHENTICATION_DATA] = data
-        self.channel.send(serialize(Auth(code, properties), 5))
+        channel = self.channel
+        wire = serialize_within(Auth(code, properties), channel.takes())
+        if wire:
+            channel.send(wire)
+            return
+        code, detail = reasons.PACKET_TOO_LARGE, "AUTH is larger than the client takes"
+        connect = channel.connect
+        if channel.state == WAITING and connect is not None:
+            self.broker.connect_refused(channel, connect, code, detail)
+            channel.refuse(code, detail)
+        else:
+            self._failed(code, detail)
 
     # -- expiry --------------------------------------------------------------------------------
 

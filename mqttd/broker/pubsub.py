@@ -98,11 +98,13 @@ class PubSub:
         for i in range(len(sessions)):
             session = sessions[i]
             packed = options[i]
+            named = identifiers.get(session) if identifiers is not None else None
             if packed & (NO_LOCAL | OWN) and session.client_id == message.client_id:
                 if packed & NO_LOCAL:
                     continue
                 packed >>= OWN_SHIFT
-            named = identifiers.get(session) if identifiers is not None else None
+                if route.owns is not None:
+                    named = route.owns.get(session, named) or None
             self._deliver(session, message, packed, named, shapes, None)
             receivers += 1
         if route.groups is not None:
@@ -182,17 +184,18 @@ class PubSub:
         new = self.router.subscribe(session, topic_filter, packed, identifier)
         handling = subscription.retain_handling
         if settings.retain_available and (handling == 0 or (handling == 1 and new)):
-            self._replay_retained(session, topic_filter, qos, identifier)
+            own = session.client_id if subscription.no_local else ""
+            self._replay_retained(session, topic_filter, qos, identifier, own)
         return qos
 
     def _replay_retained(
-        self, session: Session, topic_filter: str, qos: int, identifier: int
+        self, session: Session, topic_filter: str, qos: int, identifier: int, own: str
     ) -> None:
         if not len(self.retainer):
             return
         cursor = self.retainer.match(topic_filter, self.server.now)
         identifiers = [identifier] if identifier else None
-        session.add_replay(RetainedReplay(topic_filter, cursor, qos, identifiers))
+        session.add_replay(RetainedReplay(topic_filter, cursor, qos, identifiers, own))
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
         """Remove one subscription, and stop its retained messages; False if there was none."""

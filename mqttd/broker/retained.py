@@ -23,6 +23,8 @@ __all__ = ["Retained", "RetainedReplay", "retained_of"]
 
 #: Messages taken from the store at once.
 _PAGE = 64
+#: Messages looked at in one call, where none of them is for this subscriber.
+_LOOKS = 256
 
 
 class Retained(Delivery):
@@ -82,17 +84,26 @@ def retained_of(delivery: Delivery, username: str | None) -> Retained:
 
 
 class RetainedReplay(Replay):
-    """Retained messages of one new subscription, taken a page at a time."""
+    """Retained messages of one new subscription, taken a page at a time.
 
-    __slots__ = ("_at", "_cursor", "_identifiers", "_page", "_qos", "_version")
+    `own`: the client whose messages it does not get (No Local, MQTT-3.8.3-3); "" for nobody.
+    """
+
+    __slots__ = ("_at", "_cursor", "_identifiers", "_own", "_page", "_qos", "_version")
 
     def __init__(
-        self, topic_filter: str, cursor: RetainedCursor, qos: int, identifiers: list[int] | None
+        self,
+        topic_filter: str,
+        cursor: RetainedCursor,
+        qos: int,
+        identifiers: list[int] | None,
+        own: str,
     ) -> None:
         super().__init__(topic_filter)
         self._cursor = cursor
         self._qos = qos
         self._identifiers = identifiers
+        self._own = own
         self._page: list[object] = []
         self._at: int = 0
         #: Of the store, when the page was taken.
@@ -102,7 +113,7 @@ class RetainedReplay(Replay):
         """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
         server = session.server
         now = server.now
-        while True:
+        for _ in range(_LOOKS):
             if self._at >= len(self._page):
                 self._page = self._cursor.next(_PAGE, now)
                 self._version = self._cursor.retainer.version
@@ -114,6 +125,8 @@ class RetainedReplay(Replay):
             assert isinstance(kept, Retained)
             if kept.expires_at and kept.expires_at <= now:
                 continue
+            if self._own and kept.source == self._own:
+                continue
             retainer = self._cursor.retainer
             if self._version != retainer.version and retainer.get(kept.topic(), now) is not kept:
                 continue  # replaced or deleted since: what came instead was delivered already
@@ -121,6 +134,7 @@ class RetainedReplay(Replay):
                 continue
             qos = kept.qos if kept.qos < self._qos else self._qos
             return kept.shaped(qos, session.v5, self._identifiers, now)
+        return None  # goes on in a later turn
 
     def done(self) -> bool:
         """Nothing is left on the page or in the store."""

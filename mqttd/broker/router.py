@@ -21,7 +21,14 @@ from mqttd.broker.shared import Group
 from mqttd.broker.trie import Trie
 from mqttd.session.metrics import Metrics
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import RETAIN_AS_PUBLISHED, SPREAD, Route, Target, merge_options
+from mqttd.session.route import (
+    NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
+    SPREAD,
+    Route,
+    Target,
+    merge_options,
+)
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 from mqttd.session.topics import Topics
@@ -206,6 +213,10 @@ class Router(Topics):
                     self._shared[pairs] = shared
             route.sessions = shared[0]
             route.options = shared[1]
+            owns = route.owns
+            if owns is not None:
+                for receiver, hidden in owns.items():
+                    owns[receiver] = _without(route.identifiers, receiver, hidden)
         route.gear |= self.gears.of(topic)
         route.settle()
 
@@ -233,5 +244,20 @@ class Router(Topics):
                     if route.identifiers is None:
                         route.identifiers = {}
                     route.identifiers.setdefault(subscriber, []).append(identifier)
+                    if options & NO_LOCAL:
+                        # Until all are collected: those that its own messages do not carry.
+                        if route.owns is None:
+                            route.owns = {}
+                        route.owns.setdefault(subscriber, []).append(identifier)
         known = found.get(subscriber, -1)
         found[subscriber] = options if known < 0 else merge_options(known, options)
+
+
+def _without(
+    identifiers: dict[Receiver, list[int]] | None, receiver: Receiver, hidden: list[int]
+) -> list[int]:
+    """The identifiers of a receiver's subscriptions but those that are hidden, each once."""
+    left = list(identifiers[receiver]) if identifiers is not None else []
+    for identifier in hidden:
+        left.remove(identifier)
+    return left

@@ -78,7 +78,7 @@ class Access(Protocol):
         """The class of clients that no rule tells apart from this one; -1: ask for it alone."""
 
     def constant(self, number: int, /) -> bool:
-        """Clients of this class may publish anything anywhere."""
+        """Clients of this class may publish anything anywhere, but below `$`."""
 
     def judge(self, number: int, qos: int, retain: bool, topic: str, /) -> int:
         """1: all clients of this class may publish this; 0: ask for each."""

@@ -17,9 +17,10 @@ from mqttd.broker.publishing import Publishing
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
-from mqttd.codec.serializer import serialize
+from mqttd.codec.serializer import serialize, varint
 from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.session.channel import Channel
+from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.session import Session
 from mqttd.types import Action, ClientInfo
 
@@ -40,12 +41,14 @@ class Subscribing:
         session = channel.session
         assert session is not None
         settings = broker.settings
+        subscriptions: list[Subscription] = packet.subscriptions
+        if not self._answerable(channel, session, len(subscriptions)):
+            return
         identifier = 0
         if packet.properties is not None:
             named = packet.properties.get(prop.SUBSCRIPTION_IDENTIFIER)
             if isinstance(named, list) and named and isinstance(named[0], int):
                 identifier = named[0]
-        subscriptions: list[Subscription] = packet.subscriptions
         mount = channel.mount
         if mount is not None:
             for subscription in subscriptions:
@@ -79,6 +82,21 @@ class Subscribing:
         if session.replays is not None:
             session.replay()
 
+    def _answerable(self, channel: Channel, session: Session, count: int) -> bool:
+        """Whether so many reason codes fit a packet that the client takes; else it has to go.
+
+        MQTT-3.1.2-24: nothing was done of what could not be answered.
+        """
+        largest = session.max_packet
+        if largest >= NO_LIMIT:
+            return True
+        body = 3 + count
+        if 1 + len(varint(body)) + body <= largest:
+            return True
+        detail = f"{count} reason codes are more than the {largest} bytes that the client takes"
+        self.broker.end_channel(channel, reasons.PACKET_TOO_LARGE, detail)
+        return False
+
     def subscribe_client(self, client_id: str, subscription: Subscription) -> int:
         """Subscribe a session on its client's behalf: the reason code a SUBACK would carry.
 
@@ -95,7 +113,6 @@ class Subscribing:
         return code
 
     def _are_subscriptions(self, changed: object, count: int) -> bool:
-        broker = self.broker
         if not isinstance(changed, list) or len(changed) != count:
             return False
         for subscription in changed:
@@ -103,7 +120,7 @@ class Subscribing:
                 return False
             try:
                 _, topic_filter = split_shared(subscription.topic_filter)
-                validate_topic_filter(topic_filter, broker.settings.max_topic_levels)
+                validate_topic_filter(topic_filter, 0)
             except Exception:
                 return False
         return True
@@ -114,9 +131,12 @@ class Subscribing:
         broker = self.broker
         settings = broker.settings
         _, topic_filter = split_shared(subscription.topic_filter)
-        validate_topic_filter(topic_filter, settings.max_topic_levels)
-        if len(topic_filter) > settings.max_topic_length:
+        if (
+            topic_filter.count("/") >= settings.max_topic_levels
+            or len(topic_filter.encode()) > settings.max_topic_length
+        ):
             return reasons.TOPIC_FILTER_INVALID
+        validate_topic_filter(topic_filter, settings.max_topic_levels)
         if not broker.authorize(client, Action(_SUBSCRIBE, subscription.qos), topic_filter):
             broker.metrics.subscribes_denied += 1
             return reasons.NOT_AUTHORIZED
@@ -129,6 +149,8 @@ class Subscribing:
         session = channel.session
         assert session is not None
         filters: list[str] = packet.topic_filters
+        if not self._answerable(channel, session, len(filters)):
+            return
         mount = channel.mount
         if mount is not None:
             filters = [mount.enter_filter(topic_filter) for topic_filter in filters]

@@ -110,9 +110,22 @@ class Taps(Reports):
 
     # -- told by channels and sessions ---------------------------------------------------------
 
-    def denied(self, channel: General, packet: Publish) -> None:
-        """Hook message.dropped; the access layer has logged the rule."""
+    def denied(self, channel: General, packet: Publish, limit: str) -> None:
+        """Hook message.dropped; the access layer has logged the rule, where it is no `limit`."""
         session = channel.session
+        if limit and session is not None:
+            self.log(
+                "denied",
+                {
+                    "client_id": session.client_id,
+                    "username": session.username,
+                    "peer": channel.edge.peer(channel)[0],
+                    "action": "publish",
+                    "qos": packet.qos,
+                    "topic": packet.topic[:256],
+                    "rule": limit,
+                },
+            )
         if session is not None and "message.dropped" in self.points:
             message = Message(
                 self.next_message_id(),

@@ -235,6 +235,9 @@ def _connect(data: bytes, pos: int, end: int) -> Connect:
 
 
 def _check_connect_flags(flags: int, version: int) -> None:
+    if version == MQTT_3_1:
+        # Bit 0 is "not used" there, and so are the will's bits without a will.
+        flags &= 0xFE if flags & 0x04 else 0xC6
     if flags & 0x01:
         raise MalformedPacket("CONNECT: the reserved flag is 1")
     if flags & 0x04:

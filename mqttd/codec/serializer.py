@@ -10,6 +10,8 @@ the wire (a packet id of 70000, a string of 66 KiB) raises `MalformedPacket` (ch
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqttd.codec.packet_types import MQTT_3_1, MQTT_5_0
 from mqttd.codec.packets import (
     Acknowledgement,
@@ -28,10 +30,23 @@ from mqttd.codec.packets import (
     Unsubscribe,
     Will,
 )
-from mqttd.codec.properties import ONE_BYTE, Properties, binary, encode_properties, utf8, varint
+from mqttd.codec.properties import (
+    ONE_BYTE,
+    REASON_STRING,
+    RESPONSE_INFORMATION,
+    USER_PROPERTY,
+    Properties,
+    binary,
+    encode_properties,
+    utf8,
+    varint,
+)
 from mqttd.codec.reasons import MalformedPacket, to_connack_v3
 
-__all__ = ["serialize", "utf8", "varint"]
+__all__ = ["serialize", "serialize_within", "utf8", "varint"]
+
+#: What an answer may do without, in the order in which it is left out.
+_OPTIONAL: Final = (USER_PROPERTY, REASON_STRING, RESPONSE_INFORMATION)
 
 
 def serialize(packet: Packet, version: int) -> bytes:
@@ -72,6 +87,29 @@ def serialize(packet: Packet, version: int) -> bytes:
             return b"\xf0\x00"
         return _frame(0xF0, [_byte(packet.reason_code), encode_properties(packet.properties)])
     raise MalformedPacket(f"packet type {packet.type} cannot be serialised")
+
+
+def serialize_within(packet: Connack | Auth, largest: int) -> bytes:
+    """A packet of MQTT 5.0 in at most `largest` bytes; empty where that cannot be (3.1.2-24).
+
+    What the standard lets a server leave out is left out for it.
+    """
+    wire = serialize(packet, MQTT_5_0)
+    properties = packet.properties
+    if len(wire) <= largest:
+        return wire
+    if properties is not None:
+        left = dict(properties)
+        for name in _OPTIONAL:
+            if left.pop(name, None) is None:
+                continue
+            if isinstance(packet, Connack):
+                wire = serialize(Connack(packet.session_present, packet.reason_code, left), 5)
+            else:
+                wire = serialize(Auth(packet.reason_code, left), 5)
+            if len(wire) <= largest:
+                return wire
+    return b""
 
 
 def _frame(first: int, parts: list[bytes]) -> bytes:

@@ -5,7 +5,7 @@
     $queue/sensors/#           shared  ("$queue", "sensors/#")
 
 Every function is one pass over the text: time is linear in its length, no recursion and no regular
-expression, so 128 levels or 65,535 bytes cost what their length says (MQTT 5.0, 4.7 and 4.8.2).
+expression, so 256 levels or 65,535 bytes cost what their length says (MQTT 5.0, 4.7 and 4.8.2).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "words",
 ]
 
-MAX_LEVELS: Final = 128
+MAX_LEVELS: Final = 256
 MAX_TOPIC_BYTES: Final = 65535
 
 QUEUE_GROUP: Final = "$queue"

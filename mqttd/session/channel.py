@@ -37,11 +37,12 @@ from mqttd.codec.packets import (
 from mqttd.codec.parser import check_direction, parse_packet
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError, PacketTooLarge, ProtocolViolation
-from mqttd.codec.serializer import serialize
+from mqttd.codec.serializer import serialize, serialize_within
 from mqttd.session.aliases import Aliases
 from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
 from mqttd.session.framing import Framing
 from mqttd.session.general import Router
+from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.session import Session
 from mqttd.session.unfinished import Unfinished
 
@@ -272,9 +273,13 @@ class Channel(Framing):
                 self.aliases = Aliases(alias_maximum)
         self.special = self.apart()
         if self.v5:
-            self.send(serialize(Connack(session_present, 0, properties), 5))
+            # That it fits was seen to before; what may be left out is.
+            largest = max_packet if max_packet else NO_LIMIT
+            self.send(serialize_within(Connack(session_present, 0, properties), largest))
         else:
-            self.send(_CONNACK_PRESENT if session_present else _CONNACK_NEW)
+            # MQTT 3.1 has no session present: the byte is "reserved".
+            present = session_present and self.version == 4
+            self.send(_CONNACK_PRESENT if present else _CONNACK_NEW)
         session.attach(self, receive_maximum, max_packet)
         session.resend()
 
@@ -296,13 +301,27 @@ class Channel(Framing):
         """The server refuses the CONNECT: CONNACK with the reason, then close."""
         if self.state != WAITING:
             return
+        largest = self.takes()
         self.connect = None
         self.server.metrics.connects_refused += 1
         if self.v5:
-            self.send(serialize(Connack(False, code, properties), 5))
+            wire = serialize_within(Connack(False, code, properties), largest)
+            if wire:
+                self.send(wire)
         else:
             self.send(bytes((0x20, 2, 0, reasons.to_connack_v3(code))))
         self.end(detail)
+
+    def takes(self) -> int:
+        """The largest packet that the client takes, its Maximum Packet Size (MQTT-3.1.2-24)."""
+        session = self.session
+        if session is not None:
+            return session.max_packet
+        connect = self.connect
+        if connect is None or connect.properties is None:
+            return NO_LIMIT
+        largest = _int(connect.properties, prop.MAXIMUM_PACKET_SIZE)
+        return largest if largest else NO_LIMIT
 
     def _disconnect(self, packet: Disconnect) -> None:
         session = self.session

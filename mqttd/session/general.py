@@ -26,7 +26,7 @@ from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
 from mqttd.session.promise import Asker, Promises
 from mqttd.session.publisher import Judge, Publisher
-from mqttd.session.route import HELD, Route
+from mqttd.session.route import HELD, Beyond, Route
 from mqttd.session.settings import Settings
 from mqttd.session.topics import Topics
 
@@ -89,8 +89,8 @@ class Router(Judge):
         """Who asks the keepers of a client's messages."""
         raise NotImplementedError
 
-    def denied(self, channel: General, packet: Publish) -> None:
-        """A client may not publish this: tell the hooks."""
+    def denied(self, channel: General, packet: Publish, limit: str) -> None:
+        """A client may not publish this: tell the hooks; log the `limit` where it is beyond one."""
         raise NotImplementedError
 
 
@@ -215,22 +215,22 @@ class General(Publisher):
 
     def _deny(self, packet: Publish, route: Route) -> None:
         router = self.router
-        router.metrics.publishes_denied += 1
         router.metrics.dropped_denied += 1
-        router.denied(self, packet)
-        if router.settings.deny_disconnect:
-            self.close(reasons.NOT_AUTHORIZED, "publish denied")
-            return
+        code = reasons.NOT_AUTHORIZED
+        if isinstance(route, Beyond):
+            code = reasons.TOPIC_NAME_INVALID
+            router.denied(self, packet, route.why)
+        else:
+            router.metrics.publishes_denied += 1
+            router.denied(self, packet, "")
+            if router.settings.deny_disconnect:
+                self.close(reasons.NOT_AUTHORIZED, "publish denied")
+                return
         if packet.qos:
             if packet.qos == 2 and not self.v5:
                 self.record(packet.packet_id)
-            self.settle(
-                self.answer(
-                    PUBACK if packet.qos == 1 else PUBREC, packet.packet_id, reasons.NOT_AUTHORIZED
-                ),
-                route.gear,
-                packet.topic,
-            )
+            first = PUBACK if packet.qos == 1 else PUBREC
+            self.settle(self.answer(first, packet.packet_id, code), route.gear, packet.topic)
 
     def published(self, first: int, packet_id: int, receivers: int, gear: int, topic: str) -> None:
         """Acknowledge a PUBLISH that had so many receivers, or minus a reason code."""

@@ -206,6 +206,10 @@ class Inbound:
                 if packed & NO_LOCAL:
                     continue
                 packed >>= OWN_SHIFT
+                if route.owns is not None and receiver.v5 and receiver in route.owns:
+                    self._hand(receiver, self._own(receiver, packed, route.owns), packet_id)
+                    count += 1
+                    continue
             kind = 0
             if kinds is not None and receiver.v5:
                 kind = kinds[i]
@@ -255,6 +259,15 @@ class Inbound:
         if self.retain and packed & RETAIN_AS_PUBLISHED:
             number |= 8
         return number
+
+    def _own(self, receiver: Receiver, packed: int, owns: dict[Receiver, list[int]]) -> Delivery:
+        """The publisher's own copy, where its subscriptions with No Local have identifiers."""
+        number = self._number(packed, True)
+        named = owns[receiver]
+        shape = self.cut(number & 3, True, number & 8 != 0, identifier_block(named))
+        if named:
+            shape.identifiers = named
+        return shape
 
     def _hand(self, receiver: Receiver, shape: Delivery, packet_id: int) -> None:
         if not shape.qos:

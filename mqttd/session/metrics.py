@@ -19,7 +19,8 @@ DROP_REASONS: Final[dict[str, str]] = {
     "too_large": "larger than the client's Maximum Packet Size",
     "slow_consumer": "the connection's output was above its high watermark (QoS 0)",
     "offline_qos0": "QoS 0 for a client that is away, and store_qos0 is off",
-    "denied": "the publisher has no right to the topic, or it is outside the receiver's mountpoint",
+    "denied": "the publisher has no right to the topic, its name is beyond the limits, or it is"
+    " outside the receiver's mountpoint",
     "revoked": "a right that it needed was taken back",
     "hook": "a message.publish hook stopped it",
     "session_ended": "the session ended before it could be sent",

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.codec.reasons import MalformedPacket, TopicNameInvalid
+from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.connection import Connection, Edge
-from mqttd.session.route import Route
+from mqttd.session.route import Beyond, Route
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 from mqttd.session.state import Keeper
@@ -54,7 +54,7 @@ class Judge(Keeper):
         raise NotImplementedError
 
     def is_free(self, number: int) -> bool:
-        """Whether this class may publish anything anywhere."""
+        """Whether this class may publish anything anywhere, but to topics that begin with `$`."""
         raise NotImplementedError
 
     def judge(self, number: int, qos: int, retain: bool, topic: str) -> bool:
@@ -138,25 +138,31 @@ class Publisher(Connection):
         return found
 
     def find(self, key: bytes) -> Route:
-        """The current route of a topic that is not in the table; validates it (4.7.3)."""
-        return self.judge.topics.enter(key, self.check_topic(key[2:]))
+        """The current route of a topic that is not in the table; validates it (4.7.3).
+
+        A `Beyond` for one that has more levels or bytes than are taken.
+        """
+        topic = self.check_topic(key[2:])
+        settings = self.judge.settings
+        if topic.count("/") >= settings.max_topic_levels:
+            return Beyond(topic, f"at most {settings.max_topic_levels} levels are taken")
+        if len(key) - 2 > settings.max_topic_length:
+            return Beyond(topic, f"at most {settings.max_topic_length} bytes are taken")
+        return self.judge.topics.enter(key, topic)
 
     def check_topic(self, raw: bytes) -> str:
-        """Decode and check a topic name (MQTT-1.5.4-1, 3.3.2-2, 4.7.3)."""
+        """Decode a topic name and check its syntax (MQTT-1.5.4-1, 3.3.2-2, 4.7.3)."""
         try:
             topic = raw.decode()
         except UnicodeDecodeError:
             raise MalformedPacket("topic name is not UTF-8") from None
-        settings = self.judge.settings
-        validate_topic_name(topic, settings.max_topic_levels)
-        if len(raw) > settings.max_topic_length:
-            raise TopicNameInvalid(
-                f"topic of {len(raw)} bytes, at most {settings.max_topic_length} are taken"
-            )
+        validate_topic_name(topic, 0)
         return topic
 
     def may(self, route: Route, first: int) -> bool:
         """May this client publish here? `first`: the first byte of the packet, for its flags."""
+        if isinstance(route, Beyond):
+            return False
         judge = self.judge
         epoch = judge.epoch
         if self.class_epoch != epoch:
@@ -201,7 +207,7 @@ class Publisher(Connection):
     def _may_class(self, route: Route, right: int, first: int) -> bool:
         """Whether the whole class may publish here."""
         judge = self.judge
-        if judge.is_free(self._number):
+        if judge.is_free(self._number) and not route.topic.startswith("$"):
             return True
         classes = route.classes
         if classes is None:

@@ -33,6 +33,7 @@ __all__ = [
     "RETAIN_AS_PUBLISHED",
     "SPREAD",
     "TOLD",
+    "Beyond",
     "Route",
     "Target",
     "merge_options",
@@ -68,7 +69,7 @@ def merge_options(known: int, options: int) -> int:
     """The options of two overlapping subscriptions of one client: it gets one copy.
 
     Highest QoS, Retain As Published if any says so; its own messages count only the
-    subscriptions without No Local (MQTT-3.3.4-2, 3.8.3-3).
+    subscriptions without No Local (MQTT-3.3.4-2, 3.8.3-3), and carry only their identifiers.
     """
     merged = _highest(known & 11, options & 11)
     if known & NO_LOCAL and options & NO_LOCAL:
@@ -78,7 +79,9 @@ def merge_options(known: int, options: int) -> int:
         own = known >> OWN_SHIFT if known & OWN else known & 11
     if not options & NO_LOCAL:
         own = options & 11 if own < 0 else _highest(own, options & 11)
-    return merged if own == merged else merged | OWN | own << OWN_SHIFT
+    if own == merged and not (known | options) & (NO_LOCAL | OWN):
+        return merged
+    return merged | OWN | own << OWN_SHIFT
 
 
 def _highest(a: int, b: int) -> int:
@@ -126,6 +129,7 @@ class Route:
         "mark5",
         "mark6",
         "options",
+        "owns",
         "place",
         "right",
         "seen",
@@ -166,6 +170,8 @@ class Route:
         #: session a number, and by that number the properties that say so.
         self.identifiers: dict[Receiver, list[int]] | None = None
         self.kinds: list[int] | None = None
+        #: Identifiers that a session's own messages carry, where No Local makes them fewer.
+        self.owns: dict[Receiver, list[int]] | None = None
         self.blocks: list[bytes] | None = None
         self.groups: list[Target] | None = None
 
@@ -175,6 +181,7 @@ class Route:
         self.sessions = _NOBODY
         self.options = _NOTHING
         self.identifiers = None
+        self.owns = None
         self.kinds = None
         self.blocks = None
         self.groups = None
@@ -205,6 +212,20 @@ class Route:
             self.blocks = blocks
         if spread:
             self.gear |= SPREAD
+
+
+class Beyond(Route):
+    """What stands for a route of a topic name that is well-formed and beyond the limits.
+
+    No cache holds it, and nobody may publish there: `General` refuses the message by itself.
+    """
+
+    __slots__ = ("why",)
+
+    def __init__(self, topic: str, why: str) -> None:
+        super().__init__(topic)
+        #: The limit, for the log.
+        self.why = why
 
 
 def identifier_block(identifiers: list[int] | None) -> bytes:

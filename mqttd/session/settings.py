@@ -21,7 +21,7 @@ class Settings:
         self.max_packet_size: int = 1 << 20
         self.max_connect_size: int = 1 << 16
         self.max_client_id_length: int = 256
-        self.max_topic_levels: int = 128
+        self.max_topic_levels: int = 256
         self.max_topic_length: int = 65535
         self.max_topic_alias: int = 65535
         self.outbound_topic_alias: bool = False

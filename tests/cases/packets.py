@@ -278,7 +278,24 @@ def connect_faults(v: int) -> None:
             continue
         fault(f"connect cut to {cut} bytes", v, SERVER, frame(0x10, body[:cut]), bad)
     fault("connect with a byte left over", v, SERVER, frame(0x10, body, b"\x00"), bad)
-    fault("connect, reserved flag", v, SERVER, connect(v, 3), bad)
+    if v > 3:
+        fault("connect, reserved flag", v, SERVER, connect(v, 3), bad)
+        fault("connect, will QoS 1 without a will", v, SERVER, connect(v, 0x0A), bad)
+        fault("connect, will QoS 2 without a will", v, SERVER, connect(v, 0x12), bad)
+        fault("connect, will retain without a will", v, SERVER, connect(v, 0x22), bad)
+    else:
+        # "Not used" in MQTT 3.1.
+        for flags in (0x03, 0x0A, 0x12, 0x1A, 0x22, 0x3B):
+            name = f"connect, unused flags {flags:02x}"
+            valid(name, v, SERVER, connect(v, flags), Connect("c", v, NAMES[v]), False)
+        valid(
+            "connect, a will and bit 0",
+            v,
+            SERVER,
+            connect(v, 0x0F, text("c"), text("w"), binary(b"p")),
+            Connect("c", v, NAMES[v], will=Will("w", b"p", 1)),
+            False,
+        )
     fault(
         "connect, will QoS 3",
         v,
@@ -286,9 +303,6 @@ def connect_faults(v: int) -> None:
         connect(v, 0x1E, text("c"), none(v), text("w"), binary(b"")),
         bad,
     )
-    fault("connect, will QoS 1 without a will", v, SERVER, connect(v, 0x0A), bad)
-    fault("connect, will QoS 2 without a will", v, SERVER, connect(v, 0x12), bad)
-    fault("connect, will retain without a will", v, SERVER, connect(v, 0x22), bad)
     if v < 5:
         fault(
             "connect, password without user name",

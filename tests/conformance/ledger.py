@@ -44,7 +44,7 @@ Where the standard leaves a choice, ours is:
   dropped; 5.0 says 0x87;
 - client ids may have up to 256 bytes of UTF-8;
 - a packet may have up to 1 MiB, which CONNACK announces to 5.0 clients; topics up to 65,535 bytes
-  and 128 levels;
+  and 256 levels; one beyond that is refused by itself, 0x90 or 0x8F, 0x80 in a SUBACK of 3.1.1;
 - overlapping subscriptions of one client get one copy of a message, with the highest QoS granted
   and all their Subscription Identifiers;
 - messages for a shared subscription go to members that are connected, as long as there is

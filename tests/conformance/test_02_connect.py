@@ -507,6 +507,51 @@ def test_mqtt_3_1_2_24_packet_size_0_is_a_protocol_error(bench: Bench) -> None:
     refused(bench, mq.connect(bench.client_id("a"), 5, props=[(mq.MAXIMUM_PACKET_SIZE, 0)]))
 
 
+@row(31)
+def test_mqtt_3_1_2_24_answers_keep_to_it(bench: Bench) -> None:
+    """SUBACK and UNSUBACK too: 0x95, and nothing was done of what could not be answered."""
+    for size, fits in ((39, True), (38, False)):
+        filters = [(bench.topic(f"{n}"), 1) for n in range(34)]
+        client = bench.connect(f"s{size}", props=[(mq.MAXIMUM_PACKET_SIZE, size)])
+        client.send(mq.subscribe(filters, 7, version=5))
+        if fits:
+            client.expect(mq.SUBACK, packet_id=7)
+        else:
+            client.expect_close(0x95)
+        client = bench.connect(f"u{size}", props=[(mq.MAXIMUM_PACKET_SIZE, size)])
+        client.send(mq.unsubscribe([name for name, _ in filters], 8, version=5))
+        if fits:
+            client.expect(mq.UNSUBACK, packet_id=8)
+        else:
+            client.expect_close(0x95)
+
+
+@row(31)
+def test_mqtt_3_1_2_24_connack_keeps_to_it(bench: Bench) -> None:
+    """A client that takes less than CONNACK has to say is refused, as far as it takes that."""
+    for size in (1, 4, 5, 8, 12):
+        client = bench.open()
+        props = [(mq.MAXIMUM_PACKET_SIZE, size)]
+        client.send(mq.connect("", 5, props=props))
+        answer = read_all(client)
+        assert answer == (b"\x20\x03\x00\x95\x00" if size >= 5 else b"")
+    client = bench.connect(props=[(mq.MAXIMUM_PACKET_SIZE, 64)])
+    client.expect_nothing()
+    assert client.connack is not None
+
+
+@row(14)
+def test_mqtt_3_1_2_1_level_3_knows_fewer_bits(bench: Bench, ours: None) -> None:
+    """MQTT 3.1: unused connect flags are ignored, the byte before CONNACK's code is 0."""
+    for flags in (0x00, 0x01, 0x19, 0x38):
+        client = bench.open(mq.V31)
+        client.send(mq.connect(bench.client_id("old"), mq.V31, flags=flags))
+        client.sock.settimeout(client.deadline)
+        assert client.sock.recv(100) == b"\x20\x02\x00\x00"
+        client.expect_nothing()
+        client.disconnect()
+
+
 @row(32)
 def test_mqtt_3_2_2_15_announces_packet_size(bench: Bench, ours: None) -> None:
     """CONNACK names the limit (1 MiB unless configured), and a larger packet is not awaited."""

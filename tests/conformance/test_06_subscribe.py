@@ -267,6 +267,43 @@ def test_mqtt_3_8_3_3_no_local_overlapping(bench: Bench) -> None:
 
 
 @row(88)
+def test_mqtt_3_8_3_3_no_local_holds_for_retained(bench: Bench) -> None:
+    """What a client has retained itself does not come back to its No Local subscription."""
+    client = bench.connect()
+    client.publish(bench.topic("own"), b"own", 1, retain=True)
+    bench.connect().publish(bench.topic("other"), b"other", 1, retain=True)
+    client.subscribe((bench.topic("+"), NO_LOCAL | 1))
+    client.message(payload=b"other", retain=True)
+    client.expect_nothing()
+    client.subscribe((bench.topic("own"), 1))
+    client.message(payload=b"own", retain=True)
+
+
+@row(89)
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+def test_mqtt_3_3_4_3_own_messages_carry_no_local_identifiers(
+    bench: Bench, qos: int, retain: bool
+) -> None:
+    """A client's own message carries the identifiers of the subscriptions that it matches."""
+    client = bench.connect()
+    other = bench.connect()
+    local = NO_LOCAL | 2
+    client.subscribe((bench.topic("a/b"), local), props=[(mq.SUBSCRIPTION_ID, 1)])
+    client.subscribe((bench.topic("a/+"), 2), props=[(mq.SUBSCRIPTION_ID, 2)])
+    client.subscribe((bench.topic("b/b"), local), props=[(mq.SUBSCRIPTION_ID, 3)])
+    client.subscribe((bench.topic("b/+"), 2))
+    client.subscribe((bench.topic("c/b"), local))
+    client.subscribe((bench.topic("c/+"), 2), props=[(mq.SUBSCRIPTION_ID, 4)])
+    for name, own, all_ids in (("a/b", [2], [1, 2]), ("b/b", [], [3]), ("c/b", [4], [4])):
+        for publisher, ids in ((client, own), (other, all_ids), (client, own)):
+            publisher.publish(bench.topic(name), b"x", qos, retain=retain)
+            packet = client.message(topic=bench.topic(name), qos=qos)
+            assert sorted(packet.all(mq.SUBSCRIPTION_ID)) == ids
+    client.expect_nothing()
+
+
+@row(88)
 def test_mqtt_3_8_3_3_no_local_with_shared_is_an_error(bench: Bench) -> None:
     """MQTT-3.8.3-4: No Local on a shared subscription is a protocol error."""
     client = bench.connect()
@@ -452,7 +489,7 @@ def test_mqtt_4_7_3_1_refuses_empty_topics_and_filters(bench: Bench) -> None:
 
 @row(92)
 def test_mqtt_4_7_3_3_longest_topic(bench: Bench) -> None:
-    """65,535 bytes are a topic; so are 128 levels (ours), and not one more."""
+    """65,535 bytes are a topic; so are 256 levels (ours), and not one more."""
     long = bench.topic("x" * 65535)[:65535]
     wide = bench.topic("\u20ac" * 30000)
     wide = wide.encode()[: len(bench.tag) + 1 + 3 * 21000].decode()
@@ -464,26 +501,36 @@ def test_mqtt_4_7_3_3_longest_topic(bench: Bench) -> None:
 
 @row(92)
 def test_mqtt_4_7_3_3_deepest_topic(bench: Bench, ours: None) -> None:
-    """Ours: 128 levels are served, 129 refused, in names and in filters."""
-    deep = bench.topic("/" * 126)
-    assert deep.count("/") == 127
+    """Ours: 256 levels are served, 257 refused by themselves, in names and in filters."""
+    deep = bench.topic("/" * 254)
+    assert deep.count("/") == 255
     client = bench.subscriber(deep, bench.topic("#"), qos=1)
     client.publish(deep, b"x", 1)
     client.message(topic=deep, payload=b"x")
     client.expect_nothing()
-    client.send(mq.subscribe([(deep + "/", 0)], 9, version=bench.version))
-    answer = client.receive()
-    if answer is not None and answer.type == mq.SUBACK:
-        assert answer.reasons == [0x8F if bench.version == 5 else 0x80]
-    else:
-        assert answer is None or answer.type == mq.DISCONNECT
-    client = bench.connect()
-    client.send(mq.publish(deep + "/", b"x", 1, version=bench.version))
-    answer = client.receive()
-    if answer is not None and answer.type == mq.PUBACK:
-        assert answer.reason == (0x90 if bench.version == 5 else 0)
-    else:
-        assert answer is None or answer.type == mq.DISCONNECT
+    refused = 0x8F if bench.version == 5 else 0x80
+    codes = client.subscribe((deep + "/", 0), (f"$share/g/{deep}/", 0), (deep + "+/#", 0), ("a", 1))
+    assert codes == [refused, refused, refused, 1]
+    assert client.unsubscribe(deep + "/") == ([0x11] if bench.version == 5 else [])
+    for qos in (0, 1, 2):
+        answer = client.publish(deep + "/", b"x", qos)
+        assert answer is None or answer.reason == (0x90 if bench.version == 5 else 0)
+    if bench.version == 5:
+        client.send(mq.publish(deep + "/", b"x", 1, 77, version=5, props=[(mq.TOPIC_ALIAS, 1)]))
+        client.expect(mq.PUBACK, packet_id=77, reason=0x90)
+    client.publish(deep, b"y", 2)
+    client.message(topic=deep, payload=b"y")
+    client.expect_nothing()
+
+
+@row(92)
+def test_mqtt_4_7_3_3_deepest_will(bench: Bench, ours: None) -> None:
+    """A will with more levels refuses its CONNECT, which can have no other."""
+    client = bench.open()
+    will = mq.Will(bench.topic("/" * 255))
+    client.send(mq.connect(bench.client_id("a"), bench.version, will=will))
+    client.expect(mq.CONNACK, reason=0x90 if bench.version == 5 else 5)
+    assert client.receive() is None
 
 
 @row(93)

@@ -37,11 +37,22 @@ class Mqtt(Struct, frozen=True, kw_only=True):
     ] = 256
     max_topic_levels: Annotated[
         int,
-        keys.count("Most levels in a topic name or filter.", "message", 1, 65535),
-    ] = 128
+        keys.count(
+            "Most levels in a topic name or filter; what has more is refused by itself (0x90, 0x8F;"
+            " 0x80 in a SUBACK of 3.1.1), and the connection goes on.",
+            "message",
+            1,
+            65535,
+        ),
+    ] = 256
     max_topic_length: Annotated[
         int,
-        keys.count("Longest topic name or filter, in UTF-8 bytes.", "message", 1, 65535),
+        keys.count(
+            "Longest topic name or filter, in UTF-8 bytes; a longer one is refused likewise.",
+            "message",
+            1,
+            65535,
+        ),
     ] = 65535
     max_topic_alias: Annotated[
         int,
