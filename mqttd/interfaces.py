@@ -85,6 +85,12 @@ class IAuthenticator(Interface):
     A module may say by an optional method ``concerns(client, password) -> bool``, at once, for whom
     it is there at all: those it is not concerned with go to the next module even while its
     circuit breaker is open.
+
+    What it raises for one client, or answers that is no verdict, refuses that client (0x88), is
+    logged at ``error`` and counted; its circuit breaker hears of exceptions that tell of a back end
+    which cannot be reached or does not answer (`ConnectionError`, time-outs, Twisted's of
+    connections). With an attribute ``blames_back_end = True`` it hears of all: for modules that
+    answer with a refusal to whatever a client may show.
     """
 
     def init(opts: Mapping[str, object]) -> None:

@@ -414,10 +414,11 @@ class MqttdService(MultiService):
         self.broker.revoke_users(module, names, module == "clientid")
 
     def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
-        self.log.error("{kind} module {name} failed: {error!r}", kind=kind, name=name, error=error)
+        # What it raised may hold what a client sent.
+        self.events.error("module failed", {"module": f"{kind} {name}", "error": repr(error)[:300]})
 
     def _hook_failed(self, point: str, callback: Any, error: BaseException, owner: Budget) -> None:
-        self.events(
+        self.events.error(
             "callback failed",
             {
                 "plugin": owner.name,

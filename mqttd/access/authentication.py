@@ -152,7 +152,7 @@ class AuthenticationChain:
                     f"auth module {name!r}: {taken.name!r} serves the method {method!r} already"
                 )
         limits = limits_of(name, module, self.limits)
-        guard = Guard(name, limits, self.reactor, self.on_error, self.on_event)
+        guard = Guard(name, limits, self.reactor, self.on_error, self.on_event, module)
         if seq is None:
             seq = self._reserved.get(name)
         if seq is None:
@@ -250,8 +250,7 @@ class AuthenticationChain:
         if isinstance(verdict, AuthIgnore):
             return None
         if isinstance(verdict, AuthError):
-            code = verdict.reason_code if verdict.reason_code >= 0x80 else _NOT_AUTHORIZED
-            return AuthResult(False, code, verdict.reason, module=entry.name)
+            return AuthResult(False, verdict.reason_code, verdict.reason, module=entry.name)
         assert isinstance(verdict, AuthOk)
         return self._accept(client, entry, verdict, answer.rules)
 
@@ -340,7 +339,7 @@ class Exchange:
 
     def step(self, data: bytes) -> AuthContinue | AuthResult | Deferred[AuthContinue | AuthResult]:
         """The client's Authentication Data: goes on, or decides.  The Deferred never fails."""
-        answer = self._entry.guard.step(_Step(self, data))
+        answer = self._entry.guard.step(_Step(self, data), self.client)
         if isinstance(answer, Deferred):
             return cast("Deferred[AuthContinue | AuthResult]", answer.addCallback(self._judge))
         return self._judge(answer)

@@ -27,6 +27,7 @@ from mqttd.access.acl_module import AclFile, explains
 from mqttd.access.acl_rules import AclRules
 from mqttd.access.explain import Explanation, Step, steps
 from mqttd.access.shadow import OnDifference, Shadow, read
+from mqttd.broker.verdicts import kind_of
 from mqttd.secrets.files import replace_file
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
@@ -408,6 +409,9 @@ class Authorization:
         entry.error += 1
         if self.on_error is not None:
             self.on_error(entry.name, error)
+        charge = getattr(entry.module, "charge", None)
+        if charge is not None:
+            charge(entry.name, error)
 
 
 def _place(entry: _Module) -> tuple[int, int]:
@@ -421,11 +425,13 @@ def _ask(entry: _Module, client: ClientInfo, action: Action, topic: str) -> Deci
     if entry.explains:
         decision = module.decide(client, action, topic)
         if not isinstance(decision, Decision):
-            raise TypeError(f"not a Decision: {decision!r}")
+            raise TypeError(f"not a Decision: {kind_of(decision)}")
+        if not isinstance(decision.verdict, Verdict) or not isinstance(decision.rule, str):
+            raise TypeError("not a Decision: its verdict or its rule is none")
         return decision
     verdict = module.check_acl(client, action, topic)
     if not isinstance(verdict, Verdict):
-        raise TypeError(f"not a Verdict: {verdict!r}")
+        raise TypeError(f"not a Verdict: {kind_of(verdict)}")
     return Decision(verdict, f"module {entry.name}", entry.name)
 
 

@@ -8,6 +8,9 @@
        |                             '---- fails: twice the time -----+
        '------------------------------------ succeeds ----------------'
 
+`Breakers` has one for each house (`mqttd.net.fair`) that brought failures, and one for all, which
+failures of a single house do not open: nobody can lock others out by what it shows.
+
 Promise: constant cost; at most one trial at a time while it is not closed.  Times are seconds of
 any clock that the caller reads; no clock, no log here.
 """
@@ -18,11 +21,14 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["CLOSED", "HALF_OPEN", "OPEN", "Breaker"]
+__all__ = ["CLOSED", "HALF_OPEN", "OPEN", "Breaker", "Breakers"]
 
 CLOSED: Final = "closed"
 OPEN: Final = "open"
 HALF_OPEN: Final = "half-open"
+
+#: Houses that are remembered for their failures.
+_MOST: Final = 1000
 
 
 class Breaker:
@@ -89,3 +95,79 @@ class Breaker:
         """What was allowed did not reach the back end: the next one is the trial."""
         if self.state == HALF_OPEN:
             self.state = OPEN
+
+
+class Breakers:
+    """The breakers of one module: of each house, and of all.
+
+    Arguments as those of `Breaker`, which each of them is made with.
+    """
+
+    def __init__(self, failures: int, retry: float, max_retry: float) -> None:
+        self._made = (failures, retry, max_retry)
+        self._all = Breaker(*self._made)
+        self._houses: dict[str, Breaker] = {}
+        #: Those that failed since the last success of anybody.
+        self._failed: set[str] = set()
+        #: Times that one of them went from closed to open.
+        self.opened = 0
+
+    @property
+    def state(self) -> str:
+        """That of all; else the worst of a house."""
+        if self._all.state != CLOSED or not self._houses:
+            return self._all.state
+        states = {breaker.state for breaker in self._houses.values()}
+        return next(state for state in (OPEN, HALF_OPEN, CLOSED) if state in states)
+
+    def closed(self, house: str) -> bool:
+        """Whether a client of this house is let through as a matter of course."""
+        own = self._houses.get(house)
+        return self._all.state == CLOSED and (own is None or own.state == CLOSED)
+
+    def allows(self, now: float, house: str) -> bool:
+        """May something be tried for a house?  Whoever is told yes tells how it went."""
+        own = self._houses.get(house)
+        if own is not None and not own.allows(now):
+            return False
+        if not self._all.allows(now):
+            if own is not None:
+                own.untried()
+            return False
+        return True
+
+    def succeeded(self, now: float, house: str) -> bool:
+        """It went well; True if nothing is open any more, and something was."""
+        before = self.state
+        self._all.succeeded()
+        self._failed.clear()
+        self._houses.pop(house, None)
+        for other in [name for name, breaker in self._houses.items() if breaker.retry_at <= now]:
+            del self._houses[other]  # would be tried now: there is nothing wrong with the back end
+        return before != CLOSED and self.state == CLOSED
+
+    def failed(self, now: float, house: str) -> Breaker | None:
+        """It failed; the breaker which that opened (again, after a trial), if any."""
+        own = self._houses.get(house)
+        if own is None:
+            if len(self._houses) >= _MOST:
+                del self._houses[next(iter(self._houses))]
+            own = self._houses[house] = Breaker(*self._made)
+        count = own.opened
+        opened = own if own.failed(now) else None
+        self.opened += own.opened - count
+        if self._all.state != CLOSED or house not in self._failed:
+            if len(self._failed) < _MOST:
+                self._failed.add(house)
+            count = self._all.opened
+            if self._all.failed(now):
+                opened = self._all
+            self.opened += self._all.opened - count
+        return opened
+
+    def untried(self, house: str) -> None:
+        """What was allowed did not reach the back end: the next one is the trial."""
+        self._all.untried()
+        own = self._houses.get(house)
+        if own is not None:
+            own.untried()

@@ -11,6 +11,11 @@ A module may hang, fail, answer nonsense or a minute late: its clients get an an
 deadline (those that had to wait for their turn, within two), and nobody else notices.  A module
 that answers at once pays for none of this but two readings of the clock.
 
+What a client has shown may bring a module to raise, or to answer what is no verdict: that client is
+refused, and the breaker does not hear of it, unless the back end could not be reached or was late
+(`mqttd.access.back_end`, or the module's own ``blames_back_end``). The queue is served house by
+house, and a flood from one loses its places to others.
+
 Promise: at most ``concurrency`` questions under way and ``waiting`` in the queue; nothing raised,
 no Deferred returned ever fails; a failure is never cached.
 """
@@ -19,7 +24,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
@@ -30,8 +34,11 @@ from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.python.failure import Failure
 
 from mqttd.access.answer_cache import AnswerCache
-from mqttd.access.breaker import CLOSED, HALF_OPEN, Breaker
+from mqttd.access.back_end import is_of_back_end
+from mqttd.access.breaker import HALF_OPEN, Breakers
+from mqttd.broker.verdicts import fault_of, kind_of, refusal
 from mqttd.config.schema import AuthBackend
+from mqttd.net.fair import FairQueue, house_of
 from mqttd.types import (
     AUTH_IGNORE,
     AUTH_OK,
@@ -104,6 +111,7 @@ class _Waiter:
     call: Call
     key: bytes | None
     takes: tuple[type, ...]
+    house: str
     started: float
     answer: Deferred[Answer]
 
@@ -123,11 +131,12 @@ class Guard:
         reactor: Any,
         on_error: OnError,
         on_event: OnEvent,
+        module: object = None,
     ) -> None:
         self.name = name
         self.limits = limits
         self.ignores_errors = limits.on_error == "ignore" or name in limits.ignore_errors_of
-        self.breaker = Breaker(
+        self.breaker = Breakers(
             limits.breaker_failures, limits.breaker_retry, limits.breaker_max_retry
         )
         self.cache: AnswerCache[Answer] = AnswerCache()
@@ -141,7 +150,12 @@ class Guard:
         self._now: Callable[[], float] = time.monotonic if reactor is None else reactor.seconds
         self._on_error = on_error
         self._on_event = on_event
-        self._queue: deque[_Waiter] = deque()
+        self._queue: FairQueue[_Waiter] = FairQueue(limits.waiting, limits.waiting_per_address)
+        self._blames = getattr(module, "blames_back_end", False) is True
+        #: Told of each failure, where the module is a plugin's.
+        self._charge: OnError | None = getattr(module, "charge", None)
+        plugin = getattr(module, "plugin", name)
+        self._title = name if plugin == name else f"{name} of plugin {plugin}"
         self._serving = False
         #: the module has answered with a Deferred: only then its answers are worth keeping
         self._waits = False
@@ -160,7 +174,8 @@ class Guard:
             if known is not None and not _expired(known.verdict):
                 self.cached += 1
                 return self._count(known)
-        return self._enter(call, key, _VERDICTS, lambda: self.cache.key(client, password))
+        house = house_of(client.peerhost)
+        return self._enter(call, key, _VERDICTS, house, lambda: self.cache.key(client, password))
 
     def tell(self, verdict: AuthVerdict) -> bool:
         """Count the verdict of a module that needs no guard; True for a plain yes."""
@@ -171,37 +186,39 @@ class Guard:
         self.ignore += 1
         return False
 
-    def step(self, call: Call) -> Answer | Deferred[Answer]:
+    def step(self, call: Call, client: ClientInfo) -> Answer | Deferred[Answer]:
         """Have the module take a step of an enhanced authentication."""
         self.hit += 1
-        return self._enter(call, None, _STEPS, None)
+        return self._enter(call, None, _STEPS, house_of(client.peerhost), None)
 
     def _enter(
         self,
         call: Call,
         key: bytes | None,
         takes: tuple[type, ...],
+        house: str,
         make_key: Callable[[], bytes] | None,
     ) -> Answer | Deferred[Answer]:
         now = self._now()
         full = self.running >= self.limits.concurrency
-        if full and self.breaker.state == CLOSED:
-            if len(self._queue) >= self.limits.waiting:
+        if full and self.breaker.closed(house):
+            waiter = _Waiter(call, key, takes, house, now, Deferred())
+            gone = self._queue.join(house, waiter)
+            if gone is not None:
                 self.busy += 1
                 text = f"too many clients wait for module {self.name}"
-                return Answer(AuthError(text, _SERVER_BUSY))
-            waiter = _Waiter(call, key, takes, now, Deferred())
-            self._queue.append(waiter)
+                gone.answer.callback(Answer(AuthError(text, _SERVER_BUSY)))
             return waiter.answer
-        if not self.breaker.allows(now):
+        if not self.breaker.allows(now, house):
             return self._rejected()
-        return self._call(call, key, takes, now, make_key)
+        return self._call(call, key, takes, house, now, make_key)
 
     def _call(
         self,
         call: Call,
         key: bytes | None,
         takes: tuple[type, ...],
+        house: str,
         started: float,
         make_key: Callable[[], bytes] | None = None,
     ) -> Answer | Deferred[Answer]:
@@ -210,20 +227,20 @@ class Guard:
         try:
             verdict = call()
         except Exception as error:
-            return self._failed(error)
+            return self._failed(error, house)
         blocked = time.perf_counter() - began
         if blocked > _BLOCKS:
             self._event("auth module blocks the broker", seconds=round(blocked, 3))
         if not isinstance(verdict, Deferred):
             self.latency.observe(blocked)
             if trial and isinstance(verdict, AuthIgnore):
-                self.breaker.untried()  # nothing was asked
+                self.breaker.untried(house)  # nothing was asked
                 return self._count(Answer(AUTH_IGNORE))
-            return self._take(verdict, None, takes)
+            return self._take(verdict, None, takes, house)
         if self._reactor is None:
             verdict.addErrback(lambda failure: None)
             verdict.cancel()
-            return self._failed(RuntimeError("a Deferred verdict needs a reactor"))
+            return self._failed(RuntimeError("a Deferred verdict needs a reactor"), house)
         if not self._waits:
             self._waits = True
             if key is None and make_key is not None:
@@ -235,8 +252,8 @@ class Guard:
         def came(result: object) -> Answer:
             self._leave(started)
             if isinstance(result, Failure):
-                return self._failed(_exception(result))
-            return self._take(result, key, takes)
+                return self._failed(_exception(result), house)
+            return self._take(result, key, takes, house)
 
         def done(answer: Answer) -> Answer:
             self._next()
@@ -260,15 +277,15 @@ class Guard:
 
     def _serve(self) -> None:
         while self._queue and self.running < self.limits.concurrency:
-            waiter = self._queue.popleft()
+            waiter = self._queue.next()
             now = self._now()
-            if not self.breaker.allows(now):
+            house = waiter.house
+            if not self.breaker.allows(now, house):
                 waiter.answer.callback(self._rejected())
             elif now - waiter.started >= self.limits.deadline:
-                self.breaker.untried()
-                waiter.answer.callback(self._failed(DeadlineError(), blame=False))
+                waiter.answer.callback(self._failed(DeadlineError(), house, blame=False))
             else:
-                found = self._call(waiter.call, waiter.key, waiter.takes, waiter.started)
+                found = self._call(waiter.call, waiter.key, waiter.takes, house, waiter.started)
                 if isinstance(found, Deferred):
                     found.addCallback(waiter.answer.callback)
                 else:
@@ -276,9 +293,13 @@ class Guard:
 
     # -- answers
 
-    def _take(self, verdict: object, key: bytes | None, takes: tuple[type, ...]) -> Answer:
-        if not isinstance(verdict, takes):
-            return self._failed(TypeError(f"not an AuthVerdict: {_kind(verdict)}"))
+    def _take(
+        self, verdict: object, key: bytes | None, takes: tuple[type, ...], house: str
+    ) -> Answer:
+        fault = fault_of(verdict, takes)
+        if fault:
+            refused = isinstance(verdict, AuthError) and refusal(verdict)
+            return self._failed(TypeError(fault), house, refused=refused or None)
         answer = Answer(cast(AuthOk, verdict))
         if isinstance(verdict, AuthOk) and verdict.acl is not None:
             from mqttd.access.acl_rules import AclRules
@@ -286,9 +307,9 @@ class Guard:
             try:
                 rules = AclRules.from_text(verdict.acl, f"<rules from {self.name}>")
             except ValueError as error:
-                return self._failed(error)
+                return self._failed(error, house)
             answer = Answer(verdict, rules)
-        if self.breaker.succeeded():
+        if self.breaker.succeeded(self._now(), house):
             self._event("auth breaker closed")
         if key is not None:
             good_for = self.limits.cache_denied
@@ -308,23 +329,32 @@ class Guard:
             self.deny += 1
         return answer
 
-    def _failed(self, error: Exception, blame: bool = True) -> Answer:
-        """The answer for a failure of the module; `blame`: the breaker hears of it."""
+    def _failed(
+        self, error: Exception, house: str, blame: bool = True, refused: AuthError | None = None
+    ) -> Answer:
+        """The answer for a failure of the module; `refused`: it has said no, if badly.
+
+        The breaker hears of what is the back end's fault, unless it is not to `blame`.
+        """
         self.error += 1
         text = type(error).__name__
         if isinstance(error, DeadlineError):
             self.late += 1
             text = f"no answer within {self.limits.deadline:g} s"
-        self._on_error(self.name, error)
+        self._on_error(self._title, error)
+        if self._charge is not None:
+            self._charge(self.name, error)
         now = self._now()
-        if blame and self.breaker.failed(now):
+        if not blame or not (self._blames or is_of_back_end(error)):
+            self.breaker.untried(house)
+        elif (opened := self.breaker.failed(now, house)) is not None:
             self._event(
                 "auth breaker opened",
-                failures=self.breaker.failures,
+                failures=opened.failures,
                 error=text,
-                retry_in=round(self.breaker.retry_at - now, 3),
+                retry_in=round(opened.retry_at - now, 3),
             )
-        return self._failure(text)
+        return self._failure(text) if refused is None else Answer(refused)
 
     def _rejected(self) -> Answer:
         self.rejected += 1
@@ -343,7 +373,7 @@ class Guard:
     def close(self) -> None:
         """The module goes: nobody waits for it any more."""
         while self._queue:
-            self._queue.popleft().answer.callback(self._failure("it was unregistered"))
+            self._queue.next().answer.callback(self._failure("it was unregistered"))
         self.cache.clear()
 
     def describe(self) -> dict[str, object]:
@@ -373,7 +403,7 @@ def limits_of(name: str, module: object, base: AuthBackend) -> AuthBackend:
     if own is None:
         return base
     if not isinstance(own, Mapping):
-        raise ValueError(f"auth module {name!r}: limits: expected a mapping, got {_kind(own)}")
+        raise ValueError(f"auth module {name!r}: limits: expected a mapping, got {kind_of(own)}")
     known = msgspec.structs.asdict(base)
     unknown = [key for key in own if key not in known]
     if unknown:
@@ -396,8 +426,3 @@ def _expired(verdict: object) -> bool:
 def _exception(failure: Failure) -> Exception:
     error = failure.value
     return error if isinstance(error, Exception) else RuntimeError(str(error))
-
-
-def _kind(value: object) -> str:
-    """A value named without its content, which may be a secret."""
-    return "None" if value is None else f"a value of type {type(value).__name__}"

@@ -23,6 +23,7 @@ from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
+from mqttd.broker.verdicts import fault_of, properties_fault, refusal
 from mqttd.broker.wills import Wills, will_fault
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
@@ -33,7 +34,7 @@ from mqttd.session.listener import Listener
 from mqttd.session.mount import Mount, mountpoint
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.settings import Settings
-from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, AuthResult, ClientInfo
+from mqttd.types import AUTH_IGNORE, AuthError, AuthIgnore, AuthOk, AuthResult, ClientInfo
 
 __all__ = ["STAGES", "Attempt", "Connecting"]
 
@@ -54,8 +55,6 @@ STAGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("owner", "is the client id its own? the state, from where?", "0x87, 0x88, 0x89", True),
     ("accepted", "session, CONNACK, what waited for it", "", False),
 )
-
-_CONNACK: Final = 2
 
 
 class Attempt:
@@ -86,7 +85,10 @@ class Attempt:
         channel = self.channel
         if channel.state != WAITING:
             return
-        self.go_on(answer)
+        try:
+            self.go_on(answer)
+        except Exception as error:  # a fault of ours: the client must not wait for nothing
+            self.connecting.broker.crashed(channel, error)
         if channel.state == OPEN:
             channel.resume_input()
         self.connecting.broker.perform()
@@ -268,11 +270,10 @@ class Connecting:
         answer = said[1]
         if isinstance(answer, AuthError):
             return self._refused_by_hook(attempt, answer)
-        if answer is None or isinstance(answer, dict):
+        if answer is None or (isinstance(answer, dict) and not properties_fault(answer)):
             attempt.connect.properties = answer
-        else:
-            self.broker.hooks.unusable("client.connect", answer)
-        return True
+            return True
+        return self._no_verdict(attempt, "client.connect", answer)
 
     def authenticate_hooks(self, attempt: Attempt) -> bool:
         """Hook client.authenticate: yes, no, or ask the chain."""
@@ -287,21 +288,25 @@ class Connecting:
         answer = said[1]
         if isinstance(answer, AuthError):
             return self._refused_by_hook(attempt, answer)
-        if isinstance(answer, AuthOk):
+        if isinstance(answer, AuthOk) and not fault_of(answer, (AuthOk,)):
             if _method(attempt.connect) is None:  # else the client expects its method's answer
                 client = attempt.client
                 client.superuser = answer.superuser
                 client.attributes = answer.attributes
                 attempt.result = AuthResult(True, 0, "", answer.superuser, answer.attributes)
-        elif answer is not AUTH_IGNORE:
-            self.broker.hooks.unusable("client.authenticate", answer)
+        elif not isinstance(answer, AuthIgnore):
+            return self._no_verdict(attempt, "client.authenticate", answer)
         return True
 
     def _refused_by_hook(self, attempt: Attempt, answer: AuthError) -> bool:
-        code = answer.reason_code
-        if code not in reasons.CODES_OF[_CONNACK] or code < 0x80:
-            code = reasons.NOT_AUTHORIZED
-        return self.refuse(attempt, code, answer.reason)
+        answer = refusal(answer)
+        return self.refuse(attempt, answer.reason_code, answer.reason)
+
+    def _no_verdict(self, attempt: Attempt, point: str, answer: object) -> bool:
+        """Hooks have said what means nothing: counted for them, and no reason to let it in."""
+        self.broker.hooks.unusable(point, answer)
+        detail = f"the answer of hook {point} is none"
+        return self.refuse(attempt, reasons.SERVER_UNAVAILABLE, detail)
 
     def access(self, attempt: Attempt) -> bool:
         """Access control, unless hooks have said yes."""

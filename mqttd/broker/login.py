@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.revision import Revision
@@ -32,6 +32,8 @@ from mqttd.session.wheel import Timer
 from mqttd.types import AuthContinue, AuthResult, ClientInfo
 
 __all__ = ["Login", "module_of"]
+
+_DISCONNECT: Final = 14
 
 
 class Login(Timer):
@@ -178,6 +180,8 @@ class Login(Timer):
     def _failed(self, code: int, detail: str) -> None:
         self.exchange = None
         self.client = None
+        if code not in reasons.CODES_OF[_DISCONNECT]:
+            code = reasons.NOT_AUTHORIZED  # such as 0x86, which only CONNACK has
         self.broker.end_channel(self.channel, code, detail)
 
     def _send(self, code: int, data: bytes | None) -> None:
@@ -250,4 +254,9 @@ class _Stepped:
         self.login = login
 
     def __call__(self, answer: object) -> None:
-        self.login.stepped(answer)
+        login = self.login
+        try:
+            login.stepped(answer)
+        except Exception as error:  # a fault of ours: the client must not wait for nothing
+            login.broker.crashed(login.channel, error)
+            login.broker.perform()

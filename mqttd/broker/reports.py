@@ -18,7 +18,7 @@ from mqttd.codec import reasons
 from mqttd.codec.packet_types import TYPE_NAMES
 from mqttd.codec.packets import Connect
 from mqttd.codec.reasons import MqttError
-from mqttd.session.channel import Channel
+from mqttd.session.channel import WAITING, Channel
 from mqttd.session.connection import Connection
 
 __all__ = ["Reports"]
@@ -122,6 +122,8 @@ class Reports(Ground):
                 "traceback": "".join(traceback.format_exception(error)),
             },
         )
+        if isinstance(channel, Channel) and channel.state == WAITING:
+            channel.refuse(reasons.UNSPECIFIED_ERROR, "internal error")
         channel.close(reasons.UNSPECIFIED_ERROR, "internal error")
 
     def end_channel(self, channel: Connection, reason_code: int, detail: str) -> None:

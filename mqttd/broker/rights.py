@@ -61,7 +61,9 @@ class Rights(Taps):
             )
             if verdict is Verdict.ALLOW:
                 return True
-            if verdict is Verdict.DENY:
+            if verdict is not Verdict.IGNORE:
+                if verdict is not Verdict.DENY:
+                    self.hooks.unusable("client.authorize", verdict)
                 self._tell_denied(client, action, topic)
                 return False
         if self.access.authorize(client, action, topic):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 __all__ = ["EventLog"]
 
@@ -19,7 +20,11 @@ class EventLog:
         self._seconds = seconds
         self._second: dict[str, tuple[int, int]] = {}
 
-    def __call__(self, event: str, fields: dict[str, object]) -> None:
+    def error(self, event: str, fields: dict[str, object]) -> None:
+        """As a call, at level `error`."""
+        self(event, fields, LogLevel.error)
+
+    def __call__(self, event: str, fields: dict[str, object], level: Any = LogLevel.info) -> None:
         """Log `event` with its fields, or count it as suppressed."""
         now = int(self._seconds())
         second, count = self._second.get(event, (now, 0))
@@ -34,4 +39,4 @@ class EventLog:
         self._second[event] = (now, count + 1)
         if count < self.PER_SECOND:
             text = " ".join(f"{key}={value!r}" for key, value in fields.items())
-            self._log.info("{event}: {text}", event=event, text=text, fields=fields)
+            self._log.emit(level, "{event}: {text}", event=event, text=text, fields=fields)

@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 
 from mqttd.broker.alarms import Alarms
 from mqttd.plugins.budget import Budget
-from mqttd.plugins.callback import FAILED, Callback, HookCallable, no_result
+from mqttd.plugins.callback import FAILED, JUDGING, Callback, HookCallable, no_result
 from mqttd.plugins.watchdog import GUARDS, PluginTimeout, Watch, framed, where
 from mqttd.types import HookResult
 
@@ -132,7 +132,10 @@ class Account:
         if self.on_error is not None:
             with suppress(Exception):  # a fault in the report must not stop the broker either
                 self.on_error(point, entry.callback, error, budget)
-        budget.failed(kind, text, monotonic())
+        if kind == "raised" and (point in JUDGING or point.startswith(("auth ", "acl "))):
+            budget.noted(kind, text, monotonic())
+        else:
+            budget.failed(kind, text, monotonic())
 
     # -- budgets ---------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@
 
 An error is a callback that raised, answered nonsense, was broken off because it blocked the
 reactor, whose Deferred did not fire in time, or a second in which the plugin used more than its
-share. While a budget is not active its callbacks are not called: with the policy ``ignore`` they
-are passed over, with ``deny`` the points that give a verdict refuse (`hooks.Point.denied`); a
-single call that fails is answered by the same policy.
+share. Where one client is judged, what is raised or answered amiss is counted, and no step towards
+quarantine: a few CONNECTs must not lock everybody out. While a budget is not active its callbacks
+are not called: with the policy ``ignore`` they are passed over, with ``deny`` the points that give
+a verdict refuse (`hooks.Point.denied`); a single call that fails is answered by the same policy.
 
 Promise: every call is timed, but of an owner with more than `OFTEN` calls a second one in 16, which
 stands for the others. It never raises, and knows no reactor: the time is handed in, in seconds of
@@ -180,6 +181,13 @@ class Budget:
             self._since = now
         self.errors += 1
         if self.errors >= self.error_limit and self.state == ACTIVE:
+            self._quarantine(now)
+
+    def noted(self, kind: str, text: str, now: float = 0.0) -> None:
+        """A call for one client went wrong: counted and shown, but no step towards quarantine."""
+        self.faults[kind] = self.faults.get(kind, 0) + 1
+        self.last_error = text
+        if self.state == HALF_OPEN and now:
             self._quarantine(now)
 
     def tick(self, now: float) -> float:

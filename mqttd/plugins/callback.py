@@ -25,7 +25,7 @@ from mqttd.plugins.budget import Budget
 from mqttd.plugins.filters import HookFilter
 from mqttd.types import AuthError, HookResult, Verdict
 
-__all__ = ["DENIED", "FAILED", "Callback", "HookCallable", "name_of", "no_result"]
+__all__ = ["DENIED", "FAILED", "JUDGING", "Callback", "HookCallable", "name_of", "no_result"]
 
 HookCallable = Callable[..., "HookResult | Deferred[HookResult | None] | None"]
 
@@ -69,6 +69,9 @@ DENIED: Final[dict[str, Callable[[Budget], Any]]] = {
     CLIENT_AUTHORIZE: lambda owner: Verdict.DENY,
     MESSAGE_PUBLISH: lambda owner: None,
 }
+
+#: Where one client is judged, by what it shows: an exception there is that client's failure.
+JUDGING: Final = frozenset((CLIENT_CONNECT, CLIENT_AUTHENTICATE, CLIENT_AUTHORIZE))
 
 
 def _unavailable(owner: Budget) -> AuthError:

@@ -184,6 +184,17 @@ class AuthBackend(Struct, frozen=True, kw_only=True):
             1_000_000,
         ),
     ] = 1000
+    waiting_per_address: Annotated[
+        int,
+        keys.count(
+            "Of these, how many of one address (IPv6: of one /64); addresses are served in turn,"
+            " and when all places are taken the longest line loses its last to somebody of a"
+            " shorter one.",
+            "broker",
+            0,
+            1_000_000,
+        ),
+    ] = 1000
     on_error: Annotated[
         Literal["deny", "ignore"],
         keys.plain(

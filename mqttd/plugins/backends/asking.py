@@ -116,6 +116,8 @@ class Module:
     `needs` are names of values that a client must have to be asked about.
     """
 
+    #: Whatever clients show is answered with a refusal: what is raised is the back end's fault.
+    blames_back_end: Final = True
     #: See `IAuthenticator`.
     limits: Mapping[str, object] | None = None
 

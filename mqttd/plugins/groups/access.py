@@ -14,17 +14,30 @@ from mqttd.types import Action, ClientInfo
 __all__ = ["Access"]
 
 
+class _Charged(RuntimeError):
+    """A call of a plugin has failed, and is on its account already."""
+
+
 class _GuardedModule:
     """A module of the access chains whose methods are called on the plugin's budget.
 
-    One that fails raises, and the chain fails closed.
+    One that fails raises, and the chain fails closed. What it raises for one client, or answers
+    that is no verdict, is counted and does not bring the plugin into quarantine.
     """
 
     def __init__(self, handle: HandleBase, what: str, module: Any) -> None:
         self._handle = handle
+        #: Whose it is, for the log.
+        self.plugin = handle.name
         self._what = what
         self._module = module
         directlyProvides(self, providedBy(module))
+
+    def charge(self, name: str, error: BaseException) -> None:
+        """Count a failure that came up after the call: a late one, an answer that is no verdict."""
+        if not isinstance(error, _Charged):
+            text = f"{self._what}: {type(error).__name__}: {error}"[:500]
+            self._handle.budget.noted("raised", text)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._module, name)
@@ -36,7 +49,7 @@ class _GuardedModule:
             before = sum(budget.faults.values()) + budget.skipped
             result = self._handle._guard(f"{self._what}.{name}", value, args)
             if result is None and sum(budget.faults.values()) + budget.skipped != before:
-                raise RuntimeError(f"plugin {budget.name} is {budget.state}: {budget.last_error}")
+                raise _Charged(f"plugin {budget.name} is {budget.state}: {budget.last_error}")
             return result
 
         return guarded

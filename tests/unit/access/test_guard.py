@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
@@ -78,9 +78,13 @@ class Bench:
             self.control.register_mod("auth", f"m{i}", module)
 
     def ask(
-        self, password: bytes | None = b"pw", client_id: str = "c", **more: Any
+        self,
+        password: bytes | None = b"pw",
+        client_id: str = "c",
+        host: str = "10.0.0.1",
+        **more: Any,
     ) -> list[AuthResult]:
-        client = ClientInfo(client_id, "alice", "10.0.0.1", 1, "tcp:default", 5, **more)
+        client = ClientInfo(client_id, "alice", host, 1, "tcp:default", 5, **more)
         results: list[AuthResult] = []
         answer = self.control.authenticate(client, password)
         if isinstance(answer, Deferred):
@@ -203,7 +207,78 @@ def test_garbage_is_a_failure_and_is_not_shown(tmp_path: Path, garbage: object) 
     backend.open[0].callback(garbage)
     assert codes(result) == [0x88]
     assert result[0].reason == "module m0 failed: TypeError"
-    assert bench.events[0][0] == "auth breaker opened"
+    assert bench.events == []  # it is this client's failure, and nobody else's
+
+
+@implementer(IAuthenticator)
+class Picky(Says):
+    """Cannot cope with one user; at once, or later."""
+
+    def __init__(self, late: bool, trouble: Any) -> None:
+        super().__init__(AUTH_OK)
+        self.late, self.trouble = late, trouble
+
+    def check(self, client: ClientInfo, password: bytes | None) -> Any:
+        if client.client_id != "odd":
+            return AUTH_OK
+        if not isinstance(self.trouble, BaseException):
+            return succeed(self.trouble) if self.late else self.trouble
+        if self.late:
+            return fail(self.trouble)
+        raise self.trouble
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        KeyError("odd"), ValueError("odd"), RuntimeError("odd"), FileNotFoundError(2, "odd"),
+        AuthOk(acl=["x"]), AuthOk(acl="{no rule"), AuthOk(username=7), AuthError(0x86), "yes",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_one_client_brings_a_module_to_is_its_failure_alone(
+    tmp_path: Path, trouble: Any, late: bool
+) -> None:
+    bench = Bench(tmp_path, Picky(late, trouble), breaker_failures=2)
+    refused = 0x86 if isinstance(trouble, AuthError) else 0x88
+    for _ in range(10):
+        assert codes(bench.ask(client_id="odd")) == [refused]
+    assert codes(bench.ask(client_id="honest")) == [0]
+    assert (bench.figures()["error"], bench.figures()["breaker"]) == (10, "closed")
+
+
+def test_a_refusal_that_is_put_badly_is_not_ignored(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Picky(False, AuthError(0x86)), Says(AUTH_OK), on_error="ignore")  # type: ignore[arg-type]
+    assert codes(bench.ask(client_id="odd"), bench.ask()) == [0x86, 0]
+
+
+def test_one_address_opens_the_breaker_for_itself_and_several_for_all(tmp_path: Path) -> None:
+    backend = Backend()
+    bench = Bench(tmp_path, backend, breaker_failures=2)
+
+    def failing(host: str) -> None:
+        bench.ask(host=host)
+        backend.open[-1].errback(ConnectionError())
+
+    for _ in range(2):
+        failing("10.0.0.66")
+    assert codes(bench.ask(host="10.0.0.66"), bench.ask()) == [0x88, None]
+    failing("10.0.0.67")
+    assert codes(bench.ask(host="10.0.0.68")) == [0x88]
+
+
+def test_addresses_are_asked_about_in_turn(tmp_path: Path) -> None:
+    backend = Backend()
+    bench = Bench(tmp_path, backend, concurrency=1, waiting=3)
+    flood = [bench.ask(client_id=str(i), host="10.0.0.66") for i in range(10)]
+    honest = bench.ask(client_id="honest", host="10.0.0.7")
+    assert codes(*flood) == [None] * 3 + [0x89] * 7  # the last of the flood has lost its place
+    for _ in range(2):
+        backend.open[-1].callback(AUTH_OK)
+    assert codes(honest, flood[0], flood[1], flood[2]) == [None, 0, 0, None]
+    backend.open[-1].callback(AUTH_OK)
+    assert codes(honest) == [0]
 
 
 # -- on_error
