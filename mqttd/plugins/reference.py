@@ -10,21 +10,23 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 from zope.interface import Interface
 from zope.interface.interface import InterfaceClass, Method
 
 from mqttd import interfaces
+from mqttd.interfaces import access, handle, hooks, plugin, stores
 
 __all__ = ["interfaces_page"]
 
 _HEAD: Final = """\
 # Interfaces
 
-<!-- Written by `scripts/generate-docs` from mqttd/interfaces.py; change that, not this page. -->
+<!-- Written by `scripts/generate-docs` from mqttd/interfaces/; change that, not this page. -->
 
-This is `mqttd/interfaces.py`, version {version}: what a plugin may provide (`IPlugin` above all),
+This is `mqttd.interfaces`, version {version}: what a plugin may provide (`IPlugin` above all),
 and what it is given (`IPluginHandle`). How a plugin is packaged, found and loaded:
 [Plugins](plugins.md).
 
@@ -72,9 +74,9 @@ def _interfaces() -> list[InterfaceClass]:
 
 def _signatures() -> dict[str, dict[str, str]]:
     """Interface -> member -> its arguments and result as they are written, in that order."""
-    tree = ast.parse(inspect.getsource(interfaces))
     found: dict[str, dict[str, str]] = {}
-    for node in tree.body:
+    modules = (access, handle, hooks, plugin, stores)
+    for node in chain.from_iterable(ast.parse(inspect.getsource(each)).body for each in modules):
         if not isinstance(node, ast.ClassDef):
             continue
         members = found.setdefault(node.name, {})

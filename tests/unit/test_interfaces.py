@@ -45,7 +45,6 @@ def test_every_interface_is_public() -> None:
         "ISessionStore",
         "IRetainedStore",
         "IRegistry",
-        "IFabric",
     }
 
 

@@ -1,0 +1,144 @@
+"""What sessions, retained messages and owners of client ids are kept in.
+
+    ISessionStore, IRetainedStore    what outlasts a restart
+    IRegistry                        who owns a client id, among several processes
+
+Keys and values are opaque to a store: the broker hands over bytes and gets the same bytes back.
+"Stored" means: as durable as the store promises in `description`, when the Deferred fires. Part of
+`mqttd.interfaces`, whose rules hold here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from zope.interface import Attribute, Interface
+
+from mqttd.types import (
+    Claim,
+    SessionState,
+)
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+
+__all__ = ["ISessionStore", "IRetainedStore", "IRegistry"]
+
+
+class ISessionStore(Interface):
+    """Keeps sessions across restarts: of each one record, and behind it the packets that wait.
+
+    It belongs to one worker.  Every change bears the epoch of the ownership (`IRegistry`) that it
+    is made under: the store keeps the highest of each client identifier, and a change that bears a
+    lower one fails with `mqttd.types.StaleEpoch`.
+    """
+
+    keeps = Attribute(
+        "bool: what is saved outlasts the process; where it does not, the broker saves nothing"
+    )
+
+    def open() -> Deferred[None] | None:
+        """Make ready; returns None or a Deferred.
+
+        :raises Exception: the store cannot be used; the text names it.
+        """
+
+    def save(client_id: str, epoch: int, record: bytes) -> Deferred[None] | None:
+        """Store a session, in place of its record and all its packets before.
+
+        :return: None when stored, or a Deferred that fires when it is.
+        :raises StaleEpoch: the session has another owner by now.
+        """
+
+    def append(client_id: str, epoch: int, packets: Sequence[bytes]) -> Deferred[None] | None:
+        """Put a batch of packets behind those that wait for a session already.
+
+        :param packets: sequence of bytes, each one PUBLISH of MQTT 5.0 as on the wire.
+        :return: as `save`.  A batch is stored as a whole or not at all.
+        :raises StaleEpoch: as `save`.
+        :raises KeyError: there is no such session.
+        """
+
+    def load(client_id: str) -> SessionState | Deferred[SessionState | None] | None:
+        """A session with its packets, in their order, or None if there is none; it stays stored.
+
+        :return: `mqttd.types.SessionState`, None, or a Deferred of one.
+        """
+
+    def remove(client_id: str, epoch: int) -> Deferred[None] | None:
+        """The session has ended, or lives elsewhere; one that is not there is no error.
+
+        Returns and raises as `save`.
+        """
+
+    def recover() -> (
+        Iterable[tuple[str, SessionState]] | Deferred[Iterable[tuple[str, SessionState]]]
+    ):
+        """All sessions, in no particular order; asked once, before clients are let in."""
+
+    def close() -> Deferred[None] | None:
+        """Store what is still on its way and let go; returns None or a Deferred."""
+
+    def description() -> str:
+        """One line for operators: what, where, how durable."""
+
+
+class IRetainedStore(Interface):
+    """Keeps retained messages across restarts; the broker holds the topic index itself."""
+
+    def open() -> Deferred[None] | None:
+        """Make ready; as `ISessionStore.open`."""
+
+    def put(topic_name: str, message: bytes) -> Deferred[None] | None:
+        """Store the retained message (bytes) of a topic, in place of the one before.
+
+        :return: None when stored, or a Deferred that fires when it is.
+        """
+
+    def delete(topic_name: str) -> Deferred[None] | None:
+        """Forget the retained message of a topic; none there is no error.  Returns as `put`."""
+
+    def load() -> Iterable[tuple[str, bytes]]:
+        """All retained messages: an iterable of ``(topic_name, message)``, in any order."""
+
+    def close() -> Deferred[None] | None:
+        """As `ISessionStore.close`."""
+
+    def description() -> str:
+        """As `ISessionStore.description`."""
+
+
+class IRegistry(Interface):
+    """Who owns a client identifier: at most one worker of one node at any time.
+
+    The broker claims one for each client that has proved who it is, before it is accepted; it waits
+    for the answer for 5 seconds, and holds back other clients of the same identifier meanwhile.
+    """
+
+    def claim(client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
+        """Make this process the owner of a client identifier.
+
+        The owner before, if there is another, ends the client's connection and hands the session
+        over (see `watch`) before the claim is answered.  Claiming what is owned already is no
+        error, and answered with the same epoch.
+
+        :param principal: str, the user name that was proved, or None; only the same one may take a
+            session over.
+        :return: `mqttd.types.Claim`, at once where nobody has to be asked, or a Deferred of it.
+        :raises PermissionError: it belongs to another principal.
+        """
+
+    def release(client_id: str, epoch: int) -> Deferred[None] | None:
+        """The session has ended; a stale epoch and not being the owner are no errors."""
+
+    def watch(taken: Callable[[str, int], SessionState | None]) -> None:
+        """Have ``taken(client_id, epoch)`` called when another owner takes over what is owned here.
+
+        :param taken: ends the session here, and returns its state for the new owner, or None if
+            there is none.  ``epoch`` is the new owner's; nothing happens if it is not higher.
+        """
+
+    def description() -> str:
+        """One line for operators."""
