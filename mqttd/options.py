@@ -15,13 +15,14 @@ from twisted.python import usage
 from mqttd import __version__, compiled
 from mqttd.access.by_listener import configs_by_listener
 from mqttd.access.chain import AccessControl
+from mqttd.admin.tcp import AdminTcpError, check_settings
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, SslListener
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 
-__all__ = ["Options", "StartError", "check", "version_text", "why"]
+__all__ = ["Options", "StartError", "check", "check_files", "version_text", "why"]
 
 
 class StartError(Exception):
@@ -39,7 +40,16 @@ def why(error: Exception) -> str:
 
 def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
-    AccessControl(config)
+    check_files(config)
+    Plugins(config, Host(None, None)).check()
+
+
+def check_files(config: Config) -> AccessControl:
+    """Read users, rules, certificates and tokens, in any thread; returns the access control.
+
+    Raises what is wrong with one.
+    """
+    access = AccessControl(config)
     for own in configs_by_listener(config).values():
         AccessControl(own)
     for kind, names in config.listener.items():
@@ -49,7 +59,11 @@ def check(config: Config) -> None:
                     Tls(settings)
                 except TlsError as error:
                     raise StartError(f"listener.{kind}.{name}: {error}") from None
-    Plugins(config, Host(None, None)).check()
+    try:
+        check_settings(config.admin.tcp)
+    except AdminTcpError as error:
+        raise StartError(str(error)) from None
+    return access
 
 
 def version_text() -> str:

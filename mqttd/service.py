@@ -28,7 +28,8 @@ from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
 from mqttd.admin.listeners import ListenersApi
 from mqttd.admin.plugins import PluginsApi
-from mqttd.admin.server import AdminService
+from mqttd.admin.reload import ReloadApi
+from mqttd.admin.server import AdminService, limit_body
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.bans import Bans
 from mqttd.broker.broker import Broker
@@ -49,6 +50,7 @@ from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
 from mqttd.plugins.watchdog import Watchdog, where
+from mqttd.reload import Reload
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
@@ -69,9 +71,8 @@ def makeService(options: Options) -> MqttdService:
 
     try:
         service = MqttdService(options.configuration, reactor)
-        service.addService(  # type: ignore[no-untyped-call]
-            LogLevelFilter(options.configuration.log.level)
-        )
+        service.logging = LogLevelFilter(options.configuration.log.level)
+        service.addService(service.logging)  # type: ignore[no-untyped-call]
         return service
     except Exception as error:
         # twistd would print a traceback; the operator needs the one line.
@@ -108,7 +109,7 @@ class MqttdService(MultiService):
         self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck, interrupts=on_start is None)
         apart = configs_by_listener(config).items()
         self.access = AccessByListener(
-            self._access_control(config), {name: self._access_control(own) for name, own in apart}
+            self.access_control(config), {name: self.access_control(own) for name, own in apart}
         )
         self.broker = Broker(
             settings_of(config),
@@ -144,25 +145,28 @@ class MqttdService(MultiService):
             gone=self._plugin_gone,
         )
         self.plugins.check()
+        #: What `reload` gives another level, where the log is ours.
+        self.logging: Any = None
         self.sys_topics.more.append(self.plugins.sys_topics)
-        api = Api(
+        self.api = api = Api(
             self.broker,
             self.listeners,
-            self.who_may_connect(),
+            self.who_may_connect,
             PluginsApi(self.plugins),
             lambda: {name: value for name, _, value in self.plugins.metrics()},
         )
-        self.addService(  # type: ignore[no-untyped-call]
-            AdminService(
-                api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
-            )
+        self.admin = AdminService(
+            api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
         )
-        self.admin_tcp = self._admin_tcp(api)
+        self.addService(self.admin)  # type: ignore[no-untyped-call]
+        self.admin_tcp = self._admin_tcp()
         self.doors = Listeners(
-            config.listener, self.broker, self.engine, reactor, self.events, self._alarm,
+            config.listener, self.broker, self.engine, reactor, self.events, self.alarm,
             lambda: most, self._read_listeners, self._access_of,
         )  # fmt: skip
         api.doors = ListenersApi(self.doors)
+        self.reload = Reload(self)
+        api.reload = ReloadApi(self.reload)
         try:
             self.doors.bind()
         except ListenError as error:
@@ -174,20 +178,32 @@ class MqttdService(MultiService):
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
 
-    def _admin_tcp(self, api: Api) -> AdminTcpService | None:
+    def _admin_tcp(self) -> AdminTcpService | None:
         """The HTTP interface over TCP, where there are tokens for it."""
         settings = self.config.admin.tcp
         if not (settings.token_file or settings.pull_token_file):
             return None
         try:
-            service = AdminTcpService(
-                api.resource(), settings, self.reactor, 2 * self.config.mqtt.max_packet_size
-            )
+            service = self.new_admin_tcp(self.config)
         except AdminTcpError as error:
             raise StartError(str(error)) from None
         self.addService(service)  # type: ignore[no-untyped-call]
+        return service
+
+    def new_admin_tcp(
+        self, config: Config, before: AdminTcpService | None = None
+    ) -> AdminTcpService:
+        """An HTTP interface over TCP, in the place of another one; raises AdminTcpError."""
+        most = 2 * config.mqtt.max_packet_size
+        service = AdminTcpService(self.api.resource(), config.admin.tcp, self.reactor, most, before)
         self.log.info("HTTP interface on port {port}", port=service.port)
         return service
+
+    def limit_bodies(self, most: int) -> None:
+        """Refuse requests to the HTTP interface with bodies of more than so many bytes."""
+        for service in (self.admin, self.admin_tcp):
+            if service is not None:
+                limit_body(service.site, most)
 
     @staticmethod
     def _lock_data_dir(path: str) -> TextIO:
@@ -207,7 +223,7 @@ class MqttdService(MultiService):
             ) from None
         return lock
 
-    def _access_control(self, config: Config) -> AccessControl:
+    def access_control(self, config: Config) -> AccessControl:
         return AccessControl(
             config,
             self.reactor,
@@ -224,7 +240,7 @@ class MqttdService(MultiService):
         """
         config = config_of(self.config, settings)
         try:
-            own = None if config is None else self._access_control(config)
+            own = None if config is None else self.access_control(config)
         except (OSError, ValueError) as error:
             raise ListenError(why(error)) from None
         return lambda: self.access.put(listener, own)
@@ -239,7 +255,7 @@ class MqttdService(MultiService):
         self.overload.start()
         self.watchdog.start()
         if self.on_start is None:
-            self._hang_up = _on_hang_up(self._reload, self.reactor)
+            self._hang_up = _on_hang_up(self.reload.hang_up, self.reactor)
             keep_freed()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
@@ -371,18 +387,11 @@ class MqttdService(MultiService):
             others = f" (and {more} more)" if more else ""
             raise ListenError(f"{error.mistakes[0]}{others}; nothing was changed") from None
 
-    def _reload(self) -> None:
-        """SIGHUP: give the listeners the limits of the configuration, read every certificate."""
-        try:
-            for told in self.doors.reload():
-                self.events("listener differs from the configuration", told)
-            self._alarm("configuration", "")
-        except ListenError as error:
-            self.events("configuration refused", {"reason": str(error)})
-            self._alarm("configuration", str(error))
-        self.doors.reload_certificates()
+    def plugins_modules(self) -> set[str]:
+        """The authentication modules that are plugins'."""
+        return self.access.plugins_modules()
 
-    def _alarm(self, name: str, text: str) -> None:
+    def alarm(self, name: str, text: str) -> None:
         """Raise an alarm of the listeners; without a text it is over."""
         if text:
             self.broker.alarms.activate(name, text)
@@ -394,7 +403,7 @@ class MqttdService(MultiService):
         self.broker.overloaded = begins
         self.events("overload", {"refusing": begins, "lag_seconds": round(lag, 3)})
         text = f"the event loop is {lag:.1f} s late: new clients are refused"
-        self._alarm("overload", text if begins else "")
+        self.alarm("overload", text if begins else "")
 
     def _paused(self, seconds: float) -> None:
         self.events("garbage collector paused", {"seconds": round(seconds, 3)})

@@ -29,6 +29,7 @@ from mqttd.access.anonymous import Anonymous
 from mqttd.access.guard import Answer, Guard, OnEvent, limits_of
 from mqttd.interfaces import IAuthenticator, IEnhancedAuthenticator
 from mqttd.types import (
+    AUTH_OK,
     AuthContinue,
     AuthError,
     AuthIgnore,
@@ -310,6 +311,29 @@ class AuthenticationChain:
         entry = self._find(name)
         if entry is not None:
             entry.guard.cache.clear()
+
+    def follow(self, before: AuthenticationChain) -> None:
+        """Take the place of another chain: modules of the same name go on counting."""
+        for entry in self._entries:
+            had = before._find(entry.name)
+            if had is None:
+                continue
+            entry.guard.go_on(had.guard)
+            follow: Callable[[Any], None] | None = getattr(entry.module, "follow", None)
+            if follow is not None and type(had.module) is type(entry.module):
+                follow(had.module)
+
+    def names_of(self, name: str) -> int | None:
+        """How many users the file of a module holds; None where that is not the question."""
+        entry = self._find(name)
+        return getattr(entry.module, "size", None) if entry is not None else None
+
+    def still_admits(self, client: ClientInfo, module: str) -> bool:
+        """See `mqttd.access.chain.AccessControl.still_admits`."""
+        entry = self._find(module)
+        if entry is None:
+            return False
+        return not entry.immediate or entry.module.check(client, None) is AUTH_OK
 
     def close(self, shared: Container[str] = ()) -> None:
         """Let go of what the modules hold; the chain refuses everybody afterwards.

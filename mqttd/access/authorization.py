@@ -19,7 +19,7 @@ reactor thread and answer at once, so that the broker can cache the answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from mqttd.access.acl_classes import ASK, NO_RULE
@@ -394,10 +394,14 @@ class Authorization:
             for entry in self._modules
         ]
 
-    def close(self) -> None:
-        """Let go of what the modules hold; everything is denied afterwards."""
+    def close(self, shared: Container[str] = ()) -> None:
+        """Let go of what the modules hold; everything is denied afterwards.
+
+        Those named in `shared` serve others too, and go on.
+        """
         for entry in self._modules:
-            _close(entry.module)
+            if entry.name not in shared:
+                _close(entry.module)
         self._modules = []
         self._nomatch = Decision(_DENY, "access control is closed")
 

@@ -52,8 +52,9 @@ class AccessByListener:
     def __init__(self, common: Any, own: dict[str, Any]) -> None:
         self.common = common
         self.own = own
-        #: Modules of plugins, which listeners that come later may name.
-        self._modules: dict[str, Any] = {}
+        #: Modules of plugins with their places, by kind and name: access controls that come later
+        #: get them too.
+        self._modules: dict[tuple[str, str], tuple[Any, int | None]] = {}
 
     def put(self, listener: str, access: Any) -> None:
         """Ask `access` about the clients of a listener from now on; None: the global one.
@@ -61,17 +62,49 @@ class AccessByListener:
         Who is connected there is to be asked again: `on_change` is called.
         """
         if access is not None:
-            for name, module in self._modules.items():
-                if name in access.config.auth.chain:
-                    access.register_mod("auth", name, module)
+            self._equip(access)
             access.on_change = self.on_change
         before = self.own.pop(listener, None)
         if access is not None:
             self.own[listener] = access
         if before is not None:
-            before.close(self._modules)
+            before.close(self._names())
         if self.on_change is not None and (before is not None or access is not None):
             self.on_change()
+
+    def renew(self, common: Any, own: dict[str, Any]) -> None:
+        """Ask other access controls from now on, with the plugins' modules where they were.
+
+        Counters go on; users that are gone are told of. `on_change` is called.
+        """
+        told = self.on_change
+        for (kind, name), (module, seq) in self._modules.items():
+            common.register_mod(kind, name, module, seq)
+        for listener, access in own.items():
+            self._equip(access)
+            if listener in self.own:
+                access.follow(self.own[listener])
+        common.follow(self.common)
+        before = self._all()
+        self.common, self.own = common, own
+        self.on_change = told
+        for access in before:
+            access.close(self._names())
+        if told is not None:
+            told()
+
+    def _equip(self, access: Any) -> None:
+        """Give a listener's access control the plugins' modules that its chain names."""
+        for (kind, name), (module, _) in self._modules.items():
+            if kind == "auth" and name in access.config.auth.chain:
+                access.register_mod("auth", name, module)
+
+    def plugins_modules(self) -> set[str]:
+        """The authentication modules that are plugins'."""
+        return {name for kind, name in self._modules if kind == "auth"}
+
+    def _names(self) -> set[str]:
+        return {name for _, name in self._modules}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.common, name)
@@ -98,15 +131,14 @@ class AccessByListener:
     ) -> None:
         """As `AccessControl.register_mod`, where the chain of a listener names it there too."""
         self.common.register_mod(kind, name, module, seq)
-        if kind == "auth":
-            self._modules[name] = module
+        if module is not None:
+            self._modules[kind, name] = (module, seq)
         for access in self._naming(kind, name):
             access.register_mod(kind, name, module)
 
     def unregister_mod(self, kind: str, name: str) -> None:
         """As `AccessControl.unregister_mod`, wherever it is registered."""
-        if kind == "auth":
-            self._modules.pop(name, None)
+        self._modules.pop((kind, name), None)
         for access in self._naming(kind, name):
             access.unregister_mod(kind, name)
         self.common.unregister_mod(kind, name)
@@ -123,6 +155,10 @@ class AccessByListener:
     def begin(self, client: ClientInfo, method: str) -> Any:
         """As `AccessControl.begin`."""
         return self._of(client).begin(client, method)
+
+    def still_admits(self, client: ClientInfo, module: str) -> bool:
+        """As `AccessControl.still_admits`."""
+        return bool(self._of(client).still_admits(client, module))
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         """As `AccessControl.authorize`."""

@@ -185,6 +185,29 @@ class AccessControl:
         if faults:
             raise AuthReloadError("; ".join(faults))
 
+    def follow(self, before: AccessControl) -> None:
+        """Take the place of another, whose counters go on here.
+
+        Users of its files that are gone here, or have another password, are told of.
+        """
+        self.epoch = before.epoch + 1
+        self.authentication.follow(before.authentication)
+        if before.config.acl == self.config.acl:
+            # The same rules, with what has been counted of them.
+            fresh, self.authorization = self.authorization, before.authorization
+            before.authorization = fresh
+            self.questions = before.questions
+        else:
+            self.authorization.denied = before.authorization.denied
+
+    def still_admits(self, client: ClientInfo, module: str) -> bool:
+        """Whether the chain would let in a client that `module` let in before.
+
+        As far as that can be known without what the client has shown: the module is in the chain,
+        and `anonymous` is for this client.
+        """
+        return self.authentication.still_admits(client, module)
+
     def _client_rules_depend(self) -> None:
         self.authorization.client_rules_depend = True
         self._changed()
@@ -267,10 +290,10 @@ class AccessControl:
     def close(self, shared: Container[str] = ()) -> None:
         """Let go of what the modules hold (threads); the chains refuse everything afterwards.
 
-        Authentication modules named in `shared` serve others too, and go on.
+        Modules named in `shared` serve others too, and go on.
         """
         self.authentication.close(shared)
-        self.authorization.close()
+        self.authorization.close(shared)
         self.epoch += 1
 
     def _auth_failed(self, name: str, error: Exception) -> None:

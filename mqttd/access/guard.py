@@ -376,6 +376,13 @@ class Guard:
             self._queue.next().answer.callback(self._failure("it was unregistered"))
         self.cache.clear()
 
+    def go_on(self, before: Guard) -> None:
+        """Count on from where another guard of this module was."""
+        for name in ("hit", "ok", "deny", "ignore", "error", "cached", "busy", "rejected", "late"):
+            setattr(self, name, getattr(before, name))
+        self.latency = before.latency
+        self.breaker.opened = before.breaker.opened
+
     def describe(self) -> dict[str, object]:
         """Counters, latency and state."""
         return {

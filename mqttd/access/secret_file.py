@@ -179,6 +179,17 @@ class SecretFileModule:
         """Read the file again; on any error what there was stays."""
         self._file.reload()
 
+    @property
+    def size(self) -> int:
+        """How many names the file holds."""
+        return len(self._file.names)
+
+    def follow(self, before: SecretFileModule) -> None:
+        """Take the place of another module: tell of its users that are not the same here."""
+        names = self._file.names
+        old = before._file.names
+        self._changed(frozenset(name for name in old if names.get(name) != old[name]))
+
     def close(self) -> None:
         """Stop watching the file."""
         self._file.close()

@@ -11,6 +11,7 @@
     GET    /api/v1/hooks                        hook points, who listens, and what it costs
     GET    /api/v1/alarms                       what is wrong now, and what was lately
     *      /api/v1/plugins...                   plugins, see `mqttd.admin.plugins`
+    GET    /api/v1/config                       what is in force; POST /config/reload
     POST   /api/v1/auth/reload                  read users and keys again
     *      /api/v1/bans                         GET; POST {kind, value, reason, seconds}; DELETE
     POST   /api/v1/publish                      {topic, payload | payload_base64, qos, retain}
@@ -75,7 +76,7 @@ class _AnyText(BaseConverter):
 class Api:
     """The resource of the HTTP interface.
 
-    Arguments: the broker; `listeners()` gives one dictionary per listener; `who` says in a
+    Arguments: the broker; `listeners()` gives one dictionary per listener; `who()` says in a
     sentence who may connect; `plugins` is a `mqttd.admin.plugins.PluginsApi`, `more()`
     gives the metrics of plugins.
     """
@@ -88,7 +89,7 @@ class Api:
         self,
         broker: Broker,
         listeners: Callable[[], list[Json]] = list,
-        who: str = "",
+        who: Callable[[], str] = str,
         plugins: Any = None,
         more: Callable[[], dict[str, float]] = dict,
     ) -> None:
@@ -98,6 +99,8 @@ class Api:
         self.listeners = listeners
         #: A `mqttd.admin.listeners.ListenersApi`.
         self.doors: Any = None
+        #: A `mqttd.admin.reload.ReloadApi`.
+        self.reload: Any = None
         #: A `mqttd.admin.acl.AclApi`, made when it is first asked for.
         self.acl: Any = None
         self.who = who
@@ -128,7 +131,7 @@ class Api:
                 "pid": os.getpid(),
                 "uptime": stats["uptime_seconds"],
                 "listeners": self.listeners(),
-                "who_may_connect": self.who,
+                "who_may_connect": self.who(),
                 "stats": stats,
             },
         )
@@ -353,6 +356,21 @@ class Api:
         if self.doors is None:
             raise ApiError(404, "not_found", "listeners are not managed here")
         return cast(IResource, self.doors.resource())
+
+    @app.route("/api/v1/config", methods=["GET"])
+    def configuration(self, request: IRequest) -> bytes:
+        """The configuration in force."""
+        return cast(bytes, self._reload().show(request))
+
+    @app.route("/api/v1/config/", branch=True)
+    def change_configuration(self, request: IRequest) -> IResource:
+        """What can be done with it, see `mqttd.admin.reload`."""
+        return cast(IResource, self._reload().resource())
+
+    def _reload(self) -> Any:
+        if self.reload is None:
+            raise ApiError(404, "not_found", "this broker's configuration is not managed here")
+        return self.reload
 
     answer_faults(app)
 

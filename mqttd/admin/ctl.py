@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from mqttd.admin import (
     ctl_acl,
     ctl_bans,
+    ctl_config,
     ctl_events,
     ctl_listeners,
     ctl_plugins,
@@ -118,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl_events.add_commands(add, group("events", "The event log that Spark reads."))
     ctl_replay.add_command(add, commands)
 
+    ctl_config.add_commands(add, group, commands)
     ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
     ctl_plugins.add_commands(add, group("plugins", "Plugins of the running broker."))
 

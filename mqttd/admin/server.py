@@ -22,7 +22,7 @@ from twisted.web.server import Request, Site
 
 from mqttd.net.sockets import is_alive
 
-__all__ = ["AdminService", "AdminSocketError", "claim", "site_of"]
+__all__ = ["AdminService", "AdminSocketError", "claim", "limit_body", "site_of"]
 
 SOCKET_MODE: Final = 0o600
 #: Seconds after which a connection that says nothing is closed.
@@ -70,6 +70,11 @@ def site_of(resource: IResource, max_body: int) -> Any:
     site.displayTracebacks = False
     site.noisy = False
     return site
+
+
+def limit_body(site: Any, max_body: int) -> None:
+    """Refuse bodies of more than `max_body` bytes from now on."""
+    site.requestFactory = _request_class(max_body)
 
 
 def claim(path: str) -> None:

@@ -16,7 +16,7 @@ import hmac
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from OpenSSL import crypto
 from twisted.application.service import Service
@@ -31,7 +31,7 @@ from mqttd.config.schema import AdminTcp
 from mqttd.net.sockets import bound_tcp
 from mqttd.net.tls import load_pair
 
-__all__ = ["PULL_PATHS", "AdminTcpError", "AdminTcpService", "Tokens"]
+__all__ = ["PULL_PATHS", "AdminTcpError", "AdminTcpService", "Tokens", "check_settings"]
 
 #: What the tokens of pull_token_file reach.
 PULL_PATHS: Final = (b"/api/v1/plugins/spark/log",)
@@ -155,12 +155,19 @@ class AdminTcpService(Service):
     """Listens on ``admin.tcp.bind`` while it runs; the address is taken at once.
 
     Arguments: the resource to serve, the settings, the reactor, bytes a request's body may have.
-    Raises AdminTcpError. `port` is the port it got.
+    Raises AdminTcpError. `port` is the port it got. `before` is one whose place it
+    takes: at the same address it takes its socket too.
     """
 
     def __init__(
-        self, resource: IResource, settings: AdminTcp, reactor: Any, max_body: int
+        self,
+        resource: IResource,
+        settings: AdminTcp,
+        reactor: Any,
+        max_body: int,
+        before: AdminTcpService | None = None,
     ) -> None:
+        self.settings = settings
         self.reactor = reactor
         self.log = Logger(namespace="mqttd")
         self._minute = (0, 0)
@@ -171,10 +178,14 @@ class AdminTcpService(Service):
             self._refused,
         )
         self.factory: Any = site_of(guarded, max_body)
+        self.site: Any = self.factory
         if settings.certificate:
             options = certificate_options(settings.certificate, settings.private_key)
             self.factory = TLSMemoryBIOFactory(options, False, self.factory)
-        self._socket = _bound(settings)
+        if before is not None and before.settings.bind == settings.bind:
+            self._socket = before.another()
+        else:
+            self._socket = _bound(settings)
         self.port: int = self._socket.getsockname()[1]
         self._port: Any = None
 
@@ -187,6 +198,15 @@ class AdminTcpService(Service):
         )
         self._socket.close()
         super().startService()  # type: ignore[no-untyped-call]
+
+    def another(self) -> socket.socket:
+        """Its socket once more, for who is to take its place."""
+        found = self._socket if self._port is None else self._port.socket
+        return cast(socket.socket, found.dup())
+
+    def release(self) -> None:
+        """Let go of the address, where it was not started."""
+        self._socket.close()
 
     def stopService(self) -> Any:
         """Stop listening."""
@@ -214,6 +234,15 @@ def _bound(settings: AdminTcp) -> socket.socket:
         return bound_tcp(host, port)
     except OSError as error:
         raise AdminTcpError(f"admin.tcp.bind = {settings.bind!r}: {error.strerror}") from None
+
+
+def check_settings(settings: AdminTcp) -> None:
+    """Read the files that the settings name. Raises AdminTcpError."""
+    if settings.token_file or settings.pull_token_file:
+        Tokens("token_file", settings.token_file)
+        Tokens("pull_token_file", settings.pull_token_file)
+        if settings.certificate:
+            certificate_options(settings.certificate, settings.private_key)
 
 
 def certificate_options(certificate: str, private_key: str) -> CertificateOptions:

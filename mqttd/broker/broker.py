@@ -124,6 +124,17 @@ class Broker(Publishing):
         super().access_changed()
         self.revision.start()
 
+    def settings_changed(self) -> None:
+        """The settings have other values: have those who keep some of them hold to these."""
+        settings = self.settings
+        self.router.take_over(settings)
+        self.retainer.max_messages = settings.retained_max_messages
+        self.retainer.max_bytes = settings.retained_max_bytes
+        self.retainer.max_payload = settings.retained_max_payload
+        # The gears, and what channels remember of their topics, depend on some of them.
+        super().hooks_changed("", False)
+        self.router.all_changed()
+
     @property
     def overloaded(self) -> bool:
         """The event loop is late: new clients are refused."""

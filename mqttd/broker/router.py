@@ -64,6 +64,12 @@ class Router(Topics):
         #: The broker's, once there is one.
         self.metrics = Metrics()
 
+    def take_over(self, settings: Settings) -> None:
+        """Hold to settings that have changed; groups keep the strategy they were made with."""
+        self.max_bytes = settings.topic_cache_bytes
+        self.max_entries = settings.topic_cache_entries
+        self.shared_strategy = settings.shared_strategy
+
     def sweep(self, now: int) -> None:
         """As `Topics.sweep`; lists that were shared so far stay with their routes."""
         super().sweep(now)

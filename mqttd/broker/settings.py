@@ -8,12 +8,12 @@ from mqttd.session.settings import NEVER, Settings
 __all__ = ["settings_of"]
 
 
-def settings_of(config: Config) -> Settings:
-    """Flatten the configuration for the flow plane."""
-    s = Settings()
+def settings_of(config: Config, into: Settings | None = None) -> Settings:
+    """Flatten the configuration for the flow plane; `into`, settings that are in use already."""
+    s = Settings() if into is None else into
     mqtt, session, queue = config.mqtt, config.session, config.mqueue
     s.max_packet_size = mqtt.max_packet_size
-    s.max_connect_size = min(s.max_connect_size, mqtt.max_packet_size)
+    s.max_connect_size = min(Settings().max_connect_size, mqtt.max_packet_size)
     s.max_client_id_length = mqtt.max_client_id_length
     s.max_topic_levels = mqtt.max_topic_levels
     s.max_topic_length = mqtt.max_topic_length

@@ -164,7 +164,7 @@ class _Reading:
         if not admin.socket:
             socket = os.path.join(node.data_dir, "mqttd.sock")
             sections["admin"] = msgspec.structs.replace(admin, socket=socket)
-        given = frozenset(self.values)
+        given = {path: self._where(path) for path in self.values}
         return Config(listener=listener, path=path, given=given, **sections)
 
     def fault(self, path: str, value: object, expected: str) -> None:

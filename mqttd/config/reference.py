@@ -57,10 +57,11 @@ listed at once. `twistd mqttd --config FILE --check-config` only checks.
   there.
 
 *Scope* says what a value applies to: the whole broker, each listener, connection or session, or
-every message. *Reload* says whether a reload can apply a changed value (to connections and
-messages that come after it); where it says no, a restart is needed. For listeners the reload is
-`mqttd-ctl listeners reload` or SIGHUP, and `mqttd-ctl listeners restart KIND:NAME` applies
-everything, its own chain and rules too.
+every message. *Reload* says whether `mqttd-ctl reload` (or SIGHUP) applies a changed value, to
+connections and messages that come after it; where it says no, the plan names the key and an alarm
+stays until the broker is restarted, or for a key of a listener until
+`mqttd-ctl listeners restart KIND:NAME`. A test changes every key of this page in a running broker
+and compares it with one that was started so.
 """
 
 

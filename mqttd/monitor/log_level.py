@@ -19,6 +19,8 @@ from twisted.logger import (
     globalLogPublisher,
 )
 
+from mqttd.config.schema import Log
+
 __all__ = ["LogLevelFilter"]
 
 
@@ -30,9 +32,16 @@ class LogLevelFilter(Service):
     """
 
     def __init__(self, level: str, publisher: LogPublisher = globalLogPublisher) -> None:
+        self.level = level
         self._predicate = LogLevelFilterPredicate(LogLevel.levelWithName(level))
         self._publisher = publisher
         self._replaced: list[tuple[Any, Any]] = []
+
+    def take_over(self, settings: Log) -> None:
+        """Write from another level on."""
+        self.level = settings.level
+        self._predicate.setLogLevelForNamespace("", LogLevel.levelWithName(settings.level))
+        self._predicate.defaultLogLevel = LogLevel.levelWithName(settings.level)
 
     def startService(self) -> None:
         """Filter from here on."""

@@ -46,6 +46,13 @@ class Overload:
         """The greatest lateness of the last second."""
         return max(self._samples)
 
+    def take_over(self, threshold: float) -> None:
+        """Refuse from another lateness on; with 0 nobody any more."""
+        self.threshold = threshold
+        if self.overloaded and not threshold:
+            self.overloaded = False
+            self._changed(False, self.lag)
+
     def start(self) -> None:
         """Begin to measure."""
         self._expected = self._clock.seconds() + INTERVAL

@@ -99,6 +99,14 @@ class SysTopics:
         if self._publishing.running:
             self._publishing.stop()
 
+    def take_over(self, interval: float) -> None:
+        """Publish in another interval; 0 publishes no more."""
+        running = self._publishing.running
+        self.stop()
+        before, self.interval = self.interval, interval
+        if running or not before:
+            self.start()
+
     def publish(self) -> None:
         """Publish all figures as they are now."""
         for topic, payload in self.topics().items():

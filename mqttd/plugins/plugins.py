@@ -126,6 +126,27 @@ class Plugins:
         """
         return Deferred.fromCoroutine(self._reload(name))
 
+    async def follow(self, config: Config) -> Names:
+        """Load what another configuration names beyond ours; returns the names of these.
+
+        That configuration is ours from then on; what it does not name any more stays loaded. Raises
+        PluginError, and then everything is as it was.
+        """
+        before, self.config = self.config, config
+        fresh: Names = []
+        try:
+            self.check()
+            for name in config.plugins.load:
+                if name not in self.loaded():
+                    await self._load(name, remember=False)
+                    fresh.append(name)
+        except PluginError:
+            for name in reversed(fresh):
+                await self._unload(name)
+            self.config = before
+            raise
+        return fresh
+
     # -- shown -----------------------------------------------------------------------------------
 
     def list(self) -> Rows:

@@ -170,7 +170,11 @@ class Listeners:
         `id`, the keys that `changed`, those that wait for a `restart`, and a `note` of what else
         there is to say. Raises `ListenError` if there is a mistake in the configuration.
         """
-        wanted = {f"{kind}:{name}": settings for kind, names in self.read().items()
+        return self.take_over(self.read())
+
+    def take_over(self, configured: Configured) -> list[Json]:
+        """As `reload`, from what is given."""
+        wanted = {f"{kind}:{name}": settings for kind, names in configured.items()
                   for name, settings in names.items()}  # fmt: skip
         told = []
         for door in self.doors.values():
@@ -180,7 +184,9 @@ class Listeners:
             note = ""
             if settings is not None:
                 try:
+                    access = self._access(door, settings)
                     changed, waiting = door.take_over(settings)
+                    access()
                 except ListenError as error:
                     note = str(error)
             elif door.configured and door.running:
@@ -191,6 +197,54 @@ class Listeners:
             note = "new in the configuration; it can be started"
             told.append({"id": name, "changed": [], "restart": [], "note": note})
         return told
+
+    def _access(self, door: Door, settings: Listener) -> Callable[[], None]:
+        """What puts another chain or other rules of a listener in force; raises `ListenError`."""
+        before = door.settings
+        same = before.auth_chain == settings.auth_chain and before.acl_file == settings.acl_file
+        if same or self.access_of is None:
+            return lambda: None
+        return self.access_of(door.id, settings)
+
+    # -- as a whole -----------------------------------------------------------------------------
+
+    def in_force(self) -> Configured:
+        """The configured listeners with the settings they have."""
+        found: Configured = {}
+        for door in self.doors.values():
+            if door.configured:
+                found.setdefault(door.kind, {})[door.name] = door.settings
+        return found
+
+    def added(self, configured: Configured) -> list[Door]:
+        """The listeners that are in a configuration and not here, bound.
+
+        Raises `ListenError`, and then none of them holds anything.
+        """
+        doors: list[Door] = []
+        try:
+            for kind, names in configured.items():
+                for name, settings in names.items():
+                    if f"{kind}:{name}" not in self.doors:
+                        doors.append(Door(self.given, kind, name, settings))
+                        doors[-1].bind()
+        except ListenError:
+            for door in doors:
+                door.release()
+            raise
+        return doors
+
+    def open(self, doors: list[Door]) -> None:
+        """Start listeners that `added` has bound."""
+        for door in doors:
+            self.doors[door.id] = door
+            door.start()
+
+    def close_others(self, configured: Configured) -> list[Deferred[Any]]:
+        """Stop the configured listeners that are not in a configuration any more."""
+        gone = [door for door in self.doors.values()
+                if door.configured and door.name not in configured.get(door.kind, {})]  # fmt: skip
+        return [self.remove(door.id) for door in gone]
 
     def _settings(self, door: Door) -> Listener:
         """What the configuration says of a listener now; raises `ListenError`."""

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 SIBLINGS = ["access", "plugins", "transports", "storage", "monitor", "pipeline", "admin"]
 RANK = {"codec": 0, "net": 0, "secrets": 0, "session": 1, "broker": 2} | dict.fromkeys(SIBLINGS, 3)
-TOP = {"service", "options", "embed", "testing", "bench", "__main__"}  # may import everything below
+# These may import everything below.
+TOP = {"service", "options", "reload", "embed", "testing", "bench", "__main__"}
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 
 # A program beside the broker, which reads the configuration and the password file itself.

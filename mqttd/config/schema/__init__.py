@@ -112,5 +112,5 @@ class Config(Struct, frozen=True, kw_only=True):
 
     path: str = ""
     """Absolute path of the file this was read from; empty when there was none."""
-    given: frozenset[str] = frozenset()
-    """Dotted paths of the keys that the file or the environment set, `auth.username.file`."""
+    given: dict[str, str] = field(default_factory=dict)
+    """Dotted path of each key that was set, `auth.username.file`, and where: `mqttd.conf:12`."""

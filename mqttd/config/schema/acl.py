@@ -19,6 +19,7 @@ class AclShadow(Struct, frozen=True, kw_only=True):
         keys.path(
             "File with the candidate, empty for none; what it would decide otherwise is counted"
             " and sampled in the log (`mqttd-ctl acl shadow`, `acl promote`).",
+            reload=True,
             pattern=r"^[^\0]*$",
         ),
     ] = ""

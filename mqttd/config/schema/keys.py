@@ -21,6 +21,7 @@ __all__ = [
     "Bind",
     "Scope",
     "about",
+    "address",
     "count",
     "duration",
     "path",
@@ -74,13 +75,15 @@ def path(text: str, reload: bool = False, **more: Any) -> Meta:
     return about(text, "path", "broker", reload, **{"pattern": r"^[^\0]+$", **more})
 
 
-Bind = Annotated[
-    str,
-    about(
+def address(scope: Scope, reload: bool = False) -> Meta:
+    """An address and port to listen on."""
+    return about(
         "Address and port to listen on: `host:port`, `[ipv6]:port`, or `:port` for all"
         " addresses; port 0 takes a free port, which the ready line names.",
         "bind",
-        "listener",
-        False,
-    ),
-]
+        scope,
+        reload,
+    )
+
+
+Bind = Annotated[str, address("listener")]

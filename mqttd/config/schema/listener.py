@@ -163,13 +163,13 @@ class Listener(Struct, frozen=True, kw_only=True):
         keys.plain(
             "Authentication modules of this listener; empty takes `auth.chain`.",
             "listener",
-            reload=False,
         ),
     ] = ()
     acl_file: Annotated[
         str,
         keys.path(
             "File with the access rules of this listener; empty takes `acl.file`.",
+            reload=True,
             pattern=r"^[^\0]*$",
         ),
     ] = ""

@@ -79,14 +79,11 @@ class Mqtt(Struct, frozen=True, kw_only=True):
             "broker",
             MIB,
             64 * GIB,
-            reload=False,
         ),
     ] = 128 * MIB
     topic_cache_entries: Annotated[
         int,
-        keys.count(
-            "Topics in that cache, whatever they weigh.", "broker", 1, 100_000_000, reload=False
-        ),
+        keys.count("Topics in that cache, whatever they weigh.", "broker", 1, 100_000_000),
     ] = 1_000_000
     max_qos: Annotated[
         int,

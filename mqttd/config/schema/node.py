@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from mqttd.config.schema import keys
-from mqttd.config.schema.keys import DAY, Bind
+from mqttd.config.schema.keys import DAY
 
 __all__ = ["Admin", "AdminTcp", "Log", "Node", "Plugins", "Sys"]
 
@@ -42,7 +42,7 @@ class Plugins(Struct, frozen=True, kw_only=True):
     ] = ()
     dir: Annotated[
         str,
-        keys.path("Directory whose Python files are plugins too; it may be missing."),
+        keys.path("Directory whose Python files are plugins too; it may be missing.", reload=True),
     ] = "plugins"
 
 
@@ -50,7 +50,7 @@ class AdminTcp(Struct, frozen=True, kw_only=True):
     """The HTTP interface for other machines, such as Spark's: closed until a file of tokens is
     named."""
 
-    bind: Bind = "127.0.0.1:8081"
+    bind: Annotated[str, keys.address("broker", reload=True)] = "127.0.0.1:8081"
     token_file: Annotated[
         str,
         keys.path(
@@ -72,12 +72,13 @@ class AdminTcp(Struct, frozen=True, kw_only=True):
         keys.path(
             "PEM file with the certificate, then those that lead to its issuer; empty speaks plain"
             " HTTP, which only a loopback address may.",
+            reload=True,
             pattern=r"^[^\0]*$",
         ),
     ] = ""
     private_key: Annotated[
         str,
-        keys.path("PEM file with the certificate's private key.", pattern=r"^[^\0]*$"),
+        keys.path("PEM file with the certificate's private key.", reload=True, pattern=r"^[^\0]*$"),
     ] = ""
 
     @property

@@ -41,7 +41,6 @@ class Output(Struct, frozen=True, kw_only=True):
             "connection",
             0,
             DAY,
-            reload=False,
         ),
     ] = 60.0
     backlog: Annotated[
@@ -78,6 +77,5 @@ class Overload(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             HOUR,
-            reload=False,
         ),
     ] = 0.5

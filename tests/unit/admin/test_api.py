@@ -33,7 +33,7 @@ class Door:
 
     def __init__(self, broker: Broker) -> None:
         listeners: list[dict[str, Any]] = [{"name": "default", "port": 1883}]
-        self.api = api = Api(broker, lambda: listeners, "anybody")
+        self.api = api = Api(broker, lambda: listeners, lambda: "anybody")
         api.acl = AclApi(broker, in_thread=maybeDeferred)
         self.stub = StubTreq(api.resource())
 

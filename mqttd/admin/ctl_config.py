@@ -1,0 +1,75 @@
+"""`mqttd-ctl reload, config show`: read the configuration again, see what is in force.
+
+Part of `mqttd.admin.ctl`, whose promises hold here too. A plan that would cut somebody off is shown
+and not applied (status 1) until it is repeated with ``--yes``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_print import print_json, print_table, printable
+
+__all__ = ["add_commands"]
+
+Json = dict[str, Any]
+
+
+def add_commands(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
+    """Add `reload` and the group `config`, with `add` and `group` of `mqttd.admin.ctl`."""
+    reload = add(
+        commands,
+        "reload",
+        _reload,
+        "Read configuration, users, rules and certificates again: all of it is applied or nothing.",
+    )
+    reload.add_argument("--dry-run", action="store_true", help="show what it would do, and stop")
+    reload.add_argument(
+        "--yes", action="store_true", help="also where it ends connections or subscriptions"
+    )
+    config = group("config", "The configuration in force.")
+    show = add(config, "show", _show, "Show every key, its value and where it comes from.")
+    show.add_argument("key", metavar="KEY", nargs="?", help="a key or table: acl, mqtt.max_qos")
+    show.add_argument("--set", action="store_true", help="those alone that are not the default")
+
+
+def _reload(options: argparse.Namespace) -> int | None:
+    body = {"dry_run": options.dry_run, "confirmed": options.yes}
+    answer = client_of(options).request("POST", "/config/reload", body)
+    held = not options.dry_run and not answer["applied"]
+    if options.json:
+        print_json(answer)
+        return 1 if held else None
+    for change in answer["changes"]:
+        values = f"{change['before'] or '-'} -> {change['after'] or '-'}"
+        print(printable(f"{change['key']}: {values}: {change['effect']}"))
+    if not answer["changes"]:
+        print("no key differs from what is in force")
+    for note in (*answer["warnings"], *answer["notes"]):
+        print(printable(f"warning: {note}"))
+    if held:
+        raise CtlError("nothing was changed; `mqttd-ctl reload --yes` does it in spite of this")
+    if answer["applied"]:
+        print("reloaded: configuration, users, rules, certificates")
+    return None
+
+
+def _show(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/config")
+    keys = [
+        entry
+        for entry in answer["keys"]
+        if (not options.set or entry["source"] != "default")
+        and (not options.key or f"{entry['key']}.".startswith(f"{options.key}."))
+    ]
+    if options.key and not keys and not options.set:
+        raise CtlError(f"there is no key {options.key!r}")
+    if options.json:
+        return print_json({**answer, "keys": keys})
+    for entry in keys:
+        if entry["file"] is not None:
+            entry["source"] += f"; the file has {entry['file']} now"
+    print_table(keys, ["key", "value", "source"])

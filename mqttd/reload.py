@@ -1,0 +1,389 @@
+"""Read the whole configuration again, say what that will do, and do it: all of it or nothing.
+
+    mqttd-ctl reload, SIGHUP
+       │
+       ├─ read      file and environment              a mistake: refused, alarm `configuration`
+       ├─ plan      mqttd.config.plan, key by key     --dry-run ends here
+       ├─ check     every file a start would read, in a thread
+       ├─ weigh     who would be cut off              held back until it is confirmed
+       ├─ prepare   plugins loaded, addresses bound, chains and rules read     any fault: undone
+       └─ apply     in one turn, nothing in it can fail
+    what waits for a restart keeps the alarm `configuration differs`
+
+Which keys are applied the schema says (`Option.reload`); users, rules and certificates are read
+again whether their keys have changed or not.
+
+Promise: with a mistake in a key or a file, or an address in use, everything stays as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+from twisted.python.failure import Failure
+
+from mqttd.access.by_listener import configs_by_listener
+from mqttd.access.chain import AccessControl
+from mqttd.admin.tcp import AdminTcpError, AdminTcpService
+from mqttd.broker.login import module_of
+from mqttd.broker.settings import settings_of
+from mqttd.codec import reasons
+from mqttd.codec.topic import split_shared
+from mqttd.config.load import ConfigError, load
+from mqttd.config.plan import differences, merged, option_of, texts, values
+from mqttd.config.schema import Config
+from mqttd.options import StartError, check_files, why
+from mqttd.session.route import QOS_MASK
+from mqttd.transports.door import Door
+from mqttd.transports.sockets import ListenError
+from mqttd.types import Action, PluginError
+
+__all__ = ["Reload", "ReloadError"]
+
+#: Subscriptions that are looked at to tell how many new rules would revoke.
+LOOKED_AT: Final = 5000
+
+Json = dict[str, Any]
+
+
+class ReloadError(Exception):
+    """Nothing was changed; the text says why, `code` what kind of reason it is."""
+
+    def __init__(self, text: str, code: str = "reload_failed") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Reload:
+    """Reloads one broker: `service` is its `mqttd.service.MqttdService`, which makes this.
+
+    `in_thread` calls something in a thread.
+    """
+
+    def __init__(
+        self, service: Any, in_thread: Callable[..., Deferred[Any]] = deferToThread
+    ) -> None:
+        self.service = service
+        self.in_thread = in_thread
+        self._busy = False
+
+    def run(self, dry_run: bool = False, confirmed: bool = False) -> Deferred[Json]:
+        """Reload; the answer has the `changes`, the `warnings`, and whether it was `applied`.
+
+        A plan with warnings is applied when it is `confirmed` only. Fails with ReloadError.
+        """
+        return Deferred.fromCoroutine(self._once(dry_run, confirmed))
+
+    def in_force(self) -> Config:
+        """The configuration as it is in force, listeners as they were started last."""
+        config: Config = self.service.config
+        return msgspec.structs.replace(config, listener=self.service.doors.in_force())
+
+    def describe(self) -> Json:
+        """Every key in force, where its value comes from, and whether the file differs now."""
+        config = self.in_force()
+        try:
+            differ = {change.key: change.after for change in differences(config, self._read())}
+        except ReloadError:
+            differ = {}
+        keys = [
+            {
+                "key": path,
+                "value": option_of(path).write(value),
+                "source": config.given.get(path, "default"),
+                "reload": option_of(path).reload,
+                "file": differ.get(path),
+            }
+            for path, value in values(config)
+        ]
+        return {"path": config.path or None, "keys": keys}
+
+    # -- the steps -----------------------------------------------------------------------------
+
+    async def _once(self, dry_run: bool, confirmed: bool) -> Json:
+        if self._busy:
+            raise ReloadError("a reload is under way", "busy")
+        self._busy = True
+        try:
+            return await self._run(dry_run, confirmed)
+        except ReloadError as error:
+            if not dry_run and error.code == "reload_failed":
+                self._alarm("configuration", str(error))
+            raise
+        finally:
+            self._busy = False
+
+    async def _run(self, dry_run: bool, confirmed: bool) -> Json:
+        before, wanted = self.in_force(), self._read()
+        changes = differences(before, wanted)
+        after = merged(before, wanted)
+        trial = await self._check(after)
+        warnings = self._warnings(before, after, trial)
+        told = {
+            "changes": [change.describe() for change in changes],
+            "warnings": warnings,
+            "applied": False,
+            "notes": [],
+        }
+        if dry_run or (warnings and not confirmed):
+            return told
+        undo: list[Callable[[], Any]] = []
+        try:
+            steps = await self._prepare(before, after, undo)
+        except (ListenError, AdminTcpError, PluginError, OSError, ValueError) as error:
+            for step in reversed(undo):
+                await step()
+            raise ReloadError(f"{why(error)}; nothing was changed") from None
+        told["notes"] = self._apply(before, after, steps)
+        told["applied"] = True
+        await self._unload(before, after)
+        waiting = [change for change in changes if not change.applies]
+        self._alarm("configuration", "")
+        self._alarm(
+            "configuration differs",
+            f"these keys differ from the file until a restart: {texts(waiting)}" if waiting else "",
+        )
+        for change in changes:
+            self.service.log.info(
+                "reload: {key}: {before} -> {after}, {effect}", **change.describe()
+            )
+        return told
+
+    def _read(self) -> Config:
+        """The configuration as the file and the environment say now."""
+        config: Config = self.service.config
+        if self.service.on_start is not None:
+            return config  # an embedding program's own
+        try:
+            return load(config.path or None, os.environ)
+        except ConfigError as error:
+            raise ReloadError(f"the configuration has mistakes: {error}") from None
+
+    async def _check(self, after: Config) -> AccessControl:
+        """Read every file that a start would read; the access control that was made of them."""
+        try:
+            trial: AccessControl = await self.in_thread(check_files, after)
+        except (StartError, OSError, ValueError) as error:
+            raise ReloadError(f"{why(error)}; nothing was changed") from None
+        return trial
+
+    async def _prepare(
+        self, before: Config, after: Config, undo: list[Callable[[], Any]]
+    ) -> list[Callable[[], Any]]:
+        """Do all that can fail; the result is what puts it in force."""
+        service = self.service
+        steps: list[Callable[[], Any]] = []
+        plugins = service.plugins
+        if before.plugins != after.plugins:
+            fresh = await plugins.follow(after)
+            undo.append(lambda: self._back(before, fresh))
+        doors = service.doors.added(after.listener)
+        undo.append(_later(lambda: _release(doors)))
+        if before.admin.tcp != after.admin.tcp:
+            steps.append(self._admin_tcp(after, undo))
+        if before.auth != after.auth or before.acl != after.acl or before.plugins != after.plugins:
+            common = service.access_control(after)
+            own = {
+                name: service.access_control(config)
+                for name, config in configs_by_listener(after).items()
+            }
+            steps.append(lambda: self._renew_access(common, own))
+        steps.append(lambda: service.doors.open(doors))
+        return steps
+
+    async def _back(self, before: Config, fresh: list[str]) -> None:
+        """Unload what was loaded for a reload that is not to be."""
+        plugins = self.service.plugins
+        plugins.config = before
+        for name in fresh:
+            await plugins.unload(name)
+
+    def _admin_tcp(self, after: Config, undo: list[Callable[[], Any]]) -> Callable[[], Any]:
+        service = self.service
+        settings, before = after.admin.tcp, service.admin_tcp
+        fresh: AdminTcpService | None = None
+        if settings.token_file or settings.pull_token_file:
+            fresh = service.new_admin_tcp(after, before)
+            undo.append(_later(fresh.release))
+
+        def step() -> None:
+            if before is not None:
+                service.removeService(before)
+            service.admin_tcp = fresh
+            if fresh is not None:
+                service.addService(fresh)
+
+        return step
+
+    def _renew_access(self, common: AccessControl, own: dict[str, AccessControl]) -> None:
+        self.service.access.renew(common, own)
+        self._end_logins()
+
+    def _end_logins(self) -> None:
+        """End the connections of clients whom the chain would not let in any more."""
+        broker = self.service.broker
+        for channel in self._cut_off(self.service.access.still_admits):
+            broker.metrics.auth_revoked += 1
+            text = "what let this client in is not in force any more"
+            broker.end_channel(channel, reasons.NOT_AUTHORIZED, text)
+        broker.perform()
+
+    def _apply(self, before: Config, after: Config, steps: list[Callable[[], Any]]) -> list[str]:
+        """Put everything in force; returns what is to be said of it."""
+        service = self.service
+        service.config = after
+        service.plugins.config = after
+        broker = service.broker
+        settings_of(after, broker.settings)
+        broker.settings_changed()
+        service.stalled.timeout = int(after.output.send_timeout * 1000)
+        service.overload.take_over(after.overload.lag)
+        if before.sys.interval != after.sys.interval:
+            service.sys_topics.take_over(after.sys.interval)
+        if service.logging is not None:
+            service.logging.take_over(after.log)
+        service.limit_bodies(2 * after.mqtt.max_packet_size)
+        for step in steps:
+            step()
+        service.doors.close_others(after.listener)
+        notes = []
+        for told in service.doors.take_over(after.listener):
+            if told["note"]:
+                notes.append(f"listener {told['id']}: {told['note']}")
+        for read in (service.access.reload_auth, service.access.reload_acl):
+            try:
+                read()
+            except Exception as error:
+                notes.append(str(error))
+        broker.access_changed()
+        faults = service.doors.reload_certificates()
+        return [*notes, *(f"{name}: {fault}" for name, fault in faults.items() if fault)]
+
+    async def _unload(self, before: Config, after: Config) -> None:
+        plugins = self.service.plugins
+        loaded = plugins.loaded()
+        for name in before.plugins.load:
+            if name not in after.plugins.load and name in loaded:
+                await plugins.unload(name)
+
+    # -- what it would do to whom --------------------------------------------------------------
+
+    def _warnings(self, before: Config, after: Config, trial: AccessControl) -> list[str]:
+        """What an operator should know before this plan is applied."""
+        service = self.service
+        found: list[str] = []
+        for door in service.doors.doors.values():
+            gone = door.configured and door.name not in after.listener.get(door.kind, {})
+            count = door.describe()["connections"]
+            if gone and count:
+                found.append(f"closes listener {door.id}, which {count} clients use")
+        tcp = after.admin.tcp
+        if service.admin_tcp is not None and before.admin.tcp.token_file and not tcp.token_file:
+            found.append(
+                "closes the HTTP interface over TCP: who administers through it is locked out"
+            )
+        if _admits_nobody(after, trial):
+            found.append("locks everybody out: no module of auth.chain has anybody to let in")
+        if before.auth != after.auth:
+            ended = len(self._cut_off(trial.still_admits))
+            if ended:
+                found.append(
+                    f"ends the connections of {ended} clients, whom auth.chain would not let in"
+                    " any more"
+                )
+        revoked, of = self._revoked(trial)
+        if revoked * 10 > of:
+            found.append(f"revokes {revoked * 100 // of} % of the subscriptions that clients hold")
+        return found
+
+    def _cut_off(self, admits: Callable[[Any, str], bool]) -> list[Any]:
+        """The connections of clients whom the module that let them in would not let in now."""
+        broker = self.service.broker
+        theirs = self.service.plugins_modules()
+        found = []
+        for session in broker.sessions.values():
+            channel = broker.channel_of(session)
+            module = module_of(channel.auth) if channel is not None else ""
+            if not module or module in theirs:
+                continue
+            if not admits(broker.client_of(session), module):
+                found.append(channel)
+        return found
+
+    def _revoked(self, trial: AccessControl) -> tuple[int, int]:
+        """Of how many subscriptions that were looked at how many would go."""
+        broker, access = self.service.broker, self.service.access
+        revoked = looked = 0
+        for session in broker.sessions.values():
+            client = broker.client_of(session)
+            if access.questions_of(client.listener) is not access.common.questions:
+                continue
+            for full_filter, options in (session.subscriptions or {}).items():
+                looked += 1
+                topic_filter = split_shared(full_filter)[1]
+                action = Action("subscribe", options & QOS_MASK)
+                if _denies(trial, client, action, topic_filter):
+                    revoked += not _denies(access.common, client, action, topic_filter)
+            if looked >= LOOKED_AT:
+                break
+        return revoked, looked
+
+    def _alarm(self, name: str, text: str) -> None:
+        self.service.alarm(name, text)
+
+    # -- SIGHUP --------------------------------------------------------------------------------
+
+    def hang_up(self) -> None:
+        """SIGHUP: reload, and have the log say what became of it."""
+        self.run().addCallbacks(self._done, self._failed)
+
+    def _done(self, told: Json) -> None:
+        log = self.service.log
+        if not told["applied"]:
+            text = "; ".join(told["warnings"])
+            log.warn("reload held back, `mqttd-ctl reload --yes` does it: {text}", text=text)
+            self._alarm("configuration", f"reload held back: {text}")
+            return
+        for note in told["notes"]:
+            log.warn("reload: {note}", note=note)
+        log.info("configuration read again, {n} keys differed", n=len(told["changes"]))
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(ReloadError):
+            self.service.events("configuration refused", {"reason": str(failure.value)})
+        else:
+            self.service.log.failure("reload failed", failure)
+
+
+def _later(call: Callable[[], Any]) -> Callable[[], Any]:
+    """`call`, to be awaited like the other steps back."""
+
+    async def step() -> None:
+        call()
+
+    return step
+
+
+def _release(doors: list[Door]) -> None:
+    for door in doors:
+        door.release()
+
+
+def _denies(access: Any, client: Any, action: Action, topic_filter: str) -> bool:
+    decision = access.authorization.look(client, action, topic_filter)
+    return bool(decision.verdict.name == "DENY")
+
+
+def _admits_nobody(config: Config, trial: AccessControl) -> bool:
+    """Whether every module of the chain is built in and has nobody to let in."""
+    if config.auth.chain and "anonymous" in config.auth.chain and config.auth.anonymous != "never":
+        return False
+    return all(
+        name == "anonymous" or trial.authentication.names_of(name) == 0
+        for name in config.auth.chain
+    )
