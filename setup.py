@@ -85,6 +85,8 @@ HOT = [
     "mqttd/broker/taps.py",
     "mqttd/broker/trie.py",
     "mqttd/broker/wills.py",
+    "mqttd/storage/ledger.py",
+    "mqttd/storage/recovery.py",
     "mqttd/access/acl_asked.py",
     "mqttd/access/acl_classes.py",
     "mqttd/access/acl_rules.py",

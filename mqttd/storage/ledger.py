@@ -1,0 +1,500 @@
+"""The records of a store: gathered into groups, counted as long as they live, moved together.
+
+    group     the records of one turn or more: one row of the file, a *block*
+      words   two numbers a record:  owner << 29 | length     number << 20 | kind << 16 | packet id
+      data    the bytes of the records, one behind the other
+
+A record has a number, which it keeps for life. It lives until `forget` is told that number; that is
+a record too (FORGET), unless it was the last that lived in its block: then the row is deleted and
+nothing is written. So a block stays while one of its records lives, or while it holds a FORGET or
+INFLIGHT for a block that is there (`needed`). Blocks that are mostly dead are read again, a few at
+a time, and what lives of them becomes part of the group that is being gathered, sorted by owner:
+their row goes in the same transaction.
+
+Bytes that several owners are to get are kept once in a group (`SAME`).
+
+Promise: a record costs two list appends, forgetting one a binary search; memory is a few words a
+block and a bit a record. Nothing here knows files or threads.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+__all__ = [
+    "DELIVERY",
+    "FORGET",
+    "INFLIGHT",
+    "LENGTH_MASK",
+    "MESSAGE3",
+    "MESSAGE5",
+    "OWNER_SHIFT",
+    "RECEIVED",
+    "RELEASED",
+    "RETAINED",
+    "SAME",
+    "Block",
+    "Group",
+    "Home",
+    "Ledger",
+]
+
+#: Kinds of records. FORGET and INFLIGHT are about the record whose number they bear.
+FORGET: Final = 0
+#: A PUBLISH as bytes, of MQTT 3.x or 5.0; in flight where it has a packet id.
+MESSAGE3: Final = 1
+MESSAGE5: Final = 2
+#: A PUBLISH with what is remembered beside it (`mqttd.storage.entries`).
+DELIVERY: Final = 3
+#: An incoming QoS 2 packet id that awaits PUBREL.
+RECEIVED: Final = 4
+#: An outgoing QoS 2 packet id that awaits PUBCOMP.
+RELEASED: Final = 5
+#: The record of this number is in flight under this packet id.
+INFLIGHT: Final = 6
+#: A retained message; its owner is no session (0).
+RETAINED: Final = 7
+
+OWNER_SHIFT: Final = 29
+LENGTH_MASK: Final = (1 << 29) - 1
+#: In place of a length: the bytes of the record before.
+SAME: Final = LENGTH_MASK
+#: Blocks that are looked at for compaction with each group, and how many are read at once.
+_SWEPT: Final = 16
+_READ: Final = 8
+#: A block of fewer records is small: many of them are made one.
+_SMALL: Final = 16
+#: Numbers between two that live, beyond which a home ends (recovery).
+_GAP: Final = 64
+
+
+class Block:
+    """One row of the file."""
+
+    __slots__ = ("count", "homes", "id", "live", "needed", "noted_by", "sends", "size", "stored")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        #: Records, those that live, bytes.
+        self.count: int = 0
+        self.live: int = 0
+        self.size: int = 0
+        #: How many blocks it says something about (FORGET, INFLIGHT); does it say INFLIGHT?
+        self.needed: int = 0
+        self.sends: bool = False
+        #: The blocks that say something about its records.
+        self.noted_by: list[Block] | None = None
+        self.homes: list[Home] = []
+        #: There is a row, or one is being written.
+        self.stored: bool = False
+
+
+class Home:
+    """Records that were numbered together, and the block that they are in now."""
+
+    __slots__ = ("block", "count", "dead", "live", "start")
+
+    def __init__(self, start: int, block: Block) -> None:
+        self.start = start
+        self.block = block
+        self.count: int = 0
+        self.live: int = 0
+        #: A bit for each record that is forgotten.
+        self.dead: bytearray | None = None
+
+    def is_dead(self, at: int) -> bool:
+        """Whether the record at this place was forgotten."""
+        dead = self.dead
+        return dead is not None and at >> 3 < len(dead) and dead[at >> 3] >> (at & 7) & 1 == 1
+
+    def bury(self, at: int) -> None:
+        """Note that the record at this place is forgotten."""
+        dead = self.dead
+        if dead is None:
+            dead = bytearray(at // 8 + 8)
+            self.dead = dead
+        elif at >> 3 >= len(dead):
+            dead.extend(bytes((at >> 3) - len(dead) + 8))
+        dead[at >> 3] |= 1 << (at & 7)
+
+
+class Group:
+    """What is written in one transaction."""
+
+    __slots__ = ("block", "data", "drops", "error", "found", "fsync", "home", "last", "reads",
+                 "rows", "size", "words")  # fmt: skip
+
+    def __init__(self, block: Block, home: Home) -> None:
+        self.block = block
+        self.home = home
+        self.words: list[int] = []
+        self.data: list[bytes] = []
+        #: Bytes in `data`, the last of them.
+        self.size: int = 0
+        self.last: bytes = b""
+        #: Statements and their parameters (`mqttd.storage.database`), in their order.
+        self.rows: list[tuple[int, tuple[object, ...]]] = []
+        #: Blocks whose rows go.
+        self.drops: list[int] = []
+        #: Somebody waits for the disk, not only for the system.
+        self.fsync: bool = False
+        #: Blocks to be read again when this is written, and what was read: (id, words, data).
+        self.reads: list[int] = []
+        self.found: list[tuple[int, bytes, bytes]] = []
+        #: Why it could not be written.
+        self.error: BaseException | None = None
+
+    def empty(self) -> bool:
+        """Whether there is nothing to write or read."""
+        return not (self.words or self.rows or self.drops or self.reads)
+
+
+class Ledger:
+    """The records of one store, and the group that is being gathered."""
+
+    def __init__(self) -> None:
+        #: The number of the next record, and of the next block.
+        self.number: int = 1
+        self.next_block: int = 1
+        self.blocks: dict[int, Block] = {}
+        self.homes: dict[int, Home] = {}
+        #: The keys of `homes`, sorted.
+        self.starts: list[int] = []
+        #: Bytes of all blocks.
+        self.bytes: int = 0
+        self._hand: list[int] = []
+        self._reading: bool = False
+        #: How old a block must be to be moved, in groups.
+        self.old: int = 64
+        #: Records that were moved by compaction, ever.
+        self.moved: int = 0
+        self.group: Group = self._begin()
+
+    def _begin(self) -> Group:
+        block = Block(self.next_block)
+        self.next_block += 1
+        self.blocks[block.id] = block
+        return Group(block, Home(self.number, block))
+
+    # -- records -------------------------------------------------------------------------------
+
+    def note(self, owner: int, kind: int, packet_id: int, data: bytes) -> int:
+        """One more record, which lives; returns its number."""
+        group = self.group
+        number = self.number
+        self.number = number + 1
+        length = len(data)
+        if length:
+            if data is group.last:
+                length = SAME
+            else:
+                group.last = data
+                group.data.append(data)
+                group.size += length
+        words = group.words
+        words.append(owner << OWNER_SHIFT | length)
+        words.append(number << 20 | kind << 16 | packet_id)
+        block = group.block
+        block.live += 1
+        home = group.home
+        if not home.count:
+            block.homes.append(home)
+            self.homes[number] = home
+            self.starts.append(number)
+        home.live += 1
+        home.count += 1
+        return number
+
+    def forget(self, number: int) -> None:
+        """A record is not needed any more; nothing happens to one that is unknown."""
+        home = self.find(number)
+        if home is None:
+            return
+        at = number - home.start
+        if home.is_dead(at):
+            return
+        home.bury(at)
+        home.live -= 1
+        block = home.block
+        block.live -= 1
+        if block.live == 0 and block.needed == 0 and block is not self.group.block:
+            self._drop(block)
+        else:
+            self._say(FORGET, number, 0, block)
+
+    def send(self, number: int, packet_id: int) -> None:
+        """A record is in flight under this packet id from now on."""
+        home = self.find(number)
+        if home is not None:
+            self.group.block.sends = True
+            self._say(INFLIGHT, number, packet_id, home.block)
+
+    def _say(self, kind: int, number: int, packet_id: int, about: Block) -> None:
+        group = self.group
+        words = group.words
+        words.append(0)
+        words.append(number << 20 | kind << 16 | packet_id)
+        block = group.block
+        if about is block:
+            return
+        by = about.noted_by
+        if by is None:
+            about.noted_by = [block]
+        elif by[-1] is block:
+            return
+        else:
+            by.append(block)
+        block.needed += 1
+
+    def row(self, statement: int, parameters: tuple[object, ...]) -> None:
+        """A statement of the next transaction (`mqttd.storage.database`)."""
+        self.group.rows.append((statement, parameters))
+
+    def find(self, number: int) -> Home | None:
+        """Where a record is; None if its block is gone."""
+        group = self.group
+        home: Home | None = group.home
+        assert home is not None
+        if number < home.start:
+            at = bisect_right(self.starts, number)
+            if not at:
+                return None
+            home = self.homes[self.starts[at - 1]]
+        if number - home.start >= home.count:
+            return None
+        return home
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def close(self) -> Group | None:
+        """The group as it is to be written, and the next one begins; None if it is empty."""
+        group = self.group
+        block = group.block
+        words = group.words
+        if not words and group.empty():
+            return None
+        block.count = len(words) // 2
+        if block.live == 0:
+            group.data = []
+            group.size = 0
+        block.size = group.size + 8 * len(words)
+        self.bytes += block.size
+        if not words or (block.live == 0 and block.needed == 0):
+            # Everything in it is over already.
+            group.words = []
+            self._drop(block)
+        else:
+            block.stored = True
+        self.group = self._begin()
+        return group
+
+    def _drop(self, dropped: Block) -> None:
+        stack = [dropped]
+        while stack:
+            block = stack.pop()
+            if self.blocks.pop(block.id, None) is None:
+                continue  # moved elsewhere already
+            for home in block.homes:
+                self._forget_home(home)
+            self.bytes -= block.size
+            if block.stored:
+                self.group.drops.append(block.id)
+            self._release(block, stack)
+
+    def _release(self, block: Block, stack: list[Block]) -> None:
+        """What others say about a block that goes is not needed any more."""
+        by = block.noted_by
+        if by is None:
+            return
+        block.noted_by = None
+        for other in by:
+            other.needed -= 1
+            if other.needed == 0 and other.live == 0 and other is not self.group.block:
+                stack.append(other)
+
+    def _forget_home(self, home: Home) -> None:
+        del self.homes[home.start]
+        del self.starts[bisect_left(self.starts, home.start)]
+
+    # -- compaction ----------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Look at a few blocks, and have those that are mostly dead read with this group."""
+        if self._reading:
+            return
+        hand = self._hand
+        if not hand:
+            hand = list(self.blocks)
+            hand.reverse()
+            self._hand = hand
+        oldest = self.group.block.id - self.old
+        many = len(self.blocks) > 1024
+        wanted = self.group.reads
+        for _ in range(_SWEPT):
+            if not hand or len(wanted) == _READ:
+                break
+            block = self.blocks.get(hand.pop())
+            if block is None or not block.stored or block.id > oldest:
+                continue
+            if block.live * 2 < block.count or (many and block.count < _SMALL):
+                wanted.append(block.id)
+        self._reading = len(wanted) > 0
+
+    def rewrite(self, found: list[tuple[int, bytes, bytes]]) -> None:
+        """What lives of blocks that were read again goes into this group; they go."""
+        self._reading = False
+        living: list[tuple[int, int, int, int, bytes]] = []
+        said: list[tuple[int, int, int]] = []
+        rewritten: list[Block] = []
+        shared = False
+        for block_id, words, data in found:
+            block = self.blocks.get(block_id)
+            if block is not None:
+                rewritten.append(block)
+                if self._read(words, data, living, said):
+                    shared = True
+        group = self.group
+        into = group.block
+        for block in rewritten:
+            for home in block.homes:
+                if home.live:
+                    home.block = into
+                    into.homes.append(home)
+                else:
+                    self._forget_home(home)
+            block.homes = []
+            by = block.noted_by
+            if by is not None:
+                # INFLIGHT of other blocks is about records that have moved now.
+                for other in by:
+                    if other.sends and other is not into:
+                        if into.noted_by is None:
+                            into.noted_by = []
+                        if other not in into.noted_by:
+                            into.noted_by.append(other)
+                            other.needed += 1
+        if not shared:
+            # What a session is to get is read together; shared bytes stay beside each other.
+            living.sort(key=_owner)
+        for owner, number, kind, packet_id, data in living:
+            length = len(data)
+            if length:
+                if data == group.last:
+                    length = SAME
+                else:
+                    group.last = data
+                    group.data.append(data)
+                    group.size += length
+            group.words.append(owner << OWNER_SHIFT | length)
+            group.words.append(number << 20 | kind << 16 | packet_id)
+            into.live += 1
+        self.moved += len(living)
+        for kind, number, packet_id in said:
+            target = self.find(number)
+            if target is not None and not (kind == FORGET and target.block is into):
+                into.sends = into.sends or kind == INFLIGHT
+                self._say(kind, number, packet_id, target.block)
+        for block in rewritten:
+            if block.id in self.blocks:
+                self._drop(block)
+
+    def _read(
+        self,
+        words: bytes,
+        data: bytes,
+        living: list[tuple[int, int, int, int, bytes]],
+        said: list[tuple[int, int, int]],
+    ) -> bool:
+        """Find what lives in a block, and what it still has to say; whether bytes are shared."""
+        shared = False
+        numbers = array("Q")
+        numbers.frombytes(words)
+        at = 0
+        start = 0
+        for i in range(0, len(numbers), 2):
+            first: int = numbers[i]
+            second: int = numbers[i + 1]
+            number = second >> 20
+            kind = second >> 16 & 15
+            packet_id = second & 0xFFFF
+            if kind == FORGET or kind == INFLIGHT:
+                home = self.find(number)
+                if home is not None and (kind == FORGET) == home.is_dead(number - home.start):
+                    said.append((kind, number, packet_id))
+                continue
+            length = first & LENGTH_MASK
+            if length == SAME:
+                shared = True
+            elif length:
+                start = at
+                at += length
+            home = self.find(number)
+            if home is None or home.is_dead(number - home.start):
+                continue
+            found = data[start:at] if length else b""
+            living.append((first >> OWNER_SHIFT, number, kind, packet_id, found))
+        return shared
+
+    # -- recovery ------------------------------------------------------------------------------
+
+    def restore(self, blocks: list[Block], present: list[int], highest: int) -> None:
+        """Begin with the blocks of a file, the numbers in them, the highest that was given.
+
+        `present`: sorted, each as ``number << 33 | index in blocks << 1 | it lives``.
+        """
+        self.number = highest + 1
+        del self.blocks[self.group.block.id]
+        for block in blocks:
+            block.stored = True
+            self.bytes += block.size
+            self.blocks[block.id] = block
+            if block.id >= self.next_block:
+                self.next_block = block.id + 1
+        home: Home | None = None
+        place = -1
+        for packed in present:
+            number = packed >> 33
+            index = packed >> 1 & 0xFFFFFFFF
+            if home is None or index != place or number - home.start - home.count > _GAP:
+                home = Home(number, blocks[index])
+                place = index
+                home.block.homes.append(home)
+                self.homes[number] = home
+                self.starts.append(number)
+            at = number - home.start
+            while home.count < at:
+                home.bury(home.count)
+                home.count += 1
+            home.count = at + 1
+            if packed & 1:
+                home.live += 1
+                home.block.live += 1
+            else:
+                home.bury(at)
+        self.group = self._begin()
+
+    def discard_useless(self, blocks: list[Block]) -> None:
+        """While restoring: blocks in which nothing lives and that say nothing go."""
+        for block in blocks:
+            if block.live == 0 and block.needed == 0:
+                self._drop(block)
+
+    def relate(self, by: Block, number: int) -> bool:
+        """While restoring: `by` says something about this record; False if that is gone."""
+        home = self.find(number)
+        if home is None:
+            return False
+        about = home.block
+        if about is not by:
+            if about.noted_by is None:
+                about.noted_by = []
+            if not about.noted_by or about.noted_by[-1] is not by:
+                about.noted_by.append(by)
+                by.needed += 1
+        return True
+
+
+def _owner(record: tuple[int, int, int, int, bytes]) -> tuple[int, int]:
+    return record[0], record[1]

@@ -1,0 +1,169 @@
+"""What a store holds, read when the broker starts.
+
+    block rows --> who lives: not forgotten, of an owner that is there --> Ledger, as it was
+                                                                       '-> Found, by owner, in order
+
+Only the words of blocks are read, not their data: how long that takes depends on the number of
+records, not on their size. A row whose words are damaged is left out and counted, those around it
+are not.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from array import array
+
+from mqttd.storage.ledger import (
+    FORGET,
+    INFLIGHT,
+    LENGTH_MASK,
+    OWNER_SHIFT,
+    SAME,
+    Block,
+    Ledger,
+)
+
+__all__ = ["Contents", "Found", "read"]
+
+
+class Found:
+    """One record that lives."""
+
+    __slots__ = ("at", "block", "kind", "length", "number", "owner", "packet_id")
+
+    def __init__(
+        self, owner: int, number: int, kind: int, packet_id: int, block: int, at: int, length: int
+    ) -> None:
+        self.owner = owner
+        self.number = number
+        self.kind = kind
+        self.packet_id = packet_id
+        #: Where its bytes are.
+        self.block = block
+        self.at = at
+        self.length = length
+
+
+class Contents:
+    """The records of a file by owner, each owner's in the order they were noted."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, list[Found]] = {}
+        #: Rows that could not be read.
+        self.damaged: int = 0
+        self.highest_owner: int = 0
+
+
+def read(base: sqlite3.Connection, ledger: Ledger) -> Contents:
+    """Read the blocks of a file into an empty ledger.
+
+    Records of owners that have no row in `session` are forgotten. Raises sqlite3.DatabaseError
+    where the file itself is damaged.
+    """
+    contents = Contents()
+    owners: set[int] = {0}
+    for row in base.execute("SELECT owner FROM session"):
+        owners.add(row[0])
+    rows: list[tuple[int, bytes]] = []
+    blocks: list[Block] = []
+    highest = 0
+    for number, words, crc, size in base.execute(
+        "SELECT id, words, crc, length(data) FROM block ORDER BY id"
+    ):
+        if not isinstance(words, bytes) or len(words) % 16 or zlib.crc32(words) != crc:
+            contents.damaged += 1
+            continue
+        block = Block(number)
+        block.count = len(words) // 16
+        block.size = size + len(words)
+        blocks.append(block)
+        rows.append((number, words))
+    dead: set[int] = set()
+    sent: dict[int, int] = {}
+    for _, words in rows:
+        found = array("Q")
+        found.frombytes(words)
+        for at in range(1, len(found), 2):
+            second: int = found[at]
+            kind = second >> 16 & 15
+            number = second >> 20
+            if number > highest:
+                highest = number
+            if kind == FORGET:
+                dead.add(number)
+            elif kind == INFLIGHT:
+                sent[number] = second & 0xFFFF
+    present: list[int] = []
+    for index in range(len(rows)):
+        found = array("Q")
+        found.frombytes(rows[index][1])
+        _read_block(found, index, rows[index][0], owners, dead, sent, present, contents)
+    present.sort()
+    ledger.restore(blocks, present, highest)
+    for index in range(len(rows)):
+        found = array("Q")
+        found.frombytes(rows[index][1])
+        _relate(found, blocks[index], ledger)
+    ledger.discard_useless(blocks)
+    for records in contents.records.values():
+        records.sort(key=_number)
+    return contents
+
+
+def _read_block(
+    found: array[int],
+    index: int,
+    block: int,
+    owners: set[int],
+    dead: set[int],
+    sent: dict[int, int],
+    present: list[int],
+    contents: Contents,
+) -> None:
+    at = 0
+    start = 0
+    last = 0
+    for i in range(0, len(found), 2):
+        first: int = found[i]
+        second: int = found[i + 1]
+        kind = second >> 16 & 15
+        if kind == FORGET or kind == INFLIGHT:
+            continue
+        length = first & LENGTH_MASK
+        if length == SAME:
+            length = last
+        elif length:
+            start = at
+            at += length
+            last = length
+        owner = first >> OWNER_SHIFT
+        number = second >> 20
+        if owner > contents.highest_owner:
+            contents.highest_owner = owner
+        if number in dead or owner not in owners:
+            present.append(number << 33 | index << 1)
+            continue
+        packet_id = second & 0xFFFF
+        if number in sent:
+            packet_id = sent[number]
+        present.append(number << 33 | index << 1 | 1)
+        records = contents.records.get(owner)
+        if records is None:
+            records = []
+            contents.records[owner] = records
+        records.append(Found(owner, number, kind, packet_id, block, start, length))
+
+
+def _relate(found: array[int], block: Block, ledger: Ledger) -> None:
+    """What a block says about others keeps it."""
+    for i in range(1, len(found), 2):
+        second: int = found[i]
+        kind = second >> 16 & 15
+        if kind == FORGET or kind == INFLIGHT:
+            if ledger.relate(block, second >> 20) and kind == INFLIGHT:
+                block.sends = True
+
+
+def _number(record: Found) -> int:
+    return record.number

@@ -1,0 +1,241 @@
+"""Records that are noted, forgotten, moved and read again: the file says what a model says."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqttd.storage.database import OPEN_SESSION, connect
+from mqttd.storage.ledger import MESSAGE3, RECEIVED, Ledger
+from mqttd.storage.recovery import Contents, read
+from mqttd.storage.writer import write
+
+OWNERS = 5
+
+
+class Store:
+    """A ledger over a file, every group written at once; `model`: what lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.base = connect(self.path)
+        self.ledger = Ledger()
+        self.model: dict[int, tuple[int, int, int, bytes]] = {}
+        for owner in range(1, OWNERS + 1):
+            self.ledger.row(OPEN_SESSION, (owner, f"client {owner}", None, 100))
+        self.write()
+
+    def note(self, owner: int, data: bytes, kind: int = MESSAGE3, packet_id: int = 0) -> int:
+        number = self.ledger.note(owner, kind, packet_id, data)
+        self.model[number] = (owner, kind, packet_id, data)
+        return number
+
+    def forget(self, number: int) -> None:
+        self.ledger.forget(number)
+        del self.model[number]
+
+    def send(self, number: int, packet_id: int) -> None:
+        self.ledger.send(number, packet_id)
+        owner, kind, _, data = self.model[number]
+        self.model[number] = (owner, kind, packet_id, data)
+
+    def write(self) -> None:
+        self.ledger.sweep()
+        group = self.ledger.close()
+        if group is not None:
+            write(self.base, group)
+            if group.reads:
+                self.ledger.rewrite(group.found)
+
+    def reopen(self) -> Contents:
+        self.base.close()
+        self.base = connect(self.path)
+        self.ledger = Ledger()
+        return read(self.base, self.ledger)
+
+    def read(self, contents: Contents) -> dict[int, tuple[int, int, int, bytes]]:
+        found = {}
+        for owner, mine in contents.records.items():
+            assert [record.number for record in mine] == sorted(record.number for record in mine)
+            for record in mine:
+                data = self.base.execute(
+                    "SELECT substr(data, ?, ?) FROM block WHERE id = ?",
+                    (record.at + 1, record.length, record.block),
+                ).fetchone()[0]
+                found[record.number] = (owner, record.kind, record.packet_id, data or b"")
+        return found
+
+    def blocks(self) -> int:
+        return int(self.base.execute("SELECT count(*) FROM block").fetchone()[0])
+
+    def check(self) -> None:
+        """What is in memory agrees with itself, and with the file."""
+        ledger = self.ledger
+        assert ledger.starts == sorted(ledger.homes)
+        living = 0
+        for home in ledger.homes.values():
+            assert ledger.blocks[home.block.id] is home.block
+            assert home in home.block.homes
+            living += home.live
+        assert living == len(self.model) == sum(block.live for block in ledger.blocks.values())
+        for number in self.model:
+            home = ledger.find(number)
+            assert home is not None and not home.is_dead(number - home.start)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "store.db")
+    yield made
+    made.base.close()
+
+
+def test_what_was_noted_is_there_byte_for_byte(store: Store) -> None:
+    for owner in range(1, OWNERS + 1):
+        store.note(owner, b"%d" % owner)
+    store.note(1, b"", RECEIVED, 65535)
+    store.note(2, bytes(70_000), MESSAGE3, 7)
+    store.write()
+    assert store.read(store.reopen()) == store.model
+
+
+def test_bytes_for_several_owners_are_kept_once(store: Store) -> None:
+    wire = bytes(1000)
+    for owner in range(1, OWNERS + 1):
+        store.note(owner, wire)
+    assert store.ledger.group.size == 1000
+    store.write()
+    assert store.read(store.reopen()) == store.model
+
+
+def test_what_is_over_within_a_group_is_not_written(store: Store) -> None:
+    store.forget(store.note(1, b"gone"))
+    store.write()
+    assert store.blocks() == 0
+
+
+def test_a_block_of_which_nothing_lives_goes(store: Store) -> None:
+    numbers = [store.note(1, b"%d" % number) for number in range(10)]
+    store.write()
+    for number in numbers:
+        store.forget(number)
+        store.write()
+    assert store.blocks() == 0
+    assert store.read(store.reopen()) == {}
+
+
+def test_what_was_forgotten_stays_forgotten_after_two_restarts(store: Store) -> None:
+    """The record that says so is kept while the block that it is about is there."""
+    first = store.note(1, b"first")
+    store.note(1, b"second")
+    store.write()
+    store.forget(first)
+    store.note(2, b"third")
+    store.write()
+    for _ in range(3):
+        assert store.read(store.reopen()) == store.model
+        store.note(3, b"more")
+        store.write()
+
+
+def test_records_of_an_owner_that_is_gone_are_not_there(store: Store) -> None:
+    store.note(1, b"mine")
+    store.note(99, b"nobody's")
+    store.write()
+    del store.model[max(store.model)]
+    contents = store.reopen()
+    assert store.read(contents) == store.model
+    assert contents.highest_owner == 99
+
+
+def test_a_damaged_row_is_left_out_and_none_behind_it(store: Store) -> None:
+    lost = store.note(1, b"lost")
+    store.write()
+    store.note(1, b"kept")
+    store.write()
+    store.base.execute(
+        "UPDATE block SET words = x'00112233' WHERE id = (SELECT min(id) FROM block)"
+    )
+    del store.model[lost]
+    contents = store.reopen()
+    assert contents.damaged == 1
+    assert store.read(contents) == store.model
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_histories_leave_what_the_model_says(store: Store, seed: int) -> None:
+    """Groups of any size, slow and fast owners, restarts, compaction all the time."""
+    dice = random.Random(seed)
+    old = dice.choice((0, 3, 20))
+    store.ledger.old = old
+    restarts = dice.choice((0.0, 0.02))
+    shared = bytes(50)
+    for turn in range(400):
+        for _ in range(dice.choice((1, 3, 20))):
+            roll = dice.random()
+            if roll < 0.5:
+                owner = dice.randint(1, OWNERS)
+                data = shared if roll < 0.2 else dice.randbytes(dice.choice((0, 5, 300)))
+                store.note(owner, data, dice.choice((MESSAGE3, RECEIVED)), dice.choice((0, 9)))
+            elif store.model:
+                numbers = list(store.model)
+                # Owner 1 is slow.
+                number = numbers[min(int(dice.expovariate(0.1)), len(numbers) - 1)]
+                if store.model[number][0] == 1 and dice.random() < 0.95:
+                    continue
+                if roll < 0.6:
+                    if store.model[number][2] == 0:
+                        store.send(number, dice.randint(1, 65535))
+                else:
+                    store.forget(number)
+        store.write()
+        if turn % 20 == 0:
+            store.check()
+        if dice.random() < restarts:
+            assert store.read(store.reopen()) == store.model
+            store.check()
+            store.ledger.old = old
+    assert store.read(store.reopen()) == store.model
+    store.check()
+    for number in list(store.model):
+        store.forget(number)
+    store.ledger.old = 0
+    for _ in range(400):
+        store.write()
+    assert store.read(store.reopen()) == {}
+    assert store.blocks() <= 1
+
+
+def test_one_slow_owner_does_not_hold_the_file(store: Store) -> None:
+    """Of a hundred messages one stays: what is kept is near to what lives."""
+    numbers: list[int] = []
+    for group in range(2000):
+        for place in range(20):
+            number = store.note(1 if place == 0 and group % 5 == 0 else 2, bytes(100))
+            if store.model[number][0] == 2:
+                numbers.append(number)
+        if group >= 5:
+            for number in numbers[:20]:
+                store.forget(number)
+            del numbers[:20]
+        store.write()
+    living = sum(len(record[3]) for record in store.model.values())
+    assert store.ledger.moved > 0
+    assert store.ledger.bytes < 2 * living + 400_000
+    assert store.read(store.reopen()) == store.model
+
+
+def test_the_file_is_for_its_owner_alone(store: Store) -> None:
+    assert Path(store.path).stat().st_mode & 0o777 == 0o600
+    assert Path(store.path + "-wal").stat().st_mode & 0o777 == 0o600
+
+
+def test_another_process_is_refused(store: Store) -> None:
+    other = sqlite3.connect(store.path, timeout=0)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("SELECT * FROM block")
+    other.close()
