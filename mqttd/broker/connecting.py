@@ -162,6 +162,8 @@ class Connecting:
         if at == 10:
             return self.will(attempt)
         if at == 11:
+            return self.fits(attempt)
+        if at == 12:
             return self.owner(attempt)
         return self.accepted(attempt)
 
