@@ -65,9 +65,7 @@ class Taps(Reports):
         self.tap_completed = "delivery.completed" in self.points
         self.tap_acked = self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED)
         self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
-        self.fast = (
-            self.settings.fast_path and self.settings.max_qos == 2 and not self.settings.upgrade_qos
-        )
+        self.fast = self.settings.fast_path and not self.settings.upgrade_qos
         gears = self.router.gears
         changed = gears.ask("message.publish", HOOKED, self._wanted("message.publish"))
         for told in _TOLD:

@@ -38,6 +38,8 @@ __all__ = ["Forwarding"]
 _PUBLISH: Final = 3
 _ACK1: Final = b"\x40\x02"
 _ACK2: Final = b"\x50\x02"
+#: The identifier of a Response Topic: a client's name that its mountpoint changes.
+_RESPONSE: Final = b"\x08"
 #: Blocks in a row that were not as the last, after which none is kept for comparison.
 _TRIES: Final = 8
 
@@ -70,7 +72,7 @@ class Forwarding(General):
             raise MalformedPacket("PUBLISH without a topic")
         topic_end = p + 2 + (data[p] << 8 | data[p + 1])
         at = topic_end + 2 if qos else topic_end
-        if at > end or qos == 3 or first & 0x0E == 8:
+        if at > end or qos > self.router.settings.max_qos or first & 0x0E == 8:
             self.blame(first, data[p:end])
         if not self.router.fast:
             self.publish(first, data[p:end])
@@ -78,8 +80,7 @@ class Forwarding(General):
         if not self.v5:
             if self.mount is None:
                 return self._forward(data, pos, p, topic_end, at, at, end, 0)
-            self.publish(first, data[p:end])
-            return end
+            return self._entered(data, pos, p, topic_end, at, at, end, 0)
         if at >= end:
             raise MalformedPacket("PUBLISH without properties")
         found = at + 1
@@ -97,18 +98,54 @@ class Forwarding(General):
                     self._block = data[at : found & END_MASK]
                     self._found = found - at
                     self.warm_up()
-        if found < 0 or self.mount is not None:
+        if found < 0:
             self.publish(first, data[p:end])
             return end
         if found >> ALIAS_SHIFT & OFFSET_MASK:
-            return self._named(data, pos, p, topic_end, at, end, found)
+            if self.mount is None:
+                return self._named(data, pos, p, topic_end, at, end, found)
+            self.publish(first, data[p:end])
+            return end
         if topic_end - p == 2:
             self.router.packet_type = _PUBLISH
             raise ProtocolViolation("empty topic name without a topic alias")
         expiry = found >> EXPIRY_SHIFT & OFFSET_MASK
         if expiry:
             expiry += at
+        if self.mount is not None:
+            return self._entered(data, pos, p, topic_end, at, found & END_MASK, end, expiry)
         return self._forward(data, pos, p, topic_end, at, found & END_MASK, end, expiry)
+
+    def _entered(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> int:
+        """A PUBLISH of a client with a mountpoint goes on as the packet it stands for."""
+        mount = self.mount
+        assert mount is not None
+        more = len(mount.raw)
+        size = topic_end - p - 2 + more
+        if topic_end - p == 2 or size > 65535 or _RESPONSE in data[at:body]:
+            self.publish(data[pos], data[p:end])  # says so, or mounts the Response Topic too
+            return end
+        length = varint(end - p + more)
+        head = data[pos : pos + 1] + length + size.to_bytes(2, "big") + mount.raw
+        made = b"".join((head, data[p + 2 : end]))
+        new_p = 1 + len(length)
+        shift = new_p + more - p
+        if expiry:
+            expiry += shift
+        self._forward(
+            made, 0, new_p, topic_end + shift, at + shift, body + shift, len(made), expiry
+        )
+        return end
 
     def _named(
         self, data: bytes, pos: int, p: int, topic_end: int, at: int, end: int, found: int

@@ -256,9 +256,11 @@ class General(Publisher):
         self._deny(packet, route)
 
     def blame(self, first: int, body: bytes) -> None:
-        """A PUBLISH with a bad header: the parser names the fault."""
+        """A PUBLISH with a bad header, or a QoS that is not offered: the fault by its name."""
         self.router.packet_type = _PUBLISH
-        parse_packet(first, body, self.version)
+        packet = parse_packet(first, body, self.version)
+        assert isinstance(packet, Publish)
+        self._check_offered(packet)
         raise MalformedPacket("malformed PUBLISH")
 
     def record(self, packet_id: int) -> bool:

@@ -44,6 +44,7 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
+from mqttd.session.listener import Listener
 from mqttd.session.message import Message
 from mqttd.session.settings import Settings
 from mqttd.types import OK, STOP, HookResult
@@ -79,6 +80,9 @@ TWISTS: list[dict[str, Any]] = [
     {"retain_available": False},
     {"max_packet_size": 64},
     {"max_qos": 1},
+    {"max_qos": 0},
+    {"mountpoint": "below/%c/"},
+    {"mountpoint": "below/"},
 ]
 
 
@@ -238,10 +242,14 @@ class Stage:
         self, story: Story, hook: Callable[..., Any] | None = None, **switches: bool
     ) -> None:
         configured = Settings()
-        for name, value in (story.twist | switches).items():
+        twist = story.twist | switches
+        mountpoint = twist.pop("mountpoint", "")
+        for name, value in twist.items():
             assert hasattr(configured, name), name
             setattr(configured, name, value)
         self.node = MemoryBroker(configured)
+        if mountpoint:
+            self.node.broker.listeners["memory"] = Listener("memory", mountpoint=mountpoint)
         if hook is not None:
             self.node.hooks.hook("message.publish", hook)
         self.story = story
