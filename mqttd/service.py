@@ -231,6 +231,7 @@ class MqttdService(MultiService):
             on_error=self._module_failed,
             on_event=self._access_event,
             on_revoked=self._revoked,
+            on_count=self._counted,
         )
 
     def _access_of(self, listener: str, settings: Listener) -> Callable[[], None]:
@@ -421,6 +422,10 @@ class MqttdService(MultiService):
     def _revoked(self, module: str, names: frozenset[str]) -> None:
         """Users are gone or have new passwords: so are their connections."""
         self.broker.revoke_users(module, names, module == "clientid")
+
+    def _counted(self, name: str) -> None:
+        metrics = self.broker.metrics
+        setattr(metrics, name, getattr(metrics, name) + 1)
 
     def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
         # What it raised may hold what a client sent.

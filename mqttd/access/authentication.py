@@ -17,6 +17,7 @@ MQTT 5.0: 3.1.4-2 (authentication at CONNECT), 4.12 (enhanced authentication).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -56,6 +57,7 @@ OnRevoked: TypeAlias = Callable[[str, frozenset[str]], None]
 
 _NOT_AUTHORIZED: Final = 0x87
 _BAD_USER_NAME: Final = 0x86
+_BANNED: Final = 0x8A
 
 #: Names of the built-in modules.
 BUILT_IN: Final = ("username", "clientid", "certificate", "jwt", "scram", "anonymous")
@@ -125,8 +127,14 @@ class AuthenticationChain:
         self._reserved: dict[str, int] = {}
         #: a module gave some client rules that look at QoS or RETAIN
         self.rules_depend = False
+        #: whether a client is not to be asked about any more
+        self.barred: Callable[[ClientInfo], bool] = lambda client: False
         #: called when `rules_depend` becomes true
         self.rules_changed: Callable[[], None] = _nothing
+
+    def now(self) -> float:
+        """Seconds of the clock of all deadlines."""
+        return time.monotonic() if self.reactor is None else float(self.reactor.seconds())
 
     # -- modules
 
@@ -221,7 +229,7 @@ class AuthenticationChain:
             if not entry.checks or not _concerns(entry, client, password):
                 continue
             module = entry.module
-            answer = entry.guard.ask(_Check(module, client, password), client, password)
+            answer = entry.guard.ask(_Check(self, module, client, password), client, password)
             if isinstance(answer, Deferred):
                 return cast(
                     "Deferred[AuthResult]",
@@ -406,14 +414,19 @@ class Absent:
 class _Check:
     """``module.check(client, password)``, later."""
 
-    __slots__ = ("client", "module", "password")
+    __slots__ = ("chain", "client", "module", "password")
 
-    def __init__(self, module: Any, client: ClientInfo, password: bytes | None) -> None:
+    def __init__(
+        self, chain: AuthenticationChain, module: Any, client: ClientInfo, password: bytes | None
+    ) -> None:
+        self.chain = chain
         self.module = module
         self.client = client
         self.password = password
 
     def __call__(self) -> object:
+        if self.chain.barred(self.client):  # since it has been waiting for its turn
+            return AuthError("too many failed log-ins", _BANNED)
         return self.module.check(self.client, self.password)
 
 
@@ -453,12 +466,13 @@ def built_in(
             "file": auth.username.file,
             "required": required,
             "unknown": auth.username.unknown,
+            **msgspec.structs.asdict(auth.password),
         }
     elif name == "clientid":
         from mqttd.access.clientid import Clientid
 
         module = Clientid(reactor, on_gone=on_revoked, on_event=on_event)
-        filled = {"file": auth.clientid.file}
+        filled = {"file": auth.clientid.file, **msgspec.structs.asdict(auth.password)}
     elif name == "certificate":
         from mqttd.access.certificate import CertificateName
 

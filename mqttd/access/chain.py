@@ -25,12 +25,13 @@ from mqttd.access.acl_who import is_anywhere
 from mqttd.access.authentication import (
     BUILT_IN,
     AuthenticationChain,
-    Exchange,
     OnRevoked,
     UnknownModule,
     built_in,
 )
 from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
+from mqttd.access.doorkeeper import Doorkeeper, WatchedExchange
+from mqttd.access.failures import Failures
 from mqttd.access.guard import OnEvent
 from mqttd.access.questions import AclQuestions
 from mqttd.codec.reasons import NOT_AUTHORIZED
@@ -61,7 +62,7 @@ class AccessControl:
     ``on_error(kind, name, exception)`` of each module that failed, ``on_event(event, fields)`` of
     what an operator should know (a circuit breaker opens), ``on_revoked(module, usernames)`` of
     users that are gone or have new passwords: who connected as one of them through this module is
-    to be disconnected.
+    to be disconnected; ``on_count(name)`` of what the broker's counters of this name count.
 
     Raises what the modules raise when their files are wrong: `AclSyntaxError`,
     `PasswordFileError`, `OSError`, all naming the file; `UnknownModule`.
@@ -76,6 +77,7 @@ class AccessControl:
         deadline: float | None = None,
         on_event: OnEvent | None = None,
         on_revoked: OnRevoked | None = None,
+        on_count: Callable[[str], None] | None = None,
     ) -> None:
         self.config = config
         self.reactor = reactor
@@ -83,6 +85,7 @@ class AccessControl:
         self.on_error = on_error
         self.on_event = on_event
         self.on_revoked = on_revoked
+        self.on_count = on_count
         #: called when modules came or went, or a client's own rules look at QoS or RETAIN
         self.on_change: Callable[[], None] | None = None
         #: grows with every change that may change an answer of `authorize`
@@ -96,6 +99,9 @@ class AccessControl:
             limits = msgspec.structs.replace(limits, deadline=deadline)
         self.authentication = AuthenticationChain(limits, reactor, self._auth_failed, self._event)
         self.authentication.rules_changed = self._client_rules_depend
+        self.doorkeeper = Doorkeeper(
+            self.authentication, Failures(config.auth.failures), reactor, self._event, self._counted
+        )
         for name in config.auth.chain:
             if name not in BUILT_IN and config.plugins.load:
                 self.authentication.reserve(name)
@@ -171,13 +177,14 @@ class AccessControl:
         """
         if is_anywhere(client):
             return AuthResult(False, NOT_AUTHORIZED, "the connection was reset")
-        return self.authentication.authenticate(client, password)
+        return self.doorkeeper.authenticate(client, password)
 
-    def begin(self, client: ClientInfo, method: str) -> Exchange | None:
+    def begin(self, client: ClientInfo, method: str) -> WatchedExchange | None:
         """Start an enhanced authentication by `method`; None if it is not offered."""
         if is_anywhere(client):
             return None
-        return self.authentication.begin(client, method)
+        exchange = self.authentication.begin(client, method)
+        return None if exchange is None else self.doorkeeper.watched(exchange)
 
     def reload_auth(self) -> None:
         """Make every authentication module read its files again; raises `AuthReloadError`."""
@@ -310,6 +317,10 @@ class AccessControl:
 
     def _differs(self, fields: dict[str, object]) -> None:
         self._event("acl shadow differs", fields)
+
+    def _counted(self, name: str) -> None:
+        if self.on_count is not None:
+            self.on_count(name)
 
     def _event(self, event: str, fields: dict[str, object]) -> None:
         if self.on_event is not None:

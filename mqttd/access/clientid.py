@@ -15,13 +15,13 @@ without a secret is passed over; with a secret the user name has to be the clien
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
-from mqttd.access.hasher import Hasher
+from mqttd.access.hasher import Hasher, limits_of_hashing
 from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator
 from mqttd.secrets import lines
@@ -40,8 +40,6 @@ class Clientid(SecretFileModule):
     by `on_gone` (client identifiers).
     """
 
-    limits: Final = {"cache_ok": 0, "cache_denied": 0, "breaker_failures": 0, "concurrency": 1000}
-
     def __init__(
         self,
         reactor: Any = None,
@@ -51,6 +49,20 @@ class Clientid(SecretFileModule):
     ) -> None:
         super().__init__("clientid", expects, True, reactor, on_gone, on_event, optional=True)
         self._hasher = Hasher(reactor, pool)
+        #: See `IAuthenticator`.
+        self.limits: Mapping[str, object] = limits_of_hashing({})
+
+    def init(self, opts: Mapping[str, object]) -> None:
+        """Read the file; `PasswordFileError` or OSError if that is not possible."""
+        self.limits = self._hasher.settle(opts)
+        super().init(opts)
+
+    def recall(self, client: ClientInfo, password: bytes | None) -> AuthVerdict | None:
+        """OK for what was verified a while ago, None where that has to be done."""
+        if client.username is not None and client.username != client.client_id:
+            return None
+        known = self._hasher.recall(self._file.names, client.client_id, password)
+        return AUTH_OK if known else None
 
     def check(
         self, client: ClientInfo, password: bytes | None

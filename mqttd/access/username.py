@@ -19,11 +19,11 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
-from mqttd.access.hasher import Hasher
+from mqttd.access.hasher import Hasher, limits_of_hashing
 from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator
 from mqttd.secrets.passwords import expects
-from mqttd.types import AUTH_IGNORE, AuthError, AuthVerdict, ClientInfo
+from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthVerdict, ClientInfo
 
 __all__ = ["Username"]
 
@@ -43,9 +43,6 @@ class Username(SecretFileModule):
     to use instead of one of its own.
     """
 
-    #: Its answers depend on a file alone: nothing to keep, and nothing that comes back by waiting.
-    limits: Final = {"cache_ok": 0, "cache_denied": 0, "breaker_failures": 0, "concurrency": 1000}
-
     def __init__(
         self,
         reactor: Any = None,
@@ -55,12 +52,22 @@ class Username(SecretFileModule):
     ) -> None:
         super().__init__("username", expects, False, reactor, on_revoked, on_event)
         self._hasher = Hasher(reactor, pool)
+        #: See `IAuthenticator`.
+        self.limits: Mapping[str, object] = limits_of_hashing({})
         self._ignores_unknown = False
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; `PasswordFileError` or OSError if that is not possible."""
         self._ignores_unknown = opts.get("unknown", "deny") == "ignore"
+        self.limits = self._hasher.settle(opts)
         super().init(opts)
+
+    def recall(self, client: ClientInfo, password: bytes | None) -> AuthVerdict | None:
+        """OK for what was verified a while ago, None where that has to be done."""
+        if client.username is None:
+            return None
+        known = self._hasher.recall(self._file.names, client.username, password)
+        return AUTH_OK if known else None
 
     def check(
         self, client: ClientInfo, password: bytes | None

@@ -118,11 +118,17 @@ def _passwd(options: argparse.Namespace) -> None:
 
 
 def _set_password(options: argparse.Namespace, path: str) -> None:
+    from mqttd.secrets.passwords import Cost
     from mqttd.secrets.scram import add_scram_user
     from mqttd.secrets.users import add_user
 
-    write = add_scram_user if options.scram else add_user
-    new = _access(write, path, options.user, _new_password(options.user))
+    given: tuple[object, ...] = (options.user, _new_password(options.user))
+    if options.scram:
+        new = _access(add_scram_user, path, *given)
+    else:
+        costs = config_of(options).auth.password
+        cost = Cost(costs.memory // 1024, costs.passes, costs.lanes)
+        new = _access(add_user, path, *given, cost)
     text = f"{'added' if new else 'changed'} {options.user} in {path}; {_tell(options)}"
     done(options, {"user": options.user, "new": new}, text)
 

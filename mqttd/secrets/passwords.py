@@ -2,9 +2,12 @@
 
 ::
 
-    $argon2id$v=19$m=65536,t=3,p=4$SALT$HASH        argon2id (RFC 9106), what is made here
+    $argon2id$v=19$m=12288,t=3,p=1$SALT$HASH        argon2id (RFC 9106), what is made here
     $7$ITERATIONS$SALT$HASH                         PBKDF2 with HMAC-SHA-512, mosquitto 1.6 to 2.0
     $6$SALT$HASH                                    SHA-512 of password and salt, before 1.6
+
+What a hash costs to verify stands in it (`Cost`, of those made here): it is what a log-in costs a
+broker that does not remember it, and what a guess costs somebody who has stolen the file.
 
 Promise: hashes are compared in constant time; `dummy_hash` is as dear to verify as that of a user
 there is. Hashing is slow on purpose: to be called in a thread (`mqttd.access.hasher`).
@@ -18,13 +21,21 @@ import hmac
 import os
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 from argon2.low_level import verify_secret
 
-__all__ = ["dummy_hash", "expects", "hash_password", "is_hash", "is_mosquitto", "verify"]
+__all__ = [
+    "Cost",
+    "dummy_hash",
+    "expects",
+    "hash_password",
+    "is_hash",
+    "is_mosquitto",
+    "verify",
+]
 
 _BASE64: Final = r"[A-Za-z0-9+/]{1,512}={0,2}"
 _SHA512: Final = re.compile(rf"\$6\$({_BASE64})\$({_BASE64})")
@@ -33,9 +44,21 @@ _PBKDF2: Final = re.compile(rf"\$7\$([1-9][0-9]{{0,7}})\$({_BASE64})\$({_BASE64}
 _KEY: Final = os.urandom(16)
 
 
-def hash_password(password: str | bytes) -> str:
-    """The argon2id hash of a password, for a line of the file.  Takes some 50 ms."""
-    return PasswordHasher().hash(password)
+class Cost(NamedTuple):
+    """What it costs to make or verify an argon2id hash: KiB of memory, passes over it, lanes.
+
+    The default is one of those that OWASP recommends as the least; it takes a core some 20 ms.
+    """
+
+    memory: int = 12 * 1024
+    passes: int = 3
+    lanes: int = 1
+
+
+def hash_password(password: str | bytes, cost: Cost | None = None) -> str:
+    """The argon2id hash of a password, for a line of the file."""
+    memory, passes, lanes = Cost() if cost is None else cost
+    return PasswordHasher(time_cost=passes, memory_cost=memory, parallelism=lanes).hash(password)
 
 
 def expects(proof: str) -> str | None:
@@ -82,7 +105,8 @@ def dummy_hash(hashes: Mapping[str, str], name: str) -> str:
 
     The same `name` gets the same parameters each time, as a known user does.
     """
-    parameters = "v=19$m=65536,t=3,p=4"
+    memory, passes, lanes = Cost()
+    parameters = f"v=19$m={memory},t={passes},p={lanes}"
     if hashes:
         picked = int.from_bytes(hmac.digest(_KEY, name.encode("utf-8", "replace"), "sha256"), "big")
         like = _nth(hashes, picked % min(len(hashes), 16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from mqttd.secrets import lines
-from mqttd.secrets.passwords import expects, hash_password
+from mqttd.secrets.passwords import Cost, expects, hash_password
 
 __all__ = ["add_user", "delete_user", "import_users", "read_users"]
 
@@ -19,14 +19,16 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
     return lines.read(path, expects)
 
 
-def add_user(path: str | os.PathLike[str], user: str, password: str | bytes) -> bool:
+def add_user(
+    path: str | os.PathLike[str], user: str, password: str | bytes, cost: Cost | None = None
+) -> bool:
     """Add `user` or give it a new password; True if it is new.
 
     The file is replaced as a whole, with mode 0600; comments and other lines stay.
     Raises ValueError for a user name the file cannot hold, else as `read_users`.
     """
     lines.check_name(user)
-    return lines.put(path, expects, user, hash_password(password))
+    return lines.put(path, expects, user, hash_password(password, cost))
 
 
 def delete_user(path: str | os.PathLike[str], user: str) -> bool:

@@ -74,6 +74,10 @@ class Metrics:
         "rate_limited_out",
         "clients_flapping",
         "clients_kicked",
+        "auth_failures",
+        "auth_failures_delayed",
+        "auth_failures_refused",
+        "auth_failures_bans",
         "auth_expired",
         "auth_revoked",
         "reauthentications",
@@ -137,6 +141,10 @@ class Metrics:
         self.rate_limited_out: int = 0
         self.clients_flapping: int = 0
         self.clients_kicked: int = 0
+        self.auth_failures: int = 0
+        self.auth_failures_delayed: int = 0
+        self.auth_failures_refused: int = 0
+        self.auth_failures_bans: int = 0
         self.auth_expired: int = 0
         self.auth_revoked: int = 0
         self.reauthentications: int = 0
@@ -225,6 +233,10 @@ COUNTERS: Final[tuple[str, ...]] = (
     "rate_limited_out",
     "clients_flapping",
     "clients_kicked",
+    "auth_failures",
+    "auth_failures_delayed",
+    "auth_failures_refused",
+    "auth_failures_bans",
     "auth_expired",
     "auth_revoked",
     "reauthentications",

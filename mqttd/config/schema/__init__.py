@@ -25,9 +25,11 @@ from mqttd.config.schema.acl import Acl, AclShadow
 from mqttd.config.schema.auth import (
     Auth,
     AuthBackend,
+    AuthFailures,
     CertificateAuth,
     ClientidAuth,
     JwtAuth,
+    PasswordAuth,
     ScramAuth,
     UsernameAuth,
 )
@@ -53,6 +55,7 @@ __all__ = [
     "AdminTcp",
     "Auth",
     "AuthBackend",
+    "AuthFailures",
     "CertificateAuth",
     "ClientidAuth",
     "Config",
@@ -74,6 +77,7 @@ __all__ = [
     "Node",
     "Output",
     "Overload",
+    "PasswordAuth",
     "Plugins",
     "Retained",
     "ScramAuth",

@@ -7,14 +7,16 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from mqttd.config.schema import keys
-from mqttd.config.schema.keys import DAY, HOUR
+from mqttd.config.schema.keys import DAY, GIB, HOUR, KIB, MIB
 
 __all__ = [
     "Auth",
     "AuthBackend",
+    "AuthFailures",
     "CertificateAuth",
     "ClientidAuth",
     "JwtAuth",
+    "PasswordAuth",
     "ScramAuth",
     "UsernameAuth",
 ]
@@ -39,6 +41,75 @@ class UsernameAuth(Struct, frozen=True, kw_only=True):
             " module of the chain, after the time a refusal takes.",
         ),
     ] = "deny"
+
+
+class PasswordAuth(Struct, frozen=True, kw_only=True):
+    """What it costs to verify the passwords of `username` and `clientid`, and who waits for it.
+
+    The least memory and passes that OWASP recommends take a core of 2.5 GHz 20 ms: a broker with
+    two cores verifies 100 log-ins a second that it does not remember.
+    """
+
+    memory: Annotated[
+        int,
+        keys.size(
+            "Memory of argon2id in the hashes that `mqttd-ctl users` makes; what a hash costs"
+            " stands in it, so those there are keep their cost until they get a new password.",
+            "broker",
+            8 * KIB,
+            4 * GIB,
+        ),
+    ] = 12 * MIB
+    passes: Annotated[
+        int,
+        keys.count("Passes of argon2id over that memory.", "broker", 1, 1000),
+    ] = 3
+    lanes: Annotated[
+        int,
+        keys.count("Lanes of argon2id, each of which may take a core.", "broker", 1, 64),
+    ] = 1
+    threads: Annotated[
+        int,
+        keys.count(
+            "Passwords verified at the same time, by threads that stand back behind the event"
+            " loop.",
+            "broker",
+            1,
+            64,
+            reload=False,
+        ),
+    ] = 2
+    waiting: Annotated[
+        int,
+        keys.count(
+            "Clients that wait for it; further ones are refused as busy (0x89).",
+            "broker",
+            0,
+            1_000_000,
+            reload=False,
+        ),
+    ] = 5000
+    waiting_per_address: Annotated[
+        int,
+        keys.count(
+            "Of these, how many of one address, as `auth.backend.waiting_per_address`.",
+            "broker",
+            0,
+            1_000_000,
+            reload=False,
+        ),
+    ] = 2000
+    remember: Annotated[
+        float,
+        keys.duration(
+            "Time for which a password that was verified is not verified again, under a keyed hash"
+            " in memory; one that has changed is; 0 remembers none.",
+            "broker",
+            0,
+            DAY,
+            reload=False,
+        ),
+    ] = 3600.0
 
 
 class ClientidAuth(Struct, frozen=True, kw_only=True):
@@ -161,6 +232,76 @@ class ScramAuth(Struct, frozen=True, kw_only=True):
     ] = "scram.conf"
 
 
+class AuthFailures(Struct, frozen=True, kw_only=True):
+    """What becomes of those who fail to log in again and again, by address (IPv6: by /64).
+
+    A user name is counted for each address by itself: nobody locks a user out from elsewhere.
+    """
+
+    user_limit: Annotated[
+        int,
+        keys.count(
+            "Failed log-ins of one client (user name and client id) from one address within"
+            " `window` for which it is refused from there (0x8A) without being asked about; five"
+            " times as many bar one user name there, whatever the client ids; 0 refuses nobody.",
+            "broker",
+            0,
+            1_000_000,
+            reload=False,
+        ),
+    ] = 10
+    address_limit: Annotated[
+        int,
+        keys.count(
+            "Failed log-ins of one address within `window` for which it is refused, but for"
+            " clients that got in from there before; 0 refuses none.",
+            "broker",
+            0,
+            10_000_000,
+            reload=False,
+        ),
+    ] = 1000
+    window: Annotated[
+        float,
+        keys.duration("Time within which they count.", "broker", 1, DAY, reload=False),
+    ] = 600.0
+    ban: Annotated[
+        float,
+        keys.duration(
+            "Time of the first such ban; each further one takes twice as long.",
+            "broker",
+            1,
+            DAY,
+            reload=False,
+        ),
+    ] = 10.0
+    max_ban: Annotated[
+        float,
+        keys.duration("The longest such ban.", "broker", 1, 30 * DAY, reload=False),
+    ] = 3600.0
+    delay_after: Annotated[
+        int,
+        keys.count(
+            "Failed log-ins of one client from one address that are answered at once.",
+            "broker",
+            0,
+            1_000_000,
+            reload=False,
+        ),
+    ] = 3
+    delay: Annotated[
+        float,
+        keys.duration(
+            "Time by which the answer to the next failed one is put off, twice as long for each"
+            " after it up to 4 s; 0 puts none off.",
+            "broker",
+            0,
+            4,
+            reload=False,
+        ),
+    ] = 0.25
+
+
 class AuthBackend(Struct, frozen=True, kw_only=True):
     """What an authentication module that has to wait for a back end may cost."""
 
@@ -265,8 +406,10 @@ class Auth(Struct, frozen=True, kw_only=True):
         ),
     ] = "loopback"
     username: UsernameAuth = UsernameAuth()
+    password: PasswordAuth = PasswordAuth()
     clientid: ClientidAuth = ClientidAuth()
     certificate: CertificateAuth = CertificateAuth()
     jwt: JwtAuth = JwtAuth()
     scram: ScramAuth = ScramAuth()
+    failures: AuthFailures = AuthFailures()
     backend: AuthBackend = AuthBackend()

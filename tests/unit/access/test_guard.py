@@ -14,7 +14,7 @@ from zope.interface import implementer
 from mqttd.access import answer_cache
 from mqttd.access.answer_cache import AnswerCache
 from mqttd.access.chain import AccessControl
-from mqttd.config.schema import Acl, Auth, AuthBackend, Config, Plugins
+from mqttd.config.schema import Acl, Auth, AuthBackend, AuthFailures, Config, Plugins
 from mqttd.interfaces import IAuthenticator
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthOk, AuthResult, ClientInfo
 
@@ -68,7 +68,11 @@ class Bench:
         self.events: list[tuple[str, dict[str, object]]] = []
         self.control = AccessControl(
             Config(
-                auth=Auth(chain=(), backend=AuthBackend(**limits)),
+                auth=Auth(
+                    chain=(),
+                    backend=AuthBackend(**limits),
+                    failures=AuthFailures(user_limit=0, delay=0),
+                ),
                 acl=Acl(file=str(folder / "acl.conf")),
             ),
             self.clock,

@@ -210,7 +210,7 @@ def test_a_reload_takes_new_users_and_drops_old_ones(users: Path) -> None:
 
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PasswordHasher", lambda: CHEAP)
+    monkeypatch.setattr(module, "PasswordHasher", lambda **cost: CHEAP)
 
 
 def test_hash_password_makes_what_the_file_needs(cheap: None, tmp_path: Path) -> None:
@@ -252,3 +252,63 @@ def test_a_wrong_file_is_not_written_over(cheap: None, users: Path) -> None:
     with pytest.raises(PasswordFileError):
         add_user(users, "bob", "pw")
     assert users.read_text() == "nonsense\n"
+
+
+# -- remembered
+
+
+def remembering(users: Path, pool: Pool) -> tuple[Username, Callable[[str, bytes], Any]]:
+    names = Username(reactor=Reactor(), pool=pool)
+    names.init({"file": str(users), "remember": 60.0})
+
+    def recalled(user: str, password: bytes) -> Any:
+        return names.recall(client(user), password)
+
+    return names, recalled
+
+
+def test_issue_12_a_password_that_was_verified_is_not_verified_again(users: Path) -> None:
+    pool = Pool()
+    names, recalled = remembering(users, pool)
+    assert recalled("alice", b"secret") is None
+    names.check(client("alice"), b"secret")
+    pool.jobs.pop()()
+    assert recalled("alice", b"secret") is AUTH_OK
+    assert recalled("alice", b"Secret") is None
+    assert recalled("od:d", b"secret") is None
+    assert names.recall(client("alice"), None) is None
+    assert names.recall(client(None), b"secret") is None
+
+
+def test_issue_12_a_wrong_password_is_not_remembered(users: Path) -> None:
+    pool = Pool()
+    names, recalled = remembering(users, pool)
+    for user in ("alice", "mallory"):
+        names.check(client(user), b"wrong")
+        pool.jobs.pop()()
+        assert recalled(user, b"wrong") is None
+
+
+def test_issue_12_a_new_password_or_no_user_ends_what_is_remembered(users: Path) -> None:
+    pool = Pool()
+    names, recalled = remembering(users, pool)
+    for user in ("alice", "od:d"):
+        names.check(client(user), b"secret")
+        pool.jobs.pop()()
+    users.write_text(f"alice:{CHEAP.hash('secret')}\n", "utf-8")  # another salt
+    names.reload()
+    assert (recalled("alice", b"secret"), recalled("od:d", b"secret")) == (None, None)
+
+
+def test_issue_12_what_is_remembered_ends_with_its_time(
+    users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Username()
+    names.init({"file": str(users), "remember": 60.0})
+    now = [1000.0]
+    names._hasher._now = lambda: now[0]
+    assert names.check(client("alice"), b"secret") is AUTH_OK
+    now[0] += 59
+    assert names.recall(client("alice"), b"secret") is AUTH_OK
+    now[0] += 2
+    assert names.recall(client("alice"), b"secret") is None
