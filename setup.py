@@ -20,6 +20,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 HOT = [
     "mqttd/codec/bodies.py",
@@ -141,6 +142,18 @@ def extensions() -> list[Extension]:
         return []
 
 
+class BuildPackage(build_py):
+    """Puts the shipped configuration into the package: ``mqttd-ctl init`` writes it from there."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            folder = Path(self.build_lib, "mqttd", "etc")
+            self.mkpath(str(folder))
+            for path in sorted(Path("etc").glob("*.conf")):
+                self.copy_file(str(path), str(folder / path.name))
+
+
 class BuildAllOrNothing(build_ext):
     """Falls back to the sources if any part of the group does not compile.
 
@@ -170,4 +183,7 @@ def warn(error: BaseException) -> None:
 
 
 python_flags(os.environ)
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNothing})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildAllOrNothing, "build_py": BuildPackage},
+)

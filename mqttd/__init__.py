@@ -5,6 +5,6 @@ from mqttd._pure import compiled
 
 __all__ = ["__version__", "compiled"]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 _pure.choose()

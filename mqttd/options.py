@@ -16,7 +16,9 @@ from mqttd import __version__, compiled
 from mqttd.access.by_listener import configs_by_listener
 from mqttd.access.chain import AccessControl
 from mqttd.admin.tcp import AdminTcpError, check_settings
+from mqttd.config.files import SHIPPED, find, places
 from mqttd.config.load import ConfigError, load
+from mqttd.config.plan import option_of, values
 from mqttd.config.schema import Config, SslListener
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
@@ -29,13 +31,28 @@ class StartError(Exception):
     """The broker cannot start; the message says why and what to do."""
 
 
-def why(error: Exception) -> str:
-    """What an operator reads of it."""
+def why(error: Exception, config: Config | None = None) -> str:
+    """What an operator reads of it; with `config` a file is told with the key that names it."""
     if isinstance(error, ConfigError):
         return f"the configuration has mistakes:\n{error}"
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        key = None if config is None else _key_of(config, error.filename)
+        if key is None or config is None:
+            return f"{error.filename}: {error.strerror}"
+        text = f"{key} = {str(error.filename)!r}: {error.strerror}"
+        if isinstance(error, FileNotFoundError) and os.path.basename(error.filename) in SHIPPED:
+            folder = os.path.dirname(os.path.dirname(error.filename))
+            text += f"; `mqttd-ctl init {folder}` writes one"
+        return text
     return str(error)
+
+
+def _key_of(config: Config, path: object) -> str | None:
+    """The key whose value is this file."""
+    for key, value in values(config):
+        if value and value == str(path) and option_of(key).kind == "path":
+            return key
+    return None
 
 
 def check(config: Config) -> None:
@@ -75,7 +92,15 @@ def version_text() -> str:
 class Options(usage.Options):
     """Command line of `twistd mqttd`."""
 
-    optParameters = [["config", "c", None, "Configuration file (etc/mqttd.conf)."]]
+    optParameters = [
+        [
+            "config",
+            "c",
+            None,
+            "Configuration file; without it the first that is there"
+            f" of {', '.join(places({'HOME': '~'}))}.",
+        ]
+    ]
     optFlags = [["check-config", None, "Check the configuration and stop."]]
 
     def opt_version(self) -> None:
@@ -85,13 +110,21 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Read the configuration, so that mistakes are told before anything starts."""
+        path = self["config"] or find(os.environ)
+        config: Config | None = None
         try:
-            self.configuration = load(self["config"], os.environ)
+            self.configuration = config = load(path, os.environ)
+            if path is None and not os.path.exists(config.acl.file):
+                raise StartError(
+                    f"no configuration found; looked for {', '.join(places(os.environ))}."
+                    " `mqttd-ctl init .` writes one, --config FILE names another"
+                )
             if self["check-config"]:
-                check(self.configuration)
+                check(config)
         except Exception as error:
             # A UsageError would print the options first: the mistake is in a file.
-            raise SystemExit(f"mqttd cannot start: {why(error)}") from None
+            raise SystemExit(f"mqttd cannot start: {why(error, config)}") from None
         if self["check-config"]:
-            print(f"{self['config'] or 'defaults'}: ok")
+            print(f"{path or 'defaults'}: ok")
             sys.exit(0)
+        print(f"mqttd: configuration {path or 'defaults'}", file=sys.stderr)

@@ -138,7 +138,7 @@ class Reload:
         except (ListenError, AdminTcpError, PluginError, OSError, ValueError) as error:
             for step in reversed(undo):
                 await step()
-            raise ReloadError(f"{why(error)}; nothing was changed") from None
+            raise ReloadError(f"{why(error, after)}; nothing was changed") from None
         told["notes"] = self._apply(before, after, steps)
         told["applied"] = True
         await self._unload(before, after)
@@ -169,7 +169,7 @@ class Reload:
         try:
             trial: AccessControl = await self.in_thread(check_files, after)
         except (StartError, OSError, ValueError) as error:
-            raise ReloadError(f"{why(error)}; nothing was changed") from None
+            raise ReloadError(f"{why(error, after)}; nothing was changed") from None
         return trial
 
     async def _prepare(
@@ -340,7 +340,8 @@ class Reload:
 
     def hang_up(self) -> None:
         """SIGHUP: reload, and have the log say what became of it."""
-        self.run().addCallbacks(self._done, self._failed)
+        self.service.supervisor.reloading()
+        self.run().addCallbacks(self._done, self._failed).addBoth(self._ready)
 
     def _done(self, told: Json) -> None:
         log = self.service.log
@@ -352,6 +353,9 @@ class Reload:
         for note in told["notes"]:
             log.warn("reload: {note}", note=note)
         log.info("configuration read again, {n} keys differed", n=len(told["changes"]))
+
+    def _ready(self, result: object) -> None:
+        self.service.supervisor.ready()
 
     def _failed(self, failure: Failure) -> None:
         if failure.check(ReloadError):

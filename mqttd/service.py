@@ -42,6 +42,7 @@ from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.malloc import keep_freed
 from mqttd.monitor.overload import Overload
+from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.options import Options, StartError, why
 from mqttd.plugins.budget import Budget
@@ -76,7 +77,7 @@ def makeService(options: Options) -> MqttdService:
         return service
     except Exception as error:
         # twistd would print a traceback; the operator needs the one line.
-        raise SystemExit(f"mqttd cannot start: {why(error)}") from None
+        raise SystemExit(f"mqttd cannot start: {why(error, options.configuration)}") from None
 
 
 #: Told of the end of a start: None, or why it failed.
@@ -175,6 +176,7 @@ class MqttdService(MultiService):
         #: Clients are let in.
         self.opened = False
         self._hang_up: Callable[[], None] = lambda: None
+        self.supervisor = Supervisor(os.environ if on_start is None else {}, reactor)
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
 
@@ -274,6 +276,7 @@ class MqttdService(MultiService):
         if self.garbage is not None:
             self.garbage.start()
         self.log.info("{line}", line=self.ready_line())
+        self.supervisor.ready()
         if self.on_start is not None:
             self.on_start(None)
 
@@ -292,6 +295,7 @@ class MqttdService(MultiService):
 
     def stopService(self) -> Any:
         """Tell the clients, close everything."""
+        self.supervisor.stopping()
         self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()

@@ -25,14 +25,16 @@ from mqttd.admin import (
     ctl_bans,
     ctl_config,
     ctl_events,
+    ctl_init,
     ctl_listeners,
     ctl_plugins,
     ctl_replay,
     ctl_show,
     ctl_users,
 )
-from mqttd.admin.ctl_client import DEFAULT_CONFIG, Client, CtlError
+from mqttd.admin.ctl_client import Client, CtlError
 from mqttd.admin.ctl_print import printable
+from mqttd.config.files import places
 
 __all__ = ["Client", "CtlError", "main"]
 
@@ -94,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         "-c",
         "--config",
         metavar="FILE",
-        help=f"the broker's configuration, which names the socket (default: {DEFAULT_CONFIG})",
+        help="the broker's configuration, which names the socket (default: the first that is"
+        f" there of {', '.join(places({'HOME': '~'}))})",
     )
     shared = argparse.ArgumentParser(add_help=False)
     # Before or behind the command; the second must not set back what the first has set.
@@ -113,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text)
         return made.add_subparsers(required=True, metavar="COMMAND")
 
+    ctl_init.add_command(add, commands)
     ctl_show.add_clients(add, group, commands)
     ctl_acl.add_commands(add, group("acl", "Access rules."))
     ctl_show.add_hooks(add, group, commands)

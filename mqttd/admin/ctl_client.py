@@ -16,9 +16,8 @@ from urllib.parse import urlencode
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
 
-__all__ = ["DEFAULT_CONFIG", "Client", "CtlError", "NoBroker", "client_of", "config_of"]
+__all__ = ["Client", "CtlError", "NoBroker", "client_of", "config_of"]
 
-DEFAULT_CONFIG: Final = "etc/mqttd.conf"
 #: Seconds to wait for an answer.
 TIMEOUT: Final = 30.0
 
@@ -108,11 +107,15 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def config_of(options: argparse.Namespace) -> Config:
     """The broker's configuration, from where the command line says."""
+    from mqttd.config.files import find, places
     from mqttd.config.load import ConfigError, load
 
-    path = options.config
-    if path is None and os.path.exists(DEFAULT_CONFIG):
-        path = DEFAULT_CONFIG
+    path = options.config or find(os.environ)
+    if path is None and not any(name.startswith("MQTTD__") for name in os.environ):
+        raise CtlError(
+            f"no configuration found; looked for {', '.join(places(os.environ))}: name it with"
+            " --config, or the broker's socket with --socket"
+        )
     try:
         return load(path, os.environ)
     except ConfigError as error:

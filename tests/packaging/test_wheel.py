@@ -80,6 +80,7 @@ def test_the_wheel_holds_every_module_and_nothing_else_of_the_tree(wheel: Path) 
     }
     assert modules <= set(names)
     assert "mqttd/py.typed" in names
+    assert {"mqttd/etc/mqttd.conf", "mqttd/etc/acl.conf"} <= set(names)
     page = ROOT / "mqttd/transports/page"
     assert {str(path.relative_to(ROOT)) for path in page.iterdir()} <= set(names)
     tops = {name.split("/")[0].split(".")[0] for name in names}
@@ -205,3 +206,12 @@ def wait_for_port(log: Path) -> int:
             return int(found[1])
         time.sleep(0.05)
     raise TimeoutError(f"the broker did not get ready:\n{text}")
+
+
+def test_the_first_day_of_an_operator(pure: tuple[Path, str]) -> None:
+    done = subprocess.run(
+        [str(ROOT / "scripts/first-day"), str(pure[0])],
+        env=clean_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)

@@ -27,7 +27,9 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 
 # A program beside the broker, which reads the configuration and the password file itself.
 PROGRAMS = {
-    "mqttd.admin.ctl_client": {"mqttd.config.load"},
+    "mqttd.admin.ctl": {"mqttd.config.files"},
+    "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
+    "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
     "mqttd.admin.ctl_replay": {"mqttd.pipeline"},
     "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},

@@ -44,16 +44,19 @@ def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
         )
     elif fault == "rules":
         (folder / "acl.conf").unlink()
-        told = f"{folder}/acl.conf: No such file or directory"
+        told = (
+            f"acl.file = '{folder}/acl.conf': No such file or directory;"
+            f" `mqttd-ctl init {folder.parent}` writes one"
+        )
     elif fault == "listener's rules":
         change(folder, '#acl_file = ""', 'acl_file = "other.conf"')
-        told = f"{folder}/other.conf: No such file or directory"
+        told = f"listener.tcp.default.acl_file = '{folder}/other.conf': No such file or directory"
     elif fault == "certificate":
         change(folder, "#[listener.ssl.default]", "[listener.ssl.default]")
         told = f"listener.ssl.default: {folder}/certs/server.crt: No such file or directory"
     else:
         (folder / "users.conf").mkdir(mode=0o700)
-        told = f"{folder}/users.conf: Is a directory"
+        told = f"auth.username.file = '{folder}/users.conf': Is a directory"
     with pytest.raises(SystemExit) as stopped:
         check(folder)
     assert stopped.value.code == f"mqttd cannot start: {told}"
@@ -67,3 +70,31 @@ def test_the_shipped_configuration_is_sound_and_a_check_makes_nothing(
     assert stopped.value.code == 0
     assert capsys.readouterr().out == f"{folder / 'mqttd.conf'}: ok\n"
     assert not (folder / "data").exists()
+
+
+def test_without_a_configuration_it_is_said_where_one_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("mqttd.config.files.os.path.exists", lambda path: False)
+    with pytest.raises(SystemExit) as stopped:
+        Options().parseOptions([])
+    assert stopped.value.code == (
+        "mqttd cannot start: no configuration found; looked for etc/mqttd.conf,"
+        f" {tmp_path}/mqttd/mqttd.conf, /etc/mqttd/mqttd.conf. `mqttd-ctl init .` writes one,"
+        " --config FILE names another"
+    )
+
+
+def test_the_configuration_of_this_directory_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "etc").mkdir()
+    for file in ("mqttd.conf", "acl.conf"):
+        (folder / file).rename(folder / "etc" / file)
+    monkeypatch.chdir(folder)
+    options = Options()
+    options.parseOptions([])
+    assert options.configuration.path == str(folder / "etc" / "mqttd.conf")
+    assert capsys.readouterr().err == "mqttd: configuration etc/mqttd.conf\n"

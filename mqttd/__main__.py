@@ -1,0 +1,24 @@
+"""`python -m mqttd`, and the program `mqttd`: the broker in the foreground.
+
+The same as ``twistd --nodaemon --pidfile= mqttd``, for those who know no twistd; its options are
+those behind that word: ``--config FILE``, ``--check-config``, ``--version``, ``--help``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the broker until a signal ends it."""
+    from twisted.scripts.twistd import run
+
+    # The lock on the data directory tells a second broker, more clearly than a pid file.
+    sys.argv[:] = ["twistd", "--nodaemon", "--pidfile=", "mqttd", *sys.argv[1:]]
+    run()
+
+
+if __name__ == "__main__":
+    main()
