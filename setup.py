@@ -44,6 +44,7 @@ HOT = [
     "mqttd/session/general.py",
     "mqttd/session/guid.py",
     "mqttd/session/inbound.py",
+    "mqttd/session/incoming.py",
     "mqttd/session/journal.py",
     "mqttd/session/limits.py",
     "mqttd/session/listener.py",

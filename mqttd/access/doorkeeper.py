@@ -98,7 +98,10 @@ class Doorkeeper:
         self._count("auth_failures")
         if ban:
             self._count("auth_failures_bans")
-            fields: dict[str, object] = {"address": client.peerhost, "username": said and said[:256]}
+            fields: dict[str, object] = {
+                "address": client.peerhost,
+                "username": said and said[:256],
+            }
             self._on_event("log-ins barred", {**fields, "seconds": ban})
         if not delay or self._reactor is None or self._late >= MOST_LATE:
             return result

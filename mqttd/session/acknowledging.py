@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MalformedPacket, ProtocolViolation
-from mqttd.session.forward import Forwarding
+from mqttd.session.incoming import Incoming
 from mqttd.session.message import RELEASED, entry_delivery, entry_qos
 
 __all__ = ["Acknowledging"]
 
 
-class Acknowledging(Forwarding):
+class Acknowledging(Incoming):
     """A connection whose client acknowledges what it is sent."""
 
     __slots__ = ()
