@@ -26,7 +26,7 @@ from typing import Final
 from zlib import crc32
 
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import Target
+from mqttd.session.route import IDENTIFIED, Target
 
 __all__ = ["STRATEGIES", "Group"]
 
@@ -108,7 +108,7 @@ class Group(Target):
         Identifier, 0 for none.
         """
         new = member not in self.members
-        self.members[member] = (options, identifier)
+        self.members[member] = (options | IDENTIFIED if identifier else options, identifier)
         if new:
             self.order.append(member)
         return new
@@ -123,7 +123,7 @@ class Group(Target):
         return True
 
     def options(self, member: Receiver) -> int:
-        """Return the subscription options of a member, 0 for one that left."""
+        """Return the subscription options of a member, 0 for one that left; see `Target`."""
         held = self.members.get(member)
         return 0 if held is None else held[0]
 

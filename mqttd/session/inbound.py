@@ -18,6 +18,7 @@ from mqttd.codec.serializer import varint
 from mqttd.session.message import Delivery, Message
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
+    IDENTIFIED,
     NO_LOCAL,
     OWN,
     OWN_SHIFT,
@@ -226,22 +227,27 @@ class Inbound:
             count += 1
         groups = route.groups
         if groups is not None:
+            alone = len(groups) == 1 and not shapes
             for group in groups:
                 member = group.choose(source, route.topic)
                 if member is None:
                     continue
-                number = self._number(group.options(member), member.v5)
-                named = group.identifiers(member) if member.v5 else None
-                if named is not None:
-                    number |= -1 - named[0] << 4
+                packed = group.options(member)
+                number = self._number(packed, member.v5)
+                named: list[int] | None = None
+                if packed & IDENTIFIED and member.v5:
+                    named = group.identifiers(member)
+                    if named is not None:
+                        number |= -1 - named[0] << 4
                 shape = shapes.get(number)
                 if shape is None:
                     shape = self.cut(
                         number & 3, member.v5, number & 8 != 0, identifier_block(named)
                     )
                     shape.identifiers = named
-                    shapes[number] = shape
-                own = shape.copy()
+                    if not alone:
+                        shapes[number] = shape
+                own = shape if alone else shape.copy()
                 own.group = group
                 if own.message is None and (own.qos != self.qos or self.retain):
                     # Another member may get it as it was published.

@@ -25,6 +25,7 @@ from mqttd.session.receiver import Receiver
 __all__ = [
     "HELD",
     "HOOKED",
+    "IDENTIFIED",
     "NOTED",
     "NO_LOCAL",
     "OWN",
@@ -48,6 +49,8 @@ RETAIN_AS_PUBLISHED: Final = 8
 #: their own, `OWN_SHIFT` bits up.
 OWN: Final = 16
 OWN_SHIFT: Final = 8
+#: A member of a shared group has given its subscription an identifier.
+IDENTIFIED: Final = 32
 
 SPREAD: Final = 1
 NOTED: Final = 2
@@ -99,7 +102,7 @@ class Target:
         raise NotImplementedError
 
     def options(self, member: Receiver) -> int:
-        """The subscription options of a member."""
+        """The subscription options of a member, with `IDENTIFIED` where it has an identifier."""
         raise NotImplementedError
 
     def identifiers(self, member: Receiver) -> list[int] | None:
