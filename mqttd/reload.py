@@ -246,6 +246,7 @@ class Reload:
         service.overload.take_over(after.overload.lag)
         if before.sys.interval != after.sys.interval:
             service.sys_topics.take_over(after.sys.interval)
+        service.events.take_over(after.log)
         if service.logging is not None:
             service.logging.take_over(after.log)
         service.limit_bodies(2 * after.mqtt.max_packet_size)

@@ -74,7 +74,7 @@ class EventLog:
     def write_to(self, log: Log) -> None:
         """Have a log of our own write them, past Twisted's."""
         self._log = log
-        log.changed.append(lambda: self.take_over(log.settings))
+        log.changed.append(self._on.clear)
         self._on.clear()
 
     def take_over(self, settings: Settings) -> None:

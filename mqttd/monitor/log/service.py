@@ -64,7 +64,7 @@ def log_for(settings: Settings, twistd: Mapping[str, Any] | None) -> Log | LogLe
         foreign = bool(twistd.get("syslog") or twistd.get("logger"))
         logfile = twistd.get("logfile") or (None if twistd.get("nodaemon") else "twistd.log")
     if foreign:
-        return LogLevelFilter(settings.level)
+        return LogLevelFilter(settings)
     return Log(settings, target_of(settings, None if logfile == "-" else logfile))
 
 

@@ -265,8 +265,11 @@ def test_levels_change_while_it_is_written() -> None:
     events("connected", fields)
     told = [line.split(b"mqttd.broker ")[1] for line in gate.came]
     assert told == [b"subscribed: client_id=a\n"]
-    log.take_over(msgspec.structs.replace(log.settings, connections="off", rate=7))
-    assert events.rate == 7 and not events.admits("connected") and not log.levels.modules
+    other = msgspec.structs.replace(log.settings, connections="off", rate=7)
+    log.take_over(other)
+    assert events.admits("connected") and not log.levels.modules
+    events.take_over(other)
+    assert events.rate == 7 and not events.admits("connected")
 
 
 def test_a_flood_of_one_kind_is_so_many_lines_and_a_count() -> None:
