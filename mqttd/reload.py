@@ -19,6 +19,7 @@ Promise: with a mistake in a key or a file, or an address in use, everything sta
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ from mqttd.transports.door import Door
 from mqttd.transports.sockets import ListenError
 from mqttd.types import Action, PluginError
 
-__all__ = ["Reload", "ReloadError"]
+__all__ = ["Reload", "ReloadError", "on_hang_up"]
 
 #: Subscriptions that are looked at to tell how many new rules would revoke.
 LOOKED_AT: Final = 5000
@@ -245,6 +246,7 @@ class Reload:
         service.overload.take_over(after.overload.lag)
         if before.sys.interval != after.sys.interval:
             service.sys_topics.take_over(after.sys.interval)
+        service.events.take_over(after.log)
         if service.logging is not None:
             service.logging.take_over(after.log)
         service.limit_bodies(2 * after.mqtt.max_packet_size)
@@ -391,3 +393,20 @@ def _admits_nobody(config: Config, trial: AccessControl) -> bool:
         name == "anonymous" or trial.authentication.names_of(name) == 0
         for name in config.auth.chain
     )
+
+
+def on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
+    """Have SIGHUP make `call` in the reactor; returns what puts things back as they were."""
+
+    def arrived(number: int, frame: object) -> None:
+        reactor.callFromThread(call)
+
+    try:
+        before = signal.signal(signal.SIGHUP, arrived)
+    except ValueError:  # embedded in a thread that gets no signals
+        return lambda: None
+
+    def restore() -> None:
+        signal.signal(signal.SIGHUP, before)
+
+    return restore

@@ -10,16 +10,16 @@ import atexit
 import fcntl
 import gc
 import os
-import resource
-import signal
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from twisted.application.service import MultiService
 from twisted.internet import task
 from twisted.internet.defer import DeferredList
-from twisted.logger import Logger, LogLevel
+from twisted.logger import ILogObserver, Logger, LogLevel
+from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 
 from mqttd import compiled
@@ -27,6 +27,7 @@ from mqttd.access.by_listener import AccessByListener, config_of, configs_by_lis
 from mqttd.access.chain import AccessControl
 from mqttd.admin.api import Api
 from mqttd.admin.listeners import ListenersApi
+from mqttd.admin.log import LogApi
 from mqttd.admin.plugins import PluginsApi
 from mqttd.admin.reload import ReloadApi
 from mqttd.admin.server import AdminService, limit_body
@@ -39,11 +40,14 @@ from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, Listener
 from mqttd.monitor.event_log import EventLog
 from mqttd.monitor.garbage import WALKABLE, Garbage
+from mqttd.monitor.log.lines import plain
+from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.malloc import keep_freed
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
+from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, why
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.callback import Callback
@@ -51,7 +55,7 @@ from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
 from mqttd.plugins.watchdog import Watchdog, where
-from mqttd.reload import Reload
+from mqttd.reload import Reload, on_hang_up
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
@@ -62,9 +66,6 @@ from mqttd.types import Action, ClientInfo, PluginError
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
 
-#: Descriptors kept for the log, the stores, the API and what plugins open.
-FD_RESERVE = 256
-
 
 def makeService(options: Options) -> MqttdService:
     """The broker as a Twisted service (called by twistd)."""
@@ -72,8 +73,7 @@ def makeService(options: Options) -> MqttdService:
 
     try:
         service = MqttdService(options.configuration, reactor)
-        service.logging = LogLevelFilter(options.configuration.log.level)
-        service.addService(service.logging)  # type: ignore[no-untyped-call]
+        service.keep_log(getattr(options, "parent", None))
         return service
     except Exception as error:
         # twistd would print a traceback; the operator needs the one line.
@@ -105,7 +105,9 @@ class MqttdService(MultiService):
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
         self.lock = self._lock_data_dir(config.node.data_dir)
-        self.events = EventLog(time.monotonic)
+        self.events = EventLog(time.monotonic, config.log)
+        #: The log, where it is ours.
+        self.logging: Log | LogLevelFilter | None = None
         self.hooks = Hooks(self._hook_failed, reactor)
         self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck, interrupts=on_start is None)
         apart = configs_by_listener(config).items()
@@ -129,8 +131,8 @@ class MqttdService(MultiService):
         self.broker.bans = Bans(os.path.join(config.node.data_dir, "bans.json"))
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
         self.engine = Engine(self.broker, epoll_of(reactor))
-        files = _raise_file_limit() if on_start is None else _file_limit()
-        most = _most(files)
+        files = raise_file_limit() if on_start is None else file_limit()
+        most = connections_of(files)
         self.engine.most = most
         self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
         self.overload = Overload(reactor, config.overload.lag, self._overloaded)
@@ -146,15 +148,13 @@ class MqttdService(MultiService):
             gone=self._plugin_gone,
         )
         self.plugins.check()
-        #: What `reload` gives another level, where the log is ours.
-        self.logging: Any = None
         self.sys_topics.more.append(self.plugins.sys_topics)
         self.api = api = Api(
             self.broker,
             self.listeners,
             self.who_may_connect,
             PluginsApi(self.plugins),
-            lambda: {name: value for name, _, value in self.plugins.metrics()},
+            self._more_metrics,
         )
         self.admin = AdminService(
             api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
@@ -179,6 +179,21 @@ class MqttdService(MultiService):
         self.supervisor = Supervisor(os.environ if on_start is None else {}, reactor)
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
+
+    def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
+        """Write the log as `[log]` and twistd's own options say; raises LogError."""
+        self.logging = log_for(self.config.log, twistd)
+        if isinstance(self.logging, Log):
+            self.events.write_to(self.logging)
+            self.api.logging = LogApi(self.logging)
+        else:
+            self.addService(self.logging)  # type: ignore[no-untyped-call]
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Become a part of twistd's application, whose log is ours from its first line on."""
+        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
+        if isinstance(self.logging, Log) and isinstance(parent, Componentized):
+            parent.setComponent(ILogObserver, self.logging)
 
     def _admin_tcp(self) -> AdminTcpService | None:
         """The HTTP interface over TCP, where there are tokens for it."""
@@ -252,13 +267,15 @@ class MqttdService(MultiService):
 
     def startService(self) -> None:
         """Start the clock, load the plugins, then `open`."""
+        if isinstance(self.logging, Log):
+            self.logging.startService()
         self.broker.now = _milliseconds()
         start_reading(self.reactor, self.engine)
         self._ticking.start(0.25, now=False)
         self.overload.start()
         self.watchdog.start()
         if self.on_start is None:
-            self._hang_up = _on_hang_up(self.reload.hang_up, self.reactor)
+            self._hang_up = on_hang_up(self.reload.hang_up, self.reactor)
             keep_freed()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
@@ -320,8 +337,14 @@ class MqttdService(MultiService):
         self.watchdog.stop()
         self.access.close()
         stopped = super().stopService()  # type: ignore[no-untyped-call]
+        return stopped.addBoth(self._stopped)
+
+    def _stopped(self, result: object) -> None:
         # Last of all: who gets the directory may create the admin socket anew.
-        return stopped.addBoth(lambda result: self.lock.close())
+        self.lock.close()
+        self.log.info("mqttd stopped")
+        if isinstance(self.logging, Log):
+            self.logging.stopService()
 
     def ready_line(self) -> str:
         """Where we listen, who may connect and why, and how to try it."""
@@ -362,8 +385,18 @@ class MqttdService(MultiService):
         self.broker.loop_lag = int(self.overload.lag * 1000)
         self.doors.tick(now / 1000)
         self.hooks.tick()
+        self.events.tick()
         if self.garbage is not None:
             self.garbage.tick()
+
+    def _more_metrics(self) -> dict[str, float]:
+        """What the API shows beside the broker's own counters."""
+        found: dict[str, float] = {name: value for name, _, value in self.plugins.metrics()}
+        found["log_suppressed_total"] = self.events.suppressed
+        if isinstance(self.logging, Log):
+            found["log_lines_total"] = self.logging.writer.written
+            found["log_dropped_total"] = self.logging.writer.dropped
+        return found
 
     # -- reports -------------------------------------------------------------------------------
 
@@ -432,8 +465,9 @@ class MqttdService(MultiService):
         setattr(metrics, name, getattr(metrics, name) + 1)
 
     def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
-        # What it raised may hold what a client sent.
-        self.events.error("module failed", {"module": f"{kind} {name}", "error": repr(error)[:300]})
+        trace = "".join(traceback.format_exception(error))
+        told = {"module": f"{kind} {name}", "error": error, "traceback": trace}
+        self.events("module failed", told)
 
     def _hook_failed(self, point: str, callback: Any, error: BaseException, owner: Budget) -> None:
         self.events.error(
@@ -445,57 +479,19 @@ class MqttdService(MultiService):
                 "error": error,
                 "where": where(error).strip(" ()"),
                 "errors": f"{owner.errors + 1} of {owner.error_limit}",
+                "traceback": "".join(traceback.format_exception(error)),
             },
         )
 
     def _hook_stuck(self, entry: Callback, seconds: float, stack: str) -> None:
         self.log.critical(
-            "{plugin}: {callback!r} has kept the reactor for {seconds:.1f} s and cannot be broken"
+            "{plugin}: {callback} has kept the reactor for {seconds:.1f} s and cannot be broken"
             ' off (stuck in C code?); run such a plugin with isolation = "process"\n{stack}',
             plugin=entry.budget.name,
-            callback=entry.callback,
+            callback=plain(entry.callback),
             seconds=seconds,
             stack=stack,
         )
-
-
-def _raise_file_limit() -> int:
-    """Take all the open files the system allows; returns the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):
-            pass  # more than the kernel gives anybody
-    return _file_limit()
-
-
-def _file_limit() -> int:
-    """The open files that this process may have."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return soft if soft != resource.RLIM_INFINITY else 1_048_576
-
-
-def _on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
-    """Have SIGHUP make `call` in the reactor; returns what puts things back as they were."""
-
-    def arrived(number: int, frame: object) -> None:
-        reactor.callFromThread(call)
-
-    try:
-        before = signal.signal(signal.SIGHUP, arrived)
-    except ValueError:  # embedded in a thread that gets no signals
-        return lambda: None
-
-    def restore() -> None:
-        signal.signal(signal.SIGHUP, before)
-
-    return restore
-
-
-def _most(files: int) -> int:
-    """Connections a listener without a limit of its own may have, of so many open files."""
-    return files - min(FD_RESERVE, max(files // 4, 32))
 
 
 def _milliseconds() -> int:

@@ -69,7 +69,7 @@ class AclApi:
         self.broker = broker
         self.run = run
         self.in_thread = in_thread
-        self.log = Logger(namespace="mqttd")
+        self.log = Logger(namespace="mqttd.admin")
 
     @property
     def access(self) -> ManagedAccess:

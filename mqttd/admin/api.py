@@ -101,10 +101,12 @@ class Api:
         self.doors: Any = None
         #: A `mqttd.admin.reload.ReloadApi`.
         self.reload: Any = None
+        #: A `mqttd.admin.log.LogApi`, where the log is the broker's own.
+        self.logging: Any = None
         #: A `mqttd.admin.acl.AclApi`, made when it is first asked for.
         self.acl: Any = None
         self.who = who
-        self.log = Logger(namespace="mqttd")
+        self.log = Logger(namespace="mqttd.admin")
 
     @property
     def access(self) -> ManagedAccess:
@@ -371,6 +373,13 @@ class Api:
         if self.reload is None:
             raise ApiError(404, "not_found", "this broker's configuration is not managed here")
         return self.reload
+
+    @app.route("/api/v1/log", branch=True)
+    def levels_of_log(self, request: IRequest) -> IResource:
+        """The log, see `mqttd.admin.log`."""
+        if self.logging is None:
+            raise ApiError(404, "not_found", "the log is not the broker's own here")
+        return cast(IResource, self.logging.resource())
 
     answer_faults(app)
 

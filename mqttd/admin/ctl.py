@@ -27,6 +27,7 @@ from mqttd.admin import (
     ctl_events,
     ctl_init,
     ctl_listeners,
+    ctl_log,
     ctl_plugins,
     ctl_replay,
     ctl_show,
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
     ctl_plugins.add_commands(add, group("plugins", "Plugins of the running broker."))
 
+    ctl_log.add_commands(add, group("log", "The log: its levels, and what became of its lines."))
     ctl_show.add_publish(add, commands)
     ctl_bans.add_commands(add, group("bans", "Who must stay out, whatever it shows."))
     ctl_users.add_commands(

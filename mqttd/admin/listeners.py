@@ -32,7 +32,7 @@ class ListenersApi:
 
     def __init__(self, doors: Any) -> None:
         self.doors = doors
-        self.log = Logger(namespace="mqttd")
+        self.log = Logger(namespace="mqttd.admin")
 
     def resource(self) -> IResource:
         """What the API serves for all paths that begin with ``/api/v1/listeners``."""

@@ -37,7 +37,7 @@ class PluginsApi:
 
     def __init__(self, plugins: Any) -> None:
         self.plugins = plugins
-        self.log = Logger(namespace="mqttd")
+        self.log = Logger(namespace="mqttd.admin")
 
     def resource(self) -> IResource:
         """What the API serves for all paths that begin with ``/api/v1/plugins``."""

@@ -71,7 +71,7 @@ def _no_route(api: Any, request: IRequest, failure: Failure) -> bytes:
 
 def _crashed(api: Any, request: IRequest, failure: Failure) -> bytes:
     """A fault of ours: logged, and told without its traceback."""
-    api.log.failure("API request {path!r} failed", failure, path=request.path)
+    api.log.failure("API request {path} failed", failure, path=request.path.decode("latin-1"))
     return refusal(request, 500, "internal_error", "internal error; see the broker's log")
 
 

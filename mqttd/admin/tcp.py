@@ -169,7 +169,7 @@ class AdminTcpService(Service):
     ) -> None:
         self.settings = settings
         self.reactor = reactor
-        self.log = Logger(namespace="mqttd")
+        self.log = Logger(namespace="mqttd.admin")
         self._minute = (0, 0)
         guarded = _Guarded(
             resource,

@@ -466,6 +466,8 @@ class Connecting:
             limits.apply(channel)
         properties = self.connacks.accepting(channel, connect, client, limits)
         channel.accept(session, present, properties)
+        if broker.tells("connected"):
+            broker.connected(channel, client, present)
         broker.tell("session.resumed" if present else "session.created", session)
         if "client.connected" in broker.points:
             broker.hooks.run_hooks("client.connected", (client,))

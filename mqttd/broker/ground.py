@@ -63,6 +63,8 @@ class Ground(Server):
         self.clock = given.clock
         self.soon = given.soon
         self.log = given.log
+        #: Whether a line of this kind is wanted now: asked before much is collected for it.
+        self.tells: Callable[[str], bool] = getattr(given.log, "admits", _silent)
         self.guid = given.guid
         self.started_at: int = given.now
         #: Client id -> session, whether a client is there or away. The registry's to change.
@@ -110,6 +112,11 @@ class Ground(Server):
         """The connection of a session's client, None while it is away."""
         channel = session.channel
         return channel if isinstance(channel, Channel) else None
+
+
+def _silent(event: str) -> bool:
+    """A log that is only told what it must be."""
+    return False
 
 
 class _Drain:

@@ -1,8 +1,9 @@
-"""The log's lines about connections, one for each that was refused, faulted or ended by us.
+"""The log's lines about connections: each that came and went, was refused, faulted or ended by us.
 
     peer breaks the rules      protocol fault         CONNECT refused       connect refused
     layers below MQTT refuse   connection refused     ended by us           disconnected
     listener is full           accept paused          our own mistake       internal error
+    CONNECT accepted           connected              client went           disconnected by client
 
 Promise: one event each, with the peer's address and the client id where there is one; nothing that
 a peer sends can make more lines than it makes connections or packets that break the rules.
@@ -11,6 +12,7 @@ a peer sends can make more lines than it makes connections or packets that break
 from __future__ import annotations
 
 import traceback
+from typing import Final
 
 from mqttd.broker.alarms import Alarms
 from mqttd.broker.ground import Given, Ground
@@ -20,8 +22,11 @@ from mqttd.codec.packets import Connect
 from mqttd.codec.reasons import MqttError
 from mqttd.session.channel import WAITING, Channel
 from mqttd.session.connection import Connection
+from mqttd.types import ClientInfo
 
 __all__ = ["Reports"]
+
+_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Reports(Ground):
@@ -60,6 +65,44 @@ class Reports(Ground):
                 "detail": detail,
             },
         )
+
+    def connected(self, channel: Channel, client: ClientInfo, present: bool) -> None:
+        """One log line for a client that was let in."""
+        self.log(
+            "connected",
+            {
+                "client_id": client.client_id,
+                "username": client.username,
+                "peer": f"{client.peerhost}:{client.peerport}",
+                "listener": channel.listener,
+                "version": _VERSIONS.get(channel.version),
+                "keep_alive": client.keep_alive,
+                "session": "resumed" if present else "new",
+            },
+        )
+
+    def ended(self, channel: Channel) -> None:
+        """One log line for a client whose connection ends, by us or by it."""
+        session = channel.session
+        code = channel.reason_code
+        kind = "disconnected" if code else "disconnected by client"
+        if session is None or (not code and not self.tells(kind)):
+            return
+        known = channel.known
+        if isinstance(known, ClientInfo):
+            host, port = known.peerhost, known.peerport
+        else:
+            host, port = channel.edge.peer(channel)
+        told: dict[str, object] = {
+            "client_id": session.client_id,
+            "username": session.username,
+            "peer": f"{host}:{port}" if host else None,
+            "reason": reasons.name_of(code) if code else channel.close_reason,
+            "detail": channel.close_reason if code else None,
+            "seconds": (self.now - channel.since) / 1000,
+            "messages": channel.messages,
+        }
+        self.log(kind, told)
 
     def refused(self, channel: Channel, reason: str) -> None:
         """One log line for a peer that did not get through the layers below MQTT."""
@@ -128,16 +171,14 @@ class Reports(Ground):
 
     def end_channel(self, channel: Connection, reason_code: int, detail: str) -> None:
         """End a connection for a reason of ours, with one log line."""
-        host, port = channel.edge.peer(channel)
-        session = channel.session if isinstance(channel, Channel) else None
-        self.log(
-            "disconnected",
-            {
-                "peer": f"{host}:{port}",
-                "client_id": session.client_id if session is not None else "",
-                "username": session.username if session is not None else None,
-                "reason": reasons.name_of(reason_code),
-                "detail": detail,
-            },
-        )
+        if not isinstance(channel, Channel) or channel.session is None:
+            host, port = channel.edge.peer(channel)
+            self.log(
+                "disconnected",
+                {
+                    "peer": f"{host}:{port}",
+                    "reason": reasons.name_of(reason_code),
+                    "detail": detail,
+                },
+            )
         channel.close(reason_code, detail)

@@ -27,6 +27,8 @@ from mqttd.types import Action, ClientInfo
 __all__ = ["Subscribing"]
 
 _SUBSCRIBE: Final = "subscribe"
+#: Filters in one log line.
+_TOLD: Final = 8
 
 
 class Subscribing:
@@ -71,6 +73,9 @@ class Subscribing:
                 granted.append(subscription)
             codes.append(code if channel.v5 or code < 0x80 else 0x80)
         broker.metrics.subscribes += 1
+        if broker.tells("subscribed"):
+            names = [subscription.topic_filter for subscription in subscriptions]
+            self._say("subscribed", session, names, codes)
         channel.send(serialize(Suback(packet.packet_id, codes, None), channel.version))
         if settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
             channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
@@ -96,6 +101,18 @@ class Subscribing:
         detail = f"{count} reason codes are more than the {largest} bytes that the client takes"
         self.broker.end_channel(channel, reasons.PACKET_TOO_LARGE, detail)
         return False
+
+    def _say(self, event: str, session: Session, filters: list[str], codes: list[int]) -> None:
+        """A log line; of many filters the first."""
+        self.broker.log(
+            event,
+            {
+                "client_id": session.client_id,
+                "filters": filters[:_TOLD],
+                "codes": codes[:_TOLD],
+                "more": len(filters) - _TOLD if len(filters) > _TOLD else None,
+            },
+        )
 
     def subscribe_client(self, client_id: str, subscription: Subscription) -> int:
         """Subscribe a session on its client's behalf: the reason code a SUBACK would carry.
@@ -170,4 +187,6 @@ class Subscribing:
             else:
                 codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
         broker.metrics.unsubscribes += 1
+        if broker.tells("unsubscribed"):
+            self._say("unsubscribed", session, filters, codes)
         channel.send(serialize(Unsuback(packet.packet_id, codes, None), channel.version))

@@ -193,7 +193,9 @@ class Option:
         if isinstance(value, tuple):
             return json.dumps(list(value), ensure_ascii=False)
         if isinstance(value, dict):
-            items = ", ".join(f"{json.dumps(key)} = {item}" for key, item in value.items())
+            items = ", ".join(
+                f"{json.dumps(key)} = {json.dumps(item)}" for key, item in value.items()
+            )
             return f"{{ {items} }}" if items else "{}"
         return json.dumps(value, ensure_ascii=False)
 

@@ -1,42 +1,161 @@
-"""The log of what happens to clients: one line an event, so many a second of each kind."""
+"""The log of what happens to clients: one line an event, so many a second of each kind.
+
+    broker, access, transports --> event, fields --> [so many a second] --> level --> the log
+
+Each kind of event has a module and a level, by which it can be switched on and off. What is too
+much of one kind in a second is counted, and told in the next one.
+
+Promise: an event that is not written costs two look-ups (`admits` says so before its fields are
+collected), however many there are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Final
 
 from twisted.logger import Logger, LogLevel
 
-__all__ = ["EventLog"]
+from mqttd.config.schema import Log as Settings
+from mqttd.monitor.log.lines import pairs
+from mqttd.monitor.log.service import Log
+
+__all__ = ["KINDS", "EventLog"]
+
+#: Event -> module and level, where these are not `mqttd.broker` and `info`.
+KINDS: Final[dict[str, tuple[str, str]]] = {
+    "accept paused": ("mqttd.transports", "warn"),
+    "accept resumed": ("mqttd.transports", "info"),
+    "alarm raised": ("mqttd.broker", "warn"),
+    "auth breaker opened": ("mqttd.access", "error"),
+    "auth breaker closed": ("mqttd.access", "info"),
+    "callback failed": ("mqttd.plugins", "error"),
+    "certificate loaded": ("mqttd.transports", "info"),
+    "certificate refused": ("mqttd.transports", "error"),
+    "configuration refused": ("mqttd", "error"),
+    "connection refused": ("mqttd.transports", "info"),
+    "denied": ("mqttd.access", "info"),
+    "garbage collector paused": ("mqttd", "warn"),
+    "internal error": ("mqttd.broker", "error"),
+    "key set not read": ("mqttd.access", "error"),
+    "listener differs from the configuration": ("mqttd.transports", "warn"),
+    "local subscriber failed": ("mqttd.broker", "error"),
+    "module failed": ("mqttd.access", "error"),
+    "overload": ("mqttd", "warn"),
+    "session lost": ("mqttd.broker", "error"),
+    "session store failed": ("mqttd.broker", "error"),
+    "user file not taken": ("mqttd.access", "error"),
+}
+_PLAIN: Final = ("mqttd.broker", "info")
 
 
 class EventLog:
-    """Structured events with a rate limit per kind: a flood of faults stays a few lines."""
+    """Structured events with a rate limit per kind: a flood of faults stays a few lines.
 
-    PER_SECOND = 20
+    Arguments: a clock, the table `[log]`.
+    """
 
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._log = Logger(namespace="mqttd")
+    def __init__(self, seconds: Callable[[], float], settings: Settings | None = None) -> None:
+        self.rate = 0
+        #: Levels other than those of `KINDS`, "off" for none.
+        self.levels: dict[str, str] = {}
+        #: Events that were not written for want of room in their second.
+        self.suppressed = 0
         self._seconds = seconds
-        self._second: dict[str, tuple[int, int]] = {}
+        self._log: Log | None = None
+        self._loggers: dict[str, Logger] = {}
+        self._second = 0
+        #: Event -> how many there were in this second.
+        self._counts: dict[str, int] = {}
+        #: Event -> whether its level is written, as far as that was asked.
+        self._on: dict[str, bool] = {}
+        self.take_over(settings or Settings())
+
+    def write_to(self, log: Log) -> None:
+        """Have a log of our own write them, past Twisted's."""
+        self._log = log
+        log.changed.append(self._on.clear)
+        self._on.clear()
+
+    def take_over(self, settings: Settings) -> None:
+        """Another rate, and other levels."""
+        self.rate = settings.rate
+        self.levels = {
+            **dict.fromkeys(("connected", "disconnected by client"), settings.connections),
+            **dict.fromkeys(("subscribed", "unsubscribed"), settings.subscriptions),
+        }
+        self._on.clear()
+
+    def admits(self, event: str) -> bool:
+        """Whether an event of this kind would be written now; if not, it is counted."""
+        on = self._on.get(event)
+        if on is None:
+            on = self._on[event] = self._is_on(event)
+        if not on:
+            return False
+        if self._counts.get(event, 0) < self.rate:
+            return True
+        if int(self._seconds()) != self._second:
+            return True
+        self._counts[event] += 1
+        return False
 
     def error(self, event: str, fields: dict[str, object]) -> None:
-        """As a call, at level `error`."""
-        self(event, fields, LogLevel.error)
+        """As a call, at level `error` whatever its kind."""
+        self(event, fields, "error")
 
-    def __call__(self, event: str, fields: dict[str, object], level: Any = LogLevel.info) -> None:
+    def __call__(self, event: str, fields: dict[str, object], level: str = "") -> None:
         """Log `event` with its fields, or count it as suppressed."""
+        on = self._on.get(event)
+        if on is None:
+            on = self._on[event] = self._is_on(event)
+        if not on and not level:
+            return
+        self.tick()
+        count = self._counts.get(event, 0)
+        self._counts[event] = count + 1
+        if count < self.rate:
+            self._write(event, fields, level)
+
+    def tick(self) -> None:
+        """A new second may have begun: tell what was too much in the last one."""
         now = int(self._seconds())
-        second, count = self._second.get(event, (now, 0))
-        if second != now:
-            if count > self.PER_SECOND:
-                self._log.info(
-                    "{event}: {count} more in one second",
-                    event=event,
-                    count=count - self.PER_SECOND,
-                )
-            count = 0
-        self._second[event] = (now, count + 1)
-        if count < self.PER_SECOND:
-            text = " ".join(f"{key}={value!r}" for key, value in fields.items())
-            self._log.emit(level, "{event}: {text}", event=event, text=text, fields=fields)
+        if now == self._second:
+            return
+        self._second = now
+        counts, self._counts = self._counts, {}
+        for event, count in counts.items():
+            more = count - self.rate
+            if more > 0:
+                self.suppressed += more
+                self._write(event, {"more_in_one_second": more})
+
+    def _is_on(self, event: str) -> bool:
+        module, level = self._kind(event)
+        if level == "off":
+            return False
+        return self._log is None or self._log.admits(module, level)
+
+    def _kind(self, event: str) -> tuple[str, str]:
+        module, level = KINDS.get(event, _PLAIN)
+        return module, self.levels.get(event, level)
+
+    def _write(self, event: str, fields: dict[str, object], level: str = "") -> None:
+        module, usual = self._kind(event)
+        level = level or usual
+        if self._log is not None:
+            self._log.say(level, module, event, fields)
+            return
+        logger = self._loggers.get(module)
+        if logger is None:
+            logger = self._loggers[module] = Logger(namespace=module)
+        told = dict(fields)
+        traceback = told.pop("traceback", None)
+        logger.emit(
+            LogLevel.levelWithName(level),
+            "{event}: {text}" if traceback is None else "{event}: {text}\n{traceback}",
+            event=event,
+            text=pairs(told),
+            traceback=traceback,
+            fields=fields,
+        )

@@ -1,9 +1,10 @@
 """The configured level of the log: what matters less is not written.
 
-    loggers --> publisher of Twisted --> [this filter] --> what twistd writes to (stdout, file)
+    loggers --> publisher of Twisted --> [this filter] --> what somebody else writes to
 
-It holds for the whole process, Twisted's own lines included, from the start of the service to its
-end. Only `twistd mqttd` adds it: a program that embeds the broker keeps its own log.
+For a log that is not ours (`mqttd.monitor.log`): somebody else's application, or twistd's options
+`--logger` and `--syslog`. It holds for the whole process, Twisted's own lines included, from the
+start of the service to its end.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ __all__ = ["LogLevelFilter"]
 class LogLevelFilter(Service):
     """Puts itself before every observer that `publisher` has when the service starts.
 
-    Arguments: the least important level that is written ("debug", "info", "warn", "error" or
-    "critical"), the publisher.
+    Arguments: the table `[log]`, for its levels; the publisher.
     """
 
-    def __init__(self, level: str, publisher: LogPublisher = globalLogPublisher) -> None:
-        self.level = level
-        self._predicate = LogLevelFilterPredicate(LogLevel.levelWithName(level))
+    def __init__(self, settings: Log, publisher: LogPublisher = globalLogPublisher) -> None:
+        self._predicate = LogLevelFilterPredicate()
         self._publisher = publisher
         self._replaced: list[tuple[Any, Any]] = []
+        self.take_over(settings)
 
     def take_over(self, settings: Log) -> None:
-        """Write from another level on."""
-        self.level = settings.level
-        self._predicate.setLogLevelForNamespace("", LogLevel.levelWithName(settings.level))
-        self._predicate.defaultLogLevel = LogLevel.levelWithName(settings.level)
+        """Write from other levels on."""
+        self.levels = {"": settings.level, **settings.modules}
+        self._predicate.clearLogLevels()
+        for module, level in self.levels.items():
+            self._predicate.setLogLevelForNamespace(module, LogLevel.levelWithName(level))
 
     def startService(self) -> None:
         """Filter from here on."""

@@ -86,7 +86,7 @@ class SysTopics:
         self.clients_maximum: int = 0
         self._publishing = LoopingCall(self.publish)
         self._publishing.clock = clock
-        self._log = Logger(namespace="mqttd")
+        self._log = Logger(namespace="mqttd.monitor")
 
     def start(self) -> None:
         """Publish now and in every interval from here on."""

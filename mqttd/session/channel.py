@@ -88,6 +88,9 @@ class Server(Router):
         """The channel's connection is gone; its session ends, expires later or waits."""
         raise NotImplementedError
 
+    def ended(self, channel: Channel) -> None:
+        """The connection of a client that was let in is over: log it."""
+
     def fault(self, channel: Channel, error: MqttError, packet_type: int) -> None:
         """The peer broke the rules: count and log it."""
         raise NotImplementedError
@@ -124,6 +127,7 @@ class Channel(Framing):
         "connect",
         "keepalive",
         "server",
+        "since",
     )
 
     def __init__(self, server: Server, edge: Edge, fd: int, listener: str) -> None:
@@ -138,6 +142,8 @@ class Channel(Framing):
         #: The broker chose the client id.
         self.assigned: bool = False
         self.keepalive: int = 0
+        #: When the CONNECT was accepted.
+        self.since: int = 0
         server.wheel.schedule(self, server.now + server.connect_timeout(listener))
 
     def drained(self) -> None:
@@ -259,6 +265,7 @@ class Channel(Framing):
             keep_alive = settings.server_keepalive_seconds
         self.keepalive = int(keep_alive * 1000 * settings.keepalive_multiplier)
         self.last = self.server.now
+        self.since = self.last
         if self.keepalive:
             self.server.wheel.schedule(self, self.last + self.keepalive)
         else:
@@ -303,6 +310,7 @@ class Channel(Framing):
             return
         largest = self.takes()
         self.connect = None
+        self.reason_code = code
         self.server.metrics.connects_refused += 1
         if self.v5:
             wire = serialize_within(Connack(False, code, properties), largest)
@@ -384,21 +392,28 @@ class Channel(Framing):
         """End the connection from our side, with DISCONNECT where 5.0 has one."""
         if self.state == CLOSED:
             return
+        self.reason_code = code
         if self.state == OPEN and self.v5:
             self.send(serialize(Disconnect(code, None), 5))
         self.end(detail)
 
     def end(self, detail: str) -> None:
         """The connection is over: nothing more is read, what is due is written, then closed."""
+        opened = self.state == OPEN
         super().end(detail)
         self.rest = None
+        if opened:
+            self.server.ended(self)
 
     def lost(self) -> None:
         """The connection is gone (called by the edge, once); the session goes its own way."""
         if self.state != CLOSED:
+            opened = self.state == OPEN
             self.state = CLOSED
             if not self.close_reason:
                 self.close_reason = "connection lost"
+            if opened:
+                self.server.ended(self)
         self.server.wheel.cancel(self)
         if self.intake is not None:
             self.intake.close()

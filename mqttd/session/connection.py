@@ -86,6 +86,7 @@ class Connection(Timer):
         "out_bytes",
         "paced",
         "paused",
+        "reason_code",
         "special",
         "state",
         "thirsty",
@@ -131,6 +132,8 @@ class Connection(Timer):
         #: The prefix of every topic name and filter of this client.
         self.mount: Mount | None = None
         self.close_reason: str = ""
+        #: Of the DISCONNECT or CONNACK by which we end it; 0 while we do not.
+        self.reason_code: int = 0
 
     # -- output --------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class Inlet(Timer):
 class Framing(Acknowledging):
     """A connection whose bytes are taken apart into packets."""
 
-    __slots__ = ("intake", "largest", "need", "rest")
+    __slots__ = ("intake", "largest", "messages", "need", "rest")
 
     def __init__(self, router: Router, edge: Edge, fd: int, listener: str) -> None:
         super().__init__(router, edge, fd, listener)
@@ -63,6 +63,8 @@ class Framing(Acknowledging):
         #: The largest packet taken once the connection is open.
         self.largest: int = 0
         self.intake: Inlet | None = None
+        #: PUBLISH packets that came.
+        self.messages: int = 0
 
     def feed(self, data: bytes) -> None:
         """Take a chunk of received bytes; handles every complete packet in it."""
@@ -125,10 +127,21 @@ class Framing(Acknowledging):
     def packets(self, data: bytes) -> None:
         """Handle every complete packet of a chunk, whatever the limits; the rest is kept."""
         self.router.packet_type = 0
+        before = self._published()
         try:
             self._loop(data)
         except MqttError as error:
             self.fail(error, self.router.packet_type)
+        self.messages += self._published() - before
+
+    def _published(self) -> int:
+        """PUBLISH packets of everybody so far: counted where they are handled, for all at once."""
+        metrics = self.router.metrics
+        return (
+            metrics.messages_received_qos0
+            + metrics.messages_received_qos1
+            + metrics.messages_received_qos2
+        )
 
     def _loop(self, data: bytes) -> None:
         """The loop over the packets of a chunk."""

@@ -82,15 +82,15 @@ def test_a_reload_ends_subscriptions_of_connected_clients(
     lost = json.loads(ctl("acl", "diff", str(tmp_path / "etc/acl.conf"), "--json").stdout)
     assert (lost["subscriptions_lost"], lost["clients_changed"]) == (2, 2)
     assert ctl("acl", "reload").returncode == 0
-    wait_for(broker, "subscription revoked: client_id='old'")
-    wait_for(broker, "subscription revoked: client_id='reader'")
+    wait_for(broker, "subscription revoked: client_id=old")
+    wait_for(broker, "subscription revoked: client_id=reader")
     assert ctl("publish", "secret/a", "1").stdout == "published to 0 receivers\n"
     assert ctl("publish", "open/a", "2").stdout == "published to 2 receivers\n"
     for client in (reader, old):
         assert client.message().payload == b"2"
         client.close()
-    line = wait_for(broker, "denied: client_id='reader'")
-    assert "action='subscribe'" in line and "acl.conf:2 {deny, all, subscribe" in line
+    line = wait_for(broker, "denied: client_id=reader")
+    assert "action=subscribe" in line and "acl.conf:2 {deny, all, subscribe" in line
 
 
 def test_on_revoke_disconnect_tells_5_0_clients_why(
@@ -117,8 +117,8 @@ def test_deny_action_disconnect_and_the_reason_codes_of_ignore(
     assert sensor.publish("plant/secret", b"x", qos=1).reason == 0x87
     assert sensor.subscribe(("secret/a", 0), ("open/a", 0)) == [0x87, 0]
     sensor.close()
-    line = wait_for(broker, "denied: client_id='sensor'")
-    assert "rule='" in line and "acl.conf:1 {deny, {client, " in line
+    line = wait_for(broker, "denied: client_id=sensor")
+    assert "rule=" in line and "acl.conf:1 {deny, {client, " in line
     broker.stop()
     monkeypatch.setenv("MQTTD__ACL__DENY_ACTION", "disconnect")
     broker = running(CLOSED)
@@ -160,13 +160,13 @@ def test_a_candidate_is_tried_out_and_promoted(
     reader = connected(broker, "reader")
     assert reader.subscribe(("secret/a", 1), ("open/a", 1)) == [1, 1]
     line = wait_for(broker, "acl shadow differs")
-    assert "would='deny'" in line and "topic='secret/a'" in line and "next.conf:2 " in line
+    assert "would=deny" in line and "topic=secret/a" in line and "next.conf:2 " in line
     told = json.loads(ctl("acl", "shadow", "--json").stdout)
     assert (told["compared"], told["would_deny"], told["would_allow"]) == (2, 1, 0)
     assert "secret/a" in ctl("acl", "shadow").stdout
     done = ctl("acl", "promote")
     assert done.stdout.endswith("acl.conf.bak\n"), done.stderr
-    wait_for(broker, "subscription revoked: client_id='reader'")
+    wait_for(broker, "subscription revoked: client_id=reader")
     assert (tmp_path / "etc/acl.conf").read_text() == CLOSED
     assert (tmp_path / "etc/acl.conf.bak").read_text() == OPEN
     assert reader.subscribe(("secret/a", 1)) == [0x87]

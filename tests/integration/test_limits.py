@@ -127,7 +127,7 @@ def test_connections_beyond_the_most_wait_until_there_is_room(
         inside[0].disconnect()
         inside.append(waiting.result(DEADLINE))
     assert metric("connections_refused") == 0
-    assert broker.says(f"listener='{door}' reason='there are max_connections'")
+    assert broker.says(f'listener={door} reason="there are max_connections"')
     for client in inside:
         client.drop()
     until(lambda: doors_listed(broker)[door]["connections"] == 0)
@@ -144,7 +144,7 @@ def test_an_address_that_may_not_connect_is_turned_away(
     with contextlib.suppress(ConnectionResetError):  # it may be reset before it is there
         assert ended(raw(broker, door))
     until(lambda: metric("refused_address") == 1)
-    until(lambda: f"listener='{door}' peer='127.0.0.1:" in broker.output)
+    until(lambda: f"listener={door} peer=127.0.0.1:" in broker.output)
 
 
 @pytest.mark.parametrize("door", at("proxied"))
@@ -168,7 +168,7 @@ def test_a_connection_without_a_byte_is_closed_early(
     begun.send(mq.connect("begun", mq.V5)[:1])
     assert silent.receive() is None
     assert metric("first_byte_timeouts") == 1
-    until(lambda: "reason='not a byte in time'" in broker.output)
+    until(lambda: 'reason="not a byte in time"' in broker.output)
     begun.send(mq.connect("begun", mq.V5)[1:])
     begun.expect(mq.CONNACK, reason=0)
     begun.drop()
@@ -250,7 +250,7 @@ def test_messages_above_the_rate_wait_and_all_arrive(
         sender.drop()
     assert metric("rate_limited") >= len(senders)
     for door in senders:
-        assert broker.says(f"rate limited: listener='{door}'")
+        assert broker.says(f"rate limited: listener={door}")
     watcher.drop()
 
 
@@ -327,12 +327,12 @@ def test_new_clients_are_refused_while_the_event_loop_is_late(tmp_path: Path) ->
     try:
         there = RawClient(broker.port, mq.V5, deadline=DEADLINE).connect("there")
         flag.touch()
-        until(lambda: "'refusing': True" in broker.output or "refusing=True" in broker.output)
+        until(lambda: "refusing=true" in broker.output)
         RawClient(broker.port, mq.V5, deadline=DEADLINE).connect("new", reason=0x89).drop()
         RawClient(broker.port, mq.V311, deadline=DEADLINE).connect("new", reason=3).drop()
         there.ping()
         flag.unlink()
-        until(lambda: "refusing=False" in broker.output)
+        until(lambda: "refusing=false" in broker.output)
         RawClient(broker.port, mq.V5, deadline=DEADLINE).connect("new").drop()
         assert control_of(broker).get("/metrics")["counters"]["refused_overload"] == 2
     finally:

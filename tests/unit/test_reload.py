@@ -39,6 +39,7 @@ SPECIAL: dict[str, Any] = {
     "auth.backend.ignore_errors_of": ("username",),
     "plugins.load": ("auto_subscribe",),
     "mqueue.priorities": {"alarm/#": 9},
+    "log.modules": {"mqttd.access": "debug"},
     "auth_chain": ("username",),
     "protocol_versions": ("5.0",),
     "proxy_protocol": ("10.0.0.0/8",),
@@ -128,7 +129,7 @@ class Site:
             admin = msgspec.structs.replace(config.admin, socket=f"{node.data_dir}/mqttd.sock")
             config = msgspec.structs.replace(config, node=node, admin=admin)
         service = MqttdService(config, MemoryReactorClock())
-        service.logging = LogLevelFilter(config.log.level, LogPublisher())
+        service.logging = LogLevelFilter(config.log, LogPublisher())
         service.reload = InPlace(service, maybeDeferred)
         self.services.append(service)
         return service

@@ -111,7 +111,7 @@ class Config(Struct, frozen=True, kw_only=True):
     acl: Acl = Acl()
     plugins: Plugins = Plugins()
     admin: Admin = Admin()
-    log: Log = Log()
+    log: Log = field(default_factory=Log)
     sys: Sys = Sys()
 
     path: str = ""

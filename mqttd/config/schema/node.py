@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from mqttd.config.schema import keys
-from mqttd.config.schema.keys import DAY
+from mqttd.config.schema.keys import DAY, GIB, KIB, MIB
 
 __all__ = ["Admin", "AdminTcp", "Log", "Node", "Plugins", "Sys"]
+
+
+Level = Literal["debug", "info", "warn", "error", "critical"]
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -106,9 +109,81 @@ class Log(Struct, frozen=True, kw_only=True):
     """What the broker says about itself."""
 
     level: Annotated[
-        Literal["debug", "info", "warn", "error", "critical"],
-        keys.plain("Least important level that is logged."),
+        Level,
+        keys.plain("Least important level that is logged; of other libraries at least `warn`."),
     ] = "info"
+    modules: Annotated[
+        dict[Annotated[str, Meta(min_length=1)], Level],
+        keys.plain(
+            "Levels of modules of their own, and of what is below them; such as"
+            ' `{ "mqttd.access" = "debug", "mqttd.plugin.guard" = "warn" }`.',
+            expects="a table of modules and levels, such as"
+            ' { "mqttd.access" = "debug" }; levels are debug, info, warn, error, critical',
+        ),
+    ] = field(default_factory=dict)
+    connections: Annotated[
+        Literal["off", "debug", "info"],
+        keys.plain(
+            "Level of the lines about clients that connect and disconnect; `off` writes only those"
+            " about clients that are refused, or that the broker ends."
+        ),
+    ] = "info"
+    subscriptions: Annotated[
+        Literal["off", "debug", "info"],
+        keys.plain("Level of the lines about SUBSCRIBE and UNSUBSCRIBE; `off` writes none."),
+    ] = "debug"
+    rate: Annotated[
+        int,
+        keys.count(
+            "Lines a second of each kind of event; those beyond it are counted, and the count is"
+            " logged.",
+            "broker",
+            1,
+            100_000,
+        ),
+    ] = 100
+    to: Annotated[
+        Literal["auto", "stderr", "file", "journal"],
+        keys.plain(
+            "Where the log goes: standard error, `file`, systemd's journal; `auto` is what"
+            " `twistd --logfile` names, else standard error, of a daemon `twistd.log`.",
+            reload=False,
+        ),
+    ] = "auto"
+    format: Annotated[
+        Literal["text", "json"],
+        keys.plain("Lines for people or, one JSON object each, for programs.", reload=False),
+    ] = "text"
+    file: Annotated[
+        str,
+        keys.path('File of `to = "file"`; one that is moved away is opened anew.'),
+    ] = "../data/mqttd.log"
+    rotate: Annotated[
+        int,
+        keys.size(
+            "Bytes after which the file is moved to `FILE.1` and a new one begun, as SIGUSR1 does;"
+            " 0 leaves that to others.",
+            "broker",
+            0,
+            64 * GIB,
+            reload=False,
+        ),
+    ] = 10 * MIB
+    keep: Annotated[
+        int,
+        keys.count("Older files that are kept.", "broker", 0, 1000, reload=False),
+    ] = 5
+    queue: Annotated[
+        int,
+        keys.size(
+            "Bytes of lines that wait for whoever reads the log; those beyond it are dropped and"
+            " counted, because the broker never waits for its log.",
+            "broker",
+            64 * KIB,
+            GIB,
+            reload=False,
+        ),
+    ] = MIB
 
 
 class Sys(Struct, frozen=True, kw_only=True):

@@ -14,8 +14,12 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from mqttd.admin.acl import AclApi
 from mqttd.admin.api import Api
 from mqttd.admin.listeners import ListenersApi
+from mqttd.admin.log import LogApi
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
+from mqttd.config.schema import Log as LogSettings
+from mqttd.monitor.log.service import Log
+from mqttd.monitor.log.targets import StreamTarget
 from mqttd.session.metrics import COUNTERS
 from mqttd.types import OK, STOP
 from tests.unit.admin.node import MemoryClient, make_broker
@@ -227,6 +231,22 @@ def test_alarms_are_listed_while_they_last_and_afterwards(ask: Door, broker: Bro
     broker.alarms.clear("quarantine.bad")
     _, answer = ask("GET", "/alarms")
     assert not answer["alarms"] and answer["past"][0]["cleared_at"] >= alarm["raised_at"]
+
+
+def test_levels_of_the_log_change_while_it_is_written(ask: Door) -> None:
+    assert ask("GET", "/log")[0] == 404
+    written = Log(LogSettings(), StreamTarget())
+    ask.api.logging = LogApi(written)
+    status, told = ask("GET", "/log")
+    assert status == 200 and (told["level"], told["modules"]) == ("info", {})
+    assert {"to", "waiting_bytes", "lines", "dropped", "fault"} <= told.keys()
+    status, told = ask("POST", "/log/level", {"module": "mqttd.access", "level": "debug"})
+    assert status == 200 and told["modules"] == {"mqttd.access": "debug"}
+    assert written.admits("mqttd.access.jwt", "debug")
+    assert ask("POST", "/log/level", {"level": "warn"})[1]["level"] == "warn"
+    assert ask("POST", "/log/level", {"module": "mqttd.access"})[1]["modules"] == {}
+    for body in ({"level": "loud"}, {}, {"module": 7, "level": "info"}, {"level": ["info"]}):
+        assert ask("POST", "/log/level", body)[0] == 400
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from twisted.logger import Logger, LogPublisher
 
+from mqttd.config.schema import Log as Settings
 from mqttd.monitor.log_level import LogLevelFilter
 
 LEVELS = ["debug", "info", "warn", "error", "critical"]
@@ -22,7 +23,7 @@ def test_less_important_lines_are_not_written(level: str) -> None:
     written: list[Any] = []
     publisher = LogPublisher(written.append)
     log = Logger(namespace="any", observer=publisher)
-    service = LogLevelFilter(level, publisher)
+    service = LogLevelFilter(Settings(level=level), publisher)
     service.startService()
     say_everything(log)
     assert [event["log_level"].name for event in written] == LEVELS[LEVELS.index(level) :]
