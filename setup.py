@@ -75,6 +75,7 @@ HOT = [
     "mqttd/broker/login.py",
     "mqttd/broker/publishing.py",
     "mqttd/broker/pubsub.py",
+    "mqttd/broker/quota.py",
     "mqttd/broker/records.py",
     "mqttd/broker/registry.py",
     "mqttd/broker/reports.py",

@@ -128,6 +128,7 @@ class Broker(Publishing):
         """The settings have other values: have those who keep some of them hold to these."""
         settings = self.settings
         self.router.take_over(settings)
+        self.registry.quota.settings_changed(self.sessions.values())
         self.retainer.max_messages = settings.retained_max_messages
         self.retainer.max_bytes = settings.retained_max_bytes
         self.retainer.max_payload = settings.retained_max_payload

@@ -24,7 +24,7 @@ from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
 from mqttd.broker.verdicts import fault_of, properties_fault, refusal
-from mqttd.broker.wills import Wills, will_fault
+from mqttd.broker.wills import Wills, connect_fault
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect
@@ -33,7 +33,6 @@ from mqttd.session.channel import OPEN, WAITING, Channel
 from mqttd.session.listener import Listener
 from mqttd.session.mount import Mount, mountpoint
 from mqttd.session.receiver import NO_LIMIT
-from mqttd.session.settings import Settings
 from mqttd.types import AUTH_IGNORE, AuthError, AuthIgnore, AuthOk, AuthResult, ClientInfo
 
 __all__ = ["STAGES", "Attempt", "Connecting"]
@@ -52,7 +51,12 @@ STAGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("mounted", "its names below the listener's mountpoint", "0x87, as the name's fault", False),
     ("will", "may it publish its will?", "0x87 Not authorized", False),
     ("fits", "does CONNACK fit what the client takes?", "0x95 Packet too large", False),
-    ("owner", "is the client id its own? the state, from where?", "0x87, 0x88, 0x89", True),
+    (
+        "owner",
+        "is the client id its own? the state, from where?",
+        "0x85, 0x87, 0x88, 0x89, 0x97",
+        True,
+    ),
     ("accepted", "session, CONNACK, what waited for it", "", False),
 )
 
@@ -409,6 +413,11 @@ class Connecting:
 
     def owner(self, attempt: Attempt) -> bool:
         """The client id is claimed, and the state of its session is here if there is one."""
+        client = attempt.client
+        registry = self.registry
+        refusal = registry.quota.refusal(client, client.client_id in registry.sessions)
+        if refusal is not None:
+            return self.refuse(attempt, refusal[0], refusal[1])
         outcome = self.claims.claim(
             attempt.channel, attempt.client, attempt.connect.clean_start, attempt
         )
@@ -474,20 +483,6 @@ class Connecting:
         if isinstance(login, Login) and result.expires_at is not None:
             login.expire(result.expires_at)
         return True
-
-
-def connect_fault(connect: Connect, settings: Settings) -> MqttError | None:
-    """What is wrong with the client id or the will of a CONNECT, if anything."""
-    if not connect.client_id:
-        if connect.version < 5 and not connect.clean_start:
-            return reasons.ClientIdentifierNotValid("empty client id with clean session 0")
-        if connect.version == 3:
-            return reasons.ClientIdentifierNotValid("empty client id in MQTT 3.1")
-    elif len(connect.client_id.encode()) > settings.max_client_id_length:
-        return reasons.ClientIdentifierNotValid(
-            f"client id longer than {settings.max_client_id_length} bytes"
-        )
-    return None if connect.will is None else will_fault(connect.will, settings)
 
 
 def _method(connect: Connect) -> str | None:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.login import Login, module_of
 from mqttd.broker.publishing import Publishing
+from mqttd.broker.quota import Quota
 from mqttd.broker.records import Record, queue_of, record_of, restore
 from mqttd.broker.seams import Ownership, SessionStore
 from mqttd.broker.wills import Wills
@@ -84,6 +85,9 @@ class Registry:
         self.epochs: dict[str, int] = {}
         #: Connections that have sent CONNECT.
         self.channels: int = 0
+        #: Whose client ids may be, and how many.
+        self.quota = Quota(broker.settings)
+        self.quota.settings_changed([])
         ownership.watch(self.hand_over)
 
     # -- beginning -----------------------------------------------------------------------------
@@ -100,6 +104,8 @@ class Registry:
         before = session.client
         place = before.mountpoint if isinstance(before, ClientInfo) else ""
         afresh = connect.clean_start or client.mountpoint != place
+        # Where the client id alone decides, a session goes on for its own user only.
+        afresh = afresh or session.username != client.username
         self._take_over(session, afresh)
         if self.sessions.get(client.client_id) is not session:
             return None
@@ -113,6 +119,7 @@ class Registry:
         """A new session for this client."""
         session = Session(self.broker, client.client_id, client.username)
         self.sessions[client.client_id] = session
+        self.quota.began(session, client.peerhost)
         self.broker.metrics.sessions_created += 1
         return session
 
@@ -141,8 +148,8 @@ class Registry:
             broker.tell("client.disconnected", session, "taken over")
             session.client = broker.client_of(session)
             session.detach()
-            channel.session = None
             channel.close(reasons.SESSION_TAKEN_OVER, "session taken over")
+            channel.session = None
             if session.expiry_interval == 0:
                 # The old connection's session ends with it; the new one starts afresh.
                 self.wills.publish(session)
@@ -231,6 +238,7 @@ class Registry:
         broker = self.broker
         client_id = session.client_id
         self.sessions.pop(client_id, None)
+        self.quota.ended(client_id)
         if self.store.keeps:
             self._told(self.store.remove, client_id)
         if not followed:
@@ -252,9 +260,11 @@ class Registry:
     # -- owners and stores ---------------------------------------------------------------------
 
     def is_foreign(self, client: ClientInfo) -> bool:
-        """Whether the session of this client id is another principal's."""
+        """Whether the session of this client id is another user's, and stays so."""
         session = self.sessions.get(client.client_id)
-        return session is not None and session.username != client.username
+        if session is None or not self.broker.settings.owned_by_user:
+            return False
+        return session.username != client.username
 
     def read(self, client_id: str, state: SessionState) -> Record | None:
         """The record of a state; one that cannot be read is logged, and counts as none."""
@@ -268,6 +278,7 @@ class Registry:
         """A session that was stored or handed over is here from now on."""
         session = restore(self.broker, client_id, state, record)
         self.sessions[client_id] = session
+        self.quota.began(session, "")
         self.own(client_id, epoch)
         return session
 
@@ -322,6 +333,7 @@ class Registry:
             if self.store.keeps:
                 self._told(self.store.remove, client_id)
             del self.sessions[client_id]
+            self.quota.ended(client_id)
             broker.wheel.cancel(session)
             for full_filter in list(session.subscriptions or ()):
                 broker.pubsub.unsubscribe(session, full_filter)

@@ -37,6 +37,10 @@ def settings_of(config: Config, into: Settings | None = None) -> Settings:
     s.await_rel_timeout = int(session.await_rel_timeout * 1000)
     s.expiry_interval_seconds = int(session.expiry_interval)
     s.max_expiry_interval_seconds = int(session.max_expiry_interval)
+    s.owned_by_user = session.owner == "user"
+    s.client_id_pattern = session.client_id
+    s.max_sessions_per_user = session.max_per_user
+    s.max_sessions_per_address = session.max_per_address
     s.max_subscriptions = session.max_subscriptions
     s.upgrade_qos = session.upgrade_qos
     s.mqueue_max_length = queue.max_length

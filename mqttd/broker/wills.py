@@ -15,7 +15,7 @@ from typing import Final
 from mqttd.broker.publishing import Publishing
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
-from mqttd.codec.packets import Will
+from mqttd.codec.packets import Connect, Will
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.message import Message
@@ -23,7 +23,7 @@ from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 from mqttd.types import Action, ClientInfo
 
-__all__ = ["Wills", "will_fault"]
+__all__ = ["Wills", "connect_fault", "will_fault"]
 
 _PUBLISH: Final = "publish"
 
@@ -110,3 +110,17 @@ def will_fault(will: Will, settings: Settings) -> MqttError | None:
     except MqttError as error:
         return error
     return None
+
+
+def connect_fault(connect: Connect, settings: Settings) -> MqttError | None:
+    """What is wrong with the client id or the will of a CONNECT, if anything."""
+    if not connect.client_id:
+        if connect.version < 5 and not connect.clean_start:
+            return reasons.ClientIdentifierNotValid("empty client id with clean session 0")
+        if connect.version == 3:
+            return reasons.ClientIdentifierNotValid("empty client id in MQTT 3.1")
+    elif len(connect.client_id.encode()) > settings.max_client_id_length:
+        return reasons.ClientIdentifierNotValid(
+            f"client id longer than {settings.max_client_id_length} bytes"
+        )
+    return None if connect.will is None else will_fault(connect.will, settings)

@@ -40,7 +40,14 @@ class Settings:
         self.max_awaiting_rel: int = 1000
         self.await_rel_timeout: int = 300_000
         self.expiry_interval_seconds: int = 7200
-        self.max_expiry_interval_seconds: int = NEVER
+        self.max_expiry_interval_seconds: int = 30 * 86400
+        #: The session of a client id belongs to the user who took it; else to the client id alone.
+        self.owned_by_user: bool = True
+        #: What client ids must look like, with the user's name as `%u`; "" for anything.
+        self.client_id_pattern: str = ""
+        #: 0: no limit.
+        self.max_sessions_per_user: int = 0
+        self.max_sessions_per_address: int = 0
         self.max_subscriptions: int = 10_000
         self.upgrade_qos: bool = False
         self.mqueue_max_length: int = 1000

@@ -221,12 +221,52 @@ class Session(Struct, frozen=True, kw_only=True):
         int,
         keys.duration(
             "Longest Session Expiry Interval a 5.0 client gets, in whole seconds; a longer wish is"
-            " lowered to this.",
+            " lowered to this, so that no client id is taken for ever.",
             "session",
             0,
             NEVER,
         ),
-    ] = NEVER
+    ] = 30 * DAY
+    owner: Annotated[
+        Literal["user", "client_id"],
+        keys.plain(
+            "Whose a session is: the user's who took its client id first, and others are refused"
+            " with 0x87 until it ends; or of whoever shows the client id, and of another user it is"
+            " discarded first.",
+            "session",
+        ),
+    ] = "user"
+    client_id: Annotated[
+        str,
+        keys.plain(
+            "What client identifiers must look like, with `%u` for the user name and `*` for any"
+            ' text, such as `"%u-*"`; others are refused with 0x85, empty takes any.',
+            "session",
+            max_length=256,
+            pattern=r"^([^%\0]|%u)*\Z",
+            expects='a pattern with %u for the user name and * for any text, such as "%u-*"',
+        ),
+    ] = ""
+    max_per_user: Annotated[
+        int,
+        keys.count(
+            "Sessions that clients of one user name may have, connected or away; a further one is"
+            " refused with 0x97, and 0 is no limit.",
+            "broker",
+            0,
+            100_000_000,
+        ),
+    ] = 0
+    max_per_address: Annotated[
+        int,
+        keys.count(
+            "Sessions that clients from one address may have, likewise; a house behind one NAT is"
+            " one address.",
+            "broker",
+            0,
+            100_000_000,
+        ),
+    ] = 0
     max_subscriptions: Annotated[
         int,
         keys.count(
