@@ -6,9 +6,11 @@ says where, and stops the start; `--check-config` reads all of them and starts n
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import sys
+from typing import TextIO
 
 from twisted.python import usage
 
@@ -24,7 +26,7 @@ from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 
-__all__ = ["Options", "StartError", "check", "check_files", "version_text", "why"]
+__all__ = ["Options", "StartError", "check", "check_files", "lock_data_dir", "version_text", "why"]
 
 
 class StartError(Exception):
@@ -81,6 +83,24 @@ def check_files(config: Config) -> AccessControl:
     except AdminTcpError as error:
         raise StartError(str(error)) from None
     return access
+
+
+def lock_data_dir(path: str) -> TextIO:
+    """One broker per data directory."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        lock = open(os.path.join(path, "mqttd.lock"), "a+")  # noqa: SIM115
+    except OSError as error:
+        raise StartError(f"node.data_dir = {path!r} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise StartError(
+            f"node.data_dir = {path!r} is in use by another mqttd; stop it, or give this"
+            " one a directory of its own"
+        ) from None
+    return lock
 
 
 def version_text() -> str:

@@ -7,13 +7,12 @@ The only module that knows all the others. It imports no reactor when it is impo
 from __future__ import annotations
 
 import atexit
-import fcntl
 import gc
 import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from twisted.application.service import MultiService
 from twisted.internet import task
@@ -25,6 +24,7 @@ from twisted.python.failure import Failure
 from mqttd import compiled
 from mqttd.access.by_listener import AccessByListener, config_of, configs_by_listener
 from mqttd.access.chain import AccessControl
+from mqttd.access.who import warning, who_may_connect
 from mqttd.admin.api import Api
 from mqttd.admin.listeners import ListenersApi
 from mqttd.admin.log import LogApi
@@ -48,7 +48,7 @@ from mqttd.monitor.overload import Overload
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
-from mqttd.options import Options, StartError, why
+from mqttd.options import Options, StartError, lock_data_dir, why
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.callback import Callback
 from mqttd.plugins.handle import Host
@@ -80,6 +80,9 @@ def makeService(options: Options) -> MqttdService:
         raise SystemExit(f"mqttd cannot start: {why(error, options.configuration)}") from None
 
 
+#: Turns of the engine in a row that may raise before the process ends.
+MOST_FAULTS = 100
+
 #: Told of the end of a start: None, or why it failed.
 OnStart = Callable[[Failure | None], None]
 
@@ -104,7 +107,7 @@ class MqttdService(MultiService):
         self.reactor = reactor
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
-        self.lock = self._lock_data_dir(config.node.data_dir)
+        self.lock = lock_data_dir(config.node.data_dir)
         self.events = EventLog(time.monotonic, config.log)
         #: The log, where it is ours.
         self.logging: Log | LogLevelFilter | None = None
@@ -134,6 +137,7 @@ class MqttdService(MultiService):
         files = raise_file_limit() if on_start is None else file_limit()
         most = connections_of(files)
         self.engine.most = most
+        self.engine.failed = self._turn_failed
         self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
         self.overload = Overload(reactor, config.overload.lag, self._overloaded)
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
@@ -222,24 +226,6 @@ class MqttdService(MultiService):
             if service is not None:
                 limit_body(service.site, most)
 
-    @staticmethod
-    def _lock_data_dir(path: str) -> TextIO:
-        """One broker per data directory."""
-        try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-            lock = open(os.path.join(path, "mqttd.lock"), "a+")  # noqa: SIM115
-        except OSError as error:
-            raise StartError(f"node.data_dir = {path!r} cannot be used: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise StartError(
-                f"node.data_dir = {path!r} is in use by another mqttd; stop it, or give this"
-                " one a directory of its own"
-            ) from None
-        return lock
-
     def access_control(self, config: Config) -> AccessControl:
         return AccessControl(
             config,
@@ -292,6 +278,8 @@ class MqttdService(MultiService):
         self.sys_topics.start()
         if self.garbage is not None:
             self.garbage.start()
+        if told := warning(self.config.auth):
+            self.log.warn("{told}", told=told)
         self.log.info("{line}", line=self.ready_line())
         self.supervisor.ready()
         if self.on_start is not None:
@@ -302,7 +290,8 @@ class MqttdService(MultiService):
         if failure.check(PluginError):
             self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
         else:
-            self.log.failure("mqttd cannot start", failure, level=LogLevel.critical)
+            what = "mqttd cannot go on" if self.opened else "mqttd cannot start"
+            self.log.failure(what, failure, level=LogLevel.critical)
         if self.on_start is not None:
             self.on_start(failure)
             return
@@ -354,19 +343,7 @@ class MqttdService(MultiService):
 
     def who_may_connect(self) -> str:
         """Who gets past authentication, in a sentence."""
-        auth = self.config.auth
-        others = [name for name in auth.chain if name != "anonymous"]
-        if others != ["username"]:
-            checked = f"checked by {', '.join(others)}" if others else "refused"
-            if "anonymous" not in auth.chain or auth.anonymous == "never":
-                return f"every client is {checked}"
-            where = "this machine" if auth.anonymous == "loopback" else "anywhere"
-            return f"clients from {where} need no user name, others are {checked}"
-        return {
-            "loopback": "clients on this machine need no password, others a user name and password",
-            "always": "anybody may connect (auth.anonymous = always)",
-            "never": "every client needs a user name and password",
-        }[self.config.auth.anonymous if "anonymous" in self.config.auth.chain else "never"]
+        return who_may_connect(self.config.auth)
 
     def listeners(self) -> list[dict[str, Any]]:
         """Each listener with the port it is bound to and its connections, for the API."""
@@ -377,7 +354,21 @@ class MqttdService(MultiService):
         """The port each listener is bound to (port 0 in the configuration takes a free one)."""
         return {door.name: door.port for door in self.doors.doors.values() if door.port}
 
+    def _turn_failed(self, error: BaseException, count: int) -> None:
+        """What should not be: the broker serves on, or ends and is started again; never deaf."""
+        trace = "".join(traceback.format_exception(error))
+        self.events.error("internal error", {"error": error, "traceback": trace})
+        if count >= MOST_FAULTS and self.on_start is None:
+            self._cannot_start(Failure(error))
+
     def _tick(self) -> None:
+        try:
+            self._tick_all()
+        except BaseException as error:
+            # A LoopingCall that raises is over, and with it every timer.
+            self._turn_failed(error, 1)
+
+    def _tick_all(self) -> None:
         now = _milliseconds()
         self.broker.tick(now)
         self.engine.tick(now)
@@ -392,11 +383,7 @@ class MqttdService(MultiService):
     def _more_metrics(self) -> dict[str, float]:
         """What the API shows beside the broker's own counters."""
         found: dict[str, float] = {name: value for name, _, value in self.plugins.metrics()}
-        found["log_suppressed_total"] = self.events.suppressed
-        if isinstance(self.logging, Log):
-            found["log_lines_total"] = self.logging.writer.written
-            found["log_dropped_total"] = self.logging.writer.dropped
-        return found
+        return {**found, **self.events.counters()}
 
     # -- reports -------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from zope.interface import implementer, verify
 
 from mqttd.access.anonymous import Anonymous
 from mqttd.access.guard import Answer, Guard, OnEvent, limits_of
+from mqttd.access.who import believes_any
 from mqttd.interfaces import IAuthenticator, IEnhancedAuthenticator
 from mqttd.types import (
     AUTH_OK,
@@ -465,7 +466,7 @@ def built_in(
         filled = {
             "file": auth.username.file,
             "required": required,
-            "unknown": auth.username.unknown,
+            "unknown": "pass" if believes_any(auth) else auth.username.unknown,
             **msgspec.structs.asdict(auth.password),
         }
     elif name == "clientid":

@@ -35,7 +35,8 @@ class Username(SecretFileModule):
     """Checks user name and password against a file.
 
     Options: ``file``, its path; ``required`` (False): whether it must exist; one that need not
-    and does not holds no users; ``unknown``: what an unknown user is, ``deny`` or ``ignore``.  A
+    and does not holds no users; ``unknown``: what an unknown user is, ``deny``, ``ignore``, or
+    ``pass`` where nobody checks them: these take no time.  A
     client without a user name is ignored.  An unknown user and a wrong password are refused alike,
     and with ``ignore`` the next module is asked as late as a refusal would come.
 
@@ -55,10 +56,12 @@ class Username(SecretFileModule):
         #: See `IAuthenticator`.
         self.limits: Mapping[str, object] = limits_of_hashing({})
         self._ignores_unknown = False
+        self._passes_unknown = False
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; `PasswordFileError` or OSError if that is not possible."""
         self._ignores_unknown = opts.get("unknown", "deny") == "ignore"
+        self._passes_unknown = opts.get("unknown", "deny") == "pass"
         self.limits = self._hasher.settle(opts)
         super().init(opts)
 
@@ -73,7 +76,7 @@ class Username(SecretFileModule):
         self, client: ClientInfo, password: bytes | None
     ) -> AuthVerdict | Deferred[AuthVerdict]:
         """IGNORE without a user name, else OK or ERROR, later if there is a reactor."""
-        if client.username is None:
+        if client.username is None or not self.concerns(client, password):
             return AUTH_IGNORE
         verdict = self._hasher.check(self._file.names, client.username, password)
         if not self._ignores_unknown or client.username in self._file.names:
@@ -83,8 +86,10 @@ class Username(SecretFileModule):
         return _unknown(verdict)
 
     def concerns(self, client: ClientInfo, password: bytes | None) -> bool:
-        """Those with a user name."""
-        return client.username is not None
+        """Those with a user name; where others may have any, those with one of the file."""
+        if client.username is None:
+            return False
+        return not self._passes_unknown or client.username in self._file.names
 
     def description(self) -> str:
         """The file and how many users it holds."""

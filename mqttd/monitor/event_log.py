@@ -130,6 +130,14 @@ class EventLog:
                 self.suppressed += more
                 self._write(event, {"more_in_one_second": more})
 
+    def counters(self) -> dict[str, float]:
+        """What became of the lines, for the metrics."""
+        found: dict[str, float] = {"log_suppressed_total": self.suppressed}
+        if self._log is not None:
+            found["log_lines_total"] = self._log.writer.written
+            found["log_dropped_total"] = self._log.writer.dropped
+        return found
+
     def _is_on(self, event: str) -> bool:
         module, level = self._kind(event)
         if level == "off":

@@ -23,6 +23,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.session.channel import NEW, OPEN, Channel, Server
@@ -48,6 +49,11 @@ _DENSE: Final = 8
 _MANY: Final = 8
 
 
+def _raised(error: BaseException, count: int) -> None:
+    """Where nobody is told."""
+    raise error
+
+
 class Engine(Sockets):
     """The edge of plain TCP connections. Add it to a reactor as a reader.
 
@@ -71,6 +77,9 @@ class Engine(Sockets):
         self.since: int = 0
         self.ports: dict[int, Port] = {}
         self.by_name: dict[str, Port] = {}
+        #: Turns in a row that raised, and who is told of it with their number.
+        self.faults: int = 0
+        self.failed: Callable[[BaseException, int], object] = _raised
 
     # -- Twisted's IReadDescriptor -------------------------------------------------------------
 
@@ -87,7 +96,21 @@ class Engine(Sockets):
 
     def doRead(self) -> None:
         """The reactor has seen that something waits in the epoll object."""
-        self.turn(self.epoll.poll(0, _EVENTS))
+        self.serve(self.epoll.poll(0, _EVENTS))
+
+    def serve(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """A turn whose faults, whatever they are, do not reach the reactor.
+
+        Twisted lets go of a reader that raises: the process would be alive, and deaf.
+        """
+        try:
+            others = self.turn(events)
+        except BaseException as error:
+            self.faults += 1
+            self.failed(error, self.faults)
+            return []
+        self.faults = 0
+        return others
 
     def turn(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """One turn: what is readable is fed, the effects are performed, then who waits is accepted.

@@ -54,7 +54,7 @@ class EngineReactor(EPollReactor):
         while True:
             events = left = poll(-1 if timeout is None else timeout, _EVENTS)
             for engine in self.engines:
-                left = engine.turn(left)
+                left = engine.serve(left)
             if left:
                 self._serve(left)
                 return

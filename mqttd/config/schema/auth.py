@@ -399,10 +399,11 @@ class Auth(Struct, frozen=True, kw_only=True):
         ),
     ] = ("username", "anonymous")
     anonymous: Annotated[
-        Literal["never", "loopback", "always"],
+        Literal["never", "loopback", "always", "any"],
         keys.plain(
             "Whether the module `anonymous` admits clients without a user name: never, from this"
-            " machine, or from anywhere.",
+            " machine, or from anywhere; `any` takes from anywhere whatever user name is not in a"
+            " file too, without a password check.",
         ),
     ] = "loopback"
     username: UsernameAuth = UsernameAuth()

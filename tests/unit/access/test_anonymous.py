@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from mqttd.access.anonymous import Anonymous
+from mqttd.access.chain import AccessControl
+from mqttd.access.who import warning, who_may_connect
+from mqttd.config.schema import Acl, Auth, Config, UsernameAuth
 from mqttd.net.addresses import is_loopback
+from mqttd.secrets.passwords import hash_password
 from mqttd.types import AUTH_IGNORE, AUTH_OK, ClientInfo
 
 LOCAL = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "unix", "unix:/run/x", "/run/x"]
@@ -55,6 +62,36 @@ def test_always_admits_from_anywhere_and_never_from_nowhere() -> None:
 @pytest.mark.parametrize("username", ["alice", ""])
 def test_a_client_that_gave_a_user_name_is_left_to_others(allow: str, username: str) -> None:
     assert anonymous(allow).check(client("127.0.0.1", username), b"x") is AUTH_IGNORE
+
+
+@pytest.mark.parametrize("username", [None, "alice", ""])
+def test_any_believes_every_user_name(username: str | None) -> None:
+    for peerhost in LOCAL + REMOTE:
+        assert anonymous("any").check(client(peerhost, username), b"x") is AUTH_OK
+
+
+def test_any_leaves_known_users_to_their_passwords(tmp_path: Path) -> None:
+    users = tmp_path / "users.conf"
+    users.write_text(f"alice:{hash_password('wonder')}\n")
+    users.chmod(0o600)
+    auth = Auth(anonymous="any", username=UsernameAuth(file=str(users)))
+    access = AccessControl(
+        Config(auth=auth, given=frozenset({"auth.username.file"}), acl=Acl(file=os.devnull))
+    )
+    told = [
+        access.authenticate(client("10.0.0.1", username), password)
+        for username, password in (
+            ("alice", b"wonder"),
+            ("alice", b"x"),
+            ("alice", None),
+            ("bob", None),
+            ("bob", b"anything"),
+            (None, None),
+        )
+    ]
+    assert [result.ok for result in told] == [True, False, False, True, True, True]
+    assert "not in the file" in who_may_connect(auth) and "not checked" in warning(auth)
+    assert not warning(Auth(anonymous="any", chain=("username",))) and not warning(Auth())
 
 
 def test_before_init_nobody_comes_in() -> None:
