@@ -448,7 +448,7 @@ class Connecting:
             login.module = result.module
             channel.auth = login
         else:
-            channel.auth = result
+            channel.auth = result.module
         registry = self.registry
         session = registry.find(client, connect)
         owned = attempt.owned

@@ -5,7 +5,7 @@
 
     expires_at --> DISCONNECT 0x87        user gone, new password --> DISCONNECT 0x87
 
-A connection that got in by a plain yes shares one `AuthResult` per module and costs nothing here;
+A connection that got in by a plain yes keeps the name of its module and costs nothing here;
 a `Login` is made for an enhanced authentication and for one that expires. It is a timer of the
 wheel by itself.
 
@@ -239,7 +239,7 @@ def module_of(auth: object) -> str:
     """The authentication module behind `Channel.auth`, "" if there is none."""
     if isinstance(auth, Login):
         return auth.module
-    return auth.module if isinstance(auth, AuthResult) else ""
+    return auth if isinstance(auth, str) else ""
 
 
 def _data(properties: Properties | None) -> bytes:

@@ -135,7 +135,7 @@ class Channel(Framing):
         self.server = server
         #: The CONNECT, while authentication is under way.
         self.connect: Connect | None = None
-        #: How the client got in, the server's own business.
+        #: How the client got in: the name of what let it in, or more; the server's own business.
         self.auth: object | None = None
         #: The client was sent AUTH, and its answer is read before the CONNECT is decided on.
         self.challenged: bool = False
