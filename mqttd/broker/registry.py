@@ -204,6 +204,11 @@ class Registry:
         if flapping is not None and listener is not None and listener.flapping is not None:
             flapping.ended(listener.name, listener.flapping, session.client_id, self.broker.now)
 
+    def put_back(self, session: Session) -> None:
+        """A session was restored, whose client is away."""
+        self.sessions[session.client_id] = session
+        self.quota.began(session, "")
+
     def resume_waiting(self, session: Session) -> None:
         """A session was restored, its client is away: it ends, and its will is due, in time."""
         self.due(session)

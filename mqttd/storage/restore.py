@@ -88,7 +88,7 @@ def restore(
         session.restored(0, expiry, broker.now - max(away, 0) * 1000, _speaks_v5(records))
         _subscribe(broker, session, base, owner)
         session.restored(owner, expiry, session.away_since, session.v5)
-        broker.sessions[client_id] = session
+        broker.registry.put_back(session)
         for found in records:
             _put(broker, journal, session, found, data, restored)
         if not away_since:
