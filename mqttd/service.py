@@ -56,6 +56,7 @@ from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
 from mqttd.plugins.watchdog import Watchdog, where
 from mqttd.reload import Reload, on_hang_up
+from mqttd.storage.store import StoreError, store_of
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
@@ -128,6 +129,10 @@ class MqttdService(MultiService):
             process_id=os.getpid() & 0xFFFFFFFF,
             name=config.node.name,
         )
+        try:
+            self.store = store_of(config, reactor, self.events)
+        except StoreError as error:
+            raise StartError(str(error)) from None
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed
@@ -226,6 +231,12 @@ class MqttdService(MultiService):
             if service is not None:
                 limit_body(service.site, most)
 
+    def _recover(self, result: object) -> object:
+        """Take in what was kept, before clients are let in."""
+        if self.store is not None:
+            self.store.recover(self.broker)
+        return self.broker.recover()
+
     def access_control(self, config: Config) -> AccessControl:
         return AccessControl(
             config,
@@ -265,7 +276,7 @@ class MqttdService(MultiService):
             keep_freed()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
-        self.plugins.load().addCallback(self.broker.recover).addCallback(self.open).addErrback(
+        self.plugins.load().addCallback(self._recover).addCallback(self.open).addErrback(
             self._cannot_start
         )
 
@@ -287,7 +298,7 @@ class MqttdService(MultiService):
 
     def _cannot_start(self, failure: Failure) -> None:
         """What can only be known while the reactor runs: end, and with a status that says so."""
-        if failure.check(PluginError):
+        if failure.check(PluginError, StoreError):
             self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
         else:
             what = "mqttd cannot go on" if self.opened else "mqttd cannot start"
@@ -329,6 +340,8 @@ class MqttdService(MultiService):
         return stopped.addBoth(self._stopped)
 
     def _stopped(self, result: object) -> None:
+        if self.store is not None:
+            self.store.stop()
         # Last of all: who gets the directory may create the admin socket anew.
         self.lock.close()
         self.log.info("mqttd stopped")

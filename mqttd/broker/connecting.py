@@ -464,7 +464,7 @@ class Connecting:
             broker.metrics.sessions_resumed += 1
         registry.own(client.client_id, owned.epoch)
         before = session.client
-        registry.set_expiry(session, connect)
+        registry.set_expiry(session, connect, client)
         self.wills.keep(session, connect.will, client)
         broker.remember(session, client)
         if present:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqttd.broker.trie import Trie
+from mqttd.session.journal import Journal
 from mqttd.session.promise import Asker, Promise
 
 __all__ = ["Asking", "Hold", "Holder", "Holders"]
@@ -88,10 +89,13 @@ class Asking(Asker):
         self.client_id = client_id
 
     def ask(self, promise: Promise, keepers: object) -> None:
-        """See `Asker.ask`: these holders, as far as they still hold."""
+        """See `Asker.ask`: these holders, as far as they still hold, and the journal."""
         assert isinstance(keepers, tuple)
         for holder in keepers:
-            if holder in self.holders.holders:
+            if isinstance(holder, Journal):
+                promise.ask(holder)
+                holder.wait(promise)
+            elif holder in self.holders.holders:
                 promise.ask(holder)
                 holder.hold(_Release(self.holders, promise, holder), self.client_id)
 

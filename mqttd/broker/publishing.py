@@ -16,8 +16,7 @@ from typing import Any, Final
 from mqttd.broker.ground import Given
 from mqttd.broker.holders import Asking, Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
-from mqttd.broker.retained import Retained
-from mqttd.broker.retainer import Retainer
+from mqttd.broker.retained import Retained, RetainedMessages
 from mqttd.broker.rights import Rights
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
@@ -40,7 +39,8 @@ class Publishing(Rights):
     def __init__(self, given: Given) -> None:
         super().__init__(given)
         settings = self.settings
-        self.retainer = Retainer(
+        self.retainer = RetainedMessages(
+            self,
             settings.retained_max_messages,
             settings.retained_max_bytes,
             settings.retained_max_payload,
@@ -172,6 +172,12 @@ class Publishing(Rights):
     def keepers(self, topic: str) -> object:
         """See `Router.keepers`."""
         return self.holders.of(topic)
+
+    def with_journal(self, keepers: object, topic: str) -> object:
+        """See `Router.with_journal`."""
+        if not self.journal.waits:
+            return keepers
+        return (self.journal, *keepers) if isinstance(keepers, tuple) else (self.journal,)
 
     def asker(self, client_id: str) -> Asker:
         """See `Router.asker`."""

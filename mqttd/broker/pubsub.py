@@ -84,6 +84,8 @@ class PubSub:
         kept.peerhost, kept.listener = origin
         kept.checked = epoch
         if self.retainer.store(topic, kept, size, expires_at) == reasons.SUCCESS:
+            if not topic.startswith("$SYS/"):
+                kept.number = server.journal.retained(kept)
             return 0
         server.metrics.dropped_retained_full += 1
         return reasons.QUOTA_EXCEEDED

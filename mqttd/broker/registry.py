@@ -123,7 +123,7 @@ class Registry:
         self.broker.metrics.sessions_created += 1
         return session
 
-    def set_expiry(self, session: Session, connect: Connect) -> None:
+    def set_expiry(self, session: Session, connect: Connect, client: ClientInfo) -> None:
         """How long the session outlives its connection (3.1.2.11.2)."""
         settings = self.broker.settings
         if connect.version == 5:
@@ -136,6 +136,8 @@ class Registry:
         if expiry > settings.max_expiry_interval_seconds:
             expiry = settings.max_expiry_interval_seconds
         session.set_expiry(expiry)
+        if session.owner and client.mountpoint:
+            self.broker.journal.placed(session.owner, client.mountpoint)
 
     def _take_over(self, session: Session, clean_start: bool) -> None:
         """Another connection came for this session: end the older one (MQTT-3.1.4-3)."""
@@ -202,6 +204,15 @@ class Registry:
         if flapping is not None and listener is not None and listener.flapping is not None:
             flapping.ended(listener.name, listener.flapping, session.client_id, self.broker.now)
 
+    def put_back(self, session: Session) -> None:
+        """A session was restored, whose client is away."""
+        self.sessions[session.client_id] = session
+        self.quota.began(session, "")
+
+    def resume_waiting(self, session: Session) -> None:
+        """A session was restored, its client is away: it ends, and its will is due, in time."""
+        self.due(session)
+
     def _await_end(self, session: Session, since: int) -> None:
         """Schedule the nearer of will delay and session expiry."""
         session.away_since = since
@@ -246,6 +257,7 @@ class Registry:
         broker.wheel.cancel(session)
         if point == "session.discarded":
             broker.tell(point, session)
+        session.leave_journal()
         broker.pubsub.forget(session)
         lost = session.pending()
         if lost:
@@ -334,6 +346,7 @@ class Registry:
                 self._told(self.store.remove, client_id)
             del self.sessions[client_id]
             self.quota.ended(client_id)
+            session.leave_journal()
             broker.wheel.cancel(session)
             for full_filter in list(session.subscriptions or ()):
                 broker.pubsub.unsubscribe(session, full_filter)

@@ -12,14 +12,14 @@ MQTT 5.0, 3.3.1.3 (RETAIN), 3.3.2.3.3 (what is left of the Message Expiry Interv
 
 from __future__ import annotations
 
-from mqttd.broker.retainer import RetainedCursor
+from mqttd.broker.retainer import RetainedCursor, Retainer
 from mqttd.session.inbound import Inbound, inbound_of
 from mqttd.session.message import Delivery, Message
 from mqttd.session.replay import Replay
 from mqttd.session.route import identifier_block
-from mqttd.session.state import State
+from mqttd.session.state import Keeper, State
 
-__all__ = ["Retained", "RetainedReplay", "retained_of"]
+__all__ = ["Retained", "RetainedMessages", "RetainedReplay", "retained_of"]
 
 #: Messages taken from the store at once.
 _PAGE = 64
@@ -30,7 +30,7 @@ _LOOKS = 256
 class Retained(Delivery):
     """The last message of a topic; `wire` has RETAIN set and the QoS it was published with."""
 
-    __slots__ = ("checked", "listener", "peerhost", "username")
+    __slots__ = ("checked", "listener", "number", "peerhost", "username")
 
     def __init__(
         self, wire: bytes, qos: int, v5: bool, packet_id: int, id_at: int, source: str
@@ -42,6 +42,8 @@ class Retained(Delivery):
         self.peerhost: str = ""
         self.listener: str = ""
         self.checked: int = 0
+        #: By which the journal knows it; 0: it is not kept.
+        self.number: int = 0
 
     def get_message(self, message_id: int) -> Message:
         """As `Delivery.get_message`; not remembered here, where it would lie as long as this."""
@@ -81,6 +83,26 @@ def retained_of(delivery: Delivery, username: str | None) -> Retained:
     made.expiry_at = delivery.expiry_at
     made.username = username
     return made
+
+
+class RetainedMessages(Retainer):
+    """The retained messages of a broker, whose journal is told of those that go."""
+
+    __slots__ = ("server",)
+
+    def __init__(
+        self, server: Keeper, max_messages: int = 0, max_bytes: int = 0, max_payload: int = 0
+    ) -> None:
+        super().__init__(max_messages, max_bytes, max_payload)
+        self.server = server
+
+    def gone(self, message: object | None) -> None:
+        """See `Retainer.gone`."""
+        if isinstance(message, Retained) and message.number:
+            journal = self.server.journal
+            journal.forget(message.number)
+            journal.touched = True
+            message.number = 0
 
 
 class RetainedReplay(Replay):

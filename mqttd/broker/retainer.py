@@ -102,8 +102,10 @@ class Retainer:
                 return QUOTA_EXCEEDED
             level = self._add(topic)
             self.topics[topic] = level
-        elif level.expires_at:
-            self.expiring -= 1
+        else:
+            if level.expires_at:
+                self.expiring -= 1
+            self.gone(level.message)
         self.bytes = grown
         self.stores += 1
         self.version += 1
@@ -177,12 +179,16 @@ class Retainer:
         self.bytes -= level.size
         if level.expires_at:
             self.expiring -= 1
+        self.gone(level.message)
         level.message = None
         level.size = 0
         level.expires_at = 0
         level.stored = 0
         self.prune(level)
         self._forget_stale()
+
+    def gone(self, message: object | None) -> None:
+        """A message is kept no more: deleted, expired, replaced."""
 
     def prune(self, level: RetainedLevel) -> None:
         """Take out `level`, and those above it, while nothing needs them."""

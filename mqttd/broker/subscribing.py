@@ -76,10 +76,12 @@ class Subscribing:
         if broker.tells("subscribed"):
             names = [subscription.topic_filter for subscription in subscriptions]
             self._say("subscribed", session, names, codes)
-        channel.send(serialize(Suback(packet.packet_id, codes, None), channel.version))
+        answer = serialize(Suback(packet.packet_id, codes, None), channel.version)
         if settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
+            channel.send(answer)
             channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
             return
+        session.send_kept(channel, answer, 2)
         for subscription in granted:
             broker.tell("session.subscribed", session, subscription)
         if granted and "client.subscribe.after" in broker.points:
@@ -189,4 +191,5 @@ class Subscribing:
         broker.metrics.unsubscribes += 1
         if broker.tells("unsubscribed"):
             self._say("unsubscribed", session, filters, codes)
-        channel.send(serialize(Unsuback(packet.packet_id, codes, None), channel.version))
+        answer = serialize(Unsuback(packet.packet_id, codes, None), channel.version)
+        session.send_kept(channel, answer, 2)

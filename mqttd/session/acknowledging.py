@@ -68,7 +68,7 @@ class Acknowledging(Incoming):
             session.release(packet_id)
             if router.tap_acked:
                 router.acked(session, entry_delivery(entry, session.v5), packet_id)
-        self.send(self.answer(0x62, packet_id, 0))
+        session.send_kept(self, self.answer(0x62, packet_id, 0), 2)
 
     def take_pubrel(self, packet_id: int) -> None:
         """QoS 2 in: the publisher will not send it again."""
@@ -78,7 +78,7 @@ class Acknowledging(Incoming):
             raise MalformedPacket("PUBREL with packet id 0")
         known = session.complete(packet_id)
         code = 0 if known else reasons.PACKET_IDENTIFIER_NOT_FOUND
-        self.send(self.answer(0x70, packet_id, code))
+        session.send_kept(self, self.answer(0x70, packet_id, code), 2)
 
     def take_pubcomp(self, packet_id: int) -> None:
         """QoS 2: the id is free again."""

@@ -281,6 +281,8 @@ class Turn:
             self.stalled = []
             for channel in stalled:
                 channel.resume()
+        if self.endings:
+            self.perform_later()  # what the last steps have brought
 
     def _flush_and_close(self) -> None:
         while self.dirty:

@@ -74,6 +74,7 @@ class Forwarding(General):
             return end
         if first & 6:
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
+            router.journal.touched = False
             if self._accept(route, first, packet_id):
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
@@ -238,7 +239,7 @@ class Forwarding(General):
                 else:
                     receiver.take(wire, packet_id, topic_end - pos)
                 ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
-                if route.gear or self.promises is not None:
+                if route.gear or self.promises is not None or self.router.journal.touched:
                     self.settle(ack, route.gear, route.topic)
                 else:
                     self.send(ack)
@@ -340,6 +341,7 @@ class Forwarding(General):
     ) -> None:
         """One packet that needs more than its bytes: see `mqttd.session.route`."""
         router = self.router
+        router.journal.touched = False
         first = data[pos]
         gear = route.gear
         retain = first & 1 == 1

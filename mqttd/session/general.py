@@ -85,6 +85,10 @@ class Router(Judge):
         """
         return None
 
+    def with_journal(self, keepers: object, topic: str) -> object:
+        """Those keepers, and the journal if an acknowledgement on this topic waits for it."""
+        return keepers
+
     def asker(self, client_id: str) -> Asker:
         """Who asks the keepers of a client's messages."""
         raise NotImplementedError
@@ -122,6 +126,7 @@ class General(Publisher):
         assert isinstance(packet, Publish)
         router = self.router
         router.packet_type = _PUBLISH
+        router.journal.touched = False
         session = self.session
         assert session is not None
         properties = packet.properties
@@ -270,6 +275,8 @@ class General(Publisher):
         settings = self.router.settings
         limit = settings.receive_maximum if self.v5 else settings.max_awaiting_rel
         known = session.await_release(packet_id, limit)
+        if known == 0 and session.owner:
+            self.router.journal.touched = True  # what came first may not be kept yet
         if known < 0:
             raise ReceiveMaximumExceeded(f"more than {limit} QoS 2 messages await PUBREL")
         return known > 0
@@ -292,10 +299,10 @@ class General(Publisher):
 
     def settle(self, data: bytes, gear: int, topic: str) -> None:
         """Acknowledge a message when what that promises is true."""
-        if not gear & HELD:
-            self.reply(data)
-            return
-        keepers = self.router.keepers(topic)
+        router = self.router
+        keepers = router.keepers(topic) if gear & HELD else None
+        if router.journal.touched:
+            keepers = router.with_journal(keepers, topic)
         if not keepers:
             self.reply(data)
             return

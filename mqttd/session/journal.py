@@ -1,13 +1,15 @@
 """What a session tells of its changes: the seam between the state and whoever keeps it.
 
     Session --opened, subscribed, queued, ...--> Journal     (a store, a replica; nobody by default)
+            <--owner, numbers of records--------
 
 The session is the only writer of its state, and each change of the five kinds of state is told here
 once, after it was made. Stores, replication and handover read this and not the fields. A journal is
 told bytes: an entry of the inflight window or the queue is the PUBLISH as it goes out.
 
-Only sessions that outlive their connection tell (`State.durable`), so a journal that does
-nothing costs one comparison where something would be told.
+A journal that keeps a session answers `opened` with a number for it, its *owner*; a session without
+one tells nothing, so where nobody keeps anything a change costs one comparison. What is kept of a
+message has a number too, by which the session speaks of it from then on.
 
 Promise: calls come in the order of the changes and never from another thread. What a journal raises
 is a fault of the broker. MQTT 5.0, 4.1 (session state).
@@ -15,46 +17,95 @@ is a fault of the broker. MQTT 5.0, 4.1 (session state).
 
 from __future__ import annotations
 
+from mqttd.session.connection import OPEN, Connection, Ending
+
 __all__ = ["Journal"]
 
 
-class Journal:
+class Journal(Ending):
     """Keeps nothing. Subclasses override what they want to know."""
 
-    __slots__ = ()
+    __slots__ = ("holding", "touched", "waits")
 
-    def opened(self, client_id: str, username: str | None, expiry_seconds: int) -> None:
-        """A session began, or went on with another expiry interval."""
+    def __init__(self) -> None:
+        #: Something was kept that an acknowledgement promises; whoever publishes sets it back.
+        self.touched: bool = False
+        #: Acknowledgements wait for it at all.
+        self.waits: bool = False
+        #: Bytes are held for some connection.
+        self.holding: bool = False
 
-    def ended(self, client_id: str) -> None:
-        """A session and all of its state is gone."""
+    # -- sessions ------------------------------------------------------------------------------
 
-    def subscribed(self, client_id: str, topic_filter: str, options: int, identifier: int) -> None:
+    def opened(self, owner: int, client_id: str, username: str | None, expiry_seconds: int) -> int:
+        """A session that outlives its connection began (`owner` 0) or goes on.
+
+        Returns its owner number; 0: it is not kept.
+        """
+        return owner
+
+    def placed(self, owner: int, mountpoint: str) -> None:
+        """The names of a session are below this mountpoint."""
+
+    def left(self, owner: int) -> None:
+        """The connection of a session is gone, the session is not."""
+
+    def ended(self, owner: int) -> None:
+        """A session is over; `lost` follows for each of its records."""
+
+    def subscribed(self, owner: int, topic_filter: str, options: int, identifier: int) -> None:
         """A subscription was added or replaced; options as `mqttd.session.route` packs them."""
 
-    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
+    def unsubscribed(self, owner: int, topic_filter: str) -> None:
         """A subscription was removed."""
 
-    def queued(self, client_id: str, entry: object, v5: bool) -> None:
-        """An entry waits: the client is away, or its window is full."""
-
-    def unqueued(self, client_id: str, entry: object) -> None:
-        """The oldest waiting entry left the queue (to be sent, or dropped)."""
-
-    def sent(self, client_id: str, packet_id: int, entry: object, v5: bool) -> None:
-        """An entry is in flight under this packet id."""
-
-    def released(self, client_id: str, packet_id: int) -> None:
-        """QoS 2: PUBREC came, PUBREL goes out."""
-
-    def done(self, client_id: str, packet_id: int) -> None:
-        """What was in flight under this packet id is acknowledged, or given up."""
-
-    def received(self, client_id: str, packet_id: int) -> None:
-        """QoS 2: a PUBLISH with this id came and awaits PUBREL."""
-
-    def completed(self, client_id: str, packet_id: int) -> None:
-        """QoS 2: PUBREL came for this id."""
-
-    def will(self, client_id: str, will: object | None) -> None:
+    def will(self, client_id: str, username: str | None, will: object | None, delay: int) -> None:
         """The will is this message (`mqttd.session.message.Message`), or none any more."""
+
+    # -- records -------------------------------------------------------------------------------
+
+    def queued(self, owner: int, entry: object, v5: bool) -> int:
+        """An entry waits: the client is away, or its window is full. Returns its number."""
+        return 0
+
+    def sent(self, owner: int, packet_id: int, entry: object, v5: bool) -> int:
+        """An entry is in flight under this packet id. Returns its number."""
+        return 0
+
+    def moved(self, number: int, packet_id: int) -> None:
+        """What was queued is in flight under this packet id."""
+
+    def released(self, owner: int, packet_id: int, number: int) -> int:
+        """QoS 2: PUBREC came for record `number`, PUBREL goes out. Returns another number."""
+        return 0
+
+    def received(self, owner: int, packet_id: int) -> int:
+        """QoS 2: a PUBLISH with this id came and awaits PUBREL. Returns its number."""
+        return 0
+
+    def forget(self, number: int) -> None:
+        """This record is not needed any more: acknowledged, complete, dropped."""
+
+    def lost(self, number: int) -> None:
+        """This record went with its session."""
+
+    # -- what waits for the store --------------------------------------------------------------
+
+    def hold(self, channel: Connection, data: bytes) -> None:
+        """Send bytes when everything told so far is kept."""
+        if channel.state == OPEN:
+            channel.send(data)
+
+    def holds(self, channel: Connection) -> bool:
+        """Whether bytes are held for this connection: others go behind them."""
+        return False
+
+    def wait(self, promise: object) -> None:
+        """Keep this `Promise` when everything told so far is kept."""
+
+    def retained(self, message: object) -> int:
+        """A retained message (`mqttd.broker.retained.Retained`). Returns its number."""
+        return 0
+
+    def end_turn(self) -> None:
+        """See `Ending`."""

@@ -10,13 +10,16 @@ Bounded by count and by bytes. When full it drops the oldest QoS 0 message first
 (`store_qos0`), otherwise the oldest. With priorities, topics with a higher number leave first and
 lose last; within one priority the order is that of arrival.
 
-An entry is a `Delivery` or, where nothing is remembered beside them, the bytes of a PUBLISH.
+An entry is a `Delivery` or, where nothing is remembered beside them, the bytes of a PUBLISH. Beside
+it stands the number by which a journal knows it, where there is one: 8 bytes each.
 
 Promise: push and pop are O(1) amortised, except that dropping a QoS 0 message from among others
 looks for it from the head. Without priorities one list serves.
 """
 
 from __future__ import annotations
+
+from array import array
 
 from mqttd.codec.topic import match
 from mqttd.session.message import entry_delivery, entry_qos, entry_wire
@@ -29,23 +32,48 @@ _COMPACT_AT = 1024
 class _Lane:
     """Entries of one priority: a list with a read index."""
 
-    __slots__ = ("head", "items", "priority")
+    __slots__ = ("head", "items", "numbers", "priority", "taken")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.items: list[object] = []
         self.head: int = 0
+        #: The journal's number of each item, None while none has one; of the item taken last.
+        self.numbers: array[int] | None = None
+        self.taken: int = 0
+
+    def put(self, entry: object, number: int) -> None:
+        numbers = self.numbers
+        if numbers is not None:
+            numbers.append(number)
+        elif number:
+            numbers = array("Q", bytes(8 * len(self.items)))
+            numbers.append(number)
+            self.numbers = numbers
+        self.items.append(entry)
 
     def take(self) -> object:
         items = self.items
         head = self.head
         taken = items[head]
+        numbers = self.numbers
+        if numbers is not None:
+            self.taken = numbers[head]
         head += 1
         if head >= _COMPACT_AT and head * 2 >= len(items):
             del items[:head]
+            if numbers is not None:
+                del numbers[:head]
             head = 0
         self.head = head
         return taken
+
+    def pick(self, at: int) -> object:
+        numbers = self.numbers
+        if numbers is not None:
+            self.taken = numbers[at]
+            del numbers[at]
+        return self.items.pop(at)
 
 
 class MQueue:
@@ -56,12 +84,14 @@ class MQueue:
     """
 
     __slots__ = (
+        "_dropped",
         "_lane",
         "_lanes",
         "_priorities",
         "length",
         "max_bytes",
         "max_length",
+        "number",
         "qos0",
         "size",
     )
@@ -78,16 +108,24 @@ class MQueue:
         self.length: int = 0
         self.size: int = 0
         self.qos0: int = 0
+        #: The journal's number of the entry that was popped last; 0: it has none.
+        self.number: int = 0
+        #: Those of entries that were dropped.
+        self._dropped: list[int] | None = None
 
     def __len__(self) -> int:
         return self.length
 
-    def push(self, entry: object) -> list[object] | None:
-        """Append `entry`; returns what had to be dropped for it (maybe itself), or None."""
+    def push(self, entry: object, number: int = 0) -> list[object] | None:
+        """Append `entry`; returns what had to be dropped for it (maybe itself), or None.
+
+        number: the journal's; see `take_dropped`.
+        """
         size = len(entry_wire(entry))
         qos = entry_qos(entry)
         dropped: list[object] | None = None
         if self.max_bytes and size > self.max_bytes:
+            self._note_dropped(number)
             return [entry]
         while (self.max_length and self.length >= self.max_length) or (
             self.max_bytes and self.size + size > self.max_bytes
@@ -96,12 +134,14 @@ class MQueue:
                 dropped = []
             if self.qos0 == 0 and qos == 0:
                 dropped.append(entry)  # QoS 0 never pushes a QoS 1 or 2 message out
+                self._note_dropped(number)
                 return dropped
             dropped.append(self._drop())
+            self._note_dropped(self.number)
         lane = self._lane
         if self._lanes is not None:
             lane = self._lane_of(entry)
-        lane.items.append(entry)
+        lane.put(entry, number)
         self.length += 1
         self.size += size
         if qos == 0:
@@ -118,7 +158,7 @@ class MQueue:
                 if candidate.head < len(candidate.items):
                     lane = candidate
                     break
-        return self._account(lane.take())
+        return self._account(lane, lane.take())
 
     def peek(self) -> object | None:
         """The entry that `pop` would return, left in place."""
@@ -150,7 +190,39 @@ class MQueue:
             for at in range(lane.head, len(lane.items)):
                 lane.items[at] = entry_delivery(lane.items[at], v5)
 
-    def _account(self, entry: object) -> object:
+    def numbers(self) -> list[int]:
+        """The journal's numbers of `items`; empty while none has one."""
+        lanes = self._lanes if self._lanes is not None else [self._lane]
+        result: list[int] = []
+        some = False
+        for lane in lanes:
+            if lane.numbers is not None:
+                some = True
+                result.extend(lane.numbers[lane.head :])
+            else:
+                result.extend([0] * (len(lane.items) - lane.head))
+        return result if some else []
+
+    def unnumber(self) -> None:
+        """The journal knows none of them any more."""
+        for lane in self._lanes if self._lanes is not None else [self._lane]:
+            lane.numbers = None
+            lane.taken = 0
+
+    def take_dropped(self) -> list[int]:
+        """The journal's numbers of what was dropped since this was asked last."""
+        dropped = self._dropped
+        self._dropped = None
+        return [] if dropped is None else dropped
+
+    def _note_dropped(self, number: int) -> None:
+        if number:
+            if self._dropped is None:
+                self._dropped = []
+            self._dropped.append(number)
+
+    def _account(self, lane: _Lane, entry: object) -> object:
+        self.number = lane.taken
         self.length -= 1
         self.size -= len(entry_wire(entry))
         if entry_qos(entry) == 0:
@@ -165,12 +237,12 @@ class MQueue:
             if head >= len(lane.items):
                 continue
             if self.qos0 == 0:
-                return self._account(lane.take())
+                return self._account(lane, lane.take())
             for at in range(head, len(lane.items)):
                 if entry_qos(lane.items[at]) == 0:
                     if at == head:
-                        return self._account(lane.take())
-                    return self._account(lane.items.pop(at))
+                        return self._account(lane, lane.take())
+                    return self._account(lane, lane.pick(at))
         raise AssertionError("an empty queue cannot be full")
 
     def _lane_of(self, entry: object) -> _Lane:

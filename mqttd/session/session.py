@@ -72,6 +72,46 @@ class Session(State):
         if self.awaiting_rel is not None and not self.awaiting_rel:
             self.awaiting_rel = None
 
+    # -- recovery ------------------------------------------------------------------------------
+
+    def restored(self, owner: int, expiry_seconds: int, away_since: int, v5: bool) -> None:
+        """The journal has kept this session; its client is away, and spoke this version."""
+        self.owner = owner
+        self.expiry_interval = expiry_seconds
+        self.clean = False
+        self.away_since = away_since
+        self.v5 = v5
+
+    def restore(self, entry: object, packet_id: int, number: int) -> list[int]:
+        """The journal has kept an entry, in flight (with a packet id) or queued, in their order.
+
+        Returns the numbers of what does not fit any more, and is dropped.
+        """
+        if packet_id:
+            if self.inflight is None:
+                self.inflight = {}
+            if self.numbers is None:
+                self.numbers = {}
+            self.inflight[packet_id] = entry
+            self.numbers[packet_id] = number
+            return []
+        mqueue = self.mqueue
+        if mqueue is None:
+            mqueue = self.new_queue()
+            self.mqueue = mqueue
+        self.waiting = True
+        mqueue.push(entry, number)
+        return mqueue.take_dropped()
+
+    def restore_received(self, packet_id: int, number: int) -> None:
+        """The journal has kept an incoming QoS 2 id that awaits PUBREL."""
+        if self.awaiting_rel is None:
+            self.awaiting_rel = {}
+        if self.incoming is None:
+            self.incoming = {}
+        self.awaiting_rel[packet_id] = self.server.now
+        self.incoming[packet_id] = number
+
     # -- redelivery ----------------------------------------------------------------------------
 
     def resend(self) -> None:
@@ -86,7 +126,7 @@ class Session(State):
             for packet_id in list(inflight):
                 entry = inflight[packet_id]
                 if entry is RELEASED:
-                    channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
+                    self.send_kept(channel, b"\x62\x02" + packet_id.to_bytes(2, "big"), 2)
                     sent += 1
                 elif sent >= self.window:
                     unsent.append(packet_id)
@@ -118,7 +158,7 @@ class Session(State):
         metrics = server.metrics
         metrics.messages_retransmitted += 1
         metrics.messages_sent += 1
-        channel.send(wire)
+        self.send_kept(channel, wire, delivery.qos)
         return True
 
     def _resend_more(self, channel: Connection) -> bool:
@@ -194,14 +234,15 @@ class Session(State):
         if channel.special or size > self.max_packet:
             self._send_apart(channel, entry_delivery(wire, self.v5), packet_id)
             return
+        if self.owner:
+            self._send_as(channel, entry_delivery(wire, self.v5), packet_id, wire)
+            return
         if inflight.setdefault(packet_id, wire) is wire:
             channel.send(wire)
         else:
             packet_id = self._free_id(inflight)
             inflight[packet_id] = wire
             channel.send(wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :])
-        if self.expiry_interval:
-            server.journal.sent(self.client_id, packet_id, wire, self.v5)
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, entry_delivery(wire, self.v5))
@@ -225,19 +266,33 @@ class Session(State):
         if channel.special or size > self.max_packet or delivery.v5 != self.v5:
             self._send_apart(channel, delivery, packet_id)
             return
-        self._send_as(channel, delivery, packet_id)
+        self._send_as(channel, delivery, packet_id, delivery)
 
-    def _send_as(self, channel: Connection, delivery: Delivery, packet_id: int) -> None:
-        """Send the bytes of a delivery under this packet id, or a free one."""
+    def _send_as(
+        self, channel: Connection, delivery: Delivery, packet_id: int, entry: object
+    ) -> None:
+        """Send the bytes of a delivery under this packet id, or a free one; `entry` is kept."""
         inflight = self.inflight
         if inflight is not None and packet_id in inflight:
             packet_id = self._free_id(inflight)
-        self.put_inflight(packet_id, delivery)
-        channel.send(delivery.packet(packet_id, False))
+        self.put_inflight(packet_id, entry)
+        wire = delivery.packet(packet_id, False)
+        self.send_kept(channel, wire, delivery.qos)
         server = self.server
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, delivery)
+
+    def send_kept(self, channel: Connection, data: bytes, qos: int) -> None:
+        """Send bytes; with `qos` 2 when what they say is kept.
+
+        A restart would deliver a QoS 2 message twice if it had forgotten under which id it went.
+        """
+        journal = self.server.journal
+        if self.owner and (qos == 2 or (journal.holding and journal.holds(channel))):
+            journal.hold(channel, data)
+        else:
+            channel.send(data)
 
     def _send_apart(self, channel: Connection, delivery: Delivery, packet_id: int) -> None:
         """Another version, an expiry to count down, a topic alias, a packet size limit."""
@@ -254,7 +309,7 @@ class Session(State):
             self.drop(delivery, "too_large" if wire else "denied")
             return
         if not channel.special:
-            self._send_as(channel, delivery, packet_id)
+            self._send_as(channel, delivery, packet_id, delivery)
             return
         wire = channel.shorten(wire, self.max_packet)
         inflight = self.inflight
@@ -262,7 +317,8 @@ class Session(State):
             packet_id = self._free_id(inflight if inflight is not None else {})
         self.put_inflight(packet_id, delivery)
         at = packet_id_at(wire)
-        channel.send(wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :])
+        wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
+        self.send_kept(channel, wire, delivery.qos)
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, delivery)
@@ -298,7 +354,7 @@ class Session(State):
             return
         if channel.special:
             wire = channel.shorten(wire, self.max_packet)
-        channel.send(wire)
+        self.send_kept(channel, wire, 0)
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, delivery)
@@ -342,6 +398,7 @@ class Session(State):
                     break
                 if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= now:
                     self.unqueue(mqueue)
+                    self.unqueued()
                     self.drop(entry, "expired")
                     continue
                 inflight = self.inflight
@@ -353,6 +410,8 @@ class Session(State):
                     return
                 self.unqueue(mqueue)
                 self._send_queued(channel, entry)
+                if self.moving:
+                    self.unqueued()
         if self.replays is not None:
             self.replay()
         self.waiting = self.mqueue is not None or self.replays is not None
@@ -369,16 +428,7 @@ class Session(State):
         ):
             self._send_apart(channel, delivery, delivery.packet_id)
         else:
-            packet_id = delivery.packet_id
-            inflight = self.inflight
-            if inflight is not None and packet_id in inflight:
-                packet_id = self._free_id(inflight)
-            self.put_inflight(packet_id, entry)
-            channel.send(delivery.packet(packet_id, False))
-            server = self.server
-            server.metrics.messages_sent += 1
-            if server.tap_delivered:
-                server.delivered(self, delivery)
+            self._send_as(channel, delivery, delivery.packet_id, entry)
 
     def add_replay(self, replay: Replay) -> None:
         """Something is to be replayed once what waits already has gone.

@@ -7,7 +7,8 @@
 5. optionally, QoS 0 messages pending while it is away.
 
 Beside them the will, which is published when the session or its connection ends. Each change of a
-session that outlives its connection is told to the `Journal` (`mqttd.session.journal`).
+session that outlives its connection is told to the `Journal` (`mqttd.session.journal`), which knows
+the session by its `owner` number and what it keeps of a message by a number of its own.
 
 The inflight window is an insertion-ordered dict packet id -> entry, so redelivery keeps the old
 order. An entry is a `Delivery` or, where nothing is remembered beside them, its bytes: they are
@@ -90,8 +91,12 @@ class State(Receiver):
         "created_at",
         "expiry_interval",
         "identifiers",
+        "incoming",
         "inflight",
+        "moving",
         "mqueue",
+        "numbers",
+        "owner",
         "server",
         "subscriptions",
         "username",
@@ -123,13 +128,24 @@ class State(Receiver):
         self.waiting: bool = False
         self.will: Message | None = None
         self.will_delay: int = 0
+        #: The journal's number for this session; 0: nobody keeps it, nothing is told.
+        self.owner: int = 0
+        #: The journal's numbers: of what is in flight and of incoming QoS 2, by packet id; of the
+        #: entry that has just left the queue.
+        self.numbers: dict[int, int] | None = None
+        self.incoming: dict[int, int] | None = None
+        self.moving: int = 0
 
     # -- life ----------------------------------------------------------------------------------
 
     def set_expiry(self, seconds: int) -> None:
         """How long the session lives after its connection; 0: it ends with it."""
-        if seconds or self.expiry_interval:
-            self.server.journal.opened(self.client_id, self.username, seconds)
+        if seconds:
+            self.owner = self.server.journal.opened(
+                self.owner, self.client_id, self.username, seconds
+            )
+        else:
+            self.leave_journal()
         self.expiry_interval = seconds
         self.clean = seconds == 0
 
@@ -139,8 +155,8 @@ class State(Receiver):
 
     def set_will(self, will: Message | None, delay_seconds: int) -> None:
         """What is published when the connection or the session ends, and how long after it."""
-        if will is not self.will and self.expiry_interval:
-            self.server.journal.will(self.client_id, will)
+        if will is not self.will:
+            self.server.journal.will(self.client_id, self.username, will, delay_seconds)
         self.will = will
         self.will_delay = delay_seconds
 
@@ -154,14 +170,33 @@ class State(Receiver):
     def leave(self) -> None:
         """The connection of a session that lives on is gone."""
         self.clean = False
+        if self.owner:
+            self.server.journal.left(self.owner)
 
     def forget(self) -> None:
         """The session ends: nothing is left of its messages."""
+        self.leave_journal()
         self.inflight = None
         self.mqueue = None
         self.awaiting_rel = None
-        if self.expiry_interval:
-            self.server.journal.ended(self.client_id)
+
+    def leave_journal(self) -> None:
+        """The journal has nothing more to do with this session."""
+        if not self.owner:
+            return
+        journal = self.server.journal
+        journal.ended(self.owner)
+        self.owner = 0
+        for numbers in (self.numbers, self.incoming):
+            if numbers is not None:
+                for number in numbers.values():
+                    journal.lost(number)
+        self.numbers = None
+        self.incoming = None
+        if self.mqueue is not None:
+            for number in self.mqueue.numbers():
+                journal.lost(number)
+            self.mqueue.unnumber()
 
     # -- subscriptions -------------------------------------------------------------------------
 
@@ -182,8 +217,8 @@ class State(Receiver):
             self.identifiers[full_filter] = identifier
         elif self.identifiers is not None:
             self._forget_identifier(full_filter)
-        if self.expiry_interval:
-            self.server.journal.subscribed(self.client_id, full_filter, options, identifier)
+        if self.owner:
+            self.server.journal.subscribed(self.owner, full_filter, options, identifier)
         return new
 
     def remove_subscription(self, full_filter: str) -> bool:
@@ -195,8 +230,8 @@ class State(Receiver):
         if not mine:
             self.subscriptions = None
         self._forget_identifier(full_filter)
-        if self.expiry_interval:
-            self.server.journal.unsubscribed(self.client_id, full_filter)
+        if self.owner:
+            self.server.journal.unsubscribed(self.owner, full_filter)
         return True
 
     def _forget_identifier(self, full_filter: str) -> None:
@@ -222,8 +257,10 @@ class State(Receiver):
         if len(awaiting) >= limit:
             return -1
         awaiting[packet_id] = self.server.now
-        if self.expiry_interval:
-            self.server.journal.received(self.client_id, packet_id)
+        if self.owner:
+            if self.incoming is None:
+                self.incoming = {}
+            self.incoming[packet_id] = self.server.journal.received(self.owner, packet_id)
         return 1
 
     def complete(self, packet_id: int) -> bool:
@@ -232,8 +269,10 @@ class State(Receiver):
         if awaiting is None or packet_id not in awaiting:
             return False
         del awaiting[packet_id]
-        if self.expiry_interval:
-            self.server.journal.completed(self.client_id, packet_id)
+        if self.incoming is not None:
+            number = self.incoming.pop(packet_id, 0)
+            if number:
+                self.server.journal.forget(number)
         return True
 
     def expire_awaiting(self, oldest: int) -> None:
@@ -255,8 +294,24 @@ class State(Receiver):
             inflight = {}
             self.inflight = inflight
         inflight[packet_id] = entry
-        if self.expiry_interval:
-            self.server.journal.sent(self.client_id, packet_id, entry, self.v5)
+        if self.owner:
+            self._number_inflight(packet_id, entry)
+
+    def _number_inflight(self, packet_id: int, entry: object) -> None:
+        """Have the journal keep what is in flight under this packet id."""
+        numbers = self.numbers
+        if numbers is None:
+            numbers = {}
+            self.numbers = numbers
+        number = self.moving
+        if number:
+            self.moving = 0
+            self.server.journal.moved(number, packet_id)
+        elif packet_id in numbers:
+            return  # goes out again
+        else:
+            number = self.server.journal.sent(self.owner, packet_id, entry, self.v5)
+        numbers[packet_id] = number
 
     def pop_inflight(self, packet_id: int) -> object | None:
         """What was in flight under this packet id is done, or given up."""
@@ -264,8 +319,10 @@ class State(Receiver):
         if inflight is None:
             return None
         entry = inflight.pop(packet_id, None)
-        if entry is not None and self.expiry_interval:
-            self.server.journal.done(self.client_id, packet_id)
+        if self.numbers is not None:
+            number = self.numbers.pop(packet_id, 0)
+            if number:
+                self.server.journal.forget(number)
         return entry
 
     def release(self, packet_id: int) -> None:
@@ -273,8 +330,11 @@ class State(Receiver):
         inflight = self.inflight
         assert inflight is not None
         inflight[packet_id] = RELEASED
-        if self.expiry_interval:
-            self.server.journal.released(self.client_id, packet_id)
+        numbers = self.numbers
+        if numbers is not None and packet_id in numbers:
+            numbers[packet_id] = self.server.journal.released(
+                self.owner, packet_id, numbers[packet_id]
+            )
 
     # -- pending -------------------------------------------------------------------------------
 
@@ -292,22 +352,29 @@ class State(Receiver):
             mqueue = self.new_queue()
             self.mqueue = mqueue
         self.waiting = True
-        dropped = mqueue.push(entry)
+        if self.owner:
+            dropped = mqueue.push(entry, self.server.journal.queued(self.owner, entry, self.v5))
+        else:
+            dropped = mqueue.push(entry)
         self.server.metrics.messages_queued += 1
-        if self.expiry_interval:
-            self.server.journal.queued(self.client_id, entry, self.v5)
         if dropped is not None:
+            for number in mqueue.take_dropped():
+                self.server.journal.forget(number)
             for lost in dropped:
-                if self.expiry_interval:
-                    self.server.journal.unqueued(self.client_id, lost)
                 self.drop(entry_delivery(lost, self.v5), "queue_full")
 
     def unqueue(self, mqueue: MQueue) -> object | None:
-        """Take the next entry out of the queue."""
+        """Take the next entry out of the queue; `put_inflight` or `unqueued` must follow."""
         entry = mqueue.pop()
-        if entry is not None and self.expiry_interval:
-            self.server.journal.unqueued(self.client_id, entry)
+        self.moving = mqueue.number
         return entry
+
+    def unqueued(self) -> None:
+        """What was taken out of the queue last is gone, unless it is in flight by now."""
+        number = self.moving
+        if number:
+            self.moving = 0
+            self.server.journal.forget(number)
 
     def withdraw(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
         """Take out what is queued, or waits to be sent again, and is unwanted; returns it."""
@@ -323,14 +390,18 @@ class State(Receiver):
                             gone.append(delivery)
         if self.mqueue is not None:
             kept = self.new_queue()
+            numbers = self.mqueue.numbers()
+            at = 0
             for entry in self.mqueue.items():
                 delivery = entry_delivery(entry, self.v5)
+                number = numbers[at] if numbers else 0
+                at += 1
                 if unwanted(delivery):
                     gone.append(delivery)
-                    if self.expiry_interval:
-                        self.server.journal.unqueued(self.client_id, entry)
+                    if number:
+                        self.server.journal.forget(number)
                 else:
-                    kept.push(entry)
+                    kept.push(entry, number)
             self.mqueue = kept
         return gone
 

@@ -224,6 +224,21 @@ class Ledger:
         else:
             self._say(FORGET, number, 0, block)
 
+    def lose(self, number: int) -> None:
+        """A record whose owner is gone: its row in `session` says so, nothing else has to."""
+        home = self.find(number)
+        if home is None:
+            return
+        at = number - home.start
+        if home.is_dead(at):
+            return
+        home.bury(at)
+        home.live -= 1
+        block = home.block
+        block.live -= 1
+        if block.live == 0 and block.needed == 0 and block is not self.group.block:
+            self._drop(block)
+
     def send(self, number: int, packet_id: int) -> None:
         """A record is in flight under this packet id from now on."""
         home = self.find(number)

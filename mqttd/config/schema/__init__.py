@@ -47,6 +47,7 @@ from mqttd.config.schema.listener_kinds import (
 from mqttd.config.schema.mqtt import Mqtt, Mqueue, Retained, Session
 from mqttd.config.schema.node import Admin, AdminTcp, Log, Node, Plugins, Sys
 from mqttd.config.schema.output import Output, Overload
+from mqttd.config.schema.store import Durability, Store
 
 __all__ = [
     "Acl",
@@ -60,6 +61,7 @@ __all__ = [
     "ClientidAuth",
     "Config",
     "DAY",
+    "Durability",
     "EndpointListener",
     "GIB",
     "HOUR",
@@ -84,6 +86,7 @@ __all__ = [
     "Session",
     "SocketListener",
     "SslListener",
+    "Store",
     "Sys",
     "TcpListener",
     "UnixListener",
@@ -101,6 +104,8 @@ class Config(Struct, frozen=True, kw_only=True):
     session: Session = Session()
     mqueue: Mqueue = field(default_factory=Mqueue)
     retained: Retained = Retained()
+    store: Store = Store()
+    durability: Durability = Durability()
     output: Output = Output()
     overload: Overload = Overload()
     listener: dict[str, dict[str, Any]] = field(

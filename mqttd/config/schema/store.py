@@ -1,0 +1,42 @@
+"""What outlasts the process, what an acknowledgement promises: ``[store]``, ``[durability]``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Struct
+
+from mqttd.config.schema import keys
+
+__all__ = ["Durability", "Store"]
+
+
+class Store(Struct, frozen=True, kw_only=True):
+    """Where sessions, their messages and retained messages are kept."""
+
+    kind: Annotated[
+        Literal["memory", "sqlite"],
+        keys.plain(
+            "`memory`: nothing outlasts the process; `sqlite`: sessions that outlive their"
+            " connection, their queues, wills and retained messages are in the file `store.db` in"
+            " `node.data_dir`, and there again after a restart, a crash, or a power cut (see"
+            " `[durability]`).",
+            "broker",
+            reload=False,
+        ),
+    ] = "memory"
+
+
+class Durability(Struct, frozen=True, kw_only=True):
+    """What is true when a PUBLISH of QoS 1 or 2 is acknowledged, where there is a store."""
+
+    default: Annotated[
+        Literal["none", "os", "fsync"],
+        keys.plain(
+            "What PUBACK and PUBREC promise of a message that goes to a session that outlives its"
+            " connection, or is retained: `none` nothing, `os` it survives the end of the process,"
+            " `fsync` a power cut too; others are acknowledged at once.",
+            "message",
+            reload=False,
+        ),
+    ] = "os"

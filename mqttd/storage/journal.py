@@ -1,0 +1,308 @@
+"""The journal that keeps what it is told: records in groups, promises kept when they are written.
+
+    turn: told, told, ... --end_turn--> nothing under way: the group goes to the writer
+                                        else: the next turn's records join it
+    written --> bytes held until then go out, promises are kept, the next group goes
+
+A group is closed when the one before is written, so it is as long as the disk is slow, and no
+longer. Never within a turn: what one PUBLISH has brought (its QoS 2 id, the queues it is in) is in
+one transaction.
+
+Promise: nothing is written here; being told costs the appends of `mqttd.storage.ledger`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqttd.broker.retained import Retained
+from mqttd.session.connection import OPEN, Connection, Turn
+from mqttd.session.journal import Journal
+from mqttd.session.message import Delivery, Message
+from mqttd.session.promise import Promise
+from mqttd.storage.database import (
+    END_SESSION,
+    FORGET_WILL,
+    LEAVE_SESSION,
+    OPEN_SESSION,
+    PLACE_SESSION,
+    SET_WILL,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    UNSUBSCRIBE_ALL,
+)
+from mqttd.storage.entries import dump, dump_retained, dump_will
+from mqttd.storage.ledger import (
+    DELIVERY,
+    MESSAGE3,
+    MESSAGE5,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    Group,
+    Ledger,
+)
+
+__all__ = ["StoreJournal"]
+
+
+class _Waiting:
+    """What waits for one group."""
+
+    __slots__ = ("channels", "held", "promises")
+
+    def __init__(self) -> None:
+        self.promises: list[Promise] = []
+        #: Bytes that go out when it is written.
+        self.held: list[tuple[Connection, bytes]] = []
+        self.channels: set[Connection] = set()
+
+
+class StoreJournal(Journal):
+    """Keeps sessions and retained messages.
+
+    turn: whose end of turn closes groups; submit: has a group written, `written` follows;
+    seconds: since 1970; since: see `mqttd.storage.entries.dump`; fsync: promises wait for the disk.
+    """
+
+    __slots__ = (
+        "_last",
+        "_noted",
+        "_under_way",
+        "_waiting",
+        "_waiting_for",
+        "fsync",
+        "groups",
+        "ledger",
+        "owners",
+        "seconds",
+        "since",
+        "submit",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        turn: Turn,
+        submit: Callable[[Group], None],
+        seconds: Callable[[], int],
+        since: int,
+        fsync: bool,
+    ) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.turn = turn
+        self.submit = submit
+        self.seconds = seconds
+        self.since = since
+        self.fsync = fsync
+        #: The highest owner number that was given.
+        self.owners: int = 0
+        #: Groups that were written.
+        self.groups: int = 0
+        self.waits = True
+        self._waiting = _Waiting()
+        self._under_way: Group | None = None
+        self._waiting_for: _Waiting = self._waiting
+        #: Something was told in this turn; its end has been put off once.
+        self._noted: bool = False
+        self._last: bool = False
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    def opened(self, owner: int, client_id: str, username: str | None, expiry_seconds: int) -> int:
+        """See `Journal.opened`."""
+        if not owner:
+            self.owners += 1
+            owner = self.owners
+        self._row(OPEN_SESSION, (owner, client_id, username, expiry_seconds))
+        return owner
+
+    def placed(self, owner: int, mountpoint: str) -> None:
+        """See `Journal.placed`."""
+        self._row(PLACE_SESSION, (mountpoint, owner))
+
+    def left(self, owner: int) -> None:
+        """See `Journal.left`."""
+        self._row(LEAVE_SESSION, (self.seconds(), owner))
+
+    def ended(self, owner: int) -> None:
+        """See `Journal.ended`."""
+        self._row(END_SESSION, (owner,))
+        self._row(UNSUBSCRIBE_ALL, (owner,))
+
+    def subscribed(self, owner: int, topic_filter: str, options: int, identifier: int) -> None:
+        """See `Journal.subscribed`."""
+        self._row(SUBSCRIBE, (owner, topic_filter, options, identifier))
+
+    def unsubscribed(self, owner: int, topic_filter: str) -> None:
+        """See `Journal.unsubscribed`."""
+        self._row(UNSUBSCRIBE, (owner, topic_filter))
+
+    def will(self, client_id: str, username: str | None, will: object | None, delay: int) -> None:
+        """See `Journal.will`."""
+        if will is None:
+            self._row(FORGET_WILL, (client_id,))
+            return
+        assert isinstance(will, Message)
+        self._row(SET_WILL, (client_id, username, delay, will.expires_at, dump_will(will)))
+
+    def _row(self, statement: int, parameters: tuple[object, ...]) -> None:
+        self.ledger.row(statement, parameters)
+        if not self._noted:
+            self._begin()
+
+    # -- records -------------------------------------------------------------------------------
+
+    def queued(self, owner: int, entry: object, v5: bool) -> int:
+        """See `Journal.queued`."""
+        return self.sent(owner, 0, entry, v5)
+
+    def sent(self, owner: int, packet_id: int, entry: object, v5: bool) -> int:
+        """See `Journal.sent`."""
+        if not self._noted:
+            self._begin()
+        self.touched = True
+        if isinstance(entry, bytes):
+            return self.ledger.note(owner, MESSAGE5 if v5 else MESSAGE3, packet_id, entry)
+        assert isinstance(entry, Delivery)
+        if entry.bare() and not entry.source:
+            return self.ledger.note(
+                owner, MESSAGE5 if entry.v5 else MESSAGE3, packet_id, entry.wire
+            )
+        return self.ledger.note(owner, DELIVERY, packet_id, dump(entry, self.since))
+
+    def moved(self, number: int, packet_id: int) -> None:
+        """See `Journal.moved`."""
+        if not self._noted:
+            self._begin()
+        self.ledger.send(number, packet_id)
+
+    def released(self, owner: int, packet_id: int, number: int) -> int:
+        """See `Journal.released`."""
+        if not self._noted:
+            self._begin()
+        self.ledger.forget(number)
+        return self.ledger.note(owner, RELEASED, packet_id, b"")
+
+    def received(self, owner: int, packet_id: int) -> int:
+        """See `Journal.received`."""
+        if not self._noted:
+            self._begin()
+        self.touched = True
+        return self.ledger.note(owner, RECEIVED, packet_id, b"")
+
+    def retained(self, message: object) -> int:
+        """See `Journal.retained`."""
+        assert isinstance(message, Retained)
+        if not self._noted:
+            self._begin()
+        self.touched = True
+        return self.ledger.note(0, RETAINED, 0, dump_retained(message, self.since))
+
+    def forget(self, number: int) -> None:
+        """See `Journal.forget`."""
+        if not self._noted:
+            self._begin()
+        self.ledger.forget(number)
+
+    def lost(self, number: int) -> None:
+        """See `Journal.lost`."""
+        self.ledger.lose(number)
+
+    # -- what waits ----------------------------------------------------------------------------
+
+    def wait(self, promise: object) -> None:
+        """See `Journal.wait`."""
+        assert isinstance(promise, Promise)
+        self._waiting.promises.append(promise)
+        if self.fsync:
+            self.ledger.group.fsync = True
+        if not self._noted:
+            self._begin()
+
+    def hold(self, channel: Connection, data: bytes) -> None:
+        """See `Journal.hold`."""
+        if self._noted or not self.ledger.group.empty() or self._waiting.held:
+            waiting = self._waiting
+            if self.fsync:
+                self.ledger.group.fsync = True
+        elif self._under_way is not None:
+            waiting = self._waiting_for
+        else:
+            if channel.state == OPEN:
+                channel.send(data)
+            return
+        waiting.held.append((channel, data))
+        waiting.channels.add(channel)
+        self.holding = True
+
+    def holds(self, channel: Connection) -> bool:
+        """See `Journal.holds`."""
+        return channel in self._waiting.channels or (
+            self._under_way is not None and channel in self._waiting_for.channels
+        )
+
+    def busy(self) -> bool:
+        """Whether something is not written yet."""
+        return self._under_way is not None or not self.ledger.group.empty()
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._noted = True
+        self.turn.endings.append(self)
+
+    def end_turn(self) -> None:
+        """Close the group, if none is under way; after everything else that ends the turn."""
+        if not self._last:
+            self._last = True
+            self.turn.endings.append(self)
+            return
+        self._last = False
+        self._noted = False
+        if self._under_way is None:
+            self._close()
+
+    def _close(self) -> None:
+        """Have what was gathered written; what it needs no writing for is kept at once."""
+        ledger = self.ledger
+        waiting = self._waiting
+        ledger.sweep()
+        group = ledger.close()
+        if group is None or group.empty():
+            if waiting.promises or waiting.held:
+                self._waiting = _Waiting()
+                self._keep(waiting)
+            return
+        self._waiting = _Waiting()
+        self._waiting_for = waiting
+        self._under_way = group
+        self.submit(group)
+
+    def written(self, group: Group) -> None:
+        """A group is written: what waited for it goes out, and the next goes to the writer."""
+        if group is not self._under_way:
+            return
+        self._under_way = None
+        self.groups += 1
+        if group.reads:
+            self.ledger.rewrite(group.found)
+        self._keep(self._waiting_for)
+        if not self._noted and (not self.ledger.group.empty() or self._waiting.promises):
+            self._close()
+
+    def finish(self) -> None:
+        """Have everything written that was told; nobody waits for it any more."""
+        group = self.ledger.close()
+        if group is not None and not group.empty():
+            self.submit(group)
+
+    def _keep(self, waiting: _Waiting) -> None:
+        self.holding = bool(self._waiting.held)
+        for channel, data in waiting.held:
+            if channel.state == OPEN:
+                channel.send(data)
+        for promise in waiting.promises:
+            promise.keep(self)

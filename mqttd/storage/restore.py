@@ -1,0 +1,207 @@
+"""The sessions and retained messages of a store, put back into a broker that has just begun.
+
+    session, subscription rows --> Session, subscribed      block records --> its window, its queue
+    will rows --> with their sessions, or published: their clients were there when the broker ended
+
+Nothing is told to the journal of what it has told itself; what has expired meanwhile, does not fit
+the limits any more or cannot be read is forgotten.
+
+MQTT 5.0: 3.1.2.5 (a will is published when the connection ends without DISCONNECT), 4.1, 4.4.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from mqttd.broker.broker import Broker
+from mqttd.codec.packets import Subscription
+from mqttd.codec.reasons import SUCCESS, MqttError
+from mqttd.session.message import RELEASED, Delivery, entry_delivery
+from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.session import Session
+from mqttd.storage.entries import load, load_retained, load_will
+from mqttd.storage.journal import StoreJournal
+from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED
+from mqttd.storage.ledger import RELEASED as RELEASED_KIND
+from mqttd.storage.recovery import Contents, Found
+from mqttd.types import ClientInfo
+
+__all__ = ["Restored", "restore"]
+
+
+class Restored:
+    """What was put back, for the log."""
+
+    def __init__(self) -> None:
+        self.sessions: int = 0
+        self.messages: int = 0
+        self.retained: int = 0
+        #: Records that could not be read.
+        self.unreadable: int = 0
+
+
+class _Bytes:
+    """The bytes of records, a block at a time."""
+
+    def __init__(self, base: sqlite3.Connection) -> None:
+        self.base = base
+        self.blocks: dict[int, bytes] = {}
+        self.size: int = 0
+
+    def of(self, found: Found) -> bytes:
+        """The bytes of one record."""
+        data = self.blocks.get(found.block)
+        if data is None:
+            row = self.base.execute("SELECT data FROM block WHERE id = ?", (found.block,))
+            data = row.fetchone()[0]
+            self.size += len(data)
+            if self.size > 256 << 20:
+                self.blocks.clear()
+                self.size = len(data)
+            self.blocks[found.block] = data
+        return data[found.at : found.at + found.length]
+
+
+def restore(
+    broker: Broker, journal: StoreJournal, base: sqlite3.Connection, contents: Contents
+) -> Restored:
+    """Put everything back; the broker has no client yet."""
+    restored = Restored()
+    data = _Bytes(base)
+    now = journal.seconds()
+    for row in base.execute(
+        "SELECT owner, client_id, username, mountpoint, expiry, away_since FROM session"
+    ).fetchall():
+        owner, client_id, username, mountpoint, expiry, away_since = row
+        if owner > journal.owners:
+            journal.owners = owner
+        if client_id in broker.sessions:
+            journal.ended(owner)
+            continue
+        session = Session(broker, client_id, username)
+        away = now - away_since if away_since else 0
+        records = contents.records.get(owner, [])
+        if mountpoint:
+            session.client = ClientInfo(
+                client_id, username, "", 0, "", 5, False, mountpoint=mountpoint
+            )
+        session.restored(0, expiry, broker.now - max(away, 0) * 1000, _speaks_v5(records))
+        _subscribe(broker, session, base, owner)
+        session.restored(owner, expiry, session.away_since, session.v5)
+        broker.registry.put_back(session)
+        for found in records:
+            _put(broker, journal, session, found, data, restored)
+        if not away_since:
+            journal.left(owner)
+        restored.sessions += 1
+    if contents.highest_owner > journal.owners:
+        journal.owners = contents.highest_owner
+    for found in contents.records.get(0, []):
+        _retain(broker, journal, found, data, restored)
+    _wills(broker, base, now)
+    return restored
+
+
+def _speaks_v5(records: list[Found]) -> bool:
+    """The version of the bytes in a session's window and queue, if all are of one."""
+    for found in records:
+        if found.kind == MESSAGE3:
+            return False
+        if found.kind == MESSAGE5:
+            return True
+    return True
+
+
+def _subscribe(broker: Broker, session: Session, base: sqlite3.Connection, owner: int) -> None:
+    for topic_filter, options, identifier in base.execute(
+        "SELECT filter, options, identifier FROM subscription WHERE owner = ?", (owner,)
+    ).fetchall():
+        subscription = Subscription(
+            topic_filter,
+            options & QOS_MASK,
+            options & NO_LOCAL != 0,
+            options & RETAIN_AS_PUBLISHED != 0,
+            2,  # no retained messages: they were sent when it subscribed
+        )
+        broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
+
+
+def _put(
+    broker: Broker,
+    journal: StoreJournal,
+    session: Session,
+    found: Found,
+    data: _Bytes,
+    restored: Restored,
+) -> None:
+    """One record of a session."""
+    kind = found.kind
+    if kind == RECEIVED:
+        session.restore_received(found.packet_id, found.number)
+        return
+    entry: object = RELEASED
+    if kind != RELEASED_KIND:
+        try:
+            wire = data.of(found)
+            if kind == DELIVERY:
+                entry = load(wire, journal.since)
+            elif (kind == MESSAGE5) == session.v5:
+                entry = wire
+            else:
+                entry = entry_delivery(wire, kind == MESSAGE5)
+        except (ValueError, IndexError, TypeError):
+            restored.unreadable += 1
+            journal.forget(found.number)
+            return
+        if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= broker.now:
+            if not found.packet_id:
+                broker.metrics.dropped_expired += 1
+                journal.forget(found.number)
+                return
+    restored.messages += 1
+    for number in session.restore(entry, found.packet_id, found.number):
+        broker.metrics.dropped_queue_full += 1
+        journal.forget(number)
+
+
+def _retain(
+    broker: Broker, journal: StoreJournal, found: Found, data: _Bytes, restored: Restored
+) -> None:
+    try:
+        kept, size = load_retained(data.of(found), journal.since)
+        topic = kept.topic()
+    except (ValueError, IndexError, TypeError, MqttError):
+        restored.unreadable += 1
+        journal.forget(found.number)
+        return
+    expires_at = kept.expires_at
+    expiry = broker.settings.retained_expiry
+    if expiry and (not expires_at or expires_at > broker.now + expiry):
+        expires_at = broker.now + expiry
+    if expires_at and expires_at <= broker.now:
+        journal.forget(found.number)
+        return
+    kept.number = found.number
+    if broker.retainer.store(topic, kept, size, expires_at) == SUCCESS:
+        restored.retained += 1
+    else:
+        journal.forget(found.number)
+
+
+def _wills(broker: Broker, base: sqlite3.Connection, now: int) -> None:
+    """Wills go back to their sessions; of clients that have none, they are due."""
+    rows = base.execute("SELECT client_id, username, delay, expiry, packet FROM will").fetchall()
+    for client_id, username, delay, expiry, packet in rows:
+        session = broker.sessions.get(client_id)
+        try:
+            will = load_will(packet, client_id, username, expiry)
+        except (MqttError, ValueError, IndexError):
+            continue
+        if session is None:
+            session = Session(broker, client_id, username)
+        session.will = will
+        session.will_delay = delay
+        if session.client_id not in broker.sessions:
+            broker.wills.publish(session)
+    for session in list(broker.sessions.values()):
+        broker.registry.resume_waiting(session)

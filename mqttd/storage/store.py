@@ -1,0 +1,214 @@
+"""The store of one worker: its file, its writer, its journal, from start to stop.
+
+    check()     may this broker use the file?      before it turns into a daemon
+    recover()   file --> broker                    in the reactor, before clients are let in
+    stop()      what was told is written, closed
+
+The writer's thread begins with `recover`, so nothing of it crosses a fork. What it has written it
+tells through an eventfd that the reactor reads.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mqttd.broker.broker import Broker
+from mqttd.config.schema import Config
+from mqttd.storage.database import Damaged, StoreError, connect, look, set_aside
+from mqttd.storage.journal import StoreJournal
+from mqttd.storage.ledger import Ledger
+from mqttd.storage.recovery import Contents, read
+from mqttd.storage.restore import Restored, restore
+from mqttd.storage.writer import Writer
+
+__all__ = ["Store", "StoreError", "store_of"]
+
+
+class Store:
+    """Keeps what outlasts the process in the file `path`.
+
+    reactor: whose turns the writer wakes; fsync: acknowledgements wait for the disk; waits: they
+    wait at all; log(event, fields): one structured event.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        reactor: Any,
+        fsync: bool,
+        waits: bool,
+        log: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        self.path = path
+        self.reactor = reactor
+        self.fsync = fsync
+        self.waits = waits
+        self.log = log
+        self.ledger = Ledger()
+        self.journal: StoreJournal | None = None
+        self.writer: Writer | None = None
+        self._broker: Broker | None = None
+        self._wake = _Wake(self)
+        self._failing = False
+
+    def check(self) -> None:
+        """See whether the file can be used, without touching it. Raises StoreError."""
+        look(self.path)
+
+    def recover(self, broker: Broker) -> Restored:
+        """Read the file into a broker that has just begun, and keep what happens from now on.
+
+        Raises StoreError if it cannot be used.
+        """
+        self._broker = broker
+        base, contents = self._open(broker)
+        now = time.time_ns()
+        since = now // 1_000_000 - broker.now
+        self._wake.start(self.reactor)
+        self.writer = Writer(base, self._wake.wake)
+        journal = StoreJournal(self.ledger, broker, self.writer.submit, _seconds, since, self.fsync)
+        journal.waits = self.waits
+        self.journal = journal
+        broker.journal = journal
+        self.writer.start()
+        restored = restore(broker, journal, base, contents)
+        damaged = contents.damaged + restored.unreadable
+        if damaged:
+            self._alarm(broker, f"{damaged} records of {self.path} could not be read")
+        self.log(
+            "store ready",
+            {
+                "path": self.path,
+                "sessions": restored.sessions,
+                "messages": restored.messages,
+                "retained": restored.retained,
+            },
+        )
+        broker.perform()
+        return restored
+
+    def _open(self, broker: Broker) -> tuple[sqlite3.Connection, Contents]:
+        """Open and read the file; a damaged one is set aside, and one made anew."""
+        try:
+            base = connect(self.path)
+        except Damaged as error:
+            return self._anew(broker, str(error))
+        try:
+            return base, read(base, self.ledger)
+        except sqlite3.DatabaseError as error:
+            base.close()
+            return self._anew(broker, str(error))
+
+    def _anew(self, broker: Broker, why: str) -> tuple[sqlite3.Connection, Contents]:
+        aside = set_aside(self.path)
+        self._alarm(broker, f"{why}; it is kept as {aside}")
+        self.ledger = Ledger()
+        base = connect(self.path)
+        return base, read(base, self.ledger)
+
+    def _alarm(self, broker: Broker, detail: str) -> None:
+        self.log("store damaged", {"detail": detail})
+        broker.alarms.activate("store_damaged", detail)
+
+    def turn(self) -> None:
+        """The writer has something to say (called in the reactor)."""
+        writer, journal, broker = self.writer, self.journal, self._broker
+        if writer is None or journal is None or broker is None:
+            return
+        fault = writer.fault
+        if fault is not None and not self._failing:
+            self._failing = True
+            self.log("store failed", {"path": self.path, "error": str(fault)})
+            broker.alarms.activate("store_failed", f"{self.path}: {fault}")
+        elif fault is None and self._failing:
+            self._failing = False
+            self.log("store works again", {"path": self.path})
+            broker.alarms.clear("store_failed")
+        while writer.done:
+            journal.written(writer.done.popleft())
+        broker.perform()
+
+    def stop(self) -> None:
+        """Write what was told, and close the file."""
+        writer, journal, broker = self.writer, self.journal, self._broker
+        if writer is None or journal is None or broker is None:
+            return
+        self.writer = None
+        broker.perform()
+        journal.finish()
+        writer.stop()
+        self._wake.stop()
+
+    def description(self) -> str:
+        """One line for operators."""
+        how = "fsync" if self.fsync else "os" if self.waits else "none"
+        return f"SQLite, {self.path}, durability {how}"
+
+
+def store_of(
+    config: Config, reactor: Any, log: Callable[[str, dict[str, object]], None]
+) -> Store | None:
+    """The store of a configuration, None for none; its file is looked at, not opened.
+
+    Raises StoreError.
+    """
+    if config.store.kind == "memory":
+        return None
+    path = os.path.join(config.node.data_dir, "store.db")
+    promised = config.durability.default
+    store = Store(path, reactor, promised == "fsync", promised != "none", log)
+    store.check()
+    return store
+
+
+class _Wake:
+    """What the reactor reads when the writer has written."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.descriptor = -1
+        self.reactor: Any = None
+
+    def start(self, reactor: Any) -> None:
+        """Have the reactor look."""
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.reactor = reactor
+        reactor.addReader(self)
+
+    def stop(self) -> None:
+        """Have it look no more."""
+        if self.descriptor >= 0:
+            self.reactor.removeReader(self)
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def wake(self) -> None:
+        """Called in the writer's thread."""
+        os.eventfd_write(self.descriptor, 1)
+
+    def fileno(self) -> int:
+        """As Twisted's IReadDescriptor."""
+        return self.descriptor
+
+    def logPrefix(self) -> str:
+        """As Twisted's IReadDescriptor."""
+        return "mqttd-store"
+
+    def connectionLost(self, reason: object) -> None:
+        """As Twisted's IReadDescriptor."""
+
+    def doRead(self) -> None:
+        """Something was written."""
+        try:
+            os.eventfd_read(self.descriptor)
+        except BlockingIOError:
+            return
+        self.store.turn()
+
+
+def _seconds() -> int:
+    return time.time_ns() // 1_000_000_000

@@ -1,0 +1,302 @@
+"""A crowd of clients that remember, as the standard wants, and a ledger of what each was told.
+
+    publishers   sessions of their own, QoS 1 and 2 by turns, a window of unacknowledged messages
+    subscribers  one that stays, one that comes and goes (takes itself over), one that is away
+    retained     one topic each publisher counts up in
+
+They survive the broker: what was not acknowledged is sent again with DUP, packet ids of QoS 2 are
+kept until PUBREL. `faults` compares the ledgers: everything acknowledged was received, QoS 2 once,
+each publisher's messages in the order they were sent (of one QoS), retained values never go back.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from tests.support import packets as mq
+
+WINDOW = 12
+#: Seconds for anything to happen at all.
+DEADLINE = 20.0
+
+
+class Member:
+    """A client with a session on both sides."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sock: socket.socket | None = None
+        self.rest = b""
+        self.known = False
+        self.connected = False
+        #: Sent, not completely acknowledged: id -> PUBLISH with DUP, or PUBREL; in order.
+        self.unacknowledged: dict[int, bytes] = {}
+        self.numbers: dict[int, tuple[int, int]] = {}
+        self.next_id = 0
+        self.counts = {1: 0, 2: 0}
+        #: By QoS: what was acknowledged.
+        self.acknowledged: dict[int, set[int]] = {1: set(), 2: set()}
+        self.retained = 0
+        self.retained_acknowledged = 0
+        #: QoS 2 ids that wait for PUBREL.
+        self.incoming: set[int] = set()
+        #: What came: (publisher, QoS) -> numbers in order, duplicates at QoS 1 included.
+        self.received: dict[tuple[str, int], list[int]] = {}
+        self.faults: list[str] = []
+
+    # -- connection ----------------------------------------------------------------------------
+
+    def connect(self, port: int) -> None:
+        self.close()
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send(mq.connect(self.name, mq.V5, clean=False, props=[(mq.SESSION_EXPIRY, 100_000)]))
+
+    def close(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+        self.sock = None
+        self.rest = b""
+        self.connected = False
+
+    def send(self, data: bytes) -> None:
+        if self.sock is not None:
+            try:
+                self.sock.sendall(data)
+            except OSError:
+                self.close()
+
+    def read(self) -> int:
+        """Take what has come; returns how many acknowledgements there were, -1 at the end."""
+        assert self.sock is not None
+        try:
+            data = self.sock.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return -1
+        self.rest += data
+        count = 0
+        while (packet := self._cut()) is not None:
+            count += self._take(packet)
+        return count
+
+    def _cut(self) -> mq.Packet | None:
+        rest = self.rest
+        length = shift = 0
+        for at in range(1, 5):
+            if at >= len(rest):
+                return None
+            length |= (rest[at] & 0x7F) << shift
+            shift += 7
+            if rest[at] < 0x80:
+                break
+        end = at + 1 + length
+        if len(rest) < end:
+            return None
+        self.rest = rest[end:]
+        return mq.read(rest[0], rest[at + 1 : end], mq.V5)
+
+    def _take(self, packet: mq.Packet) -> int:
+        kind, packet_id = packet.type, packet.packet_id
+        if kind == mq.CONNACK:
+            if self.known and not packet.session_present:
+                self.faults.append(f"{self.name}: its session is gone")
+            self.connected = True
+            self.send(b"".join(self.unacknowledged.values()))
+        elif kind == mq.PUBLISH:
+            self._message(packet)
+        elif kind == mq.PUBREL:
+            self.incoming.discard(packet_id)
+            self.send(mq.pubcomp(packet_id, mq.V5))
+        elif kind == mq.SUBACK:
+            self.known = True
+        elif kind == mq.PUBREC and packet_id in self.unacknowledged:
+            qos, number = self.numbers[packet_id]
+            self.acknowledged[qos].add(number)
+            self.unacknowledged[packet_id] = mq.pubrel(packet_id, mq.V5)
+            self.send(self.unacknowledged[packet_id])
+            return 1
+        elif kind in (mq.PUBACK, mq.PUBCOMP) and packet_id in self.unacknowledged:
+            if packet.reason >= 0x80 and packet.reason != 0x92:
+                self.faults.append(f"{self.name}: {packet}")
+            qos, number = self.numbers.pop(packet_id)
+            del self.unacknowledged[packet_id]
+            if qos == 0:
+                self.retained_acknowledged = max(self.retained_acknowledged, number)
+            else:
+                self.acknowledged[qos].add(number)
+            return 1
+        return 0
+
+    def _message(self, packet: mq.Packet) -> None:
+        if packet.qos == 2:
+            if packet.packet_id not in self.incoming:
+                self.incoming.add(packet.packet_id)
+                self._note(packet)
+            self.send(mq.pubrec(packet.packet_id, mq.V5))
+        else:
+            self._note(packet)
+            self.send(mq.puback(packet.packet_id, mq.V5))
+
+    def _note(self, packet: mq.Packet) -> None:
+        publisher, number = packet.payload.decode().split()
+        self.received.setdefault((publisher, packet.qos), []).append(int(number))
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def publish(self, dice: random.Random) -> None:
+        """One more message, if the window has room."""
+        if not self.connected or len(self.unacknowledged) >= WINDOW:
+            return
+        while True:
+            self.next_id = self.next_id % 65535 + 1
+            if self.next_id not in self.unacknowledged:
+                break
+        roll = dice.random()
+        if roll < 0.1:
+            self.retained += 1
+            topic, payload, qos = f"r/{self.name}", b"%d" % self.retained, 1
+            self.numbers[self.next_id] = (0, self.retained)
+        else:
+            qos = 1 if roll < 0.5 else 2
+            self.counts[qos] += 1
+            topic = f"c/{self.name}"
+            payload = f"{self.name} {self.counts[qos]}".encode()
+            self.numbers[self.next_id] = (qos, self.counts[qos])
+        retain = topic.startswith("r/")
+        fields = {"retain": retain, "version": mq.V5}
+        self.unacknowledged[self.next_id] = mq.publish(
+            topic, payload, qos, self.next_id, dup=True, **fields
+        )
+        self.send(mq.publish(topic, payload, qos, self.next_id, **fields))
+
+
+class Crowd:
+    """Everybody, and the dice."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.publishers = [Member(f"p{number}") for number in range(3)]
+        self.stays, self.comes, self.away = (Member(name) for name in ("stays", "comes", "away"))
+        self.subscribers = [self.stays, self.comes, self.away]
+        self.port = 0
+
+    def begin(self, port: int) -> None:
+        """A broker is there (again)."""
+        self.port = port
+        there = [*self.publishers, self.stays, self.comes]
+        if not self.away.known:
+            there.append(self.away)
+        for member in there:
+            member.connect(port)
+        self.until(lambda: all(member.connected for member in there))
+        for member in self.subscribers:
+            if not member.known:
+                member.send(mq.subscribe([("c/#", 2)], 1, version=mq.V5))
+        self.until(lambda: all(member.known for member in self.subscribers))
+        for member in self.publishers:
+            member.known = True
+        self.away.close()
+
+    def burst(self, acknowledgements: int) -> None:
+        """Publish until so many acknowledgements have come."""
+        count = 0
+        deadline = time.monotonic() + DEADLINE
+        while count < acknowledgements:
+            for publisher in self.publishers:
+                for _ in range(self.dice.randint(0, 4)):
+                    publisher.publish(self.dice)
+            if self.dice.random() < 0.01:
+                self.comes.connect(self.port)  # takes itself over
+            count += self.turn()
+            assert time.monotonic() < deadline, "nothing happens"
+
+    def finish(self) -> list[str]:
+        """Everybody is there, and what is under way comes to its end; returns what is wrong."""
+        for member in self.subscribers:
+            member.connect(self.port)
+        self.until(lambda: all(member.connected for member in self.subscribers))
+        self.until(lambda: not any(member.unacknowledged for member in self.publishers))
+        publisher = self.publishers[0]
+        while publisher.unacknowledged:
+            self.turn()
+        marks = {}
+        for member in self.publishers:
+            for qos in (1, 2):
+                marks[member.name, qos] = member.counts[qos]
+        quiet = time.monotonic() + DEADLINE
+
+        def everything() -> bool:
+            return all(
+                not last or last in member.received.get(key, ())
+                for member in self.subscribers
+                for key, last in marks.items()
+            )
+
+        while not everything() and time.monotonic() < quiet:
+            self.turn()
+        return self.faults()
+
+    def faults(self) -> list[str]:
+        """What the ledgers say."""
+        found = [
+            fault for member in (*self.publishers, *self.subscribers) for fault in member.faults
+        ]
+        for publisher in self.publishers:
+            for subscriber in self.subscribers:
+                for qos in (1, 2):
+                    what = f"{publisher.name} to {subscriber.name} at QoS {qos}"
+                    came = subscriber.received.get((publisher.name, qos), [])
+                    missing = publisher.acknowledged[qos] - set(came)
+                    if missing:
+                        found.append(f"{what}: {len(missing)} lost, {sorted(missing)[:5]}")
+                    if qos == 2 and len(came) != len(set(came)):
+                        twice = sorted({n for n in came if came.count(n) > 1})
+                        found.append(f"{what}: {len(twice)} twice, {twice[:5]}")
+                    first = list(dict.fromkeys(came))
+                    if first != sorted(first):
+                        at = next(i for i in range(1, len(first)) if first[i] < first[i - 1])
+                        found.append(f"{what}: out of order, {first[max(0, at - 3) : at + 3]}")
+        return found
+
+    def retained_faults(self, values: dict[str, int]) -> list[str]:
+        """Compare with what a new subscriber of r/# got."""
+        found = []
+        for publisher in self.publishers:
+            value = values.get(f"r/{publisher.name}", 0)
+            if not publisher.retained_acknowledged <= value <= publisher.retained:
+                found.append(
+                    f"r/{publisher.name} is {value}, acknowledged {publisher.retained_acknowledged}"
+                )
+        return found
+
+    def turn(self) -> int:
+        """Read what has come to anybody; returns how many acknowledgements that were."""
+        members = {
+            member.sock: member
+            for member in (*self.publishers, *self.subscribers)
+            if member.sock is not None
+        }
+        readable, _, _ = select.select(list(members), [], [], 0.01)
+        return sum(max(members[sock].read(), 0) for sock in readable)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Read until something is so."""
+        deadline = time.monotonic() + DEADLINE
+        while not done():
+            self.turn()
+            assert time.monotonic() < deadline, "nothing happens"
+
+    def gone(self) -> None:
+        """The broker is dead: take what it has said before, then nothing is connected."""
+        for member in (*self.publishers, *self.subscribers):
+            while member.sock is not None:
+                if member.read() < 0:
+                    break
+            member.close()
