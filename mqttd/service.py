@@ -320,6 +320,7 @@ class MqttdService(MultiService):
         if self.garbage is not None:
             self.garbage.stop()
         stop_reading(self.reactor, self.engine)
+        self.broker.registry.stopping = True
         self.engine.close_all()
         stopped = self.doors.stop()
         self._hang_up()

@@ -39,6 +39,9 @@ _MIN_SECRET: Final = 32
 _MAX_TOKEN: Final = 16 * 1024
 _MAX_RULES: Final = 1000
 _NOT_AUTHORIZED: Final = 0x87
+#: Claims that are times, and a second after which there is none: 2 to the 53rd, as JSON counts.
+_TIMES: Final = ("exp", "nbf", "iat")
+_LATEST: Final = 1 << 53
 
 
 @implementer(IAuthenticator)
@@ -183,9 +186,12 @@ class Jwt:
                 leeway=leeway,
                 options={"require": ["exp"] if opts.get("require_exp", True) else []},
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
             # The class says what is wrong, the text may quote the token.
             return _refused(f"token refused: {type(error).__name__}")
+        for name in _TIMES:
+            if not _is_time(claims.get(name, 0)):
+                return _refused(f"the claim {name!r} is no number of seconds")
         return self._accept(client, claims, leeway)
 
     def _accept(self, client: ClientInfo, claims: Mapping[str, Any], leeway: float) -> AuthVerdict:
@@ -216,6 +222,13 @@ class Jwt:
             expires_at=None if exp is None else float(exp) + leeway,
             username=username,
         )
+
+
+def _is_time(value: object) -> bool:
+    """Whether a claim is a NumericDate (RFC 7519, section 2): a JSON number, and one there is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < _LATEST
 
 
 def acl_text(claim: object) -> str:

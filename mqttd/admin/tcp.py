@@ -2,7 +2,7 @@
 
     Authorization: Bearer TOKEN --+-- of token_file        everything
                                   +-- of pull_token_file   the event log alone (`PULL_PATHS`)
-                                  '-- anything else        401, logged, nothing told
+                                  '-- anything else        401 in a while, logged, nothing told
 
 Promise: closed until there is a file of tokens; in the open, behind any address but loopback, only
 with TLS. Tokens are compared in constant time and never logged. A changed file of tokens counts at
@@ -27,6 +27,7 @@ from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from mqttd.admin.server import site_of
+from mqttd.admin.slow import Slow
 from mqttd.config.schema import AdminTcp
 from mqttd.net.sockets import bound_tcp
 from mqttd.net.tls import load_pair
@@ -116,12 +117,18 @@ class _Guarded:
     isLeaf = True
 
     def __init__(
-        self, resource: IResource, every: Tokens, pull: Tokens, refused: Callable[[Any], None]
+        self,
+        resource: IResource,
+        every: Tokens,
+        pull: Tokens,
+        refused: Callable[[Any], None],
+        slow: Slow,
     ) -> None:
         self.resource = resource
         self.every = every
         self.pull = pull
         self.refused = refused
+        self.slow = slow
 
     def getChildWithDefault(self, name: bytes, request: Any) -> Any:
         """A leaf has none."""
@@ -143,7 +150,7 @@ class _Guarded:
             self.refused(request)
             request.setResponseCode(401)
             request.setHeader(b"www-authenticate", b'Bearer realm="mqttd"')
-            return _REFUSED
+            return self.slow.refuse(request, _REFUSED)
         path: bytes = request.path
         if not any(path == one or path.startswith(one + b"/") for one in PULL_PATHS):
             request.setResponseCode(403)
@@ -176,6 +183,7 @@ class AdminTcpService(Service):
             Tokens("token_file", settings.token_file),
             Tokens("pull_token_file", settings.pull_token_file),
             self._refused,
+            Slow(reactor),
         )
         self.factory: Any = site_of(guarded, max_body)
         self.site: Any = self.factory

@@ -86,6 +86,8 @@ class Registry:
         #: Connections that have sent CONNECT.
         self.channels: int = 0
         #: Whose client ids may be, and how many.
+        #: The broker is being stopped: `session.wills_at_stop` says what becomes of wills.
+        self.stopping: bool = False
         self.quota = Quota(broker.settings)
         self.quota.settings_changed([])
         ownership.watch(self.hand_over)
@@ -186,13 +188,16 @@ class Registry:
         broker.tell("client.disconnected", session, channel.close_reason)
         self._left(channel, session)
         session.detach()
+        if self.stopping and broker.settings.wills_at_stop == "drop":
+            session.set_will(None, 0)
         if session.expiry_interval == 0:
             self.wills.publish(session)
             self.end(session, "session.terminated", channel.close_reason)
             return
         session.leave()
         broker.tell("session.disconnected", session)
-        if session.will is not None and session.will_delay == 0:
+        kept = self.stopping and self.store.keeps and broker.settings.wills_at_stop == "keep"
+        if session.will is not None and session.will_delay == 0 and not kept:
             self.wills.publish(session)
         self._await_end(session, broker.now)
         if self.store.keeps:

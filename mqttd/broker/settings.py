@@ -37,6 +37,7 @@ def settings_of(config: Config, into: Settings | None = None) -> Settings:
     s.await_rel_timeout = int(session.await_rel_timeout * 1000)
     s.expiry_interval_seconds = int(session.expiry_interval)
     s.max_expiry_interval_seconds = int(session.max_expiry_interval)
+    s.wills_at_stop = session.wills_at_stop
     s.owned_by_user = session.owner == "user"
     s.client_id_pattern = session.client_id
     s.max_sessions_per_user = session.max_per_user

@@ -168,7 +168,8 @@ class StageStore:
                 self._drop_stages(owner, query)
                 self._file.execute("COMMIT")
             except BaseException:
-                self._file.execute("ROLLBACK")
+                if self._file.in_transaction:
+                    self._file.execute("ROLLBACK")
                 raise
             self._count()
             return made, True
@@ -199,13 +200,19 @@ class StageStore:
             self._file.execute("PRAGMA synchronous = FULL")
             self._file.execute("BEGIN IMMEDIATE")
             key = (batch.owner, batch.query, batch.batch)
-            self._file.execute(
-                "UPDATE batches SET done = 1 WHERE owner = ? AND query = ? AND batch = ?", key
-            )
-            self._file.execute(
-                "DELETE FROM chunks WHERE owner = ? AND query = ? AND batch = ?", key
-            )
-            self._file.execute("COMMIT")
+            try:
+                self._file.execute(
+                    "UPDATE batches SET done = 1 WHERE owner = ? AND query = ? AND batch = ?", key
+                )
+                self._file.execute(
+                    "DELETE FROM chunks WHERE owner = ? AND query = ? AND batch = ?", key
+                )
+                self._file.execute("COMMIT")
+            except BaseException:
+                # Else the next one would begin inside of this one, and fail, until a restart.
+                if self._file.in_transaction:
+                    self._file.execute("ROLLBACK")
+                raise
             self._count()
 
     def unfinished(self) -> list[Batch]:

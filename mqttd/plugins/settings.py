@@ -6,15 +6,19 @@
 A key that nobody knows is a mistake, in either.
 
 Promise: nothing of the plugin runs before its configuration is sound; a mistake names the file,
-the line, the key, its value (unless it may be a secret) and what was expected.
+the line, the key, its value (unless it may be a secret) and what was expected. A file that holds a
+secret and that everybody may read is warned about.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
+import stat
 import tomllib
+import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
@@ -24,12 +28,18 @@ from msgspec import Meta
 from mqttd.plugins.budget import Budget, Policy
 from mqttd.types import PluginError
 
-__all__ = ["LIMITS", "Limits", "read_settings"]
+__all__ = ["LIMITS", "Limits", "PluginFileWarning", "read_settings"]
+
+
+class PluginFileWarning(UserWarning):
+    """A file with a secret in it can be read by everybody."""
+
 
 #: The table that is the broker's, in the file of any plugin.
 LIMITS: Final = "mqttd"
 
 _AT: Final = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_PASSWORD_IN_URL: Final = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]+@", re.IGNORECASE)
 _SECRET: Final = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
 
@@ -70,8 +80,10 @@ def read_settings(path: str, schema: type[msgspec.Struct] | None) -> tuple[Any, 
 
     The settings are an instance of `schema`, or a dict when it is None. Raises PluginError.
     """
+    mode = 0
     try:
         with open(path, encoding="utf-8-sig") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read()
     except FileNotFoundError:
         text = ""
@@ -82,11 +94,37 @@ def read_settings(path: str, schema: type[msgspec.Struct] | None) -> tuple[Any, 
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PluginError(f"{path}: not valid TOML: {error}") from None
+    if mode & stat.S_IROTH and (secret := _secret_in(tables)):
+        warnings.warn(
+            f"{path}: mode {mode:04o} lets everybody read {secret}; expected 0600",
+            PluginFileWarning,
+            stacklevel=2,
+        )
     table = tables.pop(LIMITS, {})
     if not isinstance(table, dict):
         raise PluginError(f"{_where(path, text, LIMITS)}: {LIMITS}: expected a table, [{LIMITS}]")
     limits = _read(path, text, table, Limits, f"{LIMITS}.")
     return (tables if schema is None else _read(path, text, tables, schema, "")), limits
+
+
+def _secret_in(value: object, above: str = "") -> str:
+    """The first key, dotted, whose text may be a secret, or an address with a password; else ""."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            name = f"{above}.{key}" if above else str(key)
+            if isinstance(inner, str):
+                named = _SECRET.search(key) is not None and not key.endswith("file")
+                if inner and (named or _PASSWORD_IN_URL.search(inner)):
+                    return name
+            elif found := _secret_in(inner, name):
+                return found
+    elif isinstance(value, list):
+        for inner in value:
+            if isinstance(inner, str) and _PASSWORD_IN_URL.search(inner):
+                return above
+            if found := _secret_in(inner, above):
+                return found
+    return ""
 
 
 def _read(

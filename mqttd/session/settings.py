@@ -43,6 +43,8 @@ class Settings:
         self.max_expiry_interval_seconds: int = 30 * 86400
         #: The session of a client id belongs to the user who took it; else to the client id alone.
         self.owned_by_user: bool = True
+        #: Wills when the broker is stopped: publish, keep, drop.
+        self.wills_at_stop: str = "publish"
         #: What client ids must look like, with the user's name as `%u`; "" for anything.
         self.client_id_pattern: str = ""
         #: 0: no limit.

@@ -144,7 +144,7 @@ class Engine(Sockets):
             if port is not None:
                 self._accept(port)
                 accepted = True
-            else:
+            elif not self.linger.ready(fd):
                 left.append((fd, event))
         if accepted:
             self.server.perform()
@@ -362,7 +362,8 @@ class Engine(Sockets):
             edge.ready(_IN)
 
     def tick(self, now: int) -> None:
-        """Listen again where there is room."""
+        """Listen again where there is room, let go of what has lingered."""
+        self.linger.tick(now)
         for port in self.ports.values():
             if port.paused_until == 0:
                 if port.why and not self._full(port):
@@ -430,7 +431,7 @@ class Engine(Sockets):
             return
         channel.fd = -1
         if self.channels.pop(fd, None) is not None:
-            os.close(fd)
+            self.close(fd, channel)
             self.fresh.pop(fd, None)
             port = self.by_name.get(channel.listener)
             if port is not None:
@@ -476,6 +477,7 @@ class Engine(Sockets):
             else:
                 channel.end("server shutting down")
         self.server.perform()
+        self.linger.close_all()
         for name in list(self.by_name):
             self.unlisten(name)
         if not self.shared:

@@ -375,7 +375,7 @@ class LayeredEdge(Carrier):
         self.rest = b""
         channel.fd = -1
         if self.engine.layered.pop(fd, None) is not None:
-            os.close(fd)
+            self.engine.close(fd, channel)
             self.port.connections -= 1
             if self.waiting:
                 self.port.waiting.pop(fd, None)

@@ -10,13 +10,15 @@ Whoever waits does so in the kernel's queue, at no cost here, and is not turned 
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections import OrderedDict
 from typing import Any
 
 from mqttd.session.channel import CLOSED, Channel, Server
-from mqttd.session.connection import Edge
+from mqttd.session.connection import Connection, Edge
+from mqttd.transports.linger import Linger
 
 __all__ = ["Carrier", "Port", "Sockets", "peer_of"]
 
@@ -43,8 +45,17 @@ class Sockets(Edge):
         self.epoll: select.epoll = epoll
         #: Connections with layers: TLS, WebSocket, PROXY protocol.
         self.layered: dict[int, Carrier] = {}
+        #: Connections that are over, but for what their peers are still writing.
+        self.linger = Linger(epoll)
         #: Handshake steps of this turn.
         self.steps: int = 0
+
+    def close(self, fd: int, channel: Connection) -> None:
+        """Close a descriptor: at once, or so that its peer can read why."""
+        if channel.reason_code and channel.version:
+            self.linger.close(fd, self.server.now)
+        else:
+            os.close(fd)
 
 
 def defers_accept(listening: socket.socket) -> bool:

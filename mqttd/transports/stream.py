@@ -9,14 +9,40 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.tcp import Connection as TcpConnection
+
 from mqttd.session.channel import Channel, Server
 from mqttd.session.connection import Connection, Edge
+from mqttd.session.wheel import Timer
+from mqttd.transports.linger import LAST
 
 __all__ = ["StreamEdge"]
 
 
+def _plain(transport: object) -> bool:
+    """Whether it can be half-closed; TLS of Twisted's waits for its peer by itself."""
+    return isinstance(transport, TcpConnection) and not transport.TLS
+
+
+class _Parting(Timer):
+    """The end of a half-closed connection whose peer does not go."""
+
+    __slots__ = ("transport",)
+
+    def __init__(self, transport: Any) -> None:
+        super().__init__()
+        self.transport: Any = transport
+
+    def due(self, now: int) -> None:
+        """It has had its second."""
+        self.transport.loseConnection()
+
+
 class StreamEdge(Edge):
     """Writes of one channel go to `transport.write`; it is an IPushProducer for the way back."""
+
+    #: Our half is closed, the rest of it soon.
+    parting: _Parting | None = None
 
     def __init__(self, server: Server, transport: Any, host: str, port: int) -> None:
         self.server = server
@@ -52,7 +78,15 @@ class StreamEdge(Edge):
         """Close after what was written."""
         self.server.backlog -= channel.backlogged
         channel.backlogged = 0
-        self.transport.loseConnection()
+        transport = self.transport
+        if channel.reason_code and channel.version and _plain(transport):
+            # So that a peer in the middle of writing can read why it has to go.
+            transport.resumeProducing()
+            transport.loseWriteConnection()
+            self.parting = _Parting(transport)
+            self.server.wheel.schedule(self.parting, self.server.now + LAST)
+        else:
+            transport.loseConnection()
 
     def drop(self, channel: Connection) -> None:
         """Close without what the peer has not read."""
@@ -97,3 +131,6 @@ class StreamEdge(Edge):
 
     def stopProducing(self) -> None:
         """The connection is gone; `connectionLost` tells the channel."""
+        if self.parting is not None:
+            self.server.wheel.cancel(self.parting)
+            self.parting = None

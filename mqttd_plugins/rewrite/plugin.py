@@ -8,8 +8,8 @@
                                      so the rule is passed over)
 
 There is no regular expression: a rule costs one pass over the levels of a topic, whatever a client
-writes into it. Access rules see the topic as the client wrote it in PUBLISH, and the new one in
-SUBSCRIBE.
+writes into it. Access rules see the topic as the client wrote it in PUBLISH, and the new one too;
+in SUBSCRIBE the new one.
 
 Promise: a rewritten topic never means more than its rule says. One that would not be a valid topic,
 whose client id or user name holds ``+ # /``, or that would begin with ``$`` although the template
@@ -25,10 +25,10 @@ from msgspec import Meta, Struct
 from zope.interface import implementer
 
 from mqttd.codec.packets import Subscription
-from mqttd.codec.reasons import MqttError
+from mqttd.codec.reasons import NOT_AUTHORIZED, MqttError
 from mqttd.codec.topic import validate_topic_filter, validate_topic_name
 from mqttd.interfaces import IPlugin, IPluginHandle
-from mqttd.types import OK, ClientInfo, HookResult
+from mqttd.types import OK, STOP, Action, ClientInfo, HookResult
 
 __all__ = ["Rewrite", "Rule", "Rules", "Settings"]
 
@@ -153,6 +153,7 @@ class Rewrite:
         """Hook what there are rules for; raises ValueError for a rule that cannot be."""
         self.handle = handle
         self.rewritten = 0
+        self.denied = 0
         self.publishing = Rules(config.rules, "publish")
         self.subscribing = Rules(config.rules, "subscribe")
         if self.publishing:
@@ -161,6 +162,11 @@ class Rewrite:
             handle.hook("client.subscribe", self.subscribe, priority=100)
             handle.hook("client.unsubscribe", self.unsubscribe, priority=100)
         handle.add_metric("rewritten_total", "Topics rewritten.", lambda: self.rewritten)
+        handle.add_metric(
+            "denied_total",
+            "Messages whose publisher has no right to the new topic.",
+            lambda: self.denied,
+        )
         handle.add_metric(
             "skipped_total",
             "Topics that a rule fits, but that could not be rewritten.",
@@ -175,8 +181,24 @@ class Rewrite:
         topic = self.publishing.rewrite(message.topic, message.client_id, message.username, False)
         if topic == message.topic:
             return OK
+        if message.client_id and not self._may(message, topic):
+            self.denied += 1
+            return STOP(self._refusal(message.client_id))
         self.rewritten += 1
         return OK(message.replace(topic=topic))
+
+    def _may(self, message: Any, topic: str) -> bool:
+        """Whether the publisher has a right to the new topic as well."""
+        client = self.handle.client(message.client_id)
+        if client is None or client.username != message.username:
+            # A will, or what was delayed: its client has gone.
+            client = ClientInfo(message.client_id, message.username, "", 0, "", 5)
+        return self.handle.authorize(client, Action("publish", message.qos, message.retain), topic)
+
+    def _refusal(self, client_id: str) -> int | None:
+        """What a publisher without the right is told, which before MQTT 5.0 is nothing."""
+        client = self.handle.client(client_id)
+        return NOT_AUTHORIZED if client is not None and client.protocol_version == 5 else None
 
     def subscribe(
         self, client: ClientInfo, properties: Any, subscriptions: list[Subscription]

@@ -284,3 +284,28 @@ def test_mqtt_4_2_0_1_large_packets(bench: Bench) -> None:
     )
     assert [p.payload for p in reader.collect(3)] == [b"before", large, b"behind"]
     assert [client.expect(mq.PUBACK).packet_id for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_client_in_the_middle_of_writing_reads_why_it_has_to_go(bench: Bench) -> None:
+    """What it still writes is thrown away; a reset would overtake the DISCONNECT."""
+    bench.version = mq.V5
+    client = bench.connect()
+    client.send(mq.subscribe([("a/#/b", 1)], 1, version=mq.V5))
+    filler = mq.publish(bench.topic(), bytes(65_000), 0, version=mq.V5)
+    for _ in range(30):
+        client.send(filler)
+    client.expect_close(0x8F)
+    client.close()
+
+
+def test_a_client_whose_connect_is_refused_reads_why(bench: Bench) -> None:
+    """The same behind a CONNECT, in both versions."""
+    client = bench.open()
+    filler = mq.publish(bench.topic(), bytes(30_000), 0, version=bench.version)
+    will = mq.Will("/" * 300)
+    client.send(mq.connect(bench.client_id("a"), bench.version, will=will), filler)
+    for _ in range(30):
+        client.send(filler)
+    client.expect(mq.CONNACK, reason=0x90 if bench.version == mq.V5 else 5)
+    assert client.receive() is None
+    client.close()

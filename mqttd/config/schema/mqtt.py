@@ -227,6 +227,15 @@ class Session(Struct, frozen=True, kw_only=True):
             NEVER,
         ),
     ] = 30 * DAY
+    wills_at_stop: Annotated[
+        Literal["publish", "keep", "drop"],
+        keys.plain(
+            "What becomes of the wills of connected clients when the broker is stopped: published,"
+            " kept with sessions that are stored until their clients are back or not in time after"
+            " the restart (others are published), or dropped.",
+            "session",
+        ),
+    ] = "publish"
     owner: Annotated[
         Literal["user", "client_id"],
         keys.plain(

@@ -145,6 +145,13 @@ def test_keys_in_the_header_of_the_token_are_not_used(tmp_path: Path) -> None:
         {"exp": NOW - 1},
         {"exp": None},
         {"exp": "soon"},
+        {"exp": str(NOW + 3600)},  # a NumericDate is a number
+        {"exp": [NOW + 3600]},
+        {"exp": True},
+        {"exp": 1e300},
+        {"exp": float("inf")},
+        {"nbf": str(NOW - 1)},
+        {"iat": {}},
         {"nbf": NOW + 3600},
         {"iss": "somebody else"},
         {"iss": None},

@@ -9,6 +9,7 @@ import pytest
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription, Will
 from tests.support.memory import MemoryBroker, MemoryClient
+from tests.unit.testing.stores import MemorySessions
 
 
 def drop(node: MemoryBroker, client: MemoryClient) -> None:
@@ -57,3 +58,24 @@ def test_a_will_needs_the_right_when_it_is_published(end: str, revoked: bool) ->
     assert got == ([] if revoked else [b"gone"])
     assert node.broker.metrics.publishes_denied == (1 if revoked else 0)
     assert node.broker.metrics.wills_published == (0 if revoked else 1)
+
+
+@pytest.mark.parametrize("policy", ["publish", "keep", "drop"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_becomes_of_wills_when_the_broker_is_stopped(policy: str, stored: bool) -> None:
+    node = MemoryBroker(store=MemorySessions() if stored else None)
+    node.settings.wills_at_stop = policy
+    watcher = node.connect("watcher")
+    watcher.send(Subscribe(1, [Subscription("wills/#", 0)]))
+    watcher.take()
+    will = Will("wills/c", b"gone", 0, False, {})
+    stays = node.connect("stays", 5, will=will, properties={prop.SESSION_EXPIRY_INTERVAL: 100})
+    ends = node.connect("ends", 5, will=will)
+    node.broker.registry.stopping = True
+    for client in (stays, ends):
+        node.broker.kick(client.session.client_id)
+    got = [p.payload for p in watcher.take() if isinstance(p, Publish)]
+    wanted = {"publish": 2, "keep": 1 if stored else 2, "drop": 0}[policy]
+    assert got == [b"gone"] * wanted
+    kept = node.broker.sessions["stays"].will
+    assert (kept is not None) is (policy == "keep" and stored)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqttd.codec.packets import Will
 from mqttd.codec.topic import validate_topic_name
 from mqttd.testing import MemoryBroker, PluginConformance
 from mqttd_plugins.rewrite import rewrite
@@ -123,4 +124,30 @@ def test_what_is_counted(node: MemoryBroker) -> None:
     loaded = node.load(rewrite, {"rules": [{"from": "x/#", "to": "y/%u"}]})
     node.connect("alice", username="al").publish("x/1", b"")
     node.connect("bob").publish("x/1", b"")
-    assert loaded.metrics() == {"rewritten_total": 1.0, "skipped_total": 1.0}
+    assert loaded.metrics() == {"denied_total": 0.0, "rewritten_total": 1.0, "skipped_total": 1.0}
+
+
+def test_the_right_to_the_new_topic_is_asked_for_as_well() -> None:
+    node = MemoryBroker()
+    loaded = node.load(rewrite, {"rules": [{"from": "mine/#", "to": "others/$1"}]})
+    heard = node.subscribe("#")
+    node.deny("others/secret")
+    for version in (4, 5):
+        client = node.connect(f"c{version}", version)
+        for qos in (0, 1, 2):
+            client.publish("mine/secret", b"x", qos)
+            client.publish("mine/open", b"x", qos)
+        assert not client.closed
+    node.publish("mine/secret", b"the operator's own")
+    assert [message.topic for message in heard] == ["others/open"] * 6 + ["others/secret"]
+    assert loaded.metrics()["denied_total"] == 6.0
+
+
+def test_a_will_is_held_to_it_too() -> None:
+    node = MemoryBroker()
+    node.load(rewrite, {"rules": [{"from": "mine/#", "to": "others/$1"}]})
+    heard = node.subscribe("#")
+    node.deny("others/secret")
+    for topic in ("mine/secret", "mine/open"):
+        node.connect(topic, will=Will(topic, b"gone")).drop()
+    assert [message.topic for message in heard] == ["others/open"]

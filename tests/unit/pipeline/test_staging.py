@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,23 @@ def test_a_batch_that_was_broken_off_goes_on_where_the_log_ends(
     assert heard(second) == [b"1", b"2", b"3"][published:]
 
 
+class _Failing:
+    """A connection to a disk that is full when a statement of this kind comes."""
+
+    def __init__(self, inner: sqlite3.Connection, statement: str) -> None:
+        self.inner = inner
+        self.statement = statement
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.inner.in_transaction
+
+    def execute(self, text: str, values: Any = ()) -> Any:
+        if text.startswith(self.statement):
+            raise sqlite3.OperationalError("database or disk is full")
+        return self.inner.execute(text, values)
+
+
 def test_the_store_keeps_what_was_released_and_forgets_what_never_is(tmp_path: Path) -> None:
     now = [1000.0]
     store = StageStore(str(tmp_path / "stage.db"), 1000, lambda: now[0])
@@ -268,6 +286,13 @@ def test_the_store_keeps_what_was_released_and_forgets_what_never_is(tmp_path: P
     with pytest.raises(StageError, match="released already"):
         store.put("", "q", "b", 0, 1, b"z")
     assert [store.read(made, *one[:2]) for one in store.chunks(made)] == [b"y"]
+    whole = store._file
+    for failing in ("DELETE", "COMMIT"):
+        store._file = _Failing(whole, failing)  # type: ignore[assignment]
+        with pytest.raises(sqlite3.OperationalError, match="disk"):
+            store.finish(made)
+        store._file = whole
+        assert store.unfinished() == [made], "all of it or nothing"
     store.finish(made)
     assert store.bytes == 0 and store.unfinished() == []
     assert store.release(batch, {"b": 1})[1] is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from mqttd.broker.alarms import Alarms
 from mqttd.plugins.active import Active
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
+from mqttd.plugins.settings import PluginFileWarning, read_settings
 from mqttd.types import PluginError
 from tests.unit.plugins.conftest import Node, result_of
 
@@ -582,3 +584,31 @@ def test_code_that_two_plugins_share_stays_while_one_of_them_uses_it(
     assert sys.modules["acme_shared"] is module
     result_of(node.plugins.unload("two"))
     assert "acme_shared" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('password = "x"', "password"),
+        ('[db]\nbind_password = "x"', "db.bind_password"),
+        ('[[servers]]\nurl = "postgres://mqttd:geheim@db/x"', "servers.url"),
+        ('urls = ["redis://:x@h", "redis://a:b@h"]', "urls"),
+        ('password = ""\npassword_file = "p"\nurl = "https://h/a:b@c"', ""),
+        ('topic = "a"', ""),
+    ],
+)
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_a_file_with_a_secret_that_everybody_may_read_is_warned_about(
+    tmp_path: Path, text: str, named: str, mode: int
+) -> None:
+    path = tmp_path / "acme.conf"
+    path.write_text(text)
+    path.chmod(mode)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        read_settings(str(path), None)
+    warned = [str(one.message) for one in told if one.category is PluginFileWarning]
+    if named and mode == 0o644:
+        assert warned == [f"{path}: mode 0644 lets everybody read {named}; expected 0600"]
+    else:
+        assert not warned
