@@ -61,6 +61,9 @@ class Router(Topics):
         self.gears = Gears()
         #: Receivers with their options -> the lists of the routes that lead to them.
         self._shared: dict[tuple[tuple[Receiver, int], ...], tuple[list[Receiver], list[int]]] = {}
+        #: The same for a single receiver; and its options, of which there are few.
+        self._alone: dict[Receiver, list[Receiver]] = {}
+        self._options: dict[int, list[int]] = {}
         #: The broker's, once there is one.
         self.metrics = Metrics()
 
@@ -75,6 +78,8 @@ class Router(Topics):
         super().sweep(now)
         if self._shared:
             self._shared = {}
+        if self._alone:
+            self._alone = {}
 
     # -- subscriptions -------------------------------------------------------------------------
 
@@ -209,22 +214,37 @@ class Router(Topics):
                     else:
                         self._take(route, found, "", subscriber, options)
         if found:
-            # Many topics lead to the same receivers: their routes share the lists, which nobody
-            # changes.
-            pairs = tuple(found.items())
-            shared = self._shared.get(pairs)
-            if shared is None:
-                shared = (list(found), list(found.values()))
-                if len(pairs) <= _SHARED_RECEIVERS:
-                    self._shared[pairs] = shared
-            route.sessions = shared[0]
-            route.options = shared[1]
+            self._lists(route, found)
             owns = route.owns
             if owns is not None:
                 for receiver, hidden in owns.items():
                     owns[receiver] = _without(route.identifiers, receiver, hidden)
         route.gear |= self.gears.of(topic)
         route.settle()
+
+    def _lists(self, route: Route, found: dict[Receiver, int]) -> None:
+        """Many topics lead to the same receivers: their routes share lists that nobody changes."""
+        if len(found) == 1:
+            for receiver, packed in found.items():
+                alone = self._alone.get(receiver)
+                if alone is None:
+                    alone = [receiver]
+                    self._alone[receiver] = alone
+                options = self._options.get(packed)
+                if options is None:
+                    options = [packed]
+                    self._options[packed] = options
+                route.sessions = alone
+                route.options = options
+            return
+        pairs = tuple(found.items())
+        shared = self._shared.get(pairs)
+        if shared is None:
+            shared = (list(found), list(found.values()))
+            if len(pairs) <= _SHARED_RECEIVERS:
+                self._shared[pairs] = shared
+        route.sessions = shared[0]
+        route.options = shared[1]
 
     def _take(
         self,
