@@ -26,11 +26,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqttd.net.fair import UNIX
 from mqttd.session.channel import NEW, OPEN, Channel, Server
 from mqttd.session.connection import Connection
 from mqttd.session.output import give_back, take
 from mqttd.session.unfinished import Unfinished
 from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
+from mqttd.transports.lobby import SILENT, House
 from mqttd.transports.ports import Port, Sockets, peer_of
 
 __all__ = ["Engine"]
@@ -122,6 +124,8 @@ class Engine(Sockets):
         server = self.server
         metrics = server.metrics
         self.steps = 0
+        if self.steps_of:
+            self.steps_of = {}
         before = metrics.packets_received
         others = self._feed(events)
         came = metrics.packets_received - before
@@ -205,10 +209,15 @@ class Engine(Sockets):
         data = read_from(channel, fd)
         if not data:
             return
+        new = channel.state == NEW
         try:
             channel.feed(data)
         except Exception as error:  # a fault of ours must end this connection only
             self.server.crashed(channel, error)
+        if new:
+            house = channel.io
+            if isinstance(house, House):
+                house.lobby.heard(channel, house, self.server.now)
 
     def _read_into(self, channel: Channel, fd: int, rest: Unfinished) -> None:
         """One read of a large packet, to where its bytes stay."""
@@ -282,7 +291,7 @@ class Engine(Sockets):
         """Accept up to `most` connections that `gate` lets in; returns how many there were."""
         server = self.server
         for count in range(most):
-            if self._full(port):
+            if self._full(port) and not port.lobby.make_room("", server.now):
                 self._pause(port, "full")
                 return count
             try:
@@ -300,6 +309,11 @@ class Engine(Sockets):
                 server.metrics.connections_refused += 1
                 server.turned_away(port.name, address[0], address[1])
                 continue
+            host: str = address[0] if isinstance(address, tuple) else UNIX
+            if not port.proxied and not port.lobby.admits(host, server.now):
+                os.close(fd)
+                server.house_full(port.name, host)
+                continue
             os.set_blocking(fd, False)
             if port.make is not None:
                 self._accept_layered(port, fd, address)
@@ -309,7 +323,8 @@ class Engine(Sockets):
             channel = Channel(server, self, fd, port.name)
             self.channels[fd] = channel
             if isinstance(address, tuple):
-                self.fresh[fd] = (address[0], address[1])
+                self.fresh[fd] = (host, address[1])
+            channel.io = port.lobby.enter(channel, host, server.now)
             self.epoll.register(fd, _IN)
             if port.deferred:
                 self._read(channel, fd)
@@ -326,6 +341,10 @@ class Engine(Sockets):
         if port.max_connections and port.connections >= port.max_connections:
             return True
         return self.most > 0 and len(self.channels) + len(self.layered) >= self.most
+
+    def _may_go_on(self, port: Port, now: int) -> bool:
+        """Whether a port that was paused may be listened to: there is room, or can be made."""
+        return not self._full(port) or now - port.lobby.oldest(now) >= SILENT
 
     def _pause(self, port: Port, why: str) -> None:
         """Leave further connections to the kernel; `tick` looks whether to go on."""
@@ -358,19 +377,20 @@ class Engine(Sockets):
         self.layered[fd] = edge
         self.epoll.register(fd, _IN)
         # Whoever would have to wait may have sent nothing, and is not to stand in the queue.
-        if port.deferred and not port.busy():
+        if port.deferred and not port.busy(edge.house, self.server.now):
             edge.ready(_IN)
 
     def tick(self, now: int) -> None:
         """Listen again where there is room, let go of what has lingered."""
         self.linger.tick(now)
         for port in self.ports.values():
+            port.tick(now)
             if port.paused_until == 0:
                 if port.why and not self._full(port):
                     # Has been listening for a whole tick since.
                     port.why = ""
                     self.server.accept_paused(port.name, "", port.connections)
-            elif now >= port.paused_until and not self._full(port):
+            elif now >= port.paused_until and self._may_go_on(port, now):
                 port.paused_until = 0
                 self.epoll.register(port.fd, _IN)
 
@@ -433,6 +453,9 @@ class Engine(Sockets):
         if self.channels.pop(fd, None) is not None:
             self.close(fd, channel)
             self.fresh.pop(fd, None)
+            house = channel.io
+            if isinstance(house, House) and isinstance(channel, Channel):
+                house.lobby.left(channel, house)
             port = self.by_name.get(channel.listener)
             if port is not None:
                 port.connections -= 1
