@@ -132,11 +132,11 @@ class Lobby:
                 return True
         return False
 
-    def oldest(self, now: int) -> int:
-        """When the stranger was heard that was heard longest ago; `now` where there is none."""
+    def can_make_room(self, now: int) -> bool:
+        """Whether a stranger is silent."""
         for since, _ in self.strangers.values():
-            return since
-        return now
+            return now - since >= SILENT
+        return False
 
     def _house(self, name: str) -> House:
         house = self.houses.get(name)

@@ -157,6 +157,13 @@ class Port:
         #: On a Unix socket: descriptor -> who the peer's process is.
         self.identify: Any = None
 
+    def refuses(self, host: str, server: Server) -> bool:
+        """Whether an address has as many connections as it may; then that is told."""
+        if self.proxied or self.lobby.admits(host, server.now):
+            return False
+        server.house_full(self.name, host)
+        return True
+
     def busy(self, house: House, now: int) -> bool:
         """Whether another handshake, of this house, would be one too many."""
         if not self._full(house):
