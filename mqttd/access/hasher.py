@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from mqttd.secrets.passwords import dummy_hash, verify
+from mqttd.secrets.passwords import Cost, dummy_hash, verify
 from mqttd.types import AUTH_OK, AuthError, AuthVerdict
 
 __all__ = ["MOST", "Hasher", "limits_of_hashing"]
@@ -52,6 +52,8 @@ class Hasher:
     def __init__(self, reactor: Any = None, pool: Any = None) -> None:
         self.threads = 2
         self.remember = 0.0
+        #: What a hash costs where there are no users.
+        self.cost = Cost()
         self._known: dict[bytes, float] = {}
         self._now: Callable[[], float] = getattr(reactor, "seconds", time.monotonic)
         self._reactor = reactor
@@ -65,6 +67,9 @@ class Hasher:
         """Take the options of ``[auth.password]``; returns the `limits` of a module with them."""
         self.threads = int(str(opts.get("threads", self.threads)))
         self.remember = float(str(opts.get("remember", 0)))
+        if "memory" in opts:
+            memory, passes, lanes = (int(str(opts[key])) for key in ("memory", "passes", "lanes"))
+            self.cost = Cost(max(memory // 1024, 8 * lanes), passes, lanes)
         return limits_of_hashing(opts)
 
     def recall(self, hashes: Mapping[str, str], name: str, password: bytes | None) -> bool:
@@ -86,7 +91,7 @@ class Hasher:
     ) -> AuthVerdict | Deferred[AuthVerdict]:
         """OK if `password` is that of `name`; what is wrong with a refusal does not show."""
         known = hashes.get(name)
-        hashed = dummy_hash(hashes, name) if known is None else known
+        hashed = dummy_hash(hashes, name, self.cost) if known is None else known
         secret = b"" if password is None else password
         usable = known is not None and password is not None
         key = _key(name, hashed, secret) if usable and self.remember else None

@@ -127,7 +127,7 @@ def _set_password(options: argparse.Namespace, path: str) -> None:
         new = _access(add_scram_user, path, *given)
     else:
         costs = config_of(options).auth.password
-        cost = Cost(costs.memory // 1024, costs.passes, costs.lanes)
+        cost = Cost(max(costs.memory // 1024, 8 * costs.lanes), costs.passes, costs.lanes)
         new = _access(add_user, path, *given, cost)
     text = f"{'added' if new else 'changed'} {options.user} in {path}; {_tell(options)}"
     done(options, {"user": options.user, "new": new}, text)

@@ -122,6 +122,13 @@ class Reports(Ground):
             {"listener": listener, "peer": f"{host}:{port}", "reason": reason},
         )
 
+    def house_full(self, listener: str, host: str) -> None:
+        """One log line for an address that has as many connections as it may."""
+        self.metrics.connections_refused += 1
+        self.metrics.refused_crowded += 1
+        reason = "this address has max_connections_per_address"
+        self.log("connection refused", {"listener": listener, "peer": host, "reason": reason})
+
     def accept_paused(self, listener: str, why: str, connections: int) -> None:
         """One log line, and an alarm while a listener is full or descriptors are short."""
         name = f"listener full: {listener}"

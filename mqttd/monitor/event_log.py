@@ -40,6 +40,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "key set not read": ("mqttd.access", "error"),
     "listener differs from the configuration": ("mqttd.transports", "warn"),
     "local subscriber failed": ("mqttd.broker", "error"),
+    "log-ins barred": ("mqttd.access", "warn"),
     "module failed": ("mqttd.access", "error"),
     "overload": ("mqttd", "warn"),
     "session lost": ("mqttd.broker", "error"),

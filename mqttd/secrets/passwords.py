@@ -100,19 +100,20 @@ def verify(hashed: str, password: bytes) -> bool:
         return False
 
 
-def dummy_hash(hashes: Mapping[str, str], name: str) -> str:
+def dummy_hash(hashes: Mapping[str, str], name: str, cost: Cost | None = None) -> str:
     """A hash that no password has, as dear to verify as that of some user there is.
 
-    The same `name` gets the same parameters each time, as a known user does.
+    The same `name` gets the same parameters each time, as a known user does; where there are no
+    users, those of `cost`.
     """
-    memory, passes, lanes = Cost()
+    memory, passes, lanes = Cost() if cost is None else cost
     parameters = f"v=19$m={memory},t={passes},p={lanes}"
     if hashes:
         picked = int.from_bytes(hmac.digest(_KEY, name.encode("utf-8", "replace"), "sha256"), "big")
         like = _nth(hashes, picked % min(len(hashes), 16))
         if not like.startswith("$argon2id$"):
-            cost = "$".join(like.split("$")[1:-2])
-            return f"${cost}${_random(12)}${_random(64)}"
+            settings = "$".join(like.split("$")[1:-2])
+            return f"${settings}${_random(12)}${_random(64)}"
         parameters = "$".join(like.split("$")[2:4])
     salt, digest = _random(16).rstrip("="), _random(32).rstrip("=")
     return f"$argon2id${parameters}${salt}${digest}"

@@ -102,6 +102,9 @@ class Server(Router):
     def turned_away(self, listener: str, host: str, port: int) -> None:
         """An address may not connect to this listener: log it."""
 
+    def house_full(self, listener: str, host: str) -> None:
+        """An address has as many connections to this listener as it may: log it."""
+
     def accept_paused(self, listener: str, why: str, connections: int) -> None:
         """A listener accepts nobody for now, or ("") goes on."""
 

@@ -64,6 +64,8 @@ class Metrics:
         "accepts_paused_rate",
         "accepts_paused_files",
         "refused_address",
+        "refused_crowded",
+        "strangers_ended",
         "refused_overload",
         "refused_banned",
         "claims_failed",
@@ -131,6 +133,8 @@ class Metrics:
         self.accepts_paused_rate: int = 0
         self.accepts_paused_files: int = 0
         self.refused_address: int = 0
+        self.refused_crowded: int = 0
+        self.strangers_ended: int = 0
         self.refused_overload: int = 0
         self.refused_banned: int = 0
         self.claims_failed: int = 0
@@ -223,6 +227,8 @@ COUNTERS: Final[tuple[str, ...]] = (
     "accepts_paused_rate",
     "accepts_paused_files",
     "refused_address",
+    "refused_crowded",
+    "strangers_ended",
     "refused_overload",
     "refused_banned",
     "claims_failed",

@@ -326,12 +326,16 @@ class _Denied:
 
 
 def _open_config() -> Any:
-    """The default configuration, where everybody may do everything and nothing is on disk."""
+    """The default configuration, where everybody may do everything and nothing is on disk.
+
+    Nor does anybody have to wait, or stay out, after failed log-ins.
+    """
     config = load_config(None, {})
     replace = msgspec.structs.replace
+    failures = replace(config.auth.failures, user_limit=0, address_limit=0, delay=0.0)
     return replace(
         config,
-        auth=replace(config.auth, chain=()),
+        auth=replace(config.auth, chain=(), failures=failures),
         acl=replace(config.acl, file=os.devnull, nomatch="allow"),
         sys=replace(config.sys, interval=0.0),
     )

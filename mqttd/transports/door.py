@@ -32,6 +32,7 @@ from mqttd.transports.admission import Admission
 from mqttd.transports.engine import Engine
 from mqttd.transports.entrance import Entrance
 from mqttd.transports.expiry import CertificateWatch
+from mqttd.transports.lobby import Lobby
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.sockets import (
     ListenError,
@@ -205,13 +206,24 @@ class Door:
     def _time(self, port: Any) -> None:
         """Give a port of the engine its gate and its times."""
         port.gate = self.gate
+        port.proxied = bool(self.entrance.networks)
+        self._settle(port.lobby, port.max_connections)
         port.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
         if isinstance(self.settings, SslListener):
+            port.handshakes_each = self.settings.max_handshakes_per_address
             port.handshake_timeout = int(self.settings.handshake_timeout * 1000)
+
+    def _settle(self, lobby: Lobby, most: int) -> None:
+        """Give a lobby its limits, where there are `most` connections."""
+        each = self.settings.max_connections_per_address
+        lobby.each = each or max(most * 3 // 4, 1000)
+        lobby.strangers_each = self.settings.max_strangers_per_address
 
     def _time_factory(self, factory: MqttFactory) -> None:
         """Give a factory of Twisted's transports its gate and its times."""
         factory.gate = self.gate
+        self._settle(factory.lobby, factory.max_connections)
+        factory.proxied = bool(self.entrance.networks)
         if factory.make is None and self.entrance.tls is None:
             factory.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
 

@@ -5,7 +5,7 @@
            <--bytes-- [tls] <---- [websocket] <------------ channel.out, once per turn
 
 A layer does no input or output: bytes go in, bytes come out, so one stack serves the epoll engine
-(`LayeredEdge`, which holds a descriptor) and any Twisted transport (`LayeredStream`), and is tested
+(`LayeredEdge`, with a descriptor) and any Twisted transport (`layered_stream`), and is tested
 without sockets. Plain TCP has no layer, and costs nothing for those that have.
 
 Promise: whatever a peer sends, a layer keeps no more of it than one header; what it answers by
@@ -18,14 +18,14 @@ import errno
 import os
 from typing import Any, Final
 
-from mqttd.session.channel import CLOSED, Channel, Server
+from mqttd.session.channel import CLOSED, NEW, Channel, Server
 from mqttd.session.connection import Connection
 from mqttd.session.output import gather
 from mqttd.session.unfinished import READ
+from mqttd.transports.lobby import House
 from mqttd.transports.ports import Carrier, Port, Sockets
-from mqttd.transports.stream import StreamEdge
 
-__all__ = ["MAX_ANSWERS", "SERVED", "Layer", "LayeredEdge", "LayeredStream", "Stack"]
+__all__ = ["MAX_ANSWERS", "SERVED", "Layer", "LayeredEdge", "Stack"]
 
 #: Unread bytes of answers (pongs, handshake records, a page) a connection may have.
 MAX_ANSWERS: Final = 1 << 20
@@ -38,6 +38,8 @@ _OUT: Final = 4
 _ERR_HUP: Final = 0x18
 #: TLS handshake steps per turn, about a millisecond each: messages wait no longer than for these.
 _STEPS: Final = 8
+#: Of these for one house, so that a flood from it leaves some to others.
+_STEPS_EACH: Final = 4
 
 
 class Layer:
@@ -178,7 +180,8 @@ class LayeredEdge(Carrier):
 
     While its port has as many TLS handshakes under way as it allows, a connection that would begin
     one is not read from: it stands in the port's queue until `go`. It takes its place with its
-    first bytes and not before them, so that peers who say nothing keep nobody out.
+    first bytes and not before them, and loses it when it leaves us waiting, so that peers who say
+    nothing keep nobody out. Of the steps of a turn one house has at most half.
     """
 
     def __init__(self, engine: Sockets, port: Port, fd: int, address: Any, stack: Stack) -> None:
@@ -201,6 +204,11 @@ class LayeredEdge(Carrier):
             self.host = str(address[0])
             self.number = int(address[1])
         self.channel = Channel(self.server, self, fd, port.name)
+        self.worked: int = 0
+        #: Nobody's, until the proxy has said whose it is.
+        self.nameless: bool = port.proxied
+        host = "" if port.proxied else self.host
+        self.house: House = port.lobby.enter(self.channel, host, self.server.now)
         if self.shaking and port.handshake_timeout:
             self.server.wheel.schedule(self.channel, self.server.now + port.handshake_timeout)
 
@@ -212,21 +220,27 @@ class LayeredEdge(Carrier):
                 return
             if self.shaking:
                 engine = self.engine
-                if engine.steps >= _STEPS:
+                steps = engine.steps_of.get(self.house, 0)
+                if engine.steps >= _STEPS or steps >= _STEPS_EACH:
                     return  # the poll tells again: other connections first
                 if self._waits(channel):
                     return
                 engine.steps += 1
+                engine.steps_of[self.house] = steps + 1
             data = read_from(channel, channel.fd)
             if not data:
                 return
-            if self.shaking and not self.counted and self.stack.costly():
-                self.counted = True
-                self.port.handshakes += 1
+            if self.counted:
+                self._worked()
+            elif self.shaking and self.stack.costly() and not self.stack.begun():
+                self._take_place()
+            new = channel.state == NEW
             try:
                 self.received(data)
             except Exception as error:  # a fault of ours must end this connection only
                 self.server.crashed(channel, error)
+            if new:
+                self.port.lobby.heard(channel, self.house, self.server.now)
             if self.counted and (self.stack.ended or not self.stack.begun()):
                 self._uncount()
         elif event & _ERR_HUP:
@@ -238,25 +252,60 @@ class LayeredEdge(Carrier):
         """Whether others shake hands first; it then stands in the queue and is not read from."""
         if self.waiting:
             return True
-        if self.counted or not self.port.busy() or not self.stack.costly():
+        if self.counted or self.stack.begun() or not self.stack.costly():
+            return False
+        if not self.port.busy(self.house, self.server.now):
             return False
         self.waiting = True
-        self.port.waiting[channel.fd] = self
+        self.port.stand_in_line(self)
         self._watch(channel)
         return True
 
     def go(self) -> None:
         """Its turn has come: the place is taken for the bytes that wait."""
         self.waiting = False
-        self.counted = True
-        self.port.handshakes += 1
+        self._take_place()
         self._watch(self.channel)
+
+    def give_place(self) -> None:
+        """It leaves us waiting: it goes on without a place, when it goes on."""
+        self.counted = False
+        self.port.leave_place(self)
+
+    def _take_place(self) -> None:
+        self.counted = True
+        self.port.take_place(self, self.server.now)
+
+    def _worked(self) -> None:
+        """The peer has answered: its place is worked in."""
+        self.worked = self.server.now
+        busy_with = self.port.busy_with
+        busy_with.pop(self.channel.fd, None)
+        busy_with[self.channel.fd] = self
 
     def _uncount(self) -> None:
         """Its handshake is over, or has not begun with a PROXY header: the next one's turn."""
-        self.counted = False
-        self.port.handshakes -= 1
+        self.give_place()
         self.port.next_handshake()
+
+    def _named(self, known: Any) -> bool:
+        """A proxy has said for whom it comes; whether there is room for one more of that house."""
+        self.nameless = False
+        if not known.host:
+            return True
+        counted = self.counted
+        if counted:
+            self.give_place()
+        channel = self.channel
+        house = self.port.lobby.move(channel, self.house, str(known.host), self.server.now)
+        if house is None:
+            self.server.house_full(self.port.name, str(known.host))
+            channel.end("too many connections of this address")
+            return False
+        self.house = house
+        if counted:
+            self._take_place()
+        return True
 
     def received(self, data: bytes) -> None:
         """Bytes from the socket."""
@@ -277,6 +326,8 @@ class LayeredEdge(Carrier):
                 self.flush(channel)
         if self.shaking and not stack.shaking():
             self._shaken()
+        if self.nameless and stack.known is not None and not self._named(stack.known):
+            return
         if plain:
             channel.feed(plain)
         if stack.ended and channel.state != CLOSED:
@@ -365,6 +416,11 @@ class LayeredEdge(Carrier):
         fd = channel.fd
         if fd < 0:
             return
+        if self.waiting:
+            self.waiting = False
+            self.port.leave_line(self)
+        if self.counted:
+            self._uncount()
         if not self.rest:
             last = self.stack.closing()
             if last:
@@ -377,10 +433,7 @@ class LayeredEdge(Carrier):
         if self.engine.layered.pop(fd, None) is not None:
             self.engine.close(fd, channel)
             self.port.connections -= 1
-            if self.waiting:
-                self.port.waiting.pop(fd, None)
-            if self.counted:
-                self._uncount()
+            self.port.lobby.left(self.channel, self.house)
         self.server.backlog -= channel.backlogged
         channel.backlogged = 0
 
@@ -404,70 +457,6 @@ class LayeredEdge(Carrier):
     def identity(self, channel: Connection) -> object | None:
         """What the layers know of the peer."""
         return self.stack.identity()
-
-
-class LayeredStream(StreamEdge):
-    """A Twisted transport with layers above it."""
-
-    def __init__(self, server: Server, transport: Any, host: str, port: int, stack: Stack) -> None:
-        self.server = server
-        self.transport = transport
-        self.host = host
-        self.port = port
-        self.channel = None
-        self.known = None
-        self.stack = stack
-
-    def received(self, data: bytes) -> None:
-        """Bytes from the transport."""
-        channel = self.channel
-        stack = self.stack
-        over = stack.ended  # a copy: the type checker takes what it saw here for settled
-        if channel is None or over:
-            return
-        plain = stack.received(data)
-        said = stack.answers()
-        if said:
-            self.transport.write(said)
-        if plain:
-            channel.feed(plain)
-        if stack.ended and channel.state != CLOSED:
-            if stack.shaking() and stack.ended != SERVED:
-                self.server.refused(channel, stack.ended)
-            channel.end(stack.ended)
-
-    def flush(self, channel: Connection) -> None:
-        """Hand everything to the transport, through the layers."""
-        out = channel.out
-        if out is None:
-            return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        channel.out = None
-        channel.out_bytes = 0
-        data = self.stack.sent(data)
-        self.server.metrics.bytes_sent += len(data)
-        self.transport.write(data)
-        if not channel.blocked:
-            self._room(channel)
-
-    def shut(self, channel: Connection) -> None:
-        """Say goodbye, close after what was written."""
-        last = self.stack.closing()
-        if last:
-            self.transport.write(last)
-        StreamEdge.shut(self, channel)
-
-    def peer(self, channel: Connection) -> tuple[str, int]:
-        """The peer's address: what the proxy said, else the transport's."""
-        known: Any = self.stack.known
-        if known is not None and known.host:
-            return (known.host, known.port)
-        return (self.host, self.port)
-
-    def identity(self, channel: Connection) -> object | None:
-        """What the layers know of the peer, else what the transport does."""
-        known = self.stack.identity()
-        return known if known is not None else StreamEdge.identity(self, channel)
 
 
 def read_from(channel: Channel, fd: int) -> bytes:

@@ -13,14 +13,17 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections import OrderedDict
-from typing import Any
+from typing import Any, Final
 
 from mqttd.session.channel import CLOSED, Channel, Server
 from mqttd.session.connection import Connection, Edge
 from mqttd.transports.linger import Linger
+from mqttd.transports.lobby import House, Lobby
 
 __all__ = ["Carrier", "Port", "Sockets", "peer_of"]
+
+#: Milliseconds for which a TLS handshake holds its place while the peer says nothing.
+_PATIENCE: Final = 500
 
 
 class Carrier(Edge):
@@ -32,8 +35,16 @@ class Carrier(Edge):
         """The engine's poll has found something for this descriptor."""
         raise NotImplementedError
 
+    #: When its handshake was last worked on, in milliseconds.
+    worked: int
+    house: House
+
     def go(self) -> None:
         """It has waited for its handshake, and may begin."""
+        raise NotImplementedError
+
+    def give_place(self) -> None:
+        """Its handshake goes on without holding a place."""
         raise NotImplementedError
 
 
@@ -47,8 +58,9 @@ class Sockets(Edge):
         self.layered: dict[int, Carrier] = {}
         #: Connections that are over, but for what their peers are still writing.
         self.linger = Linger(epoll)
-        #: Handshake steps of this turn.
+        #: Handshake steps of this turn, and of each house.
         self.steps: int = 0
+        self.steps_of: dict[House, int] = {}
 
     def close(self, fd: int, channel: Connection) -> None:
         """Close a descriptor: at once, or so that its peer can read why."""
@@ -69,10 +81,15 @@ class Port:
     """A listening socket of the engine.
 
     `make(address)` gives the `Stack` of layers of a new connection, None refuses it; without it
-    the connections are plain. `handshakes` counts the TLS handshakes that have begun and are not
-    done: where there are `max_handshakes` (0: no limit), who would begin one is not read from but
-    stands in `waiting`, first come, first served. What is not through its layers' handshakes
-    `handshake_timeout` milliseconds after it was accepted is closed, wherever it stands.
+    the connections are plain. `handshakes` counts the places of TLS handshakes that have begun and
+    are not done: where there are `max_handshakes` (0: no limit), or `handshakes_each` of one house,
+    who would begin one is not read from but stands in `waiting`, a line for each house, which have
+    their turn one after the other. A place is for work: whoever leaves us waiting for
+    `_PATIENCE` milliseconds goes on without it, so that silence keeps nobody out. What is not
+    through its layers' handshakes `handshake_timeout` milliseconds after it was accepted is closed,
+    wherever it stands.
+
+    `lobby` has the connections by house.
 
     While there are `max_connections`, while descriptors are short, or connections come faster than
     `gate` (an `Admission`) allows, the port is not listened to: `why` says which, `paused_until`
@@ -81,6 +98,7 @@ class Port:
 
     __slots__ = (
         "connections",
+        "busy_with",
         "deferred",
         "family",
         "fd",
@@ -88,12 +106,15 @@ class Port:
         "gate",
         "handshake_timeout",
         "handshakes",
+        "handshakes_each",
         "identify",
+        "lobby",
         "make",
         "max_connections",
         "max_handshakes",
         "name",
         "paused_until",
+        "proxied",
         "socket",
         "waiting",
         "why",
@@ -125,22 +146,98 @@ class Port:
         self.max_handshakes = max_handshakes
         self.handshake_timeout = handshake_timeout
         self.handshakes: int = 0
-        #: By descriptor, those whose handshake would be one too many.
-        self.waiting: OrderedDict[int, Carrier] = OrderedDict()
+        #: By house and descriptor, those whose handshake would be one too many.
+        self.waiting: dict[str, dict[int, Carrier]] = {}
+        #: Those that hold a place, who were worked on longest ago first.
+        self.busy_with: dict[int, Carrier] = {}
+        self.handshakes_each: int = 0
+        self.lobby: Lobby = Lobby()
+        #: Proxies connect here, and say for whom.
+        self.proxied: bool = False
         #: On a Unix socket: descriptor -> who the peer's process is.
         self.identify: Any = None
 
-    def busy(self) -> bool:
-        """Whether another handshake would be one too many."""
-        return self.max_handshakes > 0 and self.handshakes >= self.max_handshakes
+    def refuses(self, host: str, server: Server) -> bool:
+        """Whether an address has as many connections as it may; then that is told."""
+        if self.proxied or self.lobby.admits(host, server.now):
+            return False
+        server.house_full(self.name, host)
+        return True
+
+    def busy(self, house: House, now: int) -> bool:
+        """Whether another handshake, of this house, would be one too many."""
+        if not self._full(house):
+            return False
+        self._relieve(now)
+        return self._full(house)
+
+    def _full(self, house: House) -> bool:
+        if self.max_handshakes > 0 and self.handshakes >= self.max_handshakes:
+            return True
+        return self.handshakes_each > 0 and house.handshakes >= self.handshakes_each
+
+    def _relieve(self, now: int) -> None:
+        """Those who leave us waiting go on without a place."""
+        for edge in list(self.busy_with.values()):
+            if now - edge.worked < _PATIENCE:
+                break
+            edge.give_place()
+
+    def take_place(self, edge: Carrier, now: int) -> None:
+        """A handshake begins."""
+        self.handshakes += 1
+        edge.house.handshakes += 1
+        edge.worked = now
+        self.busy_with[edge.channel.fd] = edge
+
+    def leave_place(self, edge: Carrier) -> None:
+        """A handshake is over, or goes on without a place."""
+        self.handshakes -= 1
+        edge.house.handshakes -= 1
+        self.busy_with.pop(edge.channel.fd, None)
+
+    def stand_in_line(self, edge: Carrier) -> None:
+        """It would be one too many for now."""
+        line = self.waiting.get(edge.house.name)
+        if line is None:
+            line = self.waiting[edge.house.name] = {}
+        line[edge.channel.fd] = edge
+
+    def leave_line(self, edge: Carrier) -> None:
+        """It waits no longer."""
+        line = self.waiting.get(edge.house.name)
+        if line is not None:
+            line.pop(edge.channel.fd, None)
+            if not line:
+                del self.waiting[edge.house.name]
 
     def next_handshake(self) -> None:
-        """A handshake is over: the first of those who wait has its turn."""
+        """There may be places: the houses that wait have their turn one after the other."""
         waiting = self.waiting
-        while waiting and not self.busy():
-            edge = waiting.popitem(False)[1]
-            if edge.channel.state != CLOSED:
-                edge.go()
+        for name in list(waiting):
+            line = waiting.get(name)
+            while line:
+                if self.max_handshakes > 0 and self.handshakes >= self.max_handshakes:
+                    return
+                edge = next(iter(line.values()))
+                if self._full(edge.house):
+                    break
+                self.leave_line(edge)
+                if line:  # to the end of those that wait
+                    del waiting[name]
+                    waiting[name] = line
+                if edge.channel.state != CLOSED:
+                    edge.go()
+                    break
+
+    def tick(self, now: int) -> None:
+        """A few times a second: places that nobody works in are free."""
+        if self.waiting:
+            self._relieve(now)
+            before = -1
+            while self.waiting and self.handshakes != before:
+                before = self.handshakes
+                self.next_handshake()
 
 
 def peer_of(fd: int, family: int) -> tuple[str, int]:

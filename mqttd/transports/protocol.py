@@ -17,9 +17,11 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements, implementer
 
 from mqttd.broker.broker import Broker
-from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.channel import CLOSED, NEW, Channel
 from mqttd.transports.engine import Engine
-from mqttd.transports.layers import LayeredStream, Stack
+from mqttd.transports.layered_stream import LayeredStream
+from mqttd.transports.layers import Stack
+from mqttd.transports.lobby import House, Lobby
 from mqttd.transports.stream import StreamEdge
 from mqttd.types import PeerIdentity
 
@@ -38,6 +40,7 @@ class MqttProtocol(Protocol):
     channel: Channel | None = None
     layers: LayeredStream | None = None
     counted = False
+    house: House | None = None
     #: What the peer has been seen to speak instead, or what broke its TLS handshake.
     wrong = ""
 
@@ -67,9 +70,18 @@ class MqttProtocol(Protocol):
             edge.known = known
             if known.host:
                 edge.host, edge.port = known.host, known.port
-        factory.broker.now = factory.milliseconds()
+        factory.broker.now = now = factory.milliseconds()
+        # A proxy that has said for whom it comes, below TLS, is one that has been believed.
+        whose = edge.host if not factory.proxied or known is not None and known.host else ""
+        if not factory.lobby.admits(whose, now):
+            factory.broker.house_full(factory.name, whose)
+            self.transport.abortConnection()  # type: ignore[union-attr]
+            return
         channel = Channel(factory.broker, edge, -1, factory.name)
         self.channel = edge.channel = channel
+        self.house = factory.lobby.enter(channel, whose, now)
+        if self.layers is not None and not whose:
+            self.layers.named = self._named
         first = factory.first_byte_timeout
         if first and first < factory.broker.connect_timeout(factory.name):
             channel.need = -1
@@ -86,6 +98,7 @@ class MqttProtocol(Protocol):
         """Bytes from the peer."""
         channel = self.channel
         if channel is not None:
+            new = channel.state == NEW
             self.factory.broker.now = self.factory.milliseconds()
             try:
                 if self.layers is not None:
@@ -94,7 +107,22 @@ class MqttProtocol(Protocol):
                     channel.feed(data)
             except Exception as error:  # a fault of ours must end this connection only
                 self.factory.broker.crashed(channel, error)
+            if new and self.house is not None:
+                self.factory.lobby.heard(channel, self.house, self.factory.broker.now)
             self.factory.perform_soon()
+
+    def _named(self, known: Any) -> bool:
+        """A proxy has said for whom it comes; whether there is room for one more of that house."""
+        factory, house, channel = self.factory, self.house, self.channel
+        if house is None or channel is None or not known.host:
+            return True
+        moved = factory.lobby.move(channel, house, str(known.host), factory.broker.now)
+        if moved is None:
+            factory.broker.house_full(factory.name, str(known.host))
+            channel.end("too many connections of this address")
+            return False
+        self.house = moved
+        return True
 
     def handshakeCompleted(self) -> None:
         """Twisted's TLS is there: learn who the client is by its certificate."""
@@ -111,6 +139,9 @@ class MqttProtocol(Protocol):
             self.factory.connections -= 1
             self.factory.make_room()
         self.factory.open.discard(self)
+        house, self.house = self.house, None
+        if channel is not None and house is not None:
+            self.factory.lobby.left(channel, house)
         if channel is not None:
             if channel.version == 0 and (wrong := self.wrong or _tls_fault(reason)):
                 self.factory.broker.refused(channel, wrong)
@@ -151,6 +182,9 @@ class MqttFactory(Factory):
         self.gate: Any = None
         #: Milliseconds a connection without layers has for its first byte; 0: as for CONNECT.
         self.first_byte_timeout = 0
+        #: Who is connected, by address; `proxied` where proxies say that.
+        self.lobby = Lobby()
+        self.proxied = False
         self.paused = ""
         self._again: Any = None
         self.connections = 0

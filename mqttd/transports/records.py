@@ -6,7 +6,8 @@ a client live in `mqttd.transports.tls`.
 
 Promise: a chunk that holds one record costs one call of OpenSSL to read it, and no exception; a
 flush costs one to write it. OpenSSL's object of a connection, 30 KiB and more, is made when its
-first bytes look like TLS: whoever connects and says nothing gets none.
+first record is whole and looks like TLS: whoever connects and says nothing, or half a ClientHello,
+gets none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["TlsLayer"]
 #: The most that one read gives: OpenSSL hands out one record at a time.
 _RECORD: Final = 16384
 _HANDSHAKE: Final = 0x16
+#: Of a record: type, version, length.
+_HEADER: Final = 5
 
 
 class TlsLayer(Layer):
@@ -36,6 +39,8 @@ class TlsLayer(Layer):
         self.identify: Any = identify
         #: What the connection began with; None once its `session` is made.
         self.context: Any = context
+        #: The beginning of its first record, until all of that is there.
+        self.hello: bytes = b""
         self.incoming: Any = None
         self.outgoing: Any = None
         self.session: Any = None
@@ -47,12 +52,21 @@ class TlsLayer(Layer):
 
     def received(self, data: bytes) -> bytes:
         """Records from the peer; returns the plain bytes in them."""
-        if not self.begun:
-            self.begun = True
-            if data[0] != _HANDSHAKE:
-                seen = looks_like(data) or f"bytes that begin with {data[:4].hex(' ')}"
-                self.ended = f"expected TLS, got {seen}"
+        if self.context is not None:
+            if not self.begun:
+                self.begun = True
+                if data[0] != _HANDSHAKE:
+                    seen = looks_like(data) or f"bytes that begin with {data[:4].hex(' ')}"
+                    self.ended = f"expected TLS, got {seen}"
+                    return b""
+            if self.hello:
+                data = self.hello + data
+            if len(data) < _HEADER or len(data) < _HEADER + (data[3] << 8 | data[4]):
+                self.hello = data
+                if len(data) > _HEADER + _RECORD:
+                    self.ended = "TLS: record too long"
                 return b""
+            self.hello = b""
             self._begin()
         self.incoming.write(data)
         if self.shaking and not self._shake():
@@ -116,6 +130,8 @@ class TlsLayer(Layer):
 
     def closing(self) -> bytes:
         """The close_notify alert."""
+        if self.session is None:
+            return b""
         try:
             self.session.unwrap()
         except (ssl.SSLError, OSError, ValueError):

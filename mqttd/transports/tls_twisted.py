@@ -27,6 +27,8 @@ __all__ = ["tls_factory"]
 
 #: Seconds a closing connection waits for the peer's close_notify.
 GOODBYE: Final = 2.0
+#: Seconds for which a handshake holds its place while the peer says nothing.
+PATIENCE: Final = 0.5
 
 ProxyFor = Callable[[Any], ProxyLayer | None]
 
@@ -51,8 +53,9 @@ class _Creator:
 class _Handshakes(TLSMemoryBIOFactory):
     """TLS for a factory, with a bound on handshakes under way.
 
-    One is under way from its first byte to its end. Who would begin one too many is not read from
-    until it is its turn; who says nothing takes no place.
+    One is under way from its first byte to its end, but for those that leave us waiting for
+    `PATIENCE`: they go on without a place. Who would begin one too many is not read from until it
+    is its turn; who says nothing takes no place.
     """
 
     noisy = False
@@ -62,31 +65,71 @@ class _Handshakes(TLSMemoryBIOFactory):
         make(_Creator(tls), False, mqtt)
         self.protocol = _Records
         self.mqtt = mqtt
+        self.clock: Any = mqtt.reactor
         self.tls = tls
         self.most: int = tls.settings.max_handshakes
         self.shaking = 0
         #: Connections whose handshake has not begun, in order.
         self.waiting: dict[_Records, None] = {}
+        #: Those that hold a place, and since when they have said nothing; the longest first.
+        self.busy_with: dict[_Records, float] = {}
+        self._looking: Any = None
 
     def begins(self, records: _Records) -> bool:
         """Whether one more handshake may begin; if not, `records` is told when it may."""
         if self.shaking >= self.most:
+            self._relieve()
+        if self.shaking >= self.most:
             self.waiting[records] = None
+            self._look_again()
             return False
-        self.shaking += 1
+        self._take(records)
         return True
+
+    def heard(self, records: _Records) -> None:
+        """The peer has answered: its place is worked in."""
+        if self.busy_with.pop(records, None) is not None:
+            self.busy_with[records] = self.clock.seconds()
 
     def ends(self, records: _Records) -> None:
         """One handshake less, or one less that waits."""
         if records in self.waiting:
             del self.waiting[records]
             return
-        self.shaking -= 1
+        if self.busy_with.pop(records, None) is not None:
+            self.shaking -= 1
+        self._go_on()
+
+    def _take(self, records: _Records) -> None:
+        self.shaking += 1
+        self.busy_with[records] = self.clock.seconds()
+
+    def _go_on(self) -> None:
         while self.waiting and self.shaking < self.most:
             following = next(iter(self.waiting))
             del self.waiting[following]
-            self.shaking += 1
+            self._take(following)
             following.go()
+
+    def _relieve(self) -> None:
+        """Take their places from those that leave us waiting."""
+        silent = self.clock.seconds() - PATIENCE
+        for records, heard in list(self.busy_with.items()):
+            if heard > silent:
+                break
+            del self.busy_with[records]
+            self.shaking -= 1
+
+    def _look_again(self) -> None:
+        if self._looking is None:
+            self._looking = self.clock.callLater(PATIENCE / 2, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        self._relieve()
+        self._go_on()
+        if self.waiting:
+            self._look_again()
 
 
 class _Records(BufferingTLSTransport):
@@ -151,6 +194,9 @@ class _Records(BufferingTLSTransport):
         if self.held:
             self.held += data
             return
+        if self.shaking:
+            factory = self.factory
+            factory.heard(self)
         self._records(data)
 
     def _records(self, data: bytes) -> None:

@@ -76,7 +76,6 @@ class PasswordAuth(Struct, frozen=True, kw_only=True):
             "broker",
             1,
             64,
-            reload=False,
         ),
     ] = 2
     waiting: Annotated[
@@ -86,7 +85,6 @@ class PasswordAuth(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             1_000_000,
-            reload=False,
         ),
     ] = 5000
     waiting_per_address: Annotated[
@@ -96,7 +94,6 @@ class PasswordAuth(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             1_000_000,
-            reload=False,
         ),
     ] = 2000
     remember: Annotated[
@@ -107,7 +104,6 @@ class PasswordAuth(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             DAY,
-            reload=False,
         ),
     ] = 3600.0
 
@@ -247,7 +243,6 @@ class AuthFailures(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             1_000_000,
-            reload=False,
         ),
     ] = 10
     address_limit: Annotated[
@@ -258,12 +253,11 @@ class AuthFailures(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             10_000_000,
-            reload=False,
         ),
     ] = 1000
     window: Annotated[
         float,
-        keys.duration("Time within which they count.", "broker", 1, DAY, reload=False),
+        keys.duration("Time within which they count.", "broker", 1, DAY),
     ] = 600.0
     ban: Annotated[
         float,
@@ -272,12 +266,11 @@ class AuthFailures(Struct, frozen=True, kw_only=True):
             "broker",
             1,
             DAY,
-            reload=False,
         ),
     ] = 10.0
     max_ban: Annotated[
         float,
-        keys.duration("The longest such ban.", "broker", 1, 30 * DAY, reload=False),
+        keys.duration("The longest such ban.", "broker", 1, 30 * DAY),
     ] = 3600.0
     delay_after: Annotated[
         int,
@@ -286,7 +279,6 @@ class AuthFailures(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             1_000_000,
-            reload=False,
         ),
     ] = 3
     delay: Annotated[
@@ -297,7 +289,6 @@ class AuthFailures(Struct, frozen=True, kw_only=True):
             "broker",
             0,
             4,
-            reload=False,
         ),
     ] = 0.25
 

@@ -28,6 +28,28 @@ class Listener(Struct, frozen=True, kw_only=True):
             10_000_000,
         ),
     ] = 0
+    max_connections_per_address: Annotated[
+        int,
+        keys.count(
+            "Connections open at the same time from one address (an IPv6 address counts with its"
+            " /64, behind a proxy that of the PROXY header, Unix sockets together as one); further"
+            " ones are closed; 0 takes three quarters of `max_connections`, at least 1000.",
+            "listener",
+            0,
+            10_000_000,
+        ),
+    ] = 0
+    max_strangers_per_address: Annotated[
+        int,
+        keys.count(
+            "Of these, how many whose CONNECT has not come; beyond it, or where there are"
+            " `max_connections`, whoever was silent for longest, and at least for 1 s, is closed to"
+            " make room; 0 has no limit.",
+            "listener",
+            0,
+            10_000_000,
+        ),
+    ] = 500
     accept_rate: Annotated[
         int,
         keys.count(

@@ -137,13 +137,23 @@ class SslListener(SocketListener, frozen=True, kw_only=True):
         int,
         keys.count(
             "TLS handshakes under way at the same time; whoever would begin one more waits for its"
-            " turn, at most for `handshake_timeout`.",
+            " turn, address by address, at most for `handshake_timeout`; one whose client is silent"
+            " for half a second goes on without its place.",
             "listener",
             1,
             1_000_000,
             reload=False,
         ),
     ] = 512
+    max_handshakes_per_address: Annotated[
+        int,
+        keys.count(
+            "Of these, how many of one address; 0 has no limit.",
+            "listener",
+            0,
+            1_000_000,
+        ),
+    ] = 384
 
 
 class WsListener(SocketListener, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET, socket, socketpair
@@ -86,14 +87,14 @@ class Site:
         self.port = Port("ssl:door", self.pair[0], 0, None, most, TIMEOUT)
         self.peers: list[Peer] = []
 
-    def peer(self, said: bytes = b"") -> Peer:
+    def peer(self, said: bytes = b"", host: str = "192.0.2.7") -> Peer:
         """A new connection; what it says arrives in the next turn."""
         near, far = socketpair()
         near.setblocking(False)
         far.settimeout(10)
         fd = near.detach()
         self.port.connections += 1
-        address = ("192.0.2.7", 40_000 + len(self.peers))
+        address = (host, 40_000 + len(self.peers))
         edge = LayeredEdge(self.engine, self.port, fd, address, Stack(self.make()))
         self.engine.layered[fd] = edge
         self.engine.epoll.register(fd, 1)
@@ -112,6 +113,14 @@ class Site:
             begun = sum(peer.begun for peer in self.peers)
             assert begun <= self.port.handshakes <= (self.port.max_handshakes or 1_000)
 
+    def turn_freely(self) -> None:
+        """As `turn`, where some go on without a place."""
+        for _ in range(5 + len(self.peers)):
+            now = self.node.broker.now
+            self.engine.doRead()
+            self.node.broker.now = now
+            assert self.port.handshakes <= self.port.max_handshakes
+
     def begun(self) -> list[bool]:
         return [peer.begun for peer in self.peers]
 
@@ -126,8 +135,11 @@ class Site:
         self.engine.epoll.close()
 
 
-def shake(site: Site, peer: Peer, context: ssl.SSLContext) -> ssl.SSLSocket:
+def shake(
+    site: Site, peer: Peer, context: ssl.SSLContext, turn: Callable[[], None] | None = None
+) -> ssl.SSLSocket:
     """The client's side of a whole handshake."""
+    turn = turn or site.turn
     peer.sock.setblocking(False)
     tls = context.wrap_socket(peer.sock, server_hostname="localhost", do_handshake_on_connect=False)
     peer.sock = tls
@@ -135,10 +147,10 @@ def shake(site: Site, peer: Peer, context: ssl.SSLContext) -> ssl.SSLSocket:
         with contextlib.suppress(ssl.SSLWantReadError):
             tls.do_handshake()
             break
-        site.turn()
+        turn()
     else:
         raise TimeoutError
-    site.turn()
+    turn()
     return tls
 
 
@@ -316,3 +328,61 @@ def test_there_are_never_more_and_nobody_is_forgotten(
     waiting = sum(peer.waits for peer in site.peers)
     assert not waiting or site.port.handshakes == MOST
     site.close()
+
+
+def test_issue_12_a_place_is_for_work_and_silence_loses_it(
+    site_of: Sites, contexts: Contexts
+) -> None:
+    server, client = contexts
+    site = site_of(lambda: [TlsLayer(server, lambda connection: None)])
+    for _ in range(5):
+        site.peer(HELLO)
+    site.turn()
+    assert sum(peer.waits for peer in site.peers) == 3
+    for waiting in (1, 0):
+        site.port.tick(time.monotonic_ns() // 1_000_000 + 500)
+        site.turn_freely()
+        assert sum(peer.waits for peer in site.peers) == waiting
+    assert site.port.handshakes <= MOST and not any(peer.closed for peer in site.peers)
+    shaken = site.peer()
+    site.port.tick(time.monotonic_ns() // 1_000_000 + 500)
+    shake(site, shaken, client, site.turn_freely)
+    assert not shaken.edge.shaking
+
+
+def test_issue_12_half_a_hello_has_no_object_of_openssl(site_of: Sites, contexts: Contexts) -> None:
+    server, client = contexts
+    site = site_of(lambda: [TlsLayer(server, lambda connection: None)])
+    peer = site.peer(HELLO)
+    site.turn()
+    (layer,) = peer.edge.stack.layers
+    assert isinstance(layer, TlsLayer) and layer.session is None and layer.hello == HELLO
+    peer.sock.sendall(bytes(511))
+    site.turn()
+    assert peer.closed
+
+
+def test_issue_12_houses_that_wait_have_their_turn(site_of: Sites, contexts: Contexts) -> None:
+    server, _ = contexts
+    site = site_of(lambda: [TlsLayer(server, lambda connection: None)])
+    crowd = [site.peer(HELLO) for _ in range(6)]
+    site.turn()
+    honest = site.peer(HELLO, host="192.0.2.66")
+    site.turn()
+    assert honest.waits
+    for peer in crowd[:2]:
+        peer.sock.close()
+    site.turn()
+    assert not honest.waits and [peer.waits for peer in crowd[2:]] == [False, True, True, True]
+
+
+def test_issue_12_a_house_has_so_many_places(site_of: Sites, contexts: Contexts) -> None:
+    server, _ = contexts
+    site = site_of(lambda: [TlsLayer(server, lambda connection: None)], 4)
+    site.port.handshakes_each = 2
+    crowd = [site.peer(HELLO) for _ in range(5)]
+    site.turn()
+    assert [peer.waits for peer in crowd] == [False, False, True, True, True]
+    honest = site.peer(HELLO, host="192.0.2.66")
+    site.turn()
+    assert not honest.waits and site.port.handshakes == 3

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from mqttd.transports.tls_twisted import _Handshakes, _Records
+from twisted.internet.task import Clock
+
+from mqttd.transports.tls_twisted import PATIENCE, _Handshakes, _Records
 
 
 class Peer:
@@ -27,6 +29,9 @@ def handshakes(most: int) -> _Handshakes:
     made.most = most
     made.shaking = 0
     made.waiting = {}
+    made.busy_with = {}
+    made.clock = Clock()
+    made._looking = None
     return made
 
 
@@ -66,3 +71,20 @@ def test_a_smaller_bound_holds_for_those_that_come_later() -> None:
     assert not peers[3].reading
     peers[2].end()
     assert peers[3].reading and made.shaking == 1
+
+
+def test_issue_12_who_leaves_us_waiting_goes_on_without_a_place() -> None:
+    made = handshakes(2)
+    peers = [Peer(made) for _ in range(5)]
+    made.clock.advance(PATIENCE / 2)
+    made.heard(cast(_Records, peers[0]))
+    made.clock.advance(PATIENCE / 2)
+    assert [peer.reading for peer in peers] == [True, True, True, False, False]
+    made.clock.advance(PATIENCE)
+    assert all(peer.reading for peer in peers)
+    assert made.shaking == 2 and not made.waiting
+    for peer in peers:
+        peer.end()
+    assert made.shaking == 0 and not made.busy_with
+    made.clock.advance(PATIENCE)
+    assert made.clock.getDelayedCalls() == []
