@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+import msgspec
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReadDescriptor
@@ -291,9 +292,10 @@ class _Child:
         node: str,
         data_dir: str,
         config_dir: str,
+        schema: str,
         config: Any,
     ) -> Any:
-        """Make the plugin, and load it."""
+        """Make the plugin, and load it with its settings, of the class that `schema` names."""
         import mqttd_plugins
         from mqttd.plugins.loader import resolve
 
@@ -302,6 +304,8 @@ class _Child:
         verifyObject(IPlugin, self.plugin)
         self.handle = ChildHandle(self.pipe, name, node, data_dir, config_dir, self.reactor)
         directlyProvides(self.handle, IPluginHandle)
+        if schema:
+            config = msgspec.convert(config, resolve(schema))
         return maybeDeferred(self.plugin.load, self.handle, config).addCallback(lambda _: None)
 
     def stopped(self, result: Any) -> Any:

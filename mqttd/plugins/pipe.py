@@ -7,8 +7,8 @@
       value             <-- ("done", id, True, value) -------'
       tell(what, args)  -- ("tell", what, args) ------>  serve(what, args), nobody waits
 
-Frames are a length and a pickle: both ends are one program, and trust each other as much as two
-modules of it. What mypyc has compiled is taken apart and put together here.
+Frames are a length and msgpack (`mqttd.plugins.crossing`): what comes is data, nothing that runs.
+An end that sends what cannot be read is closed.
 
 Promise: `call` waits at most its `seconds`, and while it does only what the other end calls is
 served; an answer that comes too late is thrown away. At most `MOST_WAITING` bytes wait to be
@@ -17,9 +17,6 @@ written, more is refused.
 
 from __future__ import annotations
 
-import copyreg
-import io
-import pickle
 import select
 import socket
 import struct
@@ -31,14 +28,15 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail
 
-from mqttd.codec.packets import Subscription
-from mqttd.session.message import Message
-from mqttd.types import ClientInfo, HookResult, QueueFull
+from mqttd.plugins.crossing import CrossingError, pack, unpack
+from mqttd.types import QueueFull
 
 __all__ = ["MOST_WAITING", "Pipe", "PipeClosed", "RemoteError"]
 
 MOST_WAITING: Final = 4 << 20
 _HEAD: Final = struct.Struct("!I")
+#: Kind of a frame -> its parts.
+_SIZES: Final = {"call": 4, "tell": 3, "done": 4}
 
 Serve = Callable[[str, tuple[Any, ...]], Any]
 
@@ -151,7 +149,7 @@ class Pipe:
     def _send(self, message: object) -> None:
         if self.closed:
             raise PipeClosed("its process has ended")
-        data = _dumps(message)
+        data = pack(message)
         self._out += _HEAD.pack(len(data)) + data
         self.flush()
 
@@ -184,7 +182,15 @@ class Pipe:
                 break
             data = bytes(self._in[4 : 4 + size])
             del self._in[: 4 + size]
-            self._take(pickle.loads(data))
+            try:
+                message = unpack(data)
+            except CrossingError:
+                self.close()
+                return
+            if not _is_frame(message):
+                self.close()
+                return
+            self._take(message)
 
     def _take(self, message: Any) -> None:
         if message[0] == "tell":
@@ -226,68 +232,12 @@ class Pipe:
             self._send(("done", number, ok, value))
         except PipeClosed:
             pass
-        except Exception as error:  # what cannot be pickled
+        except Exception as error:  # what does not cross
             self._send(("done", number, False, f"{type(error).__name__}: {error}"))
 
 
-class _Pickler(pickle.Pickler):
-    """Knows the classes that do not pickle by themselves."""
-
-    dispatch_table = copyreg.dispatch_table.copy()
-
-
-def _dumps(message: object) -> bytes:
-    out = io.BytesIO()
-    _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(message)
-    return out.getvalue()
-
-
-def _message(message: Message) -> tuple[type[Message], tuple[Any, ...]]:
-    return Message, (
-        message.id,
-        message.topic,
-        message.payload,
-        message.qos,
-        message.retain,
-        message.properties,
-        message.client_id,
-        message.username,
-        message.expires_at,
-    )
-
-
-def _subscription(subscription: Subscription) -> tuple[type[Subscription], tuple[Any, ...]]:
-    return Subscription, (
-        subscription.topic_filter,
-        subscription.qos,
-        subscription.no_local,
-        subscription.retain_as_published,
-        subscription.retain_handling,
-    )
-
-
-def _client(client: ClientInfo) -> tuple[Callable[..., ClientInfo], tuple[Any, ...]]:
-    """All but the rules of its own, which are objects of the broker."""
-    fields = {name: getattr(client, name) for name in ClientInfo.__dataclass_fields__}
-    fields["acl"] = None
-    return _client_of, (fields,)
-
-
-def _client_of(fields: dict[str, Any]) -> ClientInfo:
-    return ClientInfo(**fields)
-
-
-def _result(result: HookResult) -> tuple[Callable[..., HookResult], tuple[Any, ...]]:
-    unchanged = object()
-    acc = result.accumulate(unchanged)
-    return _result_of, (result.stop, acc is not unchanged, None if acc is unchanged else acc)
-
-
-def _result_of(stop: bool, changed: bool, acc: Any) -> HookResult:
-    result = HookResult(stop)
-    return result(acc) if changed else result
-
-
-_Pickler.dispatch_table.update(
-    {Message: _message, Subscription: _subscription, ClientInfo: _client, HookResult: _result}
-)
+def _is_frame(message: object) -> bool:
+    """Whether what came is one of the three kinds of frames."""
+    if not isinstance(message, tuple) or not message or not isinstance(message[0], str):
+        return False
+    return len(message) == _SIZES.get(message[0])

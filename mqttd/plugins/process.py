@@ -26,6 +26,7 @@ import sys
 from time import monotonic
 from typing import Any, Final
 
+import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import LogLevel
@@ -59,6 +60,14 @@ _TOLD: Final = frozenset(
     for name, point in POINTS.items()
     if point.acc in ("None", "Message") or name == "client.subscribe.after"
 )
+
+
+def _sent(config: Any) -> tuple[str, Any]:
+    """A plugin's settings as they cross: the name of their class ("" for a dict), and data."""
+    if isinstance(config, msgspec.Struct):
+        kind = type(config)
+        return f"{kind.__module__}:{kind.__qualname__}", msgspec.to_builtins(config)
+    return "", config
 
 
 class _Callback:
@@ -133,7 +142,7 @@ class IsolatedPlugin:
             self.handle.node,
             self.handle.data_dir,
             self.handle.config_dir,
-            self.config,
+            *_sent(self.config),
         )
         return loading
 

@@ -296,6 +296,7 @@ class General(Publisher):
             self.send(data)
         else:
             promises.follow(data)
+            self._within(promises)
 
     def settle(self, data: bytes, gear: int, topic: str) -> None:
         """Acknowledge a message when what that promises is true."""
@@ -315,6 +316,16 @@ class General(Publisher):
             self.promises = promises
             self.warm_up()
         promises.hold(data, keepers)
+        self._within(promises)
+
+    def _within(self, promises: Promises) -> None:
+        """A client keeps to Receive Maximum while its acknowledgements wait (MQTT-3.3.4-9).
+
+        Where none waits, a message is acknowledged as it comes, and QoS 2 is counted by `record`.
+        """
+        most = self.router.settings.receive_maximum
+        if self.v5 and len(promises) > most:
+            raise ReceiveMaximumExceeded(f"more than {most} messages without acknowledgement")
 
 
 def answer_to(first: int) -> int:

@@ -59,6 +59,32 @@ def acked(client: MemoryClient) -> list[int]:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("version", [4, 5])
+def test_more_than_receive_maximum_without_an_answer_ends_it(
+    node: MemoryBroker, version: int, qos: int
+) -> None:
+    """MQTT 5.0, 3.3.4-9: whoever keeps to it stays; 3.1.1 has no such limit."""
+    node.settings.receive_maximum = 3
+    node.settings.max_awaiting_rel = 100
+    keeper = Keeper(node)
+    client = node.connect("a", version)
+    publish(client, "t", "t", "t", qos=qos)
+    assert not client.closed and acked(client) == []
+    while keeper.held:
+        keeper.release()
+    assert acked(client) == [1, 2, 3]
+    client = node.connect("b", version)
+    publish(client, *"tttt", qos=qos)
+    if version == 5:
+        assert client.disconnect_packet is not None
+        assert client.disconnect_packet.reason_code == 0x93
+    else:
+        assert not client.closed
+        while keeper.held:
+            keeper.release()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
 def test_it_goes_when_all_have_released_it(node: MemoryBroker, qos: int) -> None:
     first, second = Keeper(node), Keeper(node)
     client = node.connect("a")
