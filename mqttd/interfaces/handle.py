@@ -184,6 +184,17 @@ class IPluginHandle(IHooks):
         :raises ValueError: no valid topic filter.
         """
 
+    def keep_messages(notes: Any, topic_filter: str | Sequence[str] | None = None) -> None:
+        """Have messages noted as bytes when they are routed: what a hook costs is not paid.
+
+        After the hooks of ``message.publish``, with what these made of a message.
+
+        :param notes: a `mqttd.session.notes.Notes`, which must not raise; takes the place of what
+            this plugin gave before; None ends it.
+        :param topic_filter: an MQTT topic filter, or some: only messages on these topics.
+        :raises ValueError: no valid topic filter.
+        """
+
     def pause_publishers(paused: bool) -> None:
         """Stop reading from clients that send, for as long as something cannot follow.
 

@@ -59,9 +59,13 @@ class SparkPlugin:
         self.staging: Staging | None = None
         self._handle: Any = None
         self._paused = False
-        #: Whether the last message was refused; the log's end when an acknowledgement of a client
-        #: was last held.
-        self._refused = False
+        #: Messages are refused that cannot be logged; and whether they are now.
+        self._careful = False
+        self._refusing = False
+        #: Whose messages were refused in this turn; and whether that has begun in it.
+        self._refused: set[str] = set()
+        self._just_full = False
+        #: The log's end when acknowledgements of a client were last held.
         self._held: dict[str, int] = {}
         self._prune_at = MOST_CLIENTS
         self._hooked: list[tuple[str, Callable[..., Any]]] = []
@@ -102,12 +106,13 @@ class SparkPlugin:
             self._changed,
         )
         self._exporter = exporter = Exporter(config, log)
-        careful = overflow == "block"
         for point, callback in exporter.callbacks():
-            if point == "message.publish" and careful:
-                callback = self._publish
             handle.hook(point, callback, priority=LAST)
             self._hooked.append((point, callback))
+        if "message.publish" in exporter.events:
+            self._careful = overflow == "block"
+            exporter.choose(log.columns)
+            handle.keep_messages(log.columns, self._topics())
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
@@ -119,6 +124,10 @@ class SparkPlugin:
             )
             self.staging.start()
         Feed(handle).start()
+
+    def _topics(self) -> tuple[str, ...] | None:
+        """The topics whose messages are exported, None for all."""
+        return None if "#" in self._config.topics else self._config.topics
 
     def _package(self, argv: list[str]) -> Any:
         folder = str(self._handle.data_dir)
@@ -149,6 +158,8 @@ class SparkPlugin:
         for point, callback in self._hooked:
             self._handle.unhook(point, callback)
         self._hooked.clear()
+        self._handle.keep_messages(None)
+        self._refuse(False)
         log.stop()
         return self._handle.in_thread(log.join, STOP_DEADLINE)
 
@@ -181,6 +192,7 @@ class SparkPlugin:
         if self._paused is not log.congested:
             self._paused = log.congested
             handle.pause_publishers(self._paused)
+        self._refuse(self._careful and bool(log.failing or log.full))
         if log.failing:
             handle.alarm("disk", f"the event log {self.path} cannot be written: {log.failing}")
         else:
@@ -199,23 +211,33 @@ class SparkPlugin:
         else:
             self._handle.clear_alarm("damage")
 
-    def _publish(self, message: Any) -> HookResult | None:
+    def _refuse(self, now: bool) -> None:
         """QoS 1 and 2 are promises: no promise while the log cannot take their events."""
+        if now is self._refusing:
+            return
+        self._refusing = now
+        self._refused.clear()
+        if now:
+            self._just_full = True
+            self._handle.call_later(0, self._turn_ends)
+            self._handle.hook(
+                "message.publish", self._publish, priority=LAST, topic_filter=self._topics()
+            )
+        else:
+            self._handle.unhook("message.publish", self._publish)
+
+    def _turn_ends(self) -> None:
+        self._just_full = False
+
+    def _publish(self, message: Any) -> HookResult | None:
         log = self.log
-        self._refused = False
-        if message.qos and log is not None and self._exporter.wants_topic(message.topic):
-            if log.failing or log.full:
-                self._refused = True
-                return STOP(_QUOTA_EXCEEDED)
-        try:
-            self._exporter.message_publish(message)
-        except Exception:
-            self._handle.log.failure("an event could not be exported")
-            return STOP(_QUOTA_EXCEEDED) if message.qos else None
+        if message.qos and log is not None and (log.failing or log.full):
+            self._refused.add(message.client_id)
+            return STOP(_QUOTA_EXCEEDED)
         return None
 
     def _hold(self, release: Callable[[], None], client_id: str) -> None:
-        """An acknowledgement waits for the event of its message, and for those before it."""
+        """What a client has sent in a turn is acknowledged when its events are written."""
         log = self.log
         if log is None:
             release()
@@ -227,10 +249,11 @@ class SparkPlugin:
 
     def _wait(self, log: Appender, release: Callable[[], None], client: str) -> None:
         held = self._held
-        if self._refused:
-            # It has no event to wait for, only its client's own acknowledgements before it.
-            self._refused = False
-            if held.get(client, 0) <= log.written:
+        if client in self._refused:
+            # No event to wait for, only its client's own acknowledgements before; unless the
+            # queue became full in this turn, and some of it was taken before that.
+            self._refused.discard(client)
+            if not self._just_full and held.get(client, 0) <= log.written:
                 release()
                 return
         offset = log.next

@@ -40,11 +40,14 @@ __all__ = [
     "Block",
     "Corrupt",
     "Row",
+    "Taken",
     "UnknownFormat",
     "decode_block",
     "encode_block",
     "encode_gap",
     "parse_header",
+    "seal",
+    "text_column",
     "verify",
 ]
 
@@ -79,9 +82,20 @@ _HEADER_CRC_AT: Final = 52
 _LENGTHS: Final = struct.Struct("<14I")
 _PADDING: Final = [bytes(count) for count in range(8)]
 
+
 #: code, time (µs), flags, message id, client id, user name, peer, topic, reason, size, payload,
 #: properties: what the broker appends per event.
 Row = tuple[int, int, int, bytes, str, str, str, str, str, int, bytes, bytes]
+
+
+class Taken(NamedTuple):
+    """What becomes a block: its columns, how many events, which codes, the first and last time."""
+
+    columns: list[bytes]
+    rows: int
+    mask: int
+    first: int
+    last: int
 
 
 class Corrupt(Exception):
@@ -142,27 +156,32 @@ def encode_block(rows: Sequence[Row], base: int, epoch: int = 0) -> bytes:
         array("q", times).tobytes(),
         bytes(flags),
         b"".join(ids) if any(flag & HAS_SIZE for flag in set(flags)) else b"",
-        _text(clients, count),
-        _text(users, count),
-        _text(peers, count),
-        _text(topics, count),
-        _text(reasons, count),
+        text_column(clients, count),
+        text_column(users, count),
+        text_column(peers, count),
+        text_column(topics, count),
+        text_column(reasons, count),
         array("I", sizes).tobytes(),
         b"".join(payloads),
         array("I", map(len, blocks)).tobytes() if has_blocks else b"",
         b"".join(blocks) if has_blocks else b"",
         b"",
     ]
-    parts = [b"", _LENGTHS.pack(*map(len, columns))]
-    for column in columns:
+    mask = 0
+    for code in set(codes):
+        mask |= 1 << code
+    return seal(Taken(columns, count, mask, min(times), max(times)), base, epoch)
+
+
+def seal(taken: Taken, base: int, epoch: int = 0) -> bytes:
+    """The bytes of a block of what was taken, the first event of which has offset `base`."""
+    parts = [b"", _LENGTHS.pack(*map(len, taken.columns))]
+    for column in taken.columns:
         if column:
             parts.append(column)
             if len(column) & 7:
                 parts.append(_PADDING[-len(column) & 7])
-    mask = 0
-    for code in set(codes):
-        mask |= 1 << code
-    return _sealed(parts, 0, base, count, mask, min(times), max(times), epoch)
+    return _sealed(parts, 0, base, taken.rows, taken.mask, taken.first, taken.last, epoch)
 
 
 def encode_gap(
@@ -205,7 +224,8 @@ def _header_crc(header: bytes | bytearray | memoryview) -> int:
     return crc or 1
 
 
-def _text(values: Sequence[str], count: int) -> bytes:
+def text_column(values: Sequence[str], count: int) -> bytes:
+    """Texts joined by U+0000; empty if all of them are."""
     text = "\0".join(values)
     if len(text) == count - 1:
         return b""  # separators alone
