@@ -66,6 +66,9 @@ class Publishing(Rights):
         self.holders = Holders(self.flush_later)
         #: Who keeps messages, and of which topics.
         self.keepers: list[Keeping] = []
+        #: The bytes that were noted last, and when they came (µs since 1970).
+        self._chunk: bytes = b""
+        self._came: int = 0
         #: Acknowledgements were released in this turn.
         self.released: bool = False
 
@@ -193,8 +196,12 @@ class Publishing(Rights):
         """See `General.note`."""
         session = channel.session
         assert session is not None
+        if data is not self._chunk:
+            # All of it came at the same time.
+            self._chunk = data
+            self._came = self.clock()
         guid = self.guid
-        number = guid.reserve(self.clock(), count)
+        number = guid.reserve(self._came, count)
         time = guid.timestamp
         block = data[at:body] if channel.v5 and data[at] else b""
         for keeping in self.keepers:

@@ -16,6 +16,7 @@ from mqttd.interfaces import IPlugin
 from mqttd.pipeline.endpoint import LogResource
 from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
+from mqttd.pipeline.log.packed import Codec, zstd
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.spark.sessions import write_package
@@ -47,6 +48,17 @@ def _soon(clock: Any) -> Callable[[Callable[[], None]], object]:
     found: Callable[[Callable[[], None]], object] | None
     found = getattr(clock, "callFromThread", None)
     return found or (lambda f: clock.callLater(0, f))
+
+
+def _codec(compression: str) -> Codec | None:
+    if compression == "none":
+        return None
+    try:
+        return zstd()
+    except ImportError as error:
+        if compression == "zstd":
+            raise ValueError(f"compression = zstd: {error}") from None
+        return None
 
 
 @implementer(IPlugin)
@@ -104,6 +116,7 @@ class SparkPlugin:
             config.queue_bytes,
             overflow,
             self._changed,
+            codec=_codec(config.compression),
         )
         self._exporter = exporter = Exporter(config, log)
         for point, callback in exporter.callbacks():

@@ -1,8 +1,8 @@
 """The broker's end of the log: events go in one by one, a thread writes them in blocks.
 
-    columns --4,096 or 20 ms--> block --> queue, bounded --> thread --> Writer --> disk
-         reactor's thread                      |
-                                               full: drop (a gap) | block (`congested`)
+    columns --4,096 or 20 ms--> queue, bounded --> thread: pack --> Writer --> disk
+         reactor's thread            |
+                                     full: drop (a gap) | block (`congested`)
 
 Offsets are given when a block is made; events that are dropped keep theirs, and a gap takes their
 place in the log. `when_written(offset, f)` calls `f` once everything before `offset` is written (or
@@ -23,8 +23,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from mqttd.pipeline.log.blocks import Taken, encode_gap, seal
+from mqttd.pipeline.log.blocks import Taken, encode_gap
 from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.packed import Codec, pack
 from mqttd.pipeline.log.writer import Encoded, Writer
 
 __all__ = ["Appender", "Overflow"]
@@ -35,6 +36,27 @@ Overflow = Literal["drop", "block"]
 CLEAN_UP_EVERY: Final = 30.0
 
 
+class _Waiting:
+    """A block that waits to be written: its thread packs it, once."""
+
+    __slots__ = ("base", "data", "rows", "size", "taken")
+
+    def __init__(
+        self, base: int, rows: int, size: int, taken: Taken | None, data: bytes = b""
+    ) -> None:
+        self.base = base
+        self.rows = rows
+        self.size = size
+        self.taken = taken
+        self.data = data
+
+    def packed(self, epoch: int, codec: Codec | None) -> Encoded:
+        if self.taken is not None:
+            self.data = pack(self.taken, self.base, epoch, codec)
+            self.taken = None
+        return Encoded(self.base, self.rows, self.data)
+
+
 class Appender:
     """Takes events in one thread, and has them written by another.
 
@@ -43,6 +65,7 @@ class Appender:
     soon: ``soon(f)`` does so as soon as possible, and may be called from the other one.
     changed: told when `congested` or `failing` is not what it was.
     retry_every: seconds between two tries to write to a disk that fails.
+    codec: compresses columns, in the other thread; None does not.
     """
 
     def __init__(
@@ -56,6 +79,7 @@ class Appender:
         overflow: Overflow = "drop",
         changed: Callable[[], None] = lambda: None,
         retry_every: float = 1.0,
+        codec: Codec | None = None,
     ) -> None:
         self.writer = writer
         self.block_events = block_events
@@ -64,6 +88,7 @@ class Appender:
         self.overflow: Overflow = overflow
         self.changed = changed
         self.retry_every = retry_every
+        self.codec = codec
         #: What went in, what was dropped and how often the disk failed, since the start.
         self.appended = 0
         self.dropped = 0
@@ -88,7 +113,7 @@ class Appender:
         self._lost_at = 0
         self._lost_why = ""
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
-        self._queue: deque[Encoded] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._queued = 0
         self._busy = threading.Condition()
         self._stopping = False
@@ -135,8 +160,7 @@ class Appender:
                 self._lose(taken)
                 return
             self._put_gap()
-            data = seal(taken, self._base, self.writer.epoch)
-            self._put(Encoded(self._base, taken.rows, data))
+            self._put(_Waiting(self._base, taken.rows, sum(map(len, taken.columns)), taken))
             if self.overflow == "block" and self._queued > self.queue_bytes:
                 self._congest(True)
                 if self._queued > 2 * self.queue_bytes:
@@ -144,11 +168,11 @@ class Appender:
         elif self._queued <= self.queue_bytes:
             self._put_gap()
 
-    def _put(self, block: Encoded) -> None:
+    def _put(self, block: _Waiting) -> None:
         self._base = block.base + block.rows
         with self._busy:
             self._queue.append(block)
-            self._queued += len(block.data)
+            self._queued += block.size
             self._busy.notify()
 
     def _lose(self, taken: Taken) -> None:
@@ -164,7 +188,7 @@ class Appender:
         if self._lost:
             lost, self._lost = self._lost, 0
             data = encode_gap(self._base, lost, self._lost_at, self._lost_why, self.writer.epoch)
-            self._put(Encoded(self._base, lost, data))
+            self._put(_Waiting(self._base, lost, len(data), None, data))
             self.changed()
 
     def _congest(self, now: bool) -> None:
@@ -243,7 +267,8 @@ class Appender:
             error: Any = None
             try:
                 if blocks or self._fails:
-                    self.writer.write(blocks)
+                    epoch = self.writer.epoch
+                    self.writer.write([block.packed(epoch, self.codec) for block in blocks])
                 if time.monotonic() >= clean_up_at:
                     clean_up_at = time.monotonic() + CLEAN_UP_EVERY
                     before = self.writer.set_aside
@@ -259,7 +284,7 @@ class Appender:
                 return
             wait = self.retry_every if error is not None else CLEAN_UP_EVERY
 
-    def _settle(self, blocks: list[Encoded], error: Exception | None) -> None:
+    def _settle(self, blocks: list[_Waiting], error: Exception | None) -> None:
         """Take what is written off the queue."""
         upto = self.writer.next
         with self._busy:
@@ -267,7 +292,7 @@ class Appender:
                 if block.base + block.rows > upto:
                     break
                 self._queue.popleft()
-                self._queued -= len(block.data)
+                self._queued -= block.size
                 self.written_events += block.rows
                 self.written_bytes += len(block.data)
         if not (self.writer.fsync and error is not None):

@@ -1,13 +1,17 @@
 """Events on their way to a block, column by column.
 
     append(row)            what happened to a client       --+
-    note(packet or run)    messages as they came, in bytes --+-->  columns  --take-->  blocks.seal
+    note(packet or run)    messages as they came, in bytes --+-->  columns  --take-->  packed.pack
     note_message(message)  messages that are whole already --+
 
 The first event of a batch is told with `started`, a full batch with `full`; both must not raise.
 
-Promise: a message that is noted costs some appends here, no object of its own; `encode_block`, the
-slow twin, gives the same bytes (tests/unit/pipeline/test_notes.py). Compiled with the hot path.
+Packets that follow one another in the bytes received and differ in their payloads alone are one
+run.
+
+Promise: a message that is noted costs some appends here, one if it goes on with a run, and no
+object of its own; `encode_block`, the slow twin, says the same (tests/unit/pipeline/test_notes.py).
+Compiled with the hot path.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ FULL: Final = 256 << 10
 LARGE: Final = 32 << 10
 
 _HALF: Final = (1 << 64) - 1
+_MOST: Final = 1 << 60
 #: What Spark's sink says to the plugin itself is no event.
 _OWN: Final = "$mqttd/"
 
@@ -75,35 +80,47 @@ class Columns(Notes):
     def _clear(self) -> None:
         self.count = 0
         self._bytes: int = 0
+        #: Events of the runs but the last, and of the last.
+        self._counts: list[int] = []
+        self._run: int = 0
         self._codes: list[int] = []
         self._times: list[int] = []
         self._flags: list[int] = []
-        #: Upper and lower halves of message ids, in turns.
+        #: Lower halves of message ids.
         self._ids: list[int] = []
-        self._named: bool = False
         self._clients: list[str] = []
         self._users: list[str] = []
         self._topics: list[str] = []
         self._sizes: list[int] = []
         self._payloads: list[bytes] = []
-        #: Event -> what few events have.
+        #: Run -> what few runs have.
+        self._id_times: dict[int, int] = {}
         self._peers: dict[int, str] = {}
         self._reasons: dict[int, str] = {}
         self._blocks: dict[int, bytes] = {}
+        self._mask: int = 0
+        self._time: int = 0
+        self._first: int = 0
+        self._last: int = 0
+        #: Of the last run, if it is a note: what the next one must have to belong to it.
+        self._from: bytes = b""
+        self._topic: str = ""
+        self._block: bytes = b""
+        self._flag: int = -1
+        self._size: int = -1
+        self._next: int = -1
 
     # -- in ------------------------------------------------------------------------------------
 
     def append(self, row: Row) -> None:
         """Any event."""
         code, time, flags, name, client, user, peer, topic, reason, size, payload, block = row
-        at = self.count
-        self._codes.append(code)
-        self._times.append(time)
-        self._flags.append(flags)
-        self._ids.append(int.from_bytes(name[:8], "big"))
-        self._ids.append(int.from_bytes(name[8:], "big"))
-        if flags & _NAMED:
-            self._named = True
+        at = self._begin(code, time, flags, 1)
+        lower = int.from_bytes(name[8:], "big")
+        upper = int.from_bytes(name[:8], "big")
+        self._ids.append(lower)
+        if upper != time and (flags & _NAMED or upper or lower):
+            self._id_times[at] = _signed(upper - time)
         self._clients.append(client)
         self._users.append(user)
         self._topics.append(topic)
@@ -116,6 +133,28 @@ class Columns(Notes):
         if block:
             self._blocks[at] = block
         self._grow(1, len(payload))
+
+    def _begin(self, code: int, time: int, flags: int, count: int) -> int:
+        """A run of its own; its number."""
+        at = len(self._codes)
+        if at:
+            self._counts.append(self._run)
+            if time < self._first:
+                self._first = time
+            if time > self._last:
+                self._last = time
+        else:
+            self._first = time
+            self._last = time
+        self._run = count
+        self._flag = -1
+        self._codes.append(code)
+        since = time - self._time
+        self._times.append(since if -_MOST < since < _MOST else _signed(since))
+        self._flags.append(flags)
+        self._time = time
+        self._mask |= 1 << code
+        return at
 
     def note(
         self,
@@ -140,45 +179,40 @@ class Columns(Notes):
         kept = payload <= self.limit
         if kept:
             flags |= _PAYLOAD
-        if self.hide_client:
-            client_id = ""
-        user = "" if username is None or self.hide_user else username
-        if self.hide_topic:
-            topic = ""
-        self._named = True
-        if block and not self.hide_headers:
-            for i in range(count):
-                self._blocks[self.count + i] = block
-        if count == 1:
-            self._codes.append(_PUBLISH)
-            self._times.append(at)
-            self._flags.append(flags)
-            self._ids.append(at)
-            self._ids.append(number)
-            self._clients.append(client_id)
-            self._users.append(user)
-            self._topics.append(topic)
-            self._sizes.append(payload)
-            if kept:
-                self._payloads.append(data[body:end])
+        if self.hide_headers:
+            block = b""
+        if (
+            number == self._next
+            and flags == self._flag
+            and payload == self._size
+            and at == self._time
+            and data is self._from
+            and topic is self._topic
+            and block == self._block
+        ):
+            self._run += count
         else:
-            self._codes += [_PUBLISH] * count
-            self._times += [at] * count
-            self._flags += [flags] * count
-            self._clients += [client_id] * count
-            self._users += [user] * count
-            self._topics += [topic] * count
-            self._sizes += [payload] * count
-            ids = self._ids
-            for i in range(count):
-                ids.append(at)
-                ids.append(number + i)
-            if kept:
-                payloads = self._payloads
-                for _ in range(count):
-                    payloads.append(data[body:end])
-                    body += size
-                    end += size
+            run = self._begin(_PUBLISH, at, flags, count)
+            self._ids.append(number)
+            self._clients.append("" if self.hide_client else client_id)
+            self._users.append("" if username is None or self.hide_user else username)
+            self._topics.append("" if self.hide_topic else topic)
+            self._sizes.append(payload)
+            if block:
+                self._blocks[run] = block
+            self._flag = flags
+            self._size = payload
+            self._from = data
+            self._topic = topic
+            self._block = block
+        self._next = number + count
+        if kept:
+            payloads = self._payloads
+            payloads.append(data[body:end])
+            for _ in range(count - 1):
+                body += size
+                end += size
+                payloads.append(data[body:end])
         self._grow(count, payload * count if kept else 0)
 
     def note_message(self, message: Message, now: int) -> None:
@@ -196,15 +230,11 @@ class Columns(Notes):
             payload = b""
         at = message.id >> 64
         username = message.username
-        self._named = True
+        run = self._begin(_PUBLISH, at, flags, 1)
         if not self.hide_headers:
             block = block_of(message, now)
             if block:
-                self._blocks[self.count] = block
-        self._codes.append(_PUBLISH)
-        self._times.append(at)
-        self._flags.append(flags)
-        self._ids.append(at)
+                self._blocks[run] = block
         self._ids.append(message.id & _HALF)
         self._clients.append("" if self.hide_client else client)
         self._users.append("" if username is None or self.hide_user else username)
@@ -226,47 +256,52 @@ class Columns(Notes):
 
     def take(self) -> Taken:
         """The batch, at least one event; the next one begins."""
-        count = self.count
-        codes = bytes(self._codes)
-        times = self._times
-        ids = b""
-        if self._named:
-            halves = array("Q", self._ids)
-            halves.byteswap()
-            ids = halves.tobytes()
-        mask = 0
-        for code in set(codes):
-            mask |= 1 << code
+        runs = len(self._codes)
+        counts = b""
+        if runs != self.count:
+            self._counts.append(self._run)
+            counts = array("I", self._counts).tobytes()
+        id_times = b""
+        if self._id_times:
+            found = [self._id_times.get(i, 0) for i in range(runs)]
+            id_times = array("q", found).tobytes()
         lengths = b""
-        blocks = b""
+        properties = b""
         if self._blocks:
-            found = [self._blocks.get(i, b"") for i in range(count)]
-            lengths = array("I", list(map(len, found))).tobytes()
-            blocks = b"".join(found)
+            blocks = [self._blocks.get(i, b"") for i in range(runs)]
+            lengths = array("I", list(map(len, blocks))).tobytes()
+            properties = b"".join(blocks)
         columns = [
-            codes,
-            array("q", times).tobytes(),
+            counts,
+            bytes(self._codes),
+            array("q", self._times).tobytes(),
             bytes(self._flags),
-            ids,
-            text_column(self._clients, count),
-            text_column(self._users, count),
-            self._sparse(self._peers, count),
-            text_column(self._topics, count),
-            self._sparse(self._reasons, count),
+            id_times,
+            array("Q", self._ids).tobytes(),
+            text_column(self._clients, runs),
+            text_column(self._users, runs),
+            self._sparse(self._peers, runs),
+            text_column(self._topics, runs),
+            self._sparse(self._reasons, runs),
             array("I", self._sizes).tobytes(),
             b"".join(self._payloads),
             lengths,
-            blocks,
-            b"",
+            properties,
         ]
-        taken = Taken(columns, count, mask, min(times), max(times))
+        taken = Taken(columns, self.count, self._mask, self._first, self._last)
         self._clear()
         return taken
 
-    def _sparse(self, values: dict[int, str], count: int) -> bytes:
+    def _sparse(self, values: dict[int, str], runs: int) -> bytes:
         if not values:
             return b""
-        return text_column([values.get(i, "") for i in range(count)], count)
+        return text_column([values.get(i, "") for i in range(runs)], runs)
+
+
+def _signed(number: int) -> int:
+    """A number as 64 bits with a sign hold it."""
+    number &= _HALF
+    return number - (1 << 64) if number >> 63 else number
 
 
 def block_of(message: Message, now: int) -> bytes:

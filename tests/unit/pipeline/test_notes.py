@@ -11,8 +11,11 @@ from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.properties import decode_properties
 from mqttd.codec.serializer import serialize
-from mqttd.pipeline.log.blocks import decode_block, encode_block, seal
+from mqttd.pipeline.log.blocks import encode_block, parse_header
 from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.decode import decode_block
+from mqttd.pipeline.log.packed import Columns as Packed
+from mqttd.pipeline.log.packed import joined, pack, taken_of, zstd
 from mqttd.session.settings import Settings
 from mqttd.testing import MemoryBroker
 from tests.unit.pipeline.test_blocks import rows
@@ -65,7 +68,7 @@ def noted(
     if not columns.count:
         return []
     found = []
-    for event in decode_block(seal(columns.take(), 0), "n"):
+    for event in decode_block(pack(columns.take(), 0), "n"):
         block = event.properties
         properties = decode_properties(block, 0, len(block), 3)[0] if block else {}
         assert event.message_id is not None
@@ -87,11 +90,34 @@ def test_bytes_and_whole_messages_say_the_same(story: list[tuple[int, list[Publi
 
 
 @given(st.lists(rows(), min_size=1, max_size=20))
-def test_columns_and_the_slow_way_give_the_same_block(found: list[Any]) -> None:
+def test_columns_and_the_slow_way_say_the_same(found: list[Any]) -> None:
     columns = Columns(10_000, lambda: None, lambda: None)
     for row in found:
         columns.append(row)
-    assert seal(columns.take(), 7, 3) == encode_block(found, 7, 3)
+    taken = columns.take()
+    plain = encode_block(found, 7, 3)
+    assert taken_of(found) == taken
+    for codec in (None, zstd(), zstd(9)):
+        data = pack(taken, 7, 3, codec)
+        assert list(decode_block(data, "n")) == list(decode_block(plain, "n"))
+        ours, theirs = parse_header(data), parse_header(plain)
+        assert (ours.base, ours.rows, ours.mask) == (theirs.base, theirs.rows, theirs.mask)
+        assert (ours.first_time, ours.last_time) == (theirs.first_time, theirs.last_time)
+
+
+@given(st.lists(st.lists(rows(), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_blocks_that_are_joined_say_what_they_said(batches: list[list[Any]]) -> None:
+    parts = []
+    for batch in batches:
+        columns = Columns(10_000, lambda: None, lambda: None)
+        for row in batch:
+            columns.append(row)
+        taken = columns.take()
+        data = pack(taken, 0, 0, zstd())
+        parts.append((Packed(data), *taken[1:]))
+    whole = encode_block([row for batch in batches for row in batch], 0)
+    data = pack(joined(parts), 0)
+    assert [*decode_block(data, "n")] == [*decode_block(whole, "n")]
 
 
 def test_what_a_hook_has_made_of_a_message_is_noted_once() -> None:
@@ -108,7 +134,7 @@ def test_what_a_hook_has_made_of_a_message_is_noted_once() -> None:
     for topic in ("a", "b"):
         for qos in (0, 1, 2):
             alice.publish(topic, b"x", qos)
-    events = list(decode_block(seal(columns.take(), 0), "n"))
+    events = list(decode_block(pack(columns.take(), 0), "n"))
     assert [(one.topic, one.qos, one.payload) for one in events] == [
         ("a", 0, b"y"), ("a", 1, b"y"), ("a", 2, b"y"),
     ]  # fmt: skip
