@@ -46,6 +46,7 @@ __all__ = [
     "UnknownFormat",
     "encode_block",
     "encode_gap",
+    "is_packed",
     "parse_header",
     "sealed",
     "text_column",
@@ -130,7 +131,6 @@ class Block(NamedTuple):
     last_time: int
     gap: bool
     flags: int = 0
-    version: int = PLAIN
 
     @property
     def end(self) -> int:
@@ -258,7 +258,12 @@ def parse_header(
         raise Corrupt(f"{segment}:{position}: a harmed header")
     size += HEADER_SIZE
     gap = bool(flags & FLAG_GAP)
-    return Block(node, segment, position, size, base, count, mask, first, last, gap, flags, version)
+    return Block(node, segment, position, size, base, count, mask, first, last, gap, flags)
+
+
+def is_packed(data: bytes | memoryview) -> bool:
+    """Whether a block, whose header was parsed, is a packed one."""
+    return int.from_bytes(data[4:6], "little") == PACKED
 
 
 def is_foreign(data: bytes | memoryview) -> bool:

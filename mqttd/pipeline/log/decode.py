@@ -14,13 +14,13 @@ from mqttd.pipeline.log.blocks import (
     HAS_QOS,
     HAS_SIZE,
     NO_ID,
-    PACKED,
     QOS,
     RETAIN,
     Corrupt,
     Row,
     columns_of,
     gap_reason,
+    is_packed,
     parse_header,
     verify,
 )
@@ -67,7 +67,7 @@ def decode_block(data: bytes | memoryview, node: str) -> Iterator[Event]:
 def rows_of(data: bytes | memoryview) -> Iterator[Row]:
     """The events of a whole block that is no gap, as they were appended."""
     head = parse_header(data)
-    if head.version == PACKED:
+    if is_packed(data):
         return unpack(Columns(data), head.rows)
     return _plain(data, head.rows)
 

@@ -21,16 +21,16 @@ from mqttd.pipeline.log.blocks import (
     HAS_PAYLOAD,
     HAS_QOS,
     HAS_SIZE,
-    PACKED,
     QOS,
     RETAIN,
     gap_reason,
+    is_packed,
     lost_text,
     parse_header,
 )
 from mqttd.pipeline.log.reader import Missing
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
-from mqttd.pipeline.spark.columns import TEXTS, Packed, Plain, headers_of
+from mqttd.pipeline.spark.columns import PROPERTIES, TEXTS, Packed, Plain
 
 __all__ = ["BATCH_ROWS", "ARROW_TYPES", "Batches", "gap_row"]
 
@@ -54,11 +54,12 @@ ARROW_TYPES: Final = {
     "BOOLEAN": pa.bool_(),
     "INT": pa.int32(),
     COLUMNS["headers"][0]: _HEADERS,
+    COLUMNS["user_properties"][0]: pa.map_(pa.string(), pa.string()),
 }
 
 #: Columns that are read from the properties of a message.
 _OF_PROPERTIES: Final[dict[str, tuple[Callable[[bytes], Any], Any]]] = {
-    "headers": (headers_of, _HEADERS),
+    name: (read, ARROW_TYPES[COLUMNS[name][0]]) for name, read in PROPERTIES.items()
 }
 
 _NAMES: Final = pa.array([*EVENTS, *(f"code.{code}" for code in range(len(EVENTS), 256))])
@@ -71,7 +72,7 @@ class _Blocks:
         self.node = node
         heads = [parse_header(block) for block in blocks]
         self.parts: list[Plain | Packed] = [
-            Packed(block, head.rows) if head.version == PACKED else Plain(block, head.rows)
+            Packed(block, head.rows) if is_packed(block) else Plain(block, head.rows)
             for block, head in zip(blocks, heads, strict=True)
         ]
         self.bases = [head.base for head in heads]

@@ -8,19 +8,18 @@ Both give values of runs; of a plain block each event is one. Message ids are gi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from mqttd.codec.properties import decode_properties
+from mqttd.codec import properties as prop
+from mqttd.codec.packet_types import PUBLISH
+from mqttd.codec.properties import Properties, decode_properties
 from mqttd.pipeline.log import packed
 from mqttd.pipeline.log.blocks import HAS_SIZE, columns_of
 
-__all__ = ["TEXTS", "Packed", "Plain", "headers_of"]
-
-_USER_PROPERTY: Final = 38
-_PUBLISH: Final = 3
+__all__ = ["PROPERTIES", "TEXTS", "Packed", "Plain"]
 
 #: Text column -> its number in a plain and in a packed block.
 TEXTS: Final = {
@@ -156,8 +155,36 @@ def _cut(lengths: list[int], data: bytes) -> Iterator[bytes]:
         at += length
 
 
-def headers_of(block: bytes) -> list[dict[str, str]] | None:
-    """The user properties of a property block in order; None if there are none."""
-    properties, _ = decode_properties(block, 0, len(block), _PUBLISH)
-    pairs: Any = properties.get(_USER_PROPERTY)
-    return [{"key": key, "value": value} for key, value in pairs] if pairs else None
+def _properties(block: bytes) -> Properties:
+    found, _ = decode_properties(block, 0, len(block), PUBLISH)
+    return found
+
+
+def _pairs(block: bytes) -> list[tuple[str, str]]:
+    found: Any = _properties(block).get(prop.USER_PROPERTY)
+    return found or []
+
+
+def _headers(block: bytes) -> list[dict[str, str]] | None:
+    return [{"key": key, "value": value} for key, value in _pairs(block)] or None
+
+
+def _user_properties(block: bytes) -> list[tuple[str, str]] | None:
+    return list(dict(_pairs(block)).items()) or None
+
+
+def _expiry(block: bytes) -> int | None:
+    """Of more seconds than the column holds, the most."""
+    seconds: Any = _properties(block).get(prop.MESSAGE_EXPIRY_INTERVAL)
+    return None if seconds is None else min(seconds, 0x7FFFFFFF)
+
+
+#: Column -> what it is of a property block.
+PROPERTIES: Final[dict[str, Callable[[bytes], Any]]] = {
+    "content_type": lambda block: _properties(block).get(prop.CONTENT_TYPE),
+    "response_topic": lambda block: _properties(block).get(prop.RESPONSE_TOPIC),
+    "correlation_data": lambda block: _properties(block).get(prop.CORRELATION_DATA),
+    "message_expiry": _expiry,
+    "headers": _headers,
+    "user_properties": _user_properties,
+}
