@@ -64,8 +64,8 @@ class Publishing(Rights):
         self.pubsub = PubSub(self, self.router, self.retainer)
         #: Who holds acknowledgements, and which.
         self.holders = Holders(self.flush_later)
-        #: Who keeps messages, and of which topics.
-        self.keepers: list[Keeping] = []
+        #: Who is noted messages, and of which topics.
+        self.noting: list[Keeping] = []
         #: The bytes that were noted last, and when they came (µs since 1970).
         self._chunk: bytes = b""
         self._came: int = 0
@@ -100,7 +100,7 @@ class Publishing(Rights):
 
     def route_message(self, message: Message) -> int:
         """`publish` without asking the hooks."""
-        if self.keepers and self.router.of(message.topic).gear & NOTED:
+        if self.noting and self.router.of(message.topic).gear & NOTED:
             self.note_message(message)
         origin = ("", "")
         if message.retain and message.client_id:
@@ -169,7 +169,7 @@ class Publishing(Rights):
         Not of those in `$SYS/`. Returns what `remove_notes` takes.
         """
         keeping = Keeping(notes, topic_filters)
-        self.keepers.append(keeping)
+        self.noting.append(keeping)
         if self.router.gears.ask(keeping.name, NOTED, topic_filters):
             self.router.all_changed()
         return keeping
@@ -177,7 +177,7 @@ class Publishing(Rights):
     def remove_notes(self, token: object) -> None:
         """Tell one who keeps messages no more."""
         assert isinstance(token, Keeping)
-        self.keepers.remove(token)
+        self.noting.remove(token)
         if self.router.gears.forget(token.name):
             self.router.all_changed()
 
@@ -204,7 +204,7 @@ class Publishing(Rights):
         number = guid.reserve(self._came, count)
         time = guid.timestamp
         block = data[at:body] if channel.v5 and data[at] else b""
-        for keeping in self.keepers:
+        for keeping in self.noting:
             if keeping.topics is None or keeping.topics.match(topic):
                 keeping.notes.note(
                     time, number, topic, session.client_id, session.username, data[pos], data,
@@ -213,7 +213,7 @@ class Publishing(Rights):
 
     def note_message(self, message: Message) -> None:
         """See `General.note_message`."""
-        for keeping in self.keepers:
+        for keeping in self.noting:
             if keeping.topics is None or keeping.topics.match(message.topic):
                 keeping.notes.note_message(message, self.now)
 

@@ -127,7 +127,7 @@ class SparkPlugin:
             exporter.choose(log.columns)
             handle.keep_messages(log.columns, self._topics())
         if config.acked_means_logged:
-            handle.hold_acknowledgements(self._hold)
+            handle.hold_acknowledgements(self._hold, required=True)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
         self._show(handle, log)
         self._tell_damage(writer)
@@ -254,9 +254,6 @@ class SparkPlugin:
         log = self.log
         if log is None:
             release()
-        elif self._handle.budget.shut:
-            # In quarantine events pass this plugin by: what is not logged is not acknowledged.
-            self._handle.alarm("quarantine", "no acknowledgements: events are not exported")
         else:
             self._wait(log, release, client_id)
 

@@ -30,13 +30,14 @@ class Promises(HandleBase):
         self,
         hold: Callable[[Callable[[], None], str], object] | None,
         topic_filter: Patterns = None,
+        required: bool = False,
     ) -> None:
         """See `IPluginHandle.hold_acknowledgements`."""
         self._check()
         topic_filters = list(valid_topic_filters(topic_filter)) or None
         self._release_holder()
         if hold is not None:
-            guarded = self._guarded(hold)
+            guarded = self._guarded(hold, required)
             self._holder = self._host.broker.add_holder(guarded, topic_filters)
             self._held = topic_filters
 
@@ -54,7 +55,7 @@ class Promises(HandleBase):
         self._pauses = paused
         self._host.broker.set_congested(paused)
 
-    def _guarded(self, hold: Hold) -> Hold:
+    def _guarded(self, hold: Hold, required: bool) -> Hold:
         """`hold` on the plugin's budget: one that fails holds nothing, or ends the client."""
 
         def ask(release: Callable[[], None], client_id: str) -> bool:
@@ -63,7 +64,7 @@ class Promises(HandleBase):
 
         def guarded(release: Callable[[], None], client_id: str) -> None:
             if self._guard("hold_acknowledgements", ask, (release, client_id)) is None:
-                if self.budget.policy == "deny":
+                if required or self.budget.policy == "deny":
                     raise PermissionError(f"plugin {self.budget.name} could not be asked to keep")
                 release()
 
