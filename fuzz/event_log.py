@@ -62,6 +62,7 @@ from mqttd.pipeline.log.files import (
     segments_in,
     set_aside_in,
 )
+from mqttd.pipeline.log.packed import pack, taken_of, zstd
 from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.writer import Encoded, Writer
@@ -350,9 +351,11 @@ class Life:
                     raise Fault(f"offset {seq} is given twice")
                 self.given[seq] = payload
                 self.ever.setdefault(seq, set()).add(payload)
-            data = encode_block(rows, base, writer.epoch)
             if self.old:
-                data = _old(data)
+                data = _old(encode_block(rows, base, writer.epoch))
+            else:
+                codec = self.chance.choice((None, zstd()))
+                data = pack(taken_of(rows), base, writer.epoch, codec)
             self.blocks[data] = range(base, base + len(rows))
             writer.write([Encoded(base, len(rows), data)])
 
@@ -367,7 +370,7 @@ class Life:
             writer.close()
         elif how == "torn" and os.fstat(writer._fd).st_nlink:
             row = _row(START + self.count, b"never acknowledged")
-            data = encode_block([row] * 3, writer.next, writer.epoch)
+            data = pack(taken_of([row] * 3), writer.next, writer.epoch, zstd())
             os.pwrite(writer._fd, data[: self.chance.randrange(1, len(data))], writer._size)
         elif how == "crash":
             self.boot += "x"
@@ -578,7 +581,7 @@ class Life:
 def _foreign(block: bytes, chance: random.Random) -> bytes:
     """The block as if it had been written in a format of its own."""
     made = bytearray(block)
-    made[4:6] = chance.choice((2, 4, 7, 8)).to_bytes(2, "little")
+    made[4:6] = chance.choice((4, 7, 8, 11)).to_bytes(2, "little")
     if chance.random() < 0.5:
         if chance.random() < 0.5:
             made[HEADER_SIZE:] = chance.randbytes(len(made) - HEADER_SIZE)

@@ -18,19 +18,35 @@ from mqttd.broker.holders import Asking, Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retained import Retained, RetainedMessages
 from mqttd.broker.rights import Rights
+from mqttd.broker.trie import Trie
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.general import General
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
+from mqttd.session.notes import Notes
 from mqttd.session.promise import Asker
-from mqttd.session.route import HELD, Route
+from mqttd.session.route import HELD, NOTED, Route
 from mqttd.session.session import Session
 
 __all__ = ["Publishing"]
 
 #: What a message out of nothing is compared with: nothing of it is taken for checked.
 _NO_MESSAGE: Final = Message(0, "", b"", 0, False, {})
+
+
+class Keeping:
+    """One who keeps messages: of these topics, or (None) of all."""
+
+    def __init__(self, notes: Notes, topic_filters: list[str] | None) -> None:
+        #: Under which it has asked for its topics (`mqttd.broker.gears`).
+        self.name: str = f"notes {id(self)}"
+        self.notes = notes
+        self.topics: Trie | None = None
+        if topic_filters is not None:
+            self.topics = Trie()
+            for topic_filter in topic_filters:
+                self.topics.insert(topic_filter)
 
 
 class Publishing(Rights):
@@ -48,6 +64,11 @@ class Publishing(Rights):
         self.pubsub = PubSub(self, self.router, self.retainer)
         #: Who holds acknowledgements, and which.
         self.holders = Holders(self.flush_later)
+        #: Who is noted messages, and of which topics.
+        self.noting: list[Keeping] = []
+        #: The bytes that were noted last, and when they came (µs since 1970).
+        self._chunk: bytes = b""
+        self._came: int = 0
         #: Acknowledgements were released in this turn.
         self.released: bool = False
 
@@ -79,6 +100,8 @@ class Publishing(Rights):
 
     def route_message(self, message: Message) -> int:
         """`publish` without asking the hooks."""
+        if self.noting and self.router.of(message.topic).gear & NOTED:
+            self.note_message(message)
         origin = ("", "")
         if message.retain and message.client_id:
             origin = self.origin(message.client_id, message.username)
@@ -137,6 +160,62 @@ class Publishing(Rights):
             self.hooks.unusable("message.publish", changed)
             return False
         return True
+
+    # -- who keeps messages --------------------------------------------------------------------
+
+    def add_notes(self, notes: Notes, topic_filters: list[str] | None = None) -> object:
+        """Have `notes` told of each message on these topics (None: all) that is routed.
+
+        Not of those in `$SYS/`. Returns what `remove_notes` takes.
+        """
+        keeping = Keeping(notes, topic_filters)
+        self.noting.append(keeping)
+        if self.router.gears.ask(keeping.name, NOTED, topic_filters):
+            self.router.all_changed()
+        return keeping
+
+    def remove_notes(self, token: object) -> None:
+        """Tell one who keeps messages no more."""
+        assert isinstance(token, Keeping)
+        self.noting.remove(token)
+        if self.router.gears.forget(token.name):
+            self.router.all_changed()
+
+    def note(
+        self,
+        channel: General,
+        topic: str,
+        data: bytes,
+        pos: int,
+        at: int,
+        body: int,
+        end: int,
+        size: int,
+        count: int,
+    ) -> None:
+        """See `General.note`."""
+        session = channel.session
+        assert session is not None
+        if data is not self._chunk:
+            # All of it came at the same time.
+            self._chunk = data
+            self._came = self.clock()
+        guid = self.guid
+        number = guid.reserve(self._came, count)
+        time = guid.timestamp
+        block = data[at:body] if channel.v5 and data[at] else b""
+        for keeping in self.noting:
+            if keeping.topics is None or keeping.topics.match(topic):
+                keeping.notes.note(
+                    time, number, topic, session.client_id, session.username, data[pos], data,
+                    block, body, end, size, count,
+                )  # fmt: skip
+
+    def note_message(self, message: Message) -> None:
+        """See `General.note_message`."""
+        for keeping in self.noting:
+            if keeping.topics is None or keeping.topics.match(message.topic):
+                keeping.notes.note_message(message, self.now)
 
     # -- acknowledgements ----------------------------------------------------------------------
 

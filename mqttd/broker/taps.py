@@ -19,7 +19,7 @@ from mqttd.broker.seams import HookChains
 from mqttd.codec.packets import Publish
 from mqttd.session.general import General
 from mqttd.session.message import Delivery, Message
-from mqttd.session.route import HOOKED, TOLD
+from mqttd.session.route import HOOKED, TOLD, UNHEARD
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
@@ -30,7 +30,6 @@ _TOLD: Final = (
     "message.delivered",
     "message.acked",
     "message.nack",
-    "message.dropped",
     "delivery.completed",
     "delivery.dropped",
 )
@@ -70,6 +69,7 @@ class Taps(Reports):
         changed = gears.ask("message.publish", HOOKED, self._wanted("message.publish"))
         for told in _TOLD:
             changed |= gears.ask(told, TOLD, self._wanted(told))
+        changed |= gears.ask("message.dropped", UNHEARD, self._wanted("message.dropped"))
         #: Somebody wants to hear of every delivery, so also of those that remember no message.
         self.tell_all = any(
             point in self.points and self.hooks.topic_filters(point) is None for point in _TOLD

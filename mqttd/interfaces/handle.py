@@ -167,6 +167,7 @@ class IPluginHandle(IHooks):
     def hold_acknowledgements(
         hold: Callable[[Callable[[], None], str], object] | None,
         topic_filter: str | Sequence[str] | None = None,
+        required: bool = False,
     ) -> None:
         """Have ``hold(release, client_id)`` called before messages are acknowledged.
 
@@ -181,6 +182,19 @@ class IPluginHandle(IHooks):
         :param hold: takes the place of what this plugin gave before; None ends it.
         :param topic_filter: an MQTT topic filter, or some: only messages that a client has
             published to these topics are held.
+        :param required: nothing is acknowledged that `hold` was not asked about: while its calls
+            fail, and in quarantine, clients are treated as with the policy ``deny``.
+        :raises ValueError: no valid topic filter.
+        """
+
+    def keep_messages(notes: Any, topic_filter: str | Sequence[str] | None = None) -> None:
+        """Have messages noted as bytes when they are routed: what a hook costs is not paid.
+
+        After the hooks of ``message.publish``, with what these made of a message.
+
+        :param notes: a `mqttd.session.notes.Notes`, which must not raise; takes the place of what
+            this plugin gave before; None ends it.
+        :param topic_filter: an MQTT topic filter, or some: only messages on these topics.
         :raises ValueError: no valid topic filter.
         """
 

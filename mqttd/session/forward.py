@@ -69,13 +69,16 @@ class Forwarding(General):
                 return end
             if route.seq != topics.changes.seq:
                 topics.catch_up(route)  # whoever was asked has changed subscriptions
-        if route.gear & ~HELD or first & 1:
+        gear = route.gear
+        if gear & ~(HELD | NOTED) or first & 1:
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if first & 6:
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             router.journal.touched = False
             if self._accept(route, first, packet_id):
+                if gear & NOTED:
+                    router.note(self, route.topic, data, pos, at, body, end, end - pos, 1)
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         size = end - pos
@@ -83,6 +86,7 @@ class Forwarding(General):
         if n - end >= size and router.settings.coalesce_runs:
             # The same header, topic and properties mean the same length and route.
             prefix = data[pos:body]
+            stop = end
             run = 1
             while end + size <= n and data.startswith(prefix, end):
                 end += size
@@ -90,9 +94,13 @@ class Forwarding(General):
             metrics = router.metrics
             metrics.packets_received += run - 1
             metrics.messages_received_qos0 += run
+            if gear & NOTED:
+                router.note(self, route.topic, data, pos, at, body, stop, size, run)
             self._qos0(route, data, pos, p, topic_end, at, body, end, size, expiry)
         else:
             router.metrics.messages_received_qos0 += 1
+            if gear & NOTED:
+                router.note(self, route.topic, data, pos, at, body, end, size, 1)
             self._qos0(route, data, pos, p, topic_end, at, body, end, size, expiry)
         return end
 
@@ -357,7 +365,7 @@ class Forwarding(General):
             router.metrics.messages_received_qos0 += 1
         inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
         message: Message | None = None
-        if gear & (HOOKED | TOLD):
+        if gear & (HOOKED | TOLD) or (retain and router.tap_dropped):
             message = inbound.message(route.topic, router.next_message_id())
         if gear & HOOKED and message is not None:
             changed = router.ask_publish(message)
@@ -372,7 +380,10 @@ class Forwarding(General):
         if gear & TOLD:
             inbound.whole = message
         if gear & NOTED:
-            router.note(self, inbound, route)
+            if message is not None:
+                router.note_message(message)
+            else:
+                router.note(self, route.topic, data, pos, at, body, end, end - pos, 1)
         if retain:
             code = router.retain(self, inbound, route)
             if code and packet_id:

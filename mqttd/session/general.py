@@ -72,8 +72,27 @@ class Router(Judge):
         """Keep a retained message, or delete one; 0, or the reason code of a refusal."""
         raise NotImplementedError
 
-    def note(self, channel: General, inbound: Inbound, route: Route) -> None:
-        """Somebody keeps the messages of this topic (`NOTED`): hand it over."""
+    def note(
+        self,
+        channel: General,
+        topic: str,
+        data: bytes,
+        pos: int,
+        at: int,
+        body: int,
+        end: int,
+        size: int,
+        count: int,
+    ) -> None:
+        """Somebody keeps the messages of this topic (`NOTED`): a packet, or a run of `count`.
+
+        pos, at, body, end: places in the first packet, see `Inbound`; size: of each packet.
+        """
+        raise NotImplementedError
+
+    def note_message(self, message: Message) -> None:
+        """The same for a message that is whole already."""
+        raise NotImplementedError
 
     def unheard(self, message: Message, reason: str) -> None:
         """A message reached nobody (`TOLD`): tell the hooks; `reason` as for `message.dropped`."""

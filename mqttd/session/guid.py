@@ -32,7 +32,7 @@ class Guid:
     Raises ValueError when one does not fit its bits.
     """
 
-    __slots__ = ("last", "origin", "sequence", "timestamp")
+    __slots__ = ("origin", "sequence", "timestamp")
 
     def __init__(self, node_id: int, process_id: int) -> None:
         if not 0 <= node_id <= 0xFFFF:
@@ -42,24 +42,26 @@ class Guid:
         self.origin: int = node_id << 48 | process_id << 16
         self.timestamp: int = -1
         self.sequence: int = 0
-        self.last: int = 0
 
     def next(self, now_us: int) -> int:
         """Return a new id; `now_us` is the time in microseconds since 1970."""
-        if now_us > self.timestamp:
-            return self._start(now_us)
-        if self.sequence == MAX_SEQUENCE:
-            return self._start(self.timestamp + 1)
-        self.sequence += 1
-        self.last += 1
-        return self.last
+        low = self.reserve(now_us, 1)
+        return self.timestamp << 64 | low
 
-    def _start(self, timestamp: int) -> int:
-        """Return the first id of a microsecond."""
-        self.timestamp = timestamp
-        self.sequence = 0
-        self.last = timestamp << 64 | self.origin
-        return self.last
+    def reserve(self, now_us: int, count: int) -> int:
+        """Take `count` ids that follow one another, at most 65,536; the first one's lower half.
+
+        The upper half of all of them is `timestamp`.
+        """
+        first = self.sequence + 1
+        if now_us > self.timestamp:
+            self.timestamp = now_us
+            first = 0
+        elif first + count - 1 > MAX_SEQUENCE:
+            self.timestamp += 1
+            first = 0
+        self.sequence = first + count - 1
+        return self.origin | first
 
 
 def timestamp_of(message_id: int) -> int:

@@ -8,6 +8,7 @@ with their subscription options, and the *gear* that follows from them:
     NOTED      somebody keeps the bytes: a journal, a log, another node
     HOOKED     message.publish is asked about this topic
     TOLD       hooks hear of its deliveries, so those remember the message they are of
+    UNHEARD    hooks hear of a message that reaches nobody: TOLD, where that may be
     HELD       acknowledgements wait until somebody has kept a promise
 
 A gear is a property of a topic, not of the node: one group or one hook with a topic filter costs
@@ -34,6 +35,7 @@ __all__ = [
     "RETAIN_AS_PUBLISHED",
     "SPREAD",
     "TOLD",
+    "UNHEARD",
     "Beyond",
     "Route",
     "Target",
@@ -57,6 +59,7 @@ NOTED: Final = 2
 HOOKED: Final = 4
 TOLD: Final = 8
 HELD: Final = 16
+UNHEARD: Final = 32
 
 #: Shared by the routes that lead nowhere.
 _NOBODY: Final[list[Receiver]] = []
@@ -215,6 +218,10 @@ class Route:
             self.blocks = blocks
         if spread:
             self.gear |= SPREAD
+        if self.gear & UNHEARD:
+            self.gear &= ~UNHEARD
+            if spread or not self.sessions:
+                self.gear |= TOLD
 
 
 class Beyond(Route):

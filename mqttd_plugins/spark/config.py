@@ -39,12 +39,14 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     redact: tuple[Literal["client_id", "username", "peer", "topic", "payload", "headers"], ...] = ()
 
     #: A block is written when it has so many events or is so old.
-    block_events: Annotated[int, Meta(ge=1, le=65536)] = 256
+    block_events: Annotated[int, Meta(ge=1, le=65536)] = 4096
     flush_after: Annotated[float, Meta(gt=0, le=60)] = 0.02
     #: Bytes that may wait for the disk, and what happens then: events are dropped and a gap says
     #: so, or publishers are not read from until there is room.
     queue_bytes: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
     overflow: Literal["drop", "block"] = "drop"
+    #: How columns are compressed; auto: zstd where Python or pyarrow has it.
+    compression: Literal["auto", "zstd", "none"] = "auto"
     #: When a block counts as written: the system has it (survives a crash of the broker), or the
     #: disk has it (survives a power cut).
     sync: Literal["os", "fsync"] = "os"

@@ -1,9 +1,11 @@
 """Turns what happens at hook points into rows of the event log.
 
-    hook point --> chosen? (event, topic, client, sample) --> one tuple --> Appender
+    hook point --> chosen? (event, topic, client, sample) --> one tuple --> Columns
+    a message that is routed, as bytes ------------------------------------> Columns
 
-Promise: an event that is exported costs about a microsecond here, one that is not chosen a
-look-up. Nothing waits. Only points whose events are chosen are hooked.
+Promise: an event of a hook costs about a microsecond here, one that is not chosen a look-up.
+Nothing waits. Only points whose events are chosen are hooked; `message.publish` is none of them:
+the broker hands its messages to `Columns` itself.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.codec.properties import encode_properties
 from mqttd.codec.reasons import name_of
 from mqttd.codec.topic import match
 from mqttd.pipeline.log.appender import Appender
-from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, NO_ID, RETAIN
+from mqttd.pipeline.log.blocks import HAS_QOS, HAS_SIZE, NO_ID, RETAIN
+from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.schema import CODES, EVENTS
 from mqttd.types import ClientInfo, HookResult
 from mqttd_plugins.spark.config import SparkConfig
@@ -30,13 +32,8 @@ LAST: Final = -1_000_000
 #: Answers about topics and clients that are remembered.
 MOST_ANSWERS: Final = 50_000
 
-#: A block is written at once when a payload of this size is in it: blocks stay small.
-LARGE: Final = 32 << 10
-
 #: Reason codes of CONNACK that say: not you.
 DENIED: Final = frozenset((0x86, 0x87, 0x8A, 0x8C))
-
-_PUBLISH: Final = CODES["message.publish"]
 
 
 def chosen_events(patterns: tuple[str, ...]) -> list[str]:
@@ -52,7 +49,7 @@ def chosen_events(patterns: tuple[str, ...]) -> list[str]:
 
 
 class Exporter:
-    """The callbacks. `refuses` is asked before a QoS 1 or 2 message of an exported topic."""
+    """What is chosen, and the callbacks for it."""
 
     def __init__(self, config: SparkConfig, log: Appender) -> None:
         self.log = log
@@ -69,7 +66,6 @@ class Exporter:
         self._hide_peer = "peer" in redact
         self._hide_topic = "topic" in redact
         self._hide_headers = "headers" in redact
-        self._plain = not (self._topics or self._clients or redact)
         self._topic_answers: dict[str, bool] = {}
         self._client_answers: dict[str, bool] = {}
         self._append = log.append
@@ -83,7 +79,6 @@ class Exporter:
             "client.unsubscribe": self.client_unsubscribe,
             "session.subscribed": self.session_subscribed,
             "session.unsubscribed": self.session_unsubscribed,
-            "message.publish": self.message_publish,
             "message.delivered": self._of_receiver(CODES["message.delivered"]),
             "message.acked": self._of_receiver(CODES["message.acked"]),
             "message.dropped": self.message_dropped,
@@ -95,7 +90,17 @@ class Exporter:
         return [
             points.get(name) or (name, special.get(name) or self._of_client(CODES[name]))
             for name in self.events
+            if name != "message.publish"
         ]
+
+    def choose(self, columns: Columns) -> None:
+        """Have `columns`, which is told of messages itself, keep what was chosen."""
+        columns.limit = self._limit
+        columns.hide_client = self._hide_client
+        columns.hide_user = self._hide_user
+        columns.hide_topic = self._hide_topic
+        columns.hide_headers = self._hide_headers
+        columns.wants = self.wants_client if self._clients else None
 
     # -- what is chosen
 
@@ -199,36 +204,6 @@ class Exporter:
 
     # -- messages
 
-    def message_publish(self, message: Any) -> None:
-        """A message has entered the broker."""
-        payload: bytes = message.payload
-        size = len(payload)
-        message_id: int = message.id
-        properties = message.properties
-        if self._plain and size <= self._limit and properties is None:
-            self._append(
-                (
-                    _PUBLISH,
-                    message_id >> 64,
-                    message.qos | (0x3C if message.retain else 0x38),
-                    message_id.to_bytes(16, "big"),
-                    message.client_id,
-                    message.username or "",
-                    "",
-                    message.topic,
-                    "",
-                    size,
-                    payload,
-                    b"",
-                )
-            )
-            if size > LARGE:
-                self.log.flush()
-        else:
-            self.message_event(
-                _PUBLISH, message, message.client_id, message.username, message_id >> 64
-            )
-
     def message_event(
         self,
         code: int,
@@ -238,23 +213,16 @@ class Exporter:
         at: int,
         peer: str = "",
         reason: str = "",
-        with_payload: bool = True,
     ) -> None:
-        """Export an event of a message; what Spark's sink says to the plugin itself is none."""
+        """Export what became of a message; its payload is in the event of its publish.
+
+        What Spark's sink says to the plugin itself is no event.
+        """
         if message.topic.startswith("$mqttd/"):
             return
         if not (self.wants_topic(message.topic) and self.wants_client(client_id)):
             return
-        payload: bytes = message.payload
-        size = len(payload)
         flags = message.qos | HAS_QOS | HAS_SIZE | (RETAIN if message.retain else 0)
-        if with_payload and size <= self._limit:
-            flags |= HAS_PAYLOAD
-        else:
-            payload = b""
-        properties = b""
-        if with_payload and message.properties and not self._hide_headers:
-            properties = encode_properties(message.properties)
         self._append(
             (
                 code,
@@ -266,13 +234,11 @@ class Exporter:
                 "" if self._hide_peer else peer,
                 "" if self._hide_topic else message.topic,
                 reason,
-                size,
-                payload,
-                properties,
+                len(message.payload),
+                b"",
+                b"",
             )
         )
-        if len(payload) > LARGE:
-            self.log.flush()
 
     def _of_receiver(self, code: int) -> Callable[..., HookResult | None]:
         """Delivered and acked: the payload is in the publish event, and all of it or a sample."""
@@ -282,9 +248,7 @@ class Exporter:
             if self._sample < 65536 and (message.id >> 64) * 40503 & 0xFFFF >= self._sample:
                 return
             at = time.time_ns() // 1000
-            self.message_event(
-                code, message, client.client_id, client.username, at, with_payload=False
-            )
+            self.message_event(code, message, client.client_id, client.username, at)
 
         return happened
 
@@ -298,5 +262,4 @@ class Exporter:
             time.time_ns() // 1000,
             "",
             reason,
-            with_payload=False,
         )

@@ -16,6 +16,7 @@ from mqttd.interfaces import IPlugin
 from mqttd.pipeline.endpoint import LogResource
 from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
+from mqttd.pipeline.log.packed import Codec, zstd
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.spark.sessions import write_package
@@ -49,6 +50,17 @@ def _soon(clock: Any) -> Callable[[Callable[[], None]], object]:
     return found or (lambda f: clock.callLater(0, f))
 
 
+def _codec(compression: str) -> Codec | None:
+    if compression == "none":
+        return None
+    try:
+        return zstd()
+    except ImportError as error:
+        if compression == "zstd":
+            raise ValueError(f"compression = zstd: {error}") from None
+        return None
+
+
 @implementer(IPlugin)
 class SparkPlugin:
     """Exports events while it is loaded."""
@@ -59,9 +71,13 @@ class SparkPlugin:
         self.staging: Staging | None = None
         self._handle: Any = None
         self._paused = False
-        #: Whether the last message was refused; the log's end when an acknowledgement of a client
-        #: was last held.
-        self._refused = False
+        #: Messages are refused that cannot be logged; and whether they are now.
+        self._careful = False
+        self._refusing = False
+        #: Whose messages were refused in this turn; and whether that has begun in it.
+        self._refused: set[str] = set()
+        self._just_full = False
+        #: The log's end when acknowledgements of a client were last held.
         self._held: dict[str, int] = {}
         self._prune_at = MOST_CLIENTS
         self._hooked: list[tuple[str, Callable[..., Any]]] = []
@@ -100,16 +116,18 @@ class SparkPlugin:
             config.queue_bytes,
             overflow,
             self._changed,
+            codec=_codec(config.compression),
         )
         self._exporter = exporter = Exporter(config, log)
-        careful = overflow == "block"
         for point, callback in exporter.callbacks():
-            if point == "message.publish" and careful:
-                callback = self._publish
             handle.hook(point, callback, priority=LAST)
             self._hooked.append((point, callback))
+        if "message.publish" in exporter.events:
+            self._careful = overflow == "block"
+            exporter.choose(log.columns)
+            handle.keep_messages(log.columns, self._topics())
         if config.acked_means_logged:
-            handle.hold_acknowledgements(self._hold)
+            handle.hold_acknowledgements(self._hold, required=True)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
         self._show(handle, log)
         self._tell_damage(writer)
@@ -119,6 +137,10 @@ class SparkPlugin:
             )
             self.staging.start()
         Feed(handle).start()
+
+    def _topics(self) -> tuple[str, ...] | None:
+        """The topics whose messages are exported, None for all."""
+        return None if "#" in self._config.topics else self._config.topics
 
     def _package(self, argv: list[str]) -> Any:
         folder = str(self._handle.data_dir)
@@ -149,6 +171,8 @@ class SparkPlugin:
         for point, callback in self._hooked:
             self._handle.unhook(point, callback)
         self._hooked.clear()
+        self._handle.keep_messages(None)
+        self._refuse(False)
         log.stop()
         return self._handle.in_thread(log.join, STOP_DEADLINE)
 
@@ -181,6 +205,7 @@ class SparkPlugin:
         if self._paused is not log.congested:
             self._paused = log.congested
             handle.pause_publishers(self._paused)
+        self._refuse(self._careful and bool(log.failing or log.full))
         if log.failing:
             handle.alarm("disk", f"the event log {self.path} cannot be written: {log.failing}")
         else:
@@ -199,38 +224,46 @@ class SparkPlugin:
         else:
             self._handle.clear_alarm("damage")
 
-    def _publish(self, message: Any) -> HookResult | None:
+    def _refuse(self, now: bool) -> None:
         """QoS 1 and 2 are promises: no promise while the log cannot take their events."""
+        if now is self._refusing:
+            return
+        self._refusing = now
+        self._refused.clear()
+        if now:
+            self._just_full = True
+            self._handle.call_later(0, self._turn_ends)
+            self._handle.hook(
+                "message.publish", self._publish, priority=LAST, topic_filter=self._topics()
+            )
+        else:
+            self._handle.unhook("message.publish", self._publish)
+
+    def _turn_ends(self) -> None:
+        self._just_full = False
+
+    def _publish(self, message: Any) -> HookResult | None:
         log = self.log
-        self._refused = False
-        if message.qos and log is not None and self._exporter.wants_topic(message.topic):
-            if log.failing or log.full:
-                self._refused = True
-                return STOP(_QUOTA_EXCEEDED)
-        try:
-            self._exporter.message_publish(message)
-        except Exception:
-            self._handle.log.failure("an event could not be exported")
-            return STOP(_QUOTA_EXCEEDED) if message.qos else None
+        if message.qos and log is not None and (log.failing or log.full):
+            self._refused.add(message.client_id)
+            return STOP(_QUOTA_EXCEEDED)
         return None
 
     def _hold(self, release: Callable[[], None], client_id: str) -> None:
-        """An acknowledgement waits for the event of its message, and for those before it."""
+        """What a client has sent in a turn is acknowledged when its events are written."""
         log = self.log
         if log is None:
             release()
-        elif self._handle.budget.shut:
-            # In quarantine events pass this plugin by: what is not logged is not acknowledged.
-            self._handle.alarm("quarantine", "no acknowledgements: events are not exported")
         else:
             self._wait(log, release, client_id)
 
     def _wait(self, log: Appender, release: Callable[[], None], client: str) -> None:
         held = self._held
-        if self._refused:
-            # It has no event to wait for, only its client's own acknowledgements before it.
-            self._refused = False
-            if held.get(client, 0) <= log.written:
+        if client in self._refused:
+            # No event to wait for, only its client's own acknowledgements before; unless the
+            # queue became full in this turn, and some of it was taken before that.
+            self._refused.discard(client)
+            if not self._just_full and held.get(client, 0) <= log.written:
                 release()
                 return
         offset = log.next

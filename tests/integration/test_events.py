@@ -102,7 +102,7 @@ def test_a_life_is_told_and_ctl_shows_it(tmp_path: Path) -> None:
             "the end of the session is not in the log",
         )
         info = json.loads(ctl(tmp_path, "events", "info", "--json").stdout)
-        assert info["schema"] == 1 and info["nodes"]["mqttd"]["lost"] == 0
+        assert info["schema"] == 2 and info["nodes"]["mqttd"]["lost"] == 0
         tail = ctl(tmp_path, "events", "tail", "-n", "2").stdout.splitlines()
         assert len(tail) == 2 and "session.terminated client_id=p-a/b" in tail[1]
         dump = ctl(

@@ -1,17 +1,17 @@
 """The broker's end of the log: events go in one by one, a thread writes them in blocks.
 
-    append(row) --> rows --256 or 20 ms--> block --> queue, bounded --> thread --> Writer --> disk
-         reactor's thread                             |
-                                                      full: drop (a gap) | block (`congested`)
+    columns --4,096 or 20 ms--> queue, bounded --> thread: pack --> Writer --> disk
+         reactor's thread            |
+                                     full: drop (a gap) | block (`congested`)
 
 Offsets are given when a block is made; events that are dropped keep theirs, and a gap takes their
 place in the log. `when_written(offset, f)` calls `f` once everything before `offset` is written (or
 synced, as the writer does): what an acknowledgement waits for.
 
-Promise: `append` costs a list's append, a block about 0.1 ms, and neither waits for anything. The
-queue holds at most `queue_bytes` and one block; with ``overflow="block"`` twice that, because
-publishers stop a little later than they are told. When the disk fails, blocks wait in the queue
-and are tried again.
+Promise: an event costs what `Columns` says, a block about 0.05 ms, and neither waits for
+anything. The queue holds at most `queue_bytes` and one block; with ``overflow="block"`` twice that,
+because publishers stop a little later than they are told. When the disk fails, blocks wait in the
+queue and are tried again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from mqttd.pipeline.log.blocks import Row, encode_block, encode_gap
+from mqttd.pipeline.log.blocks import Taken, encode_gap
+from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.packed import Codec, pack
 from mqttd.pipeline.log.writer import Encoded, Writer
 
 __all__ = ["Appender", "Overflow"]
@@ -34,6 +36,27 @@ Overflow = Literal["drop", "block"]
 CLEAN_UP_EVERY: Final = 30.0
 
 
+class _Waiting:
+    """A block that waits to be written: its thread packs it, once."""
+
+    __slots__ = ("base", "data", "rows", "size", "taken")
+
+    def __init__(
+        self, base: int, rows: int, size: int, taken: Taken | None, data: bytes = b""
+    ) -> None:
+        self.base = base
+        self.rows = rows
+        self.size = size
+        self.taken = taken
+        self.data = data
+
+    def packed(self, epoch: int, codec: Codec | None) -> Encoded:
+        if self.taken is not None:
+            self.data = pack(self.taken, self.base, epoch, codec)
+            self.taken = None
+        return Encoded(self.base, self.rows, self.data)
+
+
 class Appender:
     """Takes events in one thread, and has them written by another.
 
@@ -42,6 +65,7 @@ class Appender:
     soon: ``soon(f)`` does so as soon as possible, and may be called from the other one.
     changed: told when `congested` or `failing` is not what it was.
     retry_every: seconds between two tries to write to a disk that fails.
+    codec: compresses columns, in the other thread; None does not.
     """
 
     def __init__(
@@ -49,12 +73,13 @@ class Appender:
         writer: Writer,
         later: Callable[[float, Callable[[], None]], Any],
         soon: Callable[[Callable[[], None]], object],
-        block_events: int = 256,
+        block_events: int = 4096,
         flush_after: float = 0.02,
         queue_bytes: int = 64 << 20,
         overflow: Overflow = "drop",
         changed: Callable[[], None] = lambda: None,
         retry_every: float = 1.0,
+        codec: Codec | None = None,
     ) -> None:
         self.writer = writer
         self.block_events = block_events
@@ -63,6 +88,7 @@ class Appender:
         self.overflow: Overflow = overflow
         self.changed = changed
         self.retry_every = retry_every
+        self.codec = codec
         #: What went in, what was dropped and how often the disk failed, since the start.
         self.appended = 0
         self.dropped = 0
@@ -71,20 +97,23 @@ class Appender:
         self.written_bytes = 0
         #: The offset behind what is written.
         self.written = writer.next
-        #: Why the disk does not take anything, empty if it does.
+        #: Why the disk does not take anything, empty if it does; and what the thread knows.
         self.failing = ""
+        self._fails = ""
         #: The queue is over its bound and publishers should wait (``overflow="block"``).
         self.congested = False
         self._later = later
         self._soon = soon
-        self._rows: list[Row] = []
+        #: What is not in a block yet: events are added here.
+        self.columns = Columns(block_events, self._started, self.flush)
+        self.append = self.columns.append
         self._base = writer.next
         self._timer: Any = None
         self._lost = 0
         self._lost_at = 0
         self._lost_why = ""
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
-        self._queue: deque[Encoded] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._queued = 0
         self._busy = threading.Condition()
         self._stopping = False
@@ -97,7 +126,7 @@ class Appender:
     @property
     def next(self) -> int:
         """The offset the next event gets."""
-        return self._base + len(self._rows)
+        return self._base + self.columns.count
 
     @property
     def full(self) -> bool:
@@ -114,13 +143,8 @@ class Appender:
         """Bytes that wait to be written."""
         return self._queued
 
-    def append(self, row: Row) -> None:
-        """Add an event."""
-        rows = self._rows
-        rows.append(row)
-        if len(rows) >= self.block_events:
-            self.flush()
-        elif self._timer is None:
+    def _started(self) -> None:
+        if self._timer is None:
             self._timer = self._later(self.flush_after, self._flush_in_time)
 
     def _flush_in_time(self) -> None:
@@ -129,34 +153,34 @@ class Appender:
 
     def flush(self) -> None:
         """Hand what is there to the thread, as a block."""
-        rows = self._rows
-        if rows:
-            self._rows = []
-            self.appended += len(rows)
+        if self.columns.count:
+            taken = self.columns.take()
+            self.appended += taken.rows
             if self.full:
-                self._lose(rows)
+                self._lose(taken)
                 return
             self._put_gap()
-            data = encode_block(rows, self._base, self.writer.epoch)
-            self._put(Encoded(self._base, len(rows), data))
+            self._put(_Waiting(self._base, taken.rows, sum(map(len, taken.columns)), taken))
             if self.overflow == "block" and self._queued > self.queue_bytes:
                 self._congest(True)
+                if self._queued > 2 * self.queue_bytes:
+                    self.changed()  # full
         elif self._queued <= self.queue_bytes:
             self._put_gap()
 
-    def _put(self, block: Encoded) -> None:
+    def _put(self, block: _Waiting) -> None:
         self._base = block.base + block.rows
         with self._busy:
             self._queue.append(block)
-            self._queued += len(block.data)
+            self._queued += block.size
             self._busy.notify()
 
-    def _lose(self, rows: list[Row]) -> None:
+    def _lose(self, taken: Taken) -> None:
         first = not self._lost
-        self._lost += len(rows)
-        self.dropped += len(rows)
+        self._lost += taken.rows
+        self.dropped += taken.rows
         if first:
-            self._lost_at = rows[0][1]
+            self._lost_at = taken.first
             self._lost_why = self.failing or "queue full"
             self.changed()
 
@@ -164,7 +188,7 @@ class Appender:
         if self._lost:
             lost, self._lost = self._lost, 0
             data = encode_gap(self._base, lost, self._lost_at, self._lost_why, self.writer.epoch)
-            self._put(Encoded(self._base, lost, data))
+            self._put(_Waiting(self._base, lost, len(data), None, data))
             self.changed()
 
     def _congest(self, now: bool) -> None:
@@ -189,6 +213,11 @@ class Appender:
         """How many wait for `when_written`."""
         return len(self._waiters)
 
+    def _failed(self) -> None:
+        """The disk has begun to fail, or has ended it."""
+        self.failing = self._fails
+        self.changed()
+
     def _progress(self) -> None:
         """The thread has written something, or failed to."""
         self._told = False
@@ -198,7 +227,7 @@ class Appender:
             waiters.popleft()[1]()
         if self._queued * 2 < self.queue_bytes:
             self._congest(False)
-            if self._lost and not self._rows:
+            if self._lost and not self.columns.count:
                 self._put_gap()
 
     def _tell(self) -> None:
@@ -229,16 +258,17 @@ class Appender:
         wait = CLEAN_UP_EVERY
         while True:
             with self._busy:
-                if not self._queue or self.failing:
+                if not self._queue or self._fails:
                     self._busy.wait_for(
-                        lambda: self._stopping or (self._queue and not self.failing), wait
+                        lambda: self._stopping or (self._queue and not self._fails), wait
                     )
                 blocks = list(self._queue)
                 stopping = self._stopping
             error: Any = None
             try:
-                if blocks or self.failing:
-                    self.writer.write(blocks)
+                if blocks or self._fails:
+                    epoch = self.writer.epoch
+                    self.writer.write([block.packed(epoch, self.codec) for block in blocks])
                 if time.monotonic() >= clean_up_at:
                     clean_up_at = time.monotonic() + CLEAN_UP_EVERY
                     before = self.writer.set_aside
@@ -254,7 +284,7 @@ class Appender:
                 return
             wait = self.retry_every if error is not None else CLEAN_UP_EVERY
 
-    def _settle(self, blocks: list[Encoded], error: Exception | None) -> None:
+    def _settle(self, blocks: list[_Waiting], error: Exception | None) -> None:
         """Take what is written off the queue."""
         upto = self.writer.next
         with self._busy:
@@ -262,7 +292,7 @@ class Appender:
                 if block.base + block.rows > upto:
                     break
                 self._queue.popleft()
-                self._queued -= len(block.data)
+                self._queued -= block.size
                 self.written_events += block.rows
                 self.written_bytes += len(block.data)
         if not (self.writer.fsync and error is not None):
@@ -270,8 +300,8 @@ class Appender:
         failing = "" if error is None else (getattr(error, "strerror", None) or str(error))
         if error is not None:
             self.failures += 1
-        if failing != self.failing:
-            self.failing = failing
-            self._soon(self.changed)
+        if failing != self._fails:
+            self._fails = failing
+            self._soon(self._failed)
         if self._waiters or self.congested or self._lost:
             self._tell()

@@ -24,10 +24,10 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from mqttd.pipeline.log.schema import EVENTS, GAP, Event
+from mqttd.pipeline.log.schema import GAP
 
 __all__ = [
     "FLAG_DAMAGE",
@@ -37,19 +37,26 @@ __all__ = [
     "MAGIC",
     "MAX_BLOCK",
     "NO_ID",
+    "PACKED",
+    "PLAIN",
     "Block",
     "Corrupt",
     "Row",
+    "Taken",
     "UnknownFormat",
-    "decode_block",
     "encode_block",
     "encode_gap",
+    "is_packed",
     "parse_header",
+    "sealed",
+    "text_column",
     "verify",
 ]
 
 MAGIC: Final = b"MQEB"
-VERSION: Final = 1
+#: Formats of blocks: columns with a value for each event; and `mqttd.pipeline.log.packed`.
+PLAIN: Final = 1
+PACKED: Final = 2
 HEADER_SIZE: Final = 64
 #: A longer body is taken for garbage.
 MAX_BLOCK: Final = 1 << 30
@@ -79,9 +86,20 @@ _HEADER_CRC_AT: Final = 52
 _LENGTHS: Final = struct.Struct("<14I")
 _PADDING: Final = [bytes(count) for count in range(8)]
 
+
 #: code, time (µs), flags, message id, client id, user name, peer, topic, reason, size, payload,
 #: properties: what the broker appends per event.
 Row = tuple[int, int, int, bytes, str, str, str, str, str, int, bytes, bytes]
+
+
+class Taken(NamedTuple):
+    """What becomes a packed block (see `packed`): columns, events, codes, first and last time."""
+
+    columns: list[bytes]
+    rows: int
+    mask: int
+    first: int
+    last: int
 
 
 class Corrupt(Exception):
@@ -142,27 +160,27 @@ def encode_block(rows: Sequence[Row], base: int, epoch: int = 0) -> bytes:
         array("q", times).tobytes(),
         bytes(flags),
         b"".join(ids) if any(flag & HAS_SIZE for flag in set(flags)) else b"",
-        _text(clients, count),
-        _text(users, count),
-        _text(peers, count),
-        _text(topics, count),
-        _text(reasons, count),
+        text_column(clients, count),
+        text_column(users, count),
+        text_column(peers, count),
+        text_column(topics, count),
+        text_column(reasons, count),
         array("I", sizes).tobytes(),
         b"".join(payloads),
         array("I", map(len, blocks)).tobytes() if has_blocks else b"",
         b"".join(blocks) if has_blocks else b"",
         b"",
     ]
+    mask = 0
+    for code in set(codes):
+        mask |= 1 << code
     parts = [b"", _LENGTHS.pack(*map(len, columns))]
     for column in columns:
         if column:
             parts.append(column)
             if len(column) & 7:
                 parts.append(_PADDING[-len(column) & 7])
-    mask = 0
-    for code in set(codes):
-        mask |= 1 << code
-    return _sealed(parts, 0, base, count, mask, min(times), max(times), epoch)
+    return sealed(parts, 0, base, count, mask, min(times), max(times), epoch)
 
 
 def encode_gap(
@@ -173,10 +191,10 @@ def encode_gap(
     :param kind: FLAG_DAMAGE, FLAG_SKIP or 0.
     """
     flags = FLAG_GAP | kind
-    return _sealed([b"", reason.encode()], flags, base, count, 1 << GAP, time, time, epoch)
+    return sealed([b"", reason.encode()], flags, base, count, 1 << GAP, time, time, epoch)
 
 
-def _sealed(
+def sealed(
     parts: list[bytes],
     flags: int,
     base: int,
@@ -185,10 +203,12 @@ def _sealed(
     first: int,
     last: int,
     epoch: int,
+    version: int = PLAIN,
 ) -> bytes:
+    """The bytes of a block: `parts` behind a header, which takes the place of the first of them."""
     size = sum(map(len, parts))
     header = bytearray(
-        _HEADER.pack(MAGIC, VERSION, flags, size, 0, base, count, mask, first, last, epoch, 0)
+        _HEADER.pack(MAGIC, version, flags, size, 0, base, count, mask, first, last, epoch, 0)
     )
     header[_HEADER_CRC_AT : _HEADER_CRC_AT + 4] = _header_crc(header).to_bytes(4, "little")
     crc = zlib.crc32(header)
@@ -205,7 +225,8 @@ def _header_crc(header: bytes | bytearray | memoryview) -> int:
     return crc or 1
 
 
-def _text(values: Sequence[str], count: int) -> bytes:
+def text_column(values: Sequence[str], count: int) -> bytes:
+    """Texts joined by U+0000; empty if all of them are."""
     text = "\0".join(values)
     if len(text) == count - 1:
         return b""  # separators alone
@@ -228,15 +249,21 @@ def parse_header(
     )
     if magic != MAGIC:
         raise Corrupt(f"{segment}:{position}: no block")
-    if version != VERSION:
+    if version not in (PLAIN, PACKED):
         raise UnknownFormat(
-            f"{segment}:{position}: format {version}, this program reads {VERSION}", version
+            f"{segment}:{position}: format {version}, this program reads {PLAIN} and {PACKED}",
+            version,
         )
     if not count or size > MAX_BLOCK or (crc and crc != _header_crc(data)):
         raise Corrupt(f"{segment}:{position}: a harmed header")
     size += HEADER_SIZE
     gap = bool(flags & FLAG_GAP)
     return Block(node, segment, position, size, base, count, mask, first, last, gap, flags)
+
+
+def is_packed(data: bytes | memoryview) -> bool:
+    """Whether a block, whose header was parsed, is a packed one."""
+    return int.from_bytes(data[4:6], "little") == PACKED
 
 
 def is_foreign(data: bytes | memoryview) -> bool:
@@ -284,62 +311,3 @@ def gap_reason(data: bytes | memoryview, count: int = 0) -> str:
 def lost_text(count: int, why: str) -> str:
     """How a gap says what is missing."""
     return f"{count} event{'s' if count > 1 else ''} lost: {why}"
-
-
-def decode_block(data: bytes | memoryview, node: str) -> Iterator[Event]:
-    """The events of a whole block; of a gap one `log.gap`. For tools: Spark reads columns.
-
-    Raises Corrupt if the checksum does not hold.
-    """
-    head = parse_header(data, node)
-    if not verify(data):
-        raise Corrupt(f"{node}: wrong checksum in the block at offset {head.base}")
-    if head.gap:
-        yield Event(
-            head.base, node, "log.gap", head.first_time, reason=gap_reason(data), lost=head.rows
-        )
-        return
-    count = head.rows
-    spans = columns_of(data)
-
-    def raw(column: int) -> bytes:
-        start, length = spans[column]
-        return bytes(data[start : start + length])
-
-    def texts(column: int) -> list[str | None]:
-        if not spans[column][1]:
-            return [None] * count
-        return [value or None for value in raw(column).decode().split("\0")]
-
-    codes, flags, ids = raw(0), raw(2), raw(3)
-    times = struct.unpack(f"<{count}q", raw(1))
-    clients, users, peers, topics, reasons = (texts(column) for column in range(4, 9))
-    sizes = struct.unpack(f"<{count}I", raw(9))
-    payloads, properties = raw(10), raw(12)
-    lengths = struct.unpack(f"<{count}I", raw(11)) if spans[11][1] else (0,) * count
-    paid = kept = 0
-    for i in range(count):
-        flag = flags[i]
-        message = ids[16 * i : 16 * i + 16]
-        payload = None
-        if flag & HAS_PAYLOAD:
-            payload = payloads[paid : paid + sizes[i]]
-            paid += sizes[i]
-        yield Event(
-            head.base + i,
-            node,
-            EVENTS[codes[i]] if codes[i] < len(EVENTS) else f"code.{codes[i]}",
-            times[i],
-            message if message and message != NO_ID else None,
-            clients[i],
-            users[i],
-            peers[i],
-            topics[i],
-            flag & QOS if flag & HAS_QOS else None,
-            bool(flag & RETAIN) if flag & HAS_QOS else None,
-            reasons[i],
-            payload,
-            sizes[i] if flag & HAS_SIZE else None,
-            properties[kept : kept + lengths[i]],
-        )
-        kept += lengths[i]

@@ -30,11 +30,11 @@ from typing import Final, NamedTuple, Protocol
 from mqttd.pipeline.log.blocks import (
     Block,
     Corrupt,
-    decode_block,
     lost_text,
     parse_header,
     verify,
 )
+from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.files import (
     LOG_FILE,
     base_of,

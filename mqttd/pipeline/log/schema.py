@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 __all__ = ["CODES", "COLUMNS", "EVENTS", "GAP", "SCHEMA_VERSION", "Event"]
 
 #: Grows when a column or the meaning of one changes.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 #: Code -> name. At most 32: a block has a mask of the codes in it.
 EVENTS: Final = (
@@ -55,12 +55,23 @@ COLUMNS: Final = {
     "reason": ("STRING", "why: of a disconnect, drop, denial, end of a session, gap"),
     "payload": ("BINARY", "the message; NULL where it was not exported"),
     "payload_size": ("INT", "bytes of the message's payload, exported or not"),
-    "headers": ("ARRAY<STRUCT<key: STRING, value: STRING>>", "user properties (includeHeaders)"),
+    "content_type": ("STRING", "Content Type of the message (MQTT 5.0)"),
+    "response_topic": ("STRING", "its Response Topic"),
+    "correlation_data": ("BINARY", "its Correlation Data"),
+    "message_expiry": ("INT", "its Message Expiry Interval when it arrived, in seconds"),
+    "headers": (
+        "ARRAY<STRUCT<key: STRING, value: STRING>>",
+        "its user properties in order (includeHeaders)",
+    ),
+    "user_properties": (
+        "MAP<STRING, STRING>",
+        "the same by name, of several the last (includeUserProperties)",
+    ),
 }
 
 
 class Event(NamedTuple):
-    """One event as a plain value, `COLUMNS` in order, for readers without Arrow.
+    """One event as a plain value, for readers without Arrow: `COLUMNS`, but properties as bytes.
 
     `timestamp` is in µs since 1970; `properties` is the MQTT 5.0 property block of a message
     (empty: none); `lost` is how many events a gap stands for.

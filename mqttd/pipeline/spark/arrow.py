@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from mqttd.codec.properties import decode_properties
 from mqttd.codec.topic import match
 from mqttd.pipeline.log.blocks import (
     HAS_PAYLOAD,
@@ -24,13 +23,14 @@ from mqttd.pipeline.log.blocks import (
     HAS_SIZE,
     QOS,
     RETAIN,
-    columns_of,
     gap_reason,
+    is_packed,
     lost_text,
     parse_header,
 )
 from mqttd.pipeline.log.reader import Missing
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
+from mqttd.pipeline.spark.columns import PROPERTIES, TEXTS, Packed, Plain
 
 __all__ = ["BATCH_ROWS", "ARROW_TYPES", "Batches", "gap_row"]
 
@@ -40,9 +40,6 @@ BATCH_BYTES: Final = 16 << 20
 
 #: Topics whose answer is remembered.
 MOST_TOPICS: Final = 100_000
-
-_USER_PROPERTY: Final = 38
-_PUBLISH: Final = 3
 
 _HEADERS: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.string())]))
@@ -57,9 +54,14 @@ ARROW_TYPES: Final = {
     "BOOLEAN": pa.bool_(),
     "INT": pa.int32(),
     COLUMNS["headers"][0]: _HEADERS,
+    COLUMNS["user_properties"][0]: pa.map_(pa.string(), pa.string()),
 }
 
-_TEXT_COLUMNS: Final = {"client_id": 4, "username": 5, "peer": 6, "topic": 7, "reason": 8}
+#: Columns that are read from the properties of a message.
+_OF_PROPERTIES: Final[dict[str, tuple[Callable[[bytes], Any], Any]]] = {
+    name: (read, ARROW_TYPES[COLUMNS[name][0]]) for name, read in PROPERTIES.items()
+}
+
 _NAMES: Final = pa.array([*EVENTS, *(f"code.{code}" for code in range(len(EVENTS), 256))])
 
 
@@ -68,31 +70,40 @@ class _Blocks:
 
     def __init__(self, node: str, blocks: Sequence[memoryview]) -> None:
         self.node = node
-        self.blocks = blocks
-        self.spans = [columns_of(block) for block in blocks]
         heads = [parse_header(block) for block in blocks]
+        self.parts: list[Plain | Packed] = [
+            Packed(block, head.rows) if is_packed(block) else Plain(block, head.rows)
+            for block, head in zip(blocks, heads, strict=True)
+        ]
         self.bases = [head.base for head in heads]
         self.counts = [head.rows for head in heads]
         self.rows = sum(self.counts)
+        #: Events of each run, numpy; None where all of them have one.
+        self.runs: Any = None
+        if any(part.runs != part.rows for part in self.parts):
+            self.runs = np.concatenate([part.counts() for part in self.parts])
         self._flags: Any = None
+        self._sizes: Any = None
 
-    def raw(self, column: int) -> bytes:
-        """The bytes of a column of all blocks."""
-        parts = []
-        for block, spans in zip(self.blocks, self.spans, strict=True):
-            start, length = spans[column]
-            parts.append(block[start : start + length])
-        return b"".join(parts)
+    def spread(self, values: Any) -> Any:
+        """Values of runs for each event; numpy."""
+        return values if self.runs is None else np.repeat(values, self.runs)
 
     def codes(self) -> Any:
         """The event codes, numpy."""
-        return np.frombuffer(self.raw(0), np.uint8)
+        return self.spread(np.concatenate([part.codes() for part in self.parts]))
 
     def flags(self) -> Any:
         """The flags, numpy."""
         if self._flags is None:
-            self._flags = np.frombuffer(self.raw(2), np.uint8)
+            self._flags = self.spread(np.concatenate([part.flags() for part in self.parts]))
         return self._flags
+
+    def sizes(self) -> Any:
+        """Payload sizes, numpy."""
+        if self._sizes is None:
+            self._sizes = self.spread(np.concatenate([part.sizes() for part in self.parts]))
+        return self._sizes
 
     def seq(self) -> Any:
         """The offsets, numpy."""
@@ -102,32 +113,32 @@ class _Blocks:
         ]
         return np.concatenate(parts)
 
-    def text(self, column: int) -> Any:
+    def text(self, column: str) -> Any:
         """A text column: NULL where it is empty."""
-        parts: list[Any] = []
-        some = False
-        for block, spans, count in zip(self.blocks, self.spans, self.counts, strict=True):
-            start, length = spans[column]
-            some = some or length > 0
-            parts.append(block[start : start + length] if length else bytes(count - 1))
-        if not some:
+        parts = [part.text(column) for part in self.parts]
+        if not any(parts):
             return pa.nulls(self.rows, pa.string())
-        data = np.frombuffer(b"\0".join(parts), np.uint8)
+        found = [text or bytes(part.runs - 1) for part, text in zip(self.parts, parts, strict=True)]
+        runs = sum(part.runs for part in self.parts)
+        data = np.frombuffer(b"\0".join(found), np.uint8)
         ends = np.flatnonzero(data == 0)
-        offsets = np.empty(self.rows + 1, np.int32)
+        offsets = np.empty(runs + 1, np.int32)
         offsets[0] = 0
-        offsets[1:-1] = ends - np.arange(self.rows - 1)
-        offsets[-1] = len(data) - (self.rows - 1)
-        return _binary(pa.string(), offsets, data[data != 0], offsets[1:] != offsets[:-1])
+        offsets[1:-1] = ends - np.arange(runs - 1)
+        offsets[-1] = len(data) - (runs - 1)
+        array = _binary(pa.string(), offsets, data[data != 0], offsets[1:] != offsets[:-1])
+        return self._take(array)
 
-    def sizes(self) -> Any:
-        """Payload sizes, numpy."""
-        return np.frombuffer(self.raw(9), np.uint32)
+    def _take(self, array: Any) -> Any:
+        """Values of runs for each event; Arrow."""
+        if self.runs is None:
+            return array
+        return array.take(pa.array(np.repeat(np.arange(len(array), dtype=np.int32), self.runs)))
 
     def column(self, name: str) -> Any:
         """One column as an Arrow array."""
-        if name in _TEXT_COLUMNS:
-            return self.text(_TEXT_COLUMNS[name])
+        if name in TEXTS:
+            return self.text(name)
         if name == "seq":
             return pa.array(self.seq())
         if name == "node":
@@ -135,9 +146,12 @@ class _Blocks:
         if name == "event":
             return _NAMES.take(pa.array(self.codes()))
         if name == "timestamp":
+            times = self.spread(np.concatenate([part.times() for part in self.parts]))
             return pa.Array.from_buffers(
-                ARROW_TYPES["TIMESTAMP"], self.rows, [None, pa.py_buffer(self.raw(1))]
+                ARROW_TYPES["TIMESTAMP"], self.rows, [None, pa.py_buffer(times)]
             )
+        if name in _OF_PROPERTIES:
+            return self._properties(name)
         flags = self.flags()
         if name == "qos":
             return pa.array((flags & QOS).astype(np.int8), mask=(flags & HAS_QOS) == 0)
@@ -149,41 +163,28 @@ class _Blocks:
             here = (flags & HAS_PAYLOAD) != 0
             offsets = np.zeros(self.rows + 1, np.int32)
             np.cumsum(np.where(here, self.sizes(), 0), out=offsets[1:])
-            return _binary(pa.binary(), offsets, self.raw(10), here)
-        if name == "message_id":
-            return self._message_ids()
-        return self._headers()
+            data = b"".join([part.payloads() for part in self.parts])
+            return _binary(pa.binary(), offsets, data, here)
+        return self._message_ids()
 
     def _message_ids(self) -> Any:
-        parts = []
-        for block, spans, count in zip(self.blocks, self.spans, self.counts, strict=True):
-            start, length = spans[3]
-            parts.append(block[start : start + length] if length else bytes(16 * count))
-        data = b"".join(parts)
-        halves = np.frombuffer(data, np.uint64).reshape(self.rows, 2)
+        halves = np.concatenate([part.ids() for part in self.parts])
         offsets = np.arange(0, 16 * self.rows + 1, 16, dtype=np.int32)
         # A zero id takes its 16 bytes in the buffer, as Arrow allows of a NULL.
-        return _binary(pa.binary(), offsets, data, (halves != 0).any(axis=1))
+        return _binary(pa.binary(), offsets, halves, (halves != 0).any(axis=1))
 
-    def _headers(self) -> Any:
-        found: list[list[dict[str, str]] | None] = []
-        for block, spans, count in zip(self.blocks, self.spans, self.counts, strict=True):
-            start, length = spans[11]
-            if not length:
-                found += [None] * count
-                continue
-            at = spans[12][0]
-            for size in np.frombuffer(block[start : start + length], np.uint32).tolist():
-                found.append(user_properties(bytes(block[at : at + size])) if size else None)
-                at += size
-        return pa.array(found, _HEADERS)
-
-
-def user_properties(data: bytes) -> list[dict[str, str]] | None:
-    """The user properties of a property block in order; None if there are none."""
-    properties, _ = decode_properties(data, 0, len(data), _PUBLISH)
-    pairs: Any = properties.get(_USER_PROPERTY)
-    return [{"key": key, "value": value} for key, value in pairs] if pairs else None
+    def _properties(self, name: str) -> Any:
+        """A column that is read from the property blocks; the same block is read once."""
+        read, kind = _OF_PROPERTIES[name]
+        known: dict[bytes, Any] = {b"": None}
+        found: list[Any] = []
+        for part in self.parts:
+            for block in part.properties():
+                value = known.get(block, known)
+                if value is known:
+                    value = known[block] = read(block)
+                found.append(value)
+        return self._take(pa.array(found, kind))
 
 
 def _binary(kind: Any, offsets: Any, data: Any, valid: Any) -> Any:
@@ -289,7 +290,7 @@ class Batches:
             wanted = np.isin(blocks.codes(), self.codes)
             chosen = wanted if chosen is None else chosen & wanted
         if self.filters or self.pattern is not None:
-            topics = blocks.text(_TEXT_COLUMNS["topic"]).dictionary_encode()
+            topics = blocks.text("topic").dictionary_encode()
             matching = np.array(
                 [*map(self._matches, topics.dictionary.to_pylist()), False], np.bool_
             )

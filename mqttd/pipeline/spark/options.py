@@ -47,6 +47,7 @@ READ_OPTIONS: Final = {
     "failOnDataLoss": "true: a query fails when events it should read are gone (default);"
     " false: it goes on and a log.gap row says how many",
     "includeHeaders": "true: the column headers with the user properties (default false)",
+    "includeUserProperties": "true: the column user_properties, a map (default false)",
     "groupId": "name under which the query registers its progress; retention may wait for it",
 }
 
@@ -62,6 +63,9 @@ TIMES: Final = {"startingTimestamp": "startingOffsets", "endingTimestamp": "endi
 
 #: Columns that every row has, those of gaps too.
 KEYS: Final = ("seq", "node", "event", "timestamp")
+
+#: Columns that are read when an option asks for them, or `columns` names them.
+ASKED_FOR: Final = {"headers": "includeHeaders", "user_properties": "includeUserProperties"}
 
 #: Cores where it is not known how many there are.
 CORES: Final = 2
@@ -145,7 +149,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
     group = options.get("groupId")
     if group is not None and not NAME.match(group):
         raise _wrong("groupId", group, "1 to 100 letters, digits and _ . @ -")
-    headers = _flag(options, "includeHeaders", False)
+    left_out = {name for name, option in ASKED_FOR.items() if not _flag(options, option, False)}
     return Options(
         path=path or None,
         url=url or None,
@@ -154,7 +158,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         filters=_filters(options.get("subscribe")),
         pattern=pattern,
         codes=_codes(options.get("events")),
-        columns=_columns(options.get("columns"), headers),
+        columns=_columns(options.get("columns"), left_out),
         starting=_position(options, "startingOffsets"),
         ending=_position(options, "endingOffsets"),
         max_events=_number(options, "maxEventsPerTrigger", 0),
@@ -224,9 +228,9 @@ def _codes(text: str | None) -> frozenset[int] | None:
     return frozenset(found)
 
 
-def _columns(text: str | None, headers: bool) -> tuple[str, ...]:
+def _columns(text: str | None, left_out: set[str]) -> tuple[str, ...]:
     if text is None:
-        return tuple(name for name in COLUMNS if name != "headers" or headers)
+        return tuple(name for name in COLUMNS if name not in left_out)
     found = _list(text)
     for name in found:
         if name not in COLUMNS:

@@ -1,4 +1,4 @@
-"""The handle's hold on publishers: their acknowledgements wait, or they do."""
+"""The handle's hold on publishers: what they send is kept, acknowledgements wait, or they do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Promises"]
 
 
 class Promises(HandleBase):
-    """What keeps an acknowledgement, or all publishers, back."""
+    """What keeps messages; and what keeps an acknowledgement, or all publishers, back."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -22,21 +22,32 @@ class Promises(HandleBase):
         #: The topics whose messages it holds; None for all.
         self._held: list[str] | None = None
         self._pauses = False
+        #: What the broker gave for `keep_messages`.
+        self._keeping: object = None
         self._at_end(self._let_go)
 
     def hold_acknowledgements(
         self,
         hold: Callable[[Callable[[], None], str], object] | None,
         topic_filter: Patterns = None,
+        required: bool = False,
     ) -> None:
         """See `IPluginHandle.hold_acknowledgements`."""
         self._check()
         topic_filters = list(valid_topic_filters(topic_filter)) or None
         self._release_holder()
         if hold is not None:
-            guarded = self._guarded(hold)
+            guarded = self._guarded(hold, required)
             self._holder = self._host.broker.add_holder(guarded, topic_filters)
             self._held = topic_filters
+
+    def keep_messages(self, notes: Any, topic_filter: Patterns = None) -> None:
+        """See `IPluginHandle.keep_messages`."""
+        self._check()
+        topic_filters = list(valid_topic_filters(topic_filter)) or None
+        self._stop_keeping()
+        if notes is not None:
+            self._keeping = self._host.broker.add_notes(notes, topic_filters)
 
     def pause_publishers(self, paused: bool) -> None:
         """See `IPluginHandle.pause_publishers`."""
@@ -44,7 +55,7 @@ class Promises(HandleBase):
         self._pauses = paused
         self._host.broker.set_congested(paused)
 
-    def _guarded(self, hold: Hold) -> Hold:
+    def _guarded(self, hold: Hold, required: bool) -> Hold:
         """`hold` on the plugin's budget: one that fails holds nothing, or ends the client."""
 
         def ask(release: Callable[[], None], client_id: str) -> bool:
@@ -53,7 +64,7 @@ class Promises(HandleBase):
 
         def guarded(release: Callable[[], None], client_id: str) -> None:
             if self._guard("hold_acknowledgements", ask, (release, client_id)) is None:
-                if self.budget.policy == "deny":
+                if required or self.budget.policy == "deny":
                     raise PermissionError(f"plugin {self.budget.name} could not be asked to keep")
                 release()
 
@@ -71,7 +82,13 @@ class Promises(HandleBase):
         if holder is not None:
             self._host.broker.remove_holder(holder)
 
+    def _stop_keeping(self) -> None:
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            self._host.broker.remove_notes(keeping)
+
     def _let_go(self) -> None:
+        self._stop_keeping()
         self._release_holder()
         if self._pauses:
             self._host.broker.set_congested(False)

@@ -15,12 +15,12 @@ from mqttd.pipeline.log.blocks import (
     RETAIN,
     Corrupt,
     Row,
-    decode_block,
     encode_block,
     encode_gap,
     parse_header,
     verify,
 )
+from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.schema import CODES, EVENTS
 from tests.unit.pipeline.logs import row
 

@@ -174,12 +174,12 @@ def test_a_log_json_that_is_gone_or_harmed_is_made_again(tmp_path: Path) -> None
 def test_a_format_that_is_not_known_is_refused_by_name_and_untouched(tmp_path: Path) -> None:
     ends = killed(tmp_path)
     data = bytearray(segment(tmp_path).read_bytes())
-    data[ends[1] + 4] = 2
+    data[ends[1] + 4] = 4
     segment(tmp_path).write_bytes(data)
-    with pytest.raises(ValueError, match=f"{segment(tmp_path).name}.*format 2, this program"):
+    with pytest.raises(ValueError, match=f"{segment(tmp_path).name}.*format 4, this program"):
         Writer(str(tmp_path), NODE)
     assert segment(tmp_path).read_bytes() == data
-    with pytest.raises(DataLoss, match=r"events 10 to 19 .*\(10 events; .*format 2, this program"):
+    with pytest.raises(DataLoss, match=r"events 10 to 19 .*\(10 events; .*format 4, this program"):
         all_events(LogReader(str(tmp_path)))
     found = read_json(str(tmp_path / LOG_FILE))
     (tmp_path / LOG_FILE).write_text(json.dumps({**found, "format": 2}))

@@ -15,7 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
 from mqttd.pipeline.log.blocks import Block, encode_block, encode_gap
+from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.packed import pack, taken_of, zstd
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.retention import Retention, commit_group, groups
 from mqttd.pipeline.log.schema import COLUMNS
@@ -66,7 +68,7 @@ def step(reader: StreamReader, start: Any, limit: int = 0) -> tuple[Any, list[di
 
 def test_a_batch_is_the_log_row_for_row(tmp_path: Path) -> None:
     written(tmp_path, 50, segment_bytes=6000)
-    reader = batch(tmp_path, includeHeaders="true")
+    reader = batch(tmp_path, includeHeaders="true", includeUserProperties="true")
     found = rows(reader, reader.partitions())
     wanted = all_events(LogReader(str(tmp_path)))
     assert len(found) == 500
@@ -74,17 +76,17 @@ def test_a_batch_is_the_log_row_for_row(tmp_path: Path) -> None:
         assert list(got) == list(COLUMNS)
         assert int(got["timestamp"].timestamp() * 1e6 + 0.5) == event.timestamp
         for name in COLUMNS:
-            if name not in ("timestamp", "headers"):
-                assert got[name] == getattr(event, name), name
-        assert got["headers"] is None
+            if name != "timestamp":
+                assert got[name] == getattr(event, name, None), name
 
 
-def test_values_of_every_kind_reach_arrow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["plain", "packed", "zstd"])
+def test_values_of_every_kind_reach_arrow(tmp_path: Path, how: str) -> None:
     from mqttd.codec.properties import encode_properties
 
     writer = Writer(str(tmp_path), NODE)
     header = encode_properties({38: [("k", "v"), ("k", "w")]})
-    other = encode_properties({3: "text/plain"})
+    other = encode_properties({3: "text/plain", 8: "answers", 9: b"\0\1", 2: 0xFFFFFFFF})
     mixed = [
         row(0, "client.connected"),
         (*row(1)[:6], "", "ü/ß", "", 3, b"abc", header),
@@ -92,10 +94,14 @@ def test_values_of_every_kind_reach_arrow(tmp_path: Path) -> None:
         (*row(3)[:2], 0x28, *row(3)[3:8], "why", 1 << 20, b"", b""),
         row(4, "session.created"),
     ]
-    writer.write([Encoded(0, 5, encode_block(mixed, 0))])
+    if how == "plain":
+        data = encode_block(mixed, 0)
+    else:
+        data = pack(taken_of(mixed), 0, 0, zstd() if how == "zstd" else None)
+    writer.write([Encoded(0, 5, data)])
     fill(writer, 1)
     writer.close()
-    reader = batch(tmp_path, includeHeaders="true")
+    reader = batch(tmp_path, includeHeaders="true", includeUserProperties="true")
     found = rows(reader, reader.partitions())
     assert seqs(found) == list(range(15))
     assert [one["topic"] for one in found[:5]] == [None, "ü/ß", "t/2", "t/3", None]
@@ -107,6 +113,34 @@ def test_values_of_every_kind_reach_arrow(tmp_path: Path) -> None:
     assert [one["message_id"] is None for one in found[:5]] == [True, False, False, False, True]
     assert found[1]["headers"] == [{"key": "k", "value": "v"}, {"key": "k", "value": "w"}]
     assert found[2]["headers"] is None and found[5]["headers"] is None
+    assert found[1]["user_properties"] == [("k", "w")] and found[1]["content_type"] is None
+    assert found[2]["user_properties"] is None and found[2]["content_type"] == "text/plain"
+    assert (found[2]["response_topic"], found[2]["correlation_data"]) == ("answers", b"\0\1")
+    assert [one["message_expiry"] for one in found[1:3]] == [None, 0x7FFFFFFF]
+
+
+def test_runs_reach_arrow_as_events(tmp_path: Path) -> None:
+    columns = Columns(10_000, lambda: None, lambda: None)
+    data = b"".join(b"0\x05\0\1a%02d" % i for i in range(40))
+    columns.append(row(0, "client.connected"))
+    columns.note(START + 7, 1 << 40 | 9, "a", "bob", None, 0x30, data, b"", 5, 7, 7, 40)
+    columns.append(row(2))
+    writer = Writer(str(tmp_path), NODE)
+    taken = columns.take()
+    for codec in (None, zstd()):
+        writer.write([Encoded(writer.next, 42, pack(taken, writer.next, 1, codec))])
+    fill(writer, 1)
+    writer.close()
+    reader = batch(tmp_path, includeHeaders="true")
+    found = rows(reader, reader.partitions())
+    wanted = all_events(LogReader(str(tmp_path)))
+    assert seqs(found) == list(range(94)) == [event.seq for event in wanted]
+    for got, event in zip(found, wanted, strict=True):
+        for name in ("event", "message_id", "client_id", "topic", "payload", "payload_size", "qos"):
+            assert got[name] == getattr(event, name), name
+    assert [one["payload"] for one in found[1:41]] == [b"%02d" % i for i in range(40)]
+    ids = [int.from_bytes(one["message_id"], "big") for one in found[1:41]]
+    assert ids == [(START + 7 << 64 | 1 << 40 | 9) + i for i in range(40)]
 
 
 def test_offsets_and_times_cut_a_batch(tmp_path: Path) -> None:
@@ -447,6 +481,7 @@ def test_the_batches_have_the_schema_spark_expects(tmp_path: Path) -> None:
         "TINYINT": t.ByteType(),
         "BOOLEAN": t.BooleanType(),
         "INT": t.IntegerType(),
+        "MAP<STRING, STRING>": t.MapType(t.StringType(), t.StringType()),
     }
     pairs = t.StructType(
         [t.StructField("key", t.StringType()), t.StructField("value", t.StringType())]

@@ -1,0 +1,315 @@
+"""A packed block: runs of events that differ in id and payload alone, compressed column by column.
+
+    | header 64 | 15 x (stored, raw) | counts | code | time | flags | id time | id | client ...
+                        u32            u32      u8     i64    u8      i64       u64
+      ... user | peer | topic | reason | size | payloads | lengths | properties |
+          text, NUL between              u32    bytes      u32       bytes
+
+A *run* is one event, or several that came together: the same but for their payloads, with message
+ids that follow one another. Every column but `payloads` has one value a run. Times are differences
+to the run before, the first to 0; `id time` is the upper half of the first message id less the
+time, `id` the lower half. A column without any value takes no byte, nor do counts that are all 1
+and id times that are all 0.
+
+With `FLAG_ZSTD` a column whose `stored` is less than `raw` is a zstd frame; before it was made, the
+bytes of numbers were sorted by their place (all lowest bytes first). Else columns are as they are.
+
+Promise: what it costs is in docs/design/pipeline.md. Format: docs/reference/event-log.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Final, Protocol
+
+from mqttd.pipeline.log.blocks import (
+    HAS_PAYLOAD,
+    HAS_SIZE,
+    HEADER_SIZE,
+    NO_ID,
+    PACKED,
+    Corrupt,
+    Row,
+    Taken,
+    sealed,
+    text_column,
+)
+
+__all__ = ["FLAG_ZSTD", "Codec", "Columns", "joined", "pack", "taken_of", "unpack", "zstd"]
+
+#: In the header's flags: columns may be compressed.
+FLAG_ZSTD: Final = 8
+
+(COUNTS, CODES, TIMES, FLAGS, ID_TIMES, IDS, CLIENTS, USERS, PEERS, TOPICS, REASONS, SIZES,
+ PAYLOADS, LENGTHS, PROPERTIES) = range(15)  # fmt: skip
+
+#: Bytes of a number in each column, 1 for those that hold none.
+WIDTHS: Final = (4, 1, 8, 1, 8, 8, 1, 1, 1, 1, 1, 4, 1, 4, 1)
+_TABLE: Final = struct.Struct("<30I")
+#: A shorter column is not worth a frame.
+_WORTH: Final = 48
+#: A longer column is taken for garbage.
+_MOST: Final = 1 << 30
+
+
+class Codec(Protocol):
+    """Compresses bytes."""
+
+    def compress(self, data: bytes) -> bytes:
+        """A frame of them."""
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """The `size` bytes in a frame. Raises ValueError or OSError if they are none."""
+
+
+class _Arrow:
+    """zstd by pyarrow."""
+
+    def __init__(self, level: int) -> None:
+        import pyarrow
+
+        self._codec = pyarrow.Codec("zstd", compression_level=level)
+
+    def compress(self, data: bytes) -> bytes:
+        made: bytes = self._codec.compress(data, asbytes=True)
+        return made
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        made: bytes = self._codec.decompress(data, size, asbytes=True)
+        return made
+
+
+class _Standard:
+    """zstd by the standard library (Python 3.14)."""
+
+    def __init__(self, level: int) -> None:
+        from compression import zstd as module  # type: ignore[import-not-found, unused-ignore]
+
+        self._module = module
+        self._level = level
+
+    def compress(self, data: bytes) -> bytes:
+        made: bytes = self._module.compress(data, self._level)
+        return made
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        made: bytes = self._module.decompress(data)
+        return made
+
+
+_codecs: dict[int, Codec] = {}
+
+
+def zstd(level: int = 1) -> Codec:
+    """zstd, from the standard library or pyarrow; raises ImportError where there is neither."""
+    found = _codecs.get(level)
+    if found is None:
+        try:
+            found = _Standard(level)
+        except ImportError:
+            try:
+                found = _Arrow(level)
+            except ImportError:
+                raise ImportError(
+                    "zstd needs Python 3.14 or pyarrow: pip install pyarrow"
+                ) from None
+        _codecs[level] = found
+    return found
+
+
+def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) -> bytes:
+    """The bytes of a packed block of what was taken, the first event of which has offset `base`."""
+    parts = [b"", b""]
+    table: list[int] = []
+    for width, column in zip(WIDTHS, taken.columns, strict=True):
+        stored = column
+        if codec is not None and len(column) >= _WORTH:
+            stored = codec.compress(shuffled(column, width))
+            if len(stored) >= len(column):
+                stored = column
+        parts.append(stored)
+        table += (len(stored), len(column))
+    parts[1] = _TABLE.pack(*table)
+    flags = 0 if codec is None else FLAG_ZSTD
+    return sealed(
+        parts, flags, base, taken.rows, taken.mask, taken.first, taken.last, epoch, PACKED
+    )
+
+
+def taken_of(rows: Sequence[Row]) -> Taken:
+    """Events as a batch, each a run of its own."""
+    codes, times, flags, names, clients, users, peers, topics, reasons, sizes, payloads, blocks = (
+        zip(*rows, strict=True)
+    )
+    count = len(rows)
+    ids = [int.from_bytes(name[8:], "big") for name in names]
+    id_times = [
+        _signed(int.from_bytes(name[:8], "big") - time) if name != NO_ID or flag & HAS_SIZE else 0
+        for name, time, flag in zip(names, times, flags, strict=True)
+    ]
+    since = [_signed(time - before) for before, time in pairwise((0, *times))]
+    columns = [
+        b"",
+        bytes(codes),
+        array("q", since).tobytes(),
+        bytes(flags),
+        array("q", id_times).tobytes() if any(id_times) else b"",
+        array("Q", ids).tobytes(),
+        *(text_column(texts, count) for texts in (clients, users, peers, topics, reasons)),
+        array("I", sizes).tobytes(),
+        b"".join(payloads),
+        array("I", map(len, blocks)).tobytes() if any(blocks) else b"",
+        b"".join(blocks),
+    ]
+    mask = 0
+    for code in set(codes):
+        mask |= 1 << code
+    return Taken(columns, count, mask, min(times), max(times))
+
+
+def shuffled(data: bytes, width: int) -> bytes:
+    """The bytes of numbers sorted by their place in them."""
+    return data if width == 1 else b"".join([data[i::width] for i in range(width)])
+
+
+def gathered(data: bytes, width: int) -> bytes:
+    """The numbers again."""
+    if width == 1:
+        return data
+    made = bytearray(len(data))
+    count = len(data) // width
+    for i in range(width):
+        made[i::width] = data[i * count : (i + 1) * count]
+    return bytes(made)
+
+
+class Columns:
+    """The columns of a packed block (its checksum holds), each unpacked when it is asked for."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        table = _TABLE.unpack_from(data, HEADER_SIZE)
+        self._spans: list[tuple[int, int, int]] = []
+        at = HEADER_SIZE + _TABLE.size
+        for stored, raw in zip(table[::2], table[1::2], strict=True):
+            self._spans.append((at, stored, raw))
+            at += stored
+        if at != len(self._data) or max(table) > _MOST:
+            raise Corrupt("a packed block whose columns do not fit it")
+        self._known: dict[int, bytes] = {}
+
+    def size(self, column: int) -> int:
+        """Bytes of a column, without unpacking it."""
+        return self._spans[column][2]
+
+    def __getitem__(self, column: int) -> bytes:
+        found = self._known.get(column)
+        if found is None:
+            at, stored, raw = self._spans[column]
+            found = bytes(self._data[at : at + stored])
+            if stored != raw:
+                try:
+                    found = zstd().decompress(found, raw)
+                except (ValueError, OSError) as error:
+                    raise Corrupt(f"a column that cannot be unpacked: {error}") from None
+                found = gathered(found, WIDTHS[column])
+            self._known[column] = found
+        return found
+
+
+def unpack(found: Columns, rows: int) -> Iterator[Row]:
+    """The events of a packed block one by one, as they were appended."""
+    codes, flags = found[CODES], found[FLAGS]
+    runs = len(codes)
+    counts = _numbers("I", found[COUNTS]) or [1] * runs
+    if sum(counts) != rows:
+        raise Corrupt(f"a packed block of {rows} events with runs of {sum(counts)}")
+    times = [_signed(time) for time in accumulate(_numbers("q", found[TIMES]))]
+    id_times = _numbers("q", found[ID_TIMES]) or [0] * runs
+    ids = _numbers("Q", found[IDS]) or [0] * runs
+    texts = [_texts(found[column], runs) for column in range(CLIENTS, REASONS + 1)]
+    sizes = _numbers("I", found[SIZES])
+    lengths = _numbers("I", found[LENGTHS]) or [0] * runs
+    payloads, blocks = found[PAYLOADS], found[PROPERTIES]
+    paid = kept = 0
+    for i in range(runs):
+        flag, time, size = flags[i], times[i], sizes[i]
+        named = flag & HAS_SIZE or ids[i] or id_times[i]
+        upper = (time + id_times[i]) & 0xFFFFFFFFFFFFFFFF
+        block = blocks[kept : kept + lengths[i]]
+        kept += lengths[i]
+        client, user, peer, topic, reason = (column[i] for column in texts)
+        for k in range(counts[i]):
+            payload = b""
+            if flag & HAS_PAYLOAD:
+                payload = payloads[paid : paid + size]
+                paid += size
+            name = (upper << 64 | ids[i] + k).to_bytes(16, "big") if named else NO_ID
+            yield (
+                codes[i], time, flag, name, client, user, peer, topic, reason, size, payload, block
+            )  # fmt: skip
+
+
+def _signed(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _numbers(kind: str, data: bytes) -> list[int]:
+    return array(kind, data).tolist() if data else []
+
+
+def _texts(data: bytes, count: int) -> Sequence[str]:
+    return data.decode().split("\0") if data else [""] * count
+
+
+def joined(parts: Sequence[tuple[Columns, int, int, int, int]]) -> Taken:
+    """Packed blocks that follow one another, as one: (columns, rows, mask, first, last) of each."""
+    made: list[bytes] = []
+    runs = [len(found[CODES]) for found, *_ in parts]
+    last_time = 0
+    times: list[bytes] = []
+    for found, *_ in parts:
+        own = array("q", found[TIMES])
+        end = _signed(sum(own))
+        own[0] = _signed(own[0] - last_time)
+        last_time = end
+        times.append(own.tobytes())
+    fill: dict[int, Callable[[int], bytes]] = {
+        COUNTS: lambda count: array("I", [1] * count).tobytes(),
+        ID_TIMES: lambda count: bytes(8 * count),
+        IDS: lambda count: bytes(8 * count),
+        LENGTHS: lambda count: bytes(4 * count),
+    }
+    for column in range(len(WIDTHS)):
+        if column == TIMES:
+            made.append(b"".join(times))
+        elif not any(found.size(column) for found, *_ in parts):
+            made.append(b"")
+        elif CLIENTS <= column <= REASONS:
+            texts = [
+                found[column] or b"\0" * (count - 1)
+                for (found, *_), count in zip(parts, runs, strict=True)
+            ]
+            made.append(b"\0".join(texts))
+        elif column in fill:
+            made.append(
+                b"".join(
+                    found[column] or fill[column](count)
+                    for (found, *_), count in zip(parts, runs, strict=True)
+                )
+            )
+        else:
+            made.append(b"".join(found[column] for found, *_ in parts))
+    mask = 0
+    for part in parts:
+        mask |= part[2]
+    return Taken(
+        made,
+        sum(part[1] for part in parts),
+        mask,
+        min(part[3] for part in parts),
+        max(part[4] for part in parts),
+    )

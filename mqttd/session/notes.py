@@ -1,0 +1,50 @@
+"""Messages that somebody keeps as bytes: an event log, a journal, another node.
+
+    PUBLISH --> route with the gear NOTED --> note(parts of the packet) --> whoever keeps them
+
+A note is one call for one packet or a run of packets, with their places in the bytes received;
+no `Message` is made. What reaches the broker another way (a will, a hook's own message) comes as a
+`Message`, once. Both say the same of a message (tests/unit/pipeline/test_notes.py).
+
+Promise: a message costs its keeper's own appends, and nothing waits.
+"""
+
+from __future__ import annotations
+
+from mqttd.session.message import Message
+
+__all__ = ["Notes"]
+
+
+class Notes:
+    """Somebody who keeps messages; told before their receivers are."""
+
+    def note(
+        self,
+        at: int,
+        number: int,
+        topic: str,
+        client_id: str,
+        username: str | None,
+        first: int,
+        data: bytes,
+        block: bytes,
+        body: int,
+        end: int,
+        size: int,
+        count: int,
+    ) -> None:
+        """`count` packets of `size` bytes each, the first with its payload from `body` to `end`.
+
+        Their ids are ``at << 64 | number`` and those that follow; `at` is when they came, in µs
+        since 1970. `first` is the first byte of the packets, `block` their properties as on the
+        wire, empty for none.
+        """
+        raise NotImplementedError
+
+    def note_message(self, message: Message, now: int) -> None:
+        """One message that did not come as bytes, or that somebody has changed.
+
+        `now` is the server's, in milliseconds: from there its expiry counts.
+        """
+        raise NotImplementedError

@@ -1,0 +1,143 @@
+"""Messages noted as bytes, and as whole messages: whichever way they go, the log has the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish, Subscription
+from mqttd.codec.properties import decode_properties
+from mqttd.codec.serializer import serialize
+from mqttd.pipeline.log.blocks import encode_block, parse_header
+from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.decode import decode_block
+from mqttd.pipeline.log.packed import Columns as Packed
+from mqttd.pipeline.log.packed import joined, pack, taken_of, zstd
+from mqttd.session.settings import Settings
+from mqttd.testing import MemoryBroker
+from tests.unit.pipeline.test_blocks import rows
+
+PROPERTIES: list[Any] = [
+    None,
+    None,
+    {prop.CONTENT_TYPE: "text", prop.USER_PROPERTY: [("k", "v"), ("k", "w")]},
+    {prop.MESSAGE_EXPIRY_INTERVAL: 7},
+    {prop.RESPONSE_TOPIC: "b", prop.CORRELATION_DATA: b"\x00\x01", prop.MESSAGE_EXPIRY_INTERVAL: 1},
+]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[int, list[Publish]]:
+    """Who publishes, and packets that differ in their payloads at most."""
+    qos = draw(st.sampled_from([0, 0, 1, 2]))
+    topic = draw(st.sampled_from(["a", "a/b", "nobody", "other", "$mqttd/x"]))
+    retain = draw(st.integers(0, 4)) == 0
+    client = draw(st.integers(0, 1))
+    properties = draw(st.sampled_from(PROPERTIES)) if client else None
+    count, size = draw(st.sampled_from([1, 2, 5])), draw(st.sampled_from([0, 3, 20]))
+    payloads = [draw(st.binary(min_size=size, max_size=size)) for _ in range(count)]
+    return client, [
+        Publish(topic, payload, qos, retain, False, 0, dict(properties) if properties else None)
+        for payload in payloads
+    ]
+
+
+def noted(
+    story: list[tuple[int, list[Publish]]], hooks: tuple[str, ...], **changed: Any
+) -> list[Any]:
+    """What is kept of a story by a broker with these hooks and settings."""
+    limits = Settings()
+    for name, value in changed.items():
+        setattr(limits, name, value)
+    node = MemoryBroker(limits)
+    columns = Columns(10_000, lambda: None, lambda: None, limit=10)
+    node.broker.add_notes(columns, ["a/#", "nobody", "$mqttd/#"])
+    for point in hooks:
+        node.hooks.hook(point, lambda *args: None)
+    node.connect("reader").subscribe(Subscription("a/#", 2))
+    clients = [node.connect("old", version=4), node.connect("new", username="user")]
+    for number, (who, packets) in enumerate(story):
+        data = b""
+        for at, packet in enumerate(packets):
+            packet.packet_id = number * 10 + at + 1 if packet.qos else 0
+            data += serialize(packet, 5 if who else 4)
+        clients[who].feed(data)
+    if not columns.count:
+        return []
+    found = []
+    for event in decode_block(pack(columns.take(), 0), "n"):
+        block = event.properties
+        properties = decode_properties(block, 0, len(block), 3)[0] if block else {}
+        assert event.message_id is not None
+        assert int.from_bytes(event.message_id, "big") >> 64 == event.timestamp
+        found.append((*event[2:4], *event[5:14], properties))
+    return found
+
+
+@settings(max_examples=60)
+@given(story=st.lists(runs(), min_size=1, max_size=8))
+def test_bytes_and_whole_messages_say_the_same(story: list[tuple[int, list[Publish]]]) -> None:
+    fast = noted(story, ())
+    assert fast == noted(story, (), fast_path=False)
+    assert fast == noted(story, (), coalesce_runs=False)
+    assert fast == noted(story, ("message.publish",))
+    assert fast == noted(story, ("message.dropped", "message.delivered"))
+    count = sum(len(packets) for _, packets in story if packets[0].topic in ("a", "a/b", "nobody"))
+    assert len(fast) == count
+
+
+@given(st.lists(rows(), min_size=1, max_size=20))
+def test_columns_and_the_slow_way_say_the_same(found: list[Any]) -> None:
+    columns = Columns(10_000, lambda: None, lambda: None)
+    for row in found:
+        columns.append(row)
+    taken = columns.take()
+    plain = encode_block(found, 7, 3)
+    assert taken_of(found) == taken
+    for codec in (None, zstd(), zstd(9)):
+        data = pack(taken, 7, 3, codec)
+        assert list(decode_block(data, "n")) == list(decode_block(plain, "n"))
+        ours, theirs = parse_header(data), parse_header(plain)
+        assert (ours.base, ours.rows, ours.mask) == (theirs.base, theirs.rows, theirs.mask)
+        assert (ours.first_time, ours.last_time) == (theirs.first_time, theirs.last_time)
+
+
+@given(st.lists(st.lists(rows(), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_blocks_that_are_joined_say_what_they_said(batches: list[list[Any]]) -> None:
+    parts = []
+    for batch in batches:
+        columns = Columns(10_000, lambda: None, lambda: None)
+        for row in batch:
+            columns.append(row)
+        taken = columns.take()
+        data = pack(taken, 0, 0, zstd())
+        parts.append((Packed(data), *taken[1:]))
+    whole = encode_block([row for batch in batches for row in batch], 0)
+    data = pack(joined(parts), 0)
+    assert [*decode_block(data, "n")] == [*decode_block(whole, "n")]
+
+
+def test_what_a_hook_has_made_of_a_message_is_noted_once() -> None:
+    from mqttd.types import OK, STOP
+
+    node = MemoryBroker()
+    columns = Columns(10_000, lambda: None, lambda: None)
+    token = node.broker.add_notes(columns)
+    node.hooks.hook(
+        "message.publish",
+        lambda message: STOP(None) if message.topic == "b" else OK(message.replace(payload=b"y")),
+    )
+    alice = node.connect("alice")
+    for topic in ("a", "b"):
+        for qos in (0, 1, 2):
+            alice.publish(topic, b"x", qos)
+    events = list(decode_block(pack(columns.take(), 0), "n"))
+    assert [(one.topic, one.qos, one.payload) for one in events] == [
+        ("a", 0, b"y"), ("a", 1, b"y"), ("a", 2, b"y"),
+    ]  # fmt: skip
+    node.broker.remove_notes(token)
+    alice.publish("a", b"x")
+    assert not columns.count
