@@ -415,7 +415,14 @@ class Plugins:
             "configured": name in self.config.plugins.load,
             "error": error,
             "file": plugin.file,
+            "commands": self._commands(active),
         }
+
+    def _commands(self, active: Active | None) -> dict[str, str]:
+        """What an operator may type behind the name of a loaded plugin, and what it does."""
+        if active is None or active.handle is None:
+            return {}
+        return {name: text for name, (_, text) in active.handle.commands.items()}
 
 
 def _get(found: Found, name: str) -> Plugin:
