@@ -27,6 +27,7 @@ from mqttd.admin import (
     ctl_completion,
     ctl_config,
     ctl_events,
+    ctl_import,
     ctl_init,
     ctl_listeners,
     ctl_log,
@@ -132,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         return made.add_subparsers(required=True, metavar="COMMAND")
 
     ctl_init.add_command(add, commands)
+    ctl_import.add_command(add, commands)
     ctl_show.add_clients(add, group, commands)
     ctl_sessions.add_commands(add, group)
     ctl_acl.add_commands(add, group("acl", "Access rules."))
