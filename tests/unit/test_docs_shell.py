@@ -51,11 +51,13 @@ def commands(block: str, program: str) -> list[list[str]]:
         while words:
             end = next((i for i, word in enumerate(words) if set(word) <= set("|&;<>()")), None)
             call, words = words[:end], words[end + 1 :] if end is not None else []
-            for i, word in enumerate(call):
-                alone = program != "mqttd" or i == 0 or call[0].endswith("twistd")
-                if alone and word.rpartition("/")[2] == program:
-                    found.append(call[i + 1 :])
-                    break
+            if not call:
+                continue
+            places = [i for i, word in enumerate(call) if word.rpartition("/")[2] == program]
+            if program == "mqttd" and places != [0] and not call[0].endswith("twistd"):
+                continue  # a user or a container of this name
+            if places:
+                found.append(call[places[-1] + 1 :])
     return found
 
 
