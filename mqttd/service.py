@@ -165,6 +165,7 @@ class MqttdService(MultiService):
             PluginsApi(self.plugins),
             self._more_metrics,
         )
+        api.is_ready = lambda: self.opened
         self.admin = AdminService(
             api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
         )
@@ -222,7 +223,7 @@ class MqttdService(MultiService):
         """An HTTP interface over TCP, in the place of another one; raises AdminTcpError."""
         most = 2 * config.mqtt.max_packet_size
         service = AdminTcpService(self.api.resource(), config.admin.tcp, self.reactor, most, before)
-        self.log.info("HTTP interface on port {port}", port=service.port)
+        self.log.info("HTTP interface on port {port}: {url}", port=service.port, url=service.url)
         return service
 
     def limit_bodies(self, most: int) -> None:
@@ -292,6 +293,8 @@ class MqttdService(MultiService):
         if told := warning(self.config.auth):
             self.log.warn("{told}", told=told)
         self.log.info("{line}", line=self.ready_line())
+        for door in self.doors.doors.values():
+            self.log.info("listener {id}: {url}", id=door.id, url=door.url())
         self.supervisor.ready()
         if self.on_start is not None:
             self.on_start(None)

@@ -56,6 +56,11 @@ __all__ = [
 
 OnRevoked: TypeAlias = Callable[[str, frozenset[str]], None]
 
+_REMEDY: Final = (
+    "name it in auth.chain before that one, register it with seq=0, or set"
+    ' auth.username.unknown = "ignore"'
+)
+
 _NOT_AUTHORIZED: Final = 0x87
 _BAD_USER_NAME: Final = 0x86
 _BANNED: Final = 0x8A
@@ -179,6 +184,19 @@ class AuthenticationChain:
         self._entries = tuple(
             sorted((*self._entries, entry), key=lambda entry: (entry.seq, entry.number))
         )
+        if checks and not isinstance(module, Absent):
+            self._warn_if_unreached(entry)
+
+    def _warn_if_unreached(self, entry: _Entry) -> None:
+        """Tell of a plugin's module that no client with a user name will come to."""
+        for before in self._entries[: self._entries.index(entry)]:
+            if entry.name not in BUILT_IN and getattr(before.module, "refuses_unknown", False):
+                told = f"{before.name} decides about every client with a user name before"
+                self.on_event(
+                    "auth module is never asked about users",
+                    {"module": entry.name, "reason": told, "remedy": _REMEDY},
+                )
+                return
 
     def reserve(self, name: str) -> None:
         """Keep the next place for a plugin's module; until it comes, it refuses everybody."""

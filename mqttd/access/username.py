@@ -72,6 +72,11 @@ class Username(SecretFileModule):
         known = self._hasher.recall(self._file.names, client.username, password)
         return AUTH_OK if known else None
 
+    @property
+    def refuses_unknown(self) -> bool:
+        """Whether no module behind this one is asked about a client with a user name."""
+        return not self._ignores_unknown
+
     def check(
         self, client: ClientInfo, password: bytes | None
     ) -> AuthVerdict | Deferred[AuthVerdict]:

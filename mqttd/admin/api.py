@@ -1,11 +1,15 @@
 """The HTTP interface of the broker: what an operator may see and do, as JSON under `/api/v1`.
 
     GET    /api/v1/status                       who and where we are, listeners, gauges
+    GET    /metrics, /health/live, /health/ready     see `mqttd.admin.health`
     GET    /api/v1/metrics                      every counter and gauge
-    GET    /api/v1/clients[?limit=&cursor=]     a page of clients
+    GET    /api/v1/clients[?limit=&cursor=]     a page; username=, address=, listener=, state=
     GET    /api/v1/clients/{id}                 one client
     DELETE /api/v1/clients/{id}[?reason_code=]  end its connection (reason 0x98)
-    GET    /api/v1/subscriptions[?client_id=]   subscriptions, of one client or a page of all
+                                                with discard=true its session, too
+    DELETE /api/v1/sessions/{id}                end a session, and its connection
+    *      /api/v1/subscriptions[?client_id=]   GET; POST {client_id, topic_filter, qos}; DELETE
+    *      /api/v1/retained, /api/v1/topics     see `mqttd.admin.retained`
     GET    /api/v1/auth                         the modules that decide, with their counters
     *      /api/v1/acl/...                      the access rules, see `mqttd.admin.acl`
     GET    /api/v1/hooks                        hook points, who listens, and what it costs
@@ -33,6 +37,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from klein import Klein
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
@@ -41,6 +46,7 @@ from werkzeug.routing import BaseConverter
 from mqttd import __version__, compiled
 from mqttd.admin.acl import AclApi
 from mqttd.admin.bodies import ban_of, message_of, reason_code_of
+from mqttd.admin.health import exposition
 from mqttd.admin.requests import (
     ApiError,
     answer,
@@ -50,6 +56,8 @@ from mqttd.admin.requests import (
     limit_of,
     page_of,
 )
+from mqttd.admin.retained import RetainedApi
+from mqttd.admin.sessions import described, subscribe, subscriptions_of, unsubscribe, wanted
 from mqttd.broker.bans import BanError
 from mqttd.broker.broker import Broker
 from mqttd.broker.points import POINTS
@@ -57,9 +65,7 @@ from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
-from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
-from mqttd.session.settings import NEVER
 
 __all__ = ["Api"]
 
@@ -99,10 +105,13 @@ class Api:
         self.listeners = listeners
         #: A `mqttd.admin.listeners.ListenersApi`.
         self.doors: Any = None
+        #: Whether clients are let in.
+        self.is_ready: Callable[[], bool] = lambda: True
         #: A `mqttd.admin.reload.ReloadApi`.
         self.reload: Any = None
         #: A `mqttd.admin.log.LogApi`, where the log is the broker's own.
         self.logging: Any = None
+        self.kept = RetainedApi(broker)
         #: A `mqttd.admin.acl.AclApi`, made when it is first asked for.
         self.acl: Any = None
         self.who = who
@@ -138,15 +147,37 @@ class Api:
             },
         )
 
+    @app.route("/health/live", methods=["GET"])
+    def live(self, request: IRequest) -> bytes:
+        """We are: who is stuck answers nothing."""
+        return answer(request, {"live": True})
+
+    @app.route("/health/ready", methods=["GET"])
+    def ready(self, request: IRequest) -> bytes:
+        """Whether clients are let in."""
+        ready = self.is_ready() and not self.broker.overloaded
+        return answer(request, {"ready": ready}, 200 if ready else 503)
+
+    @app.route("/metrics", methods=["GET"])
+    def metrics_text(self, request: IRequest) -> bytes:
+        """All figures, in the text format of Prometheus."""
+        text = exposition(*self._figures())
+        request.setHeader(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+        return text.encode()
+
     @app.route("/api/v1/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
         """Counters since the start, and gauges."""
+        counters, gauges = self._figures()
+        return answer(request, {"counters": counters, "gauges": gauges})
+
+    def _figures(self) -> tuple[dict[str, float], dict[str, float]]:
         counters: dict[str, float] = {**self.broker.metrics.snapshot()}
         counters.update(self.access.counters())
         gauges: dict[str, float] = {**self.broker.stats()}
         for name, value in self.more().items():
             (counters if name.endswith("_total") else gauges)[name] = value
-        return answer(request, {"counters": counters, "gauges": gauges})
+        return counters, gauges
 
     @app.route("/api/v1/auth", methods=["GET"])
     def auth(self, request: IRequest) -> bytes:
@@ -197,8 +228,8 @@ class Api:
     @app.route("/api/v1/clients", methods=["GET"])
     def clients(self, request: IRequest) -> bytes:
         """A page of clients by client id; `cursor` of the answer asks for the next one."""
-        ids, cursor = page_of(request, list(self.broker.sessions))
-        clients = [self._client(self.broker.sessions[client_id]) for client_id in ids]
+        ids, cursor = page_of(request, wanted(request, self.broker))
+        clients = [described(self.broker, self.broker.sessions[client_id]) for client_id in ids]
         return answer(request, {"clients": clients, "cursor": cursor})
 
     @app.route("/api/v1/clients/<any_text:client_id>", methods=["GET", "DELETE"])
@@ -206,21 +237,59 @@ class Api:
         """Show one client, or end its connection."""
         session = self._session(client_id)
         if request.method == b"GET":
-            return answer(request, self._client(session))
-        if not self.broker.kick(session.client_id, reason_code_of(request)):
+            return answer(request, described(self.broker, session))
+        code = reason_code_of(request)
+        if argument_of(request, b"discard") == "true":
+            return self._end(request, session, code)
+        if not self.broker.kick(session.client_id, code):
             raise ApiError(409, "not_connected", f"client {session.client_id!r} is not connected")
         self.log.info("client {client!r} ended by administrator", client=session.client_id)
         return answer(request, {"kicked": session.client_id})
 
-    @app.route("/api/v1/subscriptions", methods=["GET"])
+    @app.route("/api/v1/sessions/<any_text:client_id>", methods=["DELETE"])
+    def session(self, request: IRequest, client_id: str) -> bytes:
+        """End a session with all that is kept for it, and the connection if there is one."""
+        return self._end(request, self._session(client_id), reason_code_of(request))
+
+    def _end(self, request: IRequest, session: Session, code: int) -> bytes:
+        self.broker.end_session(session.client_id, code)
+        self.log.info("session {client!r} ended by administrator", client=session.client_id)
+        return answer(request, {"ended": session.client_id})
+
+    @app.route("/api/v1/retained", methods=["GET", "DELETE"])
+    def retained(self, request: IRequest) -> Deferred[bytes]:
+        """Retained messages of a filter, see `mqttd.admin.retained`."""
+        return self.kept.find(request) if request.method == b"GET" else self.kept.delete(request)
+
+    @app.route("/api/v1/retained/<any_text:topic>", methods=["GET"])
+    def retained_message(self, request: IRequest, topic: str) -> bytes:
+        """One retained message."""
+        return self.kept.show(request, topic)
+
+    @app.route("/api/v1/topics", methods=["GET"])
+    def topics(self, request: IRequest) -> Deferred[bytes]:
+        """The filters that are subscribed to."""
+        return self.kept.topics(request)
+
+    @app.route("/api/v1/subscriptions", methods=["GET", "POST", "DELETE"])
     def subscriptions(self, request: IRequest) -> bytes:
-        """The subscriptions of one client, or a page of everybody's by client id."""
+        """The subscriptions of one client, or a page of everybody's by client id; add, end one."""
+        if request.method == b"POST":
+            told = subscribe(self.broker, body_of(request))
+            self.log.info("{client_id!r} subscribed to {topic_filter!r} by administrator", **told)
+            return answer(request, told)
+        if request.method == b"DELETE":
+            client_id = argument_of(request, b"client_id") or ""
+            topic_filter = argument_of(request, b"topic_filter") or ""
+            told = unsubscribe(self.broker, self._session(client_id), topic_filter)
+            self.log.info("{topic_filter!r} of {client_id!r} ended by administrator", **told)
+            return answer(request, told)
         sessions = self.broker.sessions
         given = argument_of(request, b"client_id")
         if given is not None:
             return answer(
                 request,
-                {"subscriptions": _subscriptions(self._session(given)), "cursor": None},
+                {"subscriptions": subscriptions_of(self._session(given)), "cursor": None},
             )
         ids, cursor = page_of(
             request, [name for name, session in sessions.items() if session.subscriptions]
@@ -228,7 +297,7 @@ class Api:
         limit = limit_of(request)
         found: list[Json] = []
         for i, client_id in enumerate(ids):
-            found += _subscriptions(sessions[client_id])
+            found += subscriptions_of(sessions[client_id])
             if len(found) >= limit and (cursor is not None or i + 1 < len(ids)):
                 cursor = client_id
                 break
@@ -239,34 +308,6 @@ class Api:
         if session is None:
             raise ApiError(404, "not_found", f"no client {client_id!r}")
         return session
-
-    def _client(self, session: Session) -> Json:
-        """One client as JSON; durations in seconds."""
-        now = self.broker.now
-        info = self.broker.client_of(session)
-        channel = session.channel
-        queue = session.mqueue
-        expiry = session.expiry_interval
-        return {
-            "client_id": session.client_id,
-            "username": session.username,
-            "connected": channel is not None,
-            "peerhost": info.peerhost if channel is not None else "",
-            "peerport": info.peerport if channel is not None else 0,
-            "listener": info.listener if channel is not None else "",
-            "protocol_version": channel.version if channel is not None else None,
-            "superuser": info.superuser,
-            "session_age": (now - session.created_at) // 1000,
-            "away": (now - session.away_since) // 1000 if channel is None else 0,
-            "session_expiry_interval": "never" if expiry == NEVER else expiry,
-            "subscriptions": len(session.subscriptions or ()),
-            "inflight": len(session.inflight or ()),
-            "awaiting_rel": len(session.awaiting_rel or ()),
-            "mqueue": queue.length if queue is not None else 0,
-            "mqueue_bytes": queue.size if queue is not None else 0,
-            "unsent_bytes": channel.out_bytes if channel is not None else 0,
-            "idle": (now - channel.last) // 1000 if channel is not None else None,
-        }
 
     # -- what can be done
 
@@ -385,21 +426,6 @@ class Api:
 
 
 # -- answers
-
-
-def _subscriptions(session: Session) -> list[Json]:
-    identifiers = session.identifiers or {}
-    return [
-        {
-            "client_id": session.client_id,
-            "topic_filter": topic_filter,
-            "qos": options & QOS_MASK,
-            "no_local": bool(options & NO_LOCAL),
-            "retain_as_published": bool(options & RETAIN_AS_PUBLISHED),
-            "subscription_identifier": identifiers.get(topic_filter),
-        }
-        for topic_filter, options in (session.subscriptions or {}).items()
-    ]
 
 
 def _name_of(callback: Any) -> str:

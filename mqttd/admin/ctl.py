@@ -20,16 +20,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from mqttd import __version__
 from mqttd.admin import (
     ctl_acl,
     ctl_bans,
+    ctl_completion,
     ctl_config,
     ctl_events,
+    ctl_import,
     ctl_init,
     ctl_listeners,
     ctl_log,
     ctl_plugins,
     ctl_replay,
+    ctl_sessions,
     ctl_show,
     ctl_users,
 )
@@ -45,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     parser = _parser()
     known = [name for action in parser._actions for name in action.choices or ()]
+    if not given or given[-1] in ("-h", "--help"):
+        options, _ = parser.parse_known_args([*given[:-1], "status"])
+        parser.epilog = ctl_plugins.commands_text(options)
     words = ctl_plugins.spelled_out(given, known)
     if words and words[-1] not in known and _may_be_plugin(words):
         # A plugin's name without a command: say which there are.
@@ -83,13 +90,15 @@ def _may_be_plugin(words: Sequence[str]) -> bool:
     """Whether the last word stands where a command would, behind options only."""
     i = 0
     while i < len(words) - 1 and words[i].startswith("-"):
-        i += 2 if words[i] in ("--socket", "-c", "--config") else 1
+        i += 2 if words[i] in ctl_plugins.WITH_VALUE else 1
     return i == len(words) - 1 and not words[-1].startswith("-")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="mqttd-ctl", description="Look into a running mqttd, and manage its users."
+        prog="mqttd-ctl",
+        description="Look into a running mqttd, and manage its users.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--socket", metavar="PATH", help="the broker's Unix socket")
@@ -100,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
         help="the broker's configuration, which names the socket (default: the first that is"
         f" there of {', '.join(places({'HOME': '~'}))})",
     )
+    where.add_argument(
+        "--url", metavar="URL", help="the broker's HTTP interface over TCP, https://host:port"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="with --url: a file with a token")
+    parser.add_argument("--ca-file", metavar="FILE", help="with --url: whom to trust (PEM)")
+    parser.add_argument("--version", action="version", version=f"mqttd-ctl {__version__}")
     shared = argparse.ArgumentParser(add_help=False)
     # Before or behind the command; the second must not set back what the first has set.
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -118,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         return made.add_subparsers(required=True, metavar="COMMAND")
 
     ctl_init.add_command(add, commands)
+    ctl_import.add_command(add, commands)
     ctl_show.add_clients(add, group, commands)
+    ctl_sessions.add_commands(add, group)
     ctl_acl.add_commands(add, group("acl", "Access rules."))
     ctl_show.add_hooks(add, group, commands)
     ctl_events.add_commands(add, group("events", "The event log that Spark reads."))
@@ -136,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         group("auth", "Who may connect and do what."),
         group("users", "Users of the password files (auth.username.file, auth.scram.file)."),
     )
+    ctl_completion.add_command(add, commands, parser)
     return parser
 
 

@@ -10,8 +10,9 @@ import http.client
 import json
 import os
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
@@ -33,11 +34,28 @@ class NoBroker(CtlError):
 
 
 class Client:
-    """Speaks to the broker that listens on the Unix socket `path`."""
+    """Speaks to the broker that listens on the Unix socket `path`.
 
-    def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
+    With a `token` the path is a URL, ``https://host:port``, of ``[admin.tcp]``; `authorities` is a
+    PEM file with whom to trust there, in place of the system's.
+    """
+
+    def __init__(
+        self, path: str, timeout: float = TIMEOUT, token: str = "", authorities: str = ""
+    ) -> None:
         self.path = path
         self.timeout = timeout
+        self.token = token
+        self.authorities = authorities
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not self.token:
+            return _UnixConnection(self.path, self.timeout)
+        url = urlsplit(self.path)
+        if url.scheme == "https":
+            context = ssl.create_default_context(cafile=self.authorities or None)
+            return http.client.HTTPSConnection(url.netloc, timeout=self.timeout, context=context)
+        return http.client.HTTPConnection(url.netloc, timeout=self.timeout)
 
     def get(self, path: str, **query: object) -> Json:
         """GET below /api/v1; a query item that is None is left out."""
@@ -46,18 +64,29 @@ class Client:
 
     def request(self, method: str, path: str, body: Json | None = None) -> Json:
         """One request; raises CtlError with the broker's message if it is refused."""
-        connection = _UnixConnection(self.path, self.timeout)
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        try:
+            connection = self._connection()
+        except OSError as error:
+            raise CtlError(f"{self.authorities}: {error.strerror}") from None
         try:
             connection.request(
                 method,
                 "/api/v1" + path,
                 None if body is None else json.dumps(body).encode(),
-                {"Content-Type": "application/json", "Connection": "close"},
+                headers,
             )
             response = connection.getresponse()
             status, data = response.status, response.read()
         except (FileNotFoundError, ConnectionRefusedError):
             raise NoBroker(f"no broker is running at {self.path}") from None
+        except ssl.SSLCertVerificationError as error:
+            raise CtlError(
+                f"{self.path}: its certificate is not trusted ({error.verify_message}); --ca-file"
+                " names whom to trust"
+            ) from None
         except PermissionError:
             raise CtlError(
                 f"no right to open {self.path}: run this as the broker's user, or as root"
@@ -77,15 +106,16 @@ class Client:
         if not isinstance(answer, dict):
             raise CtlError(f"what listens at {self.path} is no mqttd (HTTP status {status})")
         if status >= 400:
-            raise CtlError(str(answer.get("error", {}).get("message", f"HTTP status {status}")))
+            refused = answer.get("error", {})
+            raise CtlError(str(refused.get("message", f"HTTP status {status}")))
         return answer
 
-    def pages(self, path: str, key: str) -> list[Json]:
+    def pages(self, path: str, key: str, **query: object) -> list[Json]:
         """The entries `key` of all pages of a list."""
         found: list[Json] = []
         cursor: str | None = None
         while True:
-            answer = self.get(path, limit=1000, cursor=cursor)
+            answer = self.get(path, limit=1000, cursor=cursor, **query)
             found += answer[key]
             cursor = answer["cursor"]
             if cursor is None:
@@ -126,4 +156,28 @@ def config_of(options: argparse.Namespace) -> Config:
 
 def client_of(options: argparse.Namespace) -> Client:
     """The broker that the command line means."""
+    if getattr(options, "url", None):
+        return _remote(options)
     return Client(options.socket or config_of(options).admin.socket)
+
+
+def _remote(options: argparse.Namespace) -> Client:
+    """The broker at a URL; who asks shows the first token of a file."""
+    url = urlsplit(options.url)
+    is_local = url.hostname in ("localhost", "127.0.0.1", "::1")
+    if url.scheme not in ("http", "https") or not url.netloc:
+        raise CtlError(f"--url {options.url!r}: expected https://host:port")
+    if url.scheme == "http" and not is_local:
+        raise CtlError(f"--url {options.url!r}: expected https, tokens do not travel in plain")
+    if not options.token_file:
+        raise CtlError("--url needs --token-file, a file with a token of admin.tcp.token_file")
+    try:
+        with open(options.token_file, encoding="ascii") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not ASCII"
+        raise CtlError(f"{options.token_file}: {reason}") from None
+    tokens = [line for line in lines if line and not line.startswith("#")]
+    if not tokens:
+        raise CtlError(f"{options.token_file}: no token in it")
+    return Client(options.url.rstrip("/"), token=tokens[0], authorities=options.ca_file or "")

@@ -18,12 +18,12 @@ from urllib.parse import quote
 from mqttd.admin.ctl_client import CtlError, client_of
 from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, printable, time_text
 
-__all__ = ["add_commands", "spelled_out", "tell_commands"]
+__all__ = ["WITH_VALUE", "add_commands", "commands_text", "spelled_out", "tell_commands"]
 
 Json = dict[str, Any]
 
 #: Options of mqttd-ctl that take a value, which is no command.
-_WITH_VALUE: Final = ("--socket", "-c", "--config")
+WITH_VALUE: Final = ("--socket", "-c", "--config", "--url", "--token-file", "--ca-file")
 
 
 def add_commands(add: Callable[..., Any], plugins: Any) -> None:
@@ -56,10 +56,24 @@ def spelled_out(argv: Sequence[str], known: Sequence[str]) -> list[str]:
     words = list(argv)
     i = 0
     while i < len(words) and words[i].startswith("-"):
-        i += 2 if words[i] in _WITH_VALUE else 1
+        i += 2 if words[i] in WITH_VALUE else 1
     if i + 1 < len(words) and words[i] not in known and not words[i + 1].startswith("-"):
         words[i:i] = ["plugins", "run"]
     return words
+
+
+def commands_text(options: argparse.Namespace) -> str:
+    """The commands of loaded plugins, for the end of the help; empty without a broker."""
+    try:
+        plugins = client_of(options).get("/plugins")["plugins"]
+    except CtlError:
+        return ""
+    lines = [
+        f"  {plugin['name']} {command:<16}  {text}"
+        for plugin in plugins
+        for command, text in sorted(plugin.get("commands", {}).items())
+    ]
+    return "\n".join(["commands of loaded plugins:", *map(printable, lines)]) if lines else ""
 
 
 def tell_commands(options: argparse.Namespace, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""`mqttd-ctl status, metrics, clients, subscriptions, hooks, alarms, publish`: look, kick, say.
+"""`mqttd-ctl status, metrics, clients, hooks, alarms, publish`: look, kick, say.
 
 Part of `mqttd.admin.ctl`, whose promises hold here too.
 """
@@ -27,7 +27,11 @@ def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: An
     add(commands, "metrics", _metrics, "All counters and gauges.")
 
     clients = group("clients", "Clients, connected or with a session that waits for them.")
-    add(clients, "list", _clients_list, "List all clients.")
+    listing = add(clients, "list", _clients_list, "List clients, all of them or those that fit.")
+    listing.add_argument("--user", metavar="NAME", help="with this user name")
+    listing.add_argument("--address", metavar="IP", help="from this address or network")
+    listing.add_argument("--listener", metavar="KIND:NAME", help="of this listener")
+    listing.add_argument("--state", choices=("connected", "away"))
     for name, run, text in (
         ("show", _clients_show, "Show one client."),
         ("kick", _clients_kick, "End a client's connection."),
@@ -41,13 +45,9 @@ def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: An
         help="reason code for a 5.0 client: 0x98 administrative action (default), 0x87, ...",
     )
 
-    listing = add(
-        group("subscriptions", "Who subscribes to what."),
-        "list",
-        _subscriptions_list,
-        "List subscriptions.",
+    command.add_argument(
+        "--discard", action="store_true", help="end its session too, with all that waits for it"
     )
-    listing.add_argument("--client", metavar="ID", help="of this client only")
 
 
 def add_hooks(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
@@ -78,8 +78,8 @@ def _status(options: argparse.Namespace) -> None:
             ("pid", answer["pid"]),
             ("uptime", _duration(answer["uptime"])),
             ("who may connect", answer["who_may_connect"]),
-            *((name.replace("_", " "), value) for name, value in answer["stats"].items()
-              if name != "uptime_seconds"),
+            *((_SAID.get(name, name.replace("_", " ")), value)
+              for name, value in answer["stats"].items() if name != "uptime_seconds"),
         ]
     )  # fmt: skip
     print()
@@ -87,6 +87,14 @@ def _status(options: argparse.Namespace) -> None:
         answer["listeners"],
         ["name", "kind", "host", "port", "transport", "connections", "max_connections"],
     )
+
+
+#: Gauges whose name alone would mislead.
+_SAID = {
+    "retained_messages": "retained messages (with $SYS)",
+    "retained_bytes": "retained bytes (with $SYS)",
+    "sessions": "sessions (connected and away)",
+}
 
 
 def _metrics(options: argparse.Namespace) -> None:
@@ -97,7 +105,14 @@ def _metrics(options: argparse.Namespace) -> None:
 
 
 def _clients_list(options: argparse.Namespace) -> None:
-    clients = client_of(options).pages("/clients", "clients")
+    clients = client_of(options).pages(
+        "/clients",
+        "clients",
+        username=options.user,
+        address=options.address,
+        listener=options.listener,
+        state=options.state,
+    )
     if options.json:
         return print_json({"clients": clients})
     for client in clients:
@@ -118,25 +133,10 @@ def _clients_show(options: argparse.Namespace) -> None:
 
 def _clients_kick(options: argparse.Namespace) -> None:
     path = "/clients/" + quote(options.client_id, safe="")
-    answer = client_of(options).request(
-        "DELETE", f"{path}?{urlencode({'reason_code': options.reason})}"
-    )
-    done(options, answer, f"ended the connection of {options.client_id}")
-
-
-def _subscriptions_list(options: argparse.Namespace) -> None:
-    client = client_of(options)
-    if options.client is not None:
-        found = client.get("/subscriptions", client_id=options.client)["subscriptions"]
-    else:
-        found = client.pages("/subscriptions", "subscriptions")
-    if options.json:
-        return print_json({"subscriptions": found})
-    print_table(
-        found,
-        ["client_id", "topic_filter", "qos", "no_local", "retain_as_published",
-         "subscription_identifier"],
-    )  # fmt: skip
+    query = {"reason_code": options.reason, **({"discard": "true"} if options.discard else {})}
+    answer = client_of(options).request("DELETE", f"{path}?{urlencode(query)}")
+    what = "session" if options.discard else "connection"
+    done(options, answer, f"ended the {what} of {options.client_id}")
 
 
 def _hooks_list(options: argparse.Namespace) -> None:

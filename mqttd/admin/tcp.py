@@ -3,6 +3,7 @@
     Authorization: Bearer TOKEN --+-- of token_file        everything
                                   +-- of pull_token_file   the event log alone (`PULL_PATHS`)
                                   '-- anything else        401 in a while, logged, nothing told
+                                                           but `/health/...`
 
 Promise: closed until there is a file of tokens; in the open, behind any address but loopback, only
 with TLS. Tokens are compared in constant time and never logged. A changed file of tokens counts at
@@ -26,9 +27,11 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
+from mqttd.admin.health import OPEN_PATHS
 from mqttd.admin.server import site_of
 from mqttd.admin.slow import Slow
 from mqttd.config.schema import AdminTcp
+from mqttd.net.addresses import address_text
 from mqttd.net.sockets import bound_tcp
 from mqttd.net.tls import load_pair
 
@@ -144,7 +147,7 @@ class _Guarded:
         scheme, _, token = given.partition(b" ")
         token = token.strip() if scheme.lower() == b"bearer" else b""
         request.setHeader(b"content-type", b"application/json")
-        if self.every.holds(token):
+        if request.path in OPEN_PATHS or self.every.holds(token):
             return self.resource.render(request)
         if not self.pull.holds(token):
             self.refused(request)
@@ -206,6 +209,12 @@ class AdminTcpService(Service):
         )
         self._socket.close()
         super().startService()  # type: ignore[no-untyped-call]
+
+    @property
+    def url(self) -> str:
+        """Where it is: https://127.0.0.1:8081."""
+        scheme = "https" if self.settings.certificate else "http"
+        return f"{scheme}://{address_text(self.settings.address[0], self.port)}"
 
     def another(self) -> socket.socket:
         """Its socket once more, for who is to take its place."""

@@ -172,6 +172,10 @@ class Broker(Publishing):
         """
         return self.registry.kick(client_id, reason_code, detail)
 
+    def end_session(self, client_id: str, reason_code: int = reasons.ADMINISTRATIVE_ACTION) -> bool:
+        """End a session with all that is kept for it, and its connection; False without one."""
+        return self.registry.end_session(client_id, reason_code, "session ended by administrator")
+
     def revoke_users(self, module: str, names: frozenset[str], by_client_id: bool = False) -> int:
         """End the connections of these users that `module` let in; returns how many.
 

@@ -395,6 +395,19 @@ class Registry:
         self.broker.perform()
         return True
 
+    def end_session(self, client_id: str, reason_code: int, detail: str) -> bool:
+        """End a session, and the connection it may have; its will is published (3.1.2-10)."""
+        session = self.sessions.get(client_id)
+        if session is None:
+            return False
+        session.set_expiry(0)
+        self.kick(client_id, reason_code, detail)
+        if self.sessions.get(client_id) is session:
+            self.wills.publish(session)
+            self.end(session, "session.terminated", detail)
+        self.broker.perform()
+        return True
+
     def revoke_users(self, module: str, names: frozenset[str], by_client_id: bool) -> int:
         """End the connections of these users that `module` let in; returns how many."""
         broker = self.broker

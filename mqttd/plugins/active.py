@@ -32,6 +32,8 @@ class Active:
         self.instance: Any = None
         self.handle: PluginHandle | None = None
         self.limits = Limits()
+        #: What it was loaded with.
+        self.settings: Any = None
 
     @property
     def isolation(self) -> str:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import importlib
 import linecache
 import os
+import re
 import site
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import metadata
 from types import ModuleType
 from typing import Any, Final
 
@@ -36,6 +38,10 @@ from mqttd.interfaces import API_VERSION, IMqttdPlugin
 from mqttd.types import PluginError
 
 __all__ = ["Failed", "Found", "Plugin", "discover", "forget", "resolve", "restore"]
+
+#: A requirement of an extra, as the package's metadata have it.
+_OF_EXTRA: Final = re.compile(r"""([A-Za-z0-9._-]+).*;\s*extra == ['"](\w+)['"]""")
+_NOT_FOR_USE: Final = ("test", "dev", "fuzz", "docs")
 
 _PACKAGE: Final = mqttd_plugins.__name__
 
@@ -116,7 +122,25 @@ def resolve(dotted: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{dotted}: {type(error).__name__}: {error}") from error
+        text = f"{dotted}: {type(error).__name__}: {error}"
+        extra = extra_of(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+        if extra is not None:
+            text += f"; pip install 'mqttd[{extra}]' brings it"
+        raise PluginError(text) from error
+
+
+def extra_of(module: str) -> str | None:
+    """The extra of this package that brings a module, as its metadata say; None without one."""
+    try:
+        requirements = metadata.requires("mqttd") or ()
+    except metadata.PackageNotFoundError:
+        return None
+    wanted = {"re2": "google-re2"}.get(module, module.partition(".")[0].replace("_", "-").lower())
+    for requirement in requirements:
+        found = _OF_EXTRA.match(requirement)
+        if found and found[1].lower() == wanted and found[2] not in _NOT_FOR_USE:
+            return found[2]
+    return None
 
 
 Modules = dict[str, ModuleType]

@@ -122,7 +122,7 @@ class Plugins:
         """Unload a plugin and load it again, from what its files say now.
 
         Fails with PluginError; if the new code cannot be imported or its configuration is wrong,
-        the old one was never unloaded.
+        the old one was never unloaded; if the new one fails to load, the old one is loaded again.
         """
         return Deferred.fromCoroutine(self._reload(name))
 
@@ -302,6 +302,7 @@ class Plugins:
             active.fail(text)
             raise PluginError(f"plugin {name!r} was not loaded: {text}") from None
         active.state = LOADED
+        active.settings = settings
         active.loaded_at = time.time()
         self.log.info(
             "plugin {name} {version} loaded", name=name, version=plugin.declaration.version
@@ -380,9 +381,17 @@ class Plugins:
             restore(old, modules, self._others(name))
             active.state = LOADED
             raise PluginError(f"the old plugin {name!r} stays loaded: {error}") from None
+        had = active.settings
         await self._take_out(active)
         self._active[name] = fresh
-        await self._start(fresh, factory, settings)
+        try:
+            await self._start(fresh, factory, settings)
+        except PluginError as error:
+            restore(old, modules, self._others(name))
+            again = self._active[name] = Active(old)
+            again.limits = active.limits
+            await self._start(again, again.factory(), had)
+            raise PluginError(f"the old plugin {name!r} is loaded again: {error}") from None
 
     def _others(self, name: str) -> Iterator[Plugin]:
         """The loaded plugins but this one."""
@@ -415,7 +424,14 @@ class Plugins:
             "configured": name in self.config.plugins.load,
             "error": error,
             "file": plugin.file,
+            "commands": self._commands(active),
         }
+
+    def _commands(self, active: Active | None) -> dict[str, str]:
+        """What an operator may type behind the name of a loaded plugin, and what it does."""
+        if active is None or active.handle is None:
+            return {}
+        return {name: text for name, (_, text) in active.handle.commands.items()}
 
 
 def _get(found: Found, name: str) -> Plugin:

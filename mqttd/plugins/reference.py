@@ -16,10 +16,12 @@ from typing import Any, Final
 from zope.interface import Interface
 from zope.interface.interface import InterfaceClass, Method
 
-from mqttd import interfaces
+from mqttd import interfaces, types
+from mqttd.codec import packets
 from mqttd.interfaces import access, handle, hooks, plugin, stores
+from mqttd.session import message
 
-__all__ = ["interfaces_page"]
+__all__ = ["interfaces_page", "types_page"]
 
 _HEAD: Final = """\
 # Interfaces
@@ -32,6 +34,19 @@ and what it is given (`IPluginHandle`). How a plugin is packaged, found and load
 
 {rules}
 """
+
+_TYPES_HEAD: Final = """\
+# Types
+
+<!-- Written by `scripts/generate-docs` from mqttd/types.py; change that, not this page. -->
+
+The values that go into a plugin's callbacks and modules, and come out of them: `mqttd.types`, and
+`Subscription` and `Message` of the hook points. Times are seconds since 1970 unless a field says
+otherwise. How they are used: [an authenticator](../howto/write-an-authenticator.md),
+[access control](../howto/write-access-control.md), [hooks](hooks.md).
+"""
+#: Of `mqttd.session.message`.
+_MESSAGE: Final = ("Message",)
 
 _MEMBER: Final = re.compile(r":(?:param )?(?P<name>[\w. ]+):\s+(?P<text>.*)", re.DOTALL)
 
@@ -57,6 +72,49 @@ def interfaces_page() -> str:
                 parts.append(f"`{kind}`\n\n")
             parts.append(_text(member.getDoc()))
     return "".join(parts)
+
+
+def types_page() -> str:
+    """The page of the values that go in and out."""
+    parts = [_TYPES_HEAD]
+    for module, names in (
+        (types, types.__all__),
+        (packets, ("Subscription",)),
+        (message, _MESSAGE),
+    ):
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.ClassDef) and node.name in names:
+                parts.append(f"\n## {node.name}\n\n{_text(ast.get_docstring(node) or '')}")
+                fields = list(_fields(node))
+                if fields:
+                    parts.append("\n| Field | Type | Default |\n|---|---|---|\n")
+                    parts += [
+                        f"| `{name}` | `{kind}` | {default} |\n" for name, kind, default in fields
+                    ]
+    return "".join(parts)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    """The fields of a class: those it declares, else those that its ``__init__`` takes."""
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            if not item.target.id.startswith("_"):
+                default = f"`{ast.unparse(item.value)}`" if item.value is not None else "needed"
+                yield item.target.id, _cell(item.annotation), default.replace("|", "\\|")
+        elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
+            if item.targets[0].id.isupper():
+                yield item.targets[0].id, "value", f"`{ast.unparse(item.value)}`"
+        elif isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            taken = item.args.args[1:]
+            given = [None] * (len(taken) - len(item.args.defaults)) + list(item.args.defaults)
+            for argument, value in zip(taken, given, strict=True):
+                default = "needed" if value is None else f"`{ast.unparse(value)}`"
+                kind = _cell(argument.annotation) if argument.annotation else ""
+                yield argument.arg, kind, default
+
+
+def _cell(annotation: ast.expr) -> str:
+    return ast.unparse(annotation).replace("|", "\\|")
 
 
 def _interfaces() -> list[InterfaceClass]:

@@ -25,6 +25,8 @@ from mqttd.config.schema import (
     SocketListener,
     SslListener,
     UnixListener,
+    WsListener,
+    WssListener,
 )
 from mqttd.net.addresses import address_text
 from mqttd.net.sockets import unlink
@@ -317,6 +319,19 @@ class Door:
         if isinstance(self.settings, SocketListener):
             return f"{self.kind} {address_text(self.host, self.port)}"
         return f"{self.kind} {self.host}"
+
+    def url(self) -> str:
+        """What to give a client, or to open in a browser: `mqtts://127.0.0.1:8883`."""
+        settings = self.settings
+        if not isinstance(settings, SocketListener):
+            return f"unix://{self.host}" if self.kind == "unix" else self.host
+        scheme = {"tcp": "mqtt", "ssl": "mqtts"}.get(self.kind, self.kind)
+        place = address_text(self.host or socket.gethostname(), self.port)
+        path = settings.path if isinstance(settings, WsListener | WssListener) else ""
+        page = ""
+        if isinstance(settings, WsListener | WssListener) and settings.page:
+            page = f" (try it: {'https' if self.kind == 'wss' else 'http'}://{place}/)"
+        return f"{scheme}://{place}{path}{page}"
 
     def describe(self) -> Json:
         """As the API shows it."""

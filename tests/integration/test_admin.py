@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import stat
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
+from tests.support.certificates import Authority
 from tests.support.client import RawClient
 
 Ctl = Callable[..., subprocess.CompletedProcess[str]]
@@ -94,3 +98,51 @@ def test_a_socket_another_broker_listens_on_stops_the_start(broker: Broker, tmp_
     with pytest.raises(RuntimeError, match=r"admin\.socket = .* is in use"):
         start_broker(tmp_path / "second", admin={"socket": str(tmp_path / "data/mqttd.sock")})
     assert (tmp_path / "data/mqttd.sock").exists()
+
+
+def test_the_door_over_tcp_is_for_who_shows_a_token(tmp_path: Path, ctl: Ctl) -> None:
+    authority = Authority()
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    authority.server("localhost", "127.0.0.1").write(folder, "server")
+    authority.write(folder)
+    (folder / "tokens").write_text("t" * 32 + "\n")
+    (folder / "others").write_text("o" * 32 + "\n")
+    broker = start_broker(tmp_path, admin={"tcp": {
+        "bind": "127.0.0.1:0", "token_file": "tokens",
+        "certificate": "server.crt", "private_key": "server.key"}})  # fmt: skip
+    try:
+        (line,) = [line for line in broker.lines if "HTTP interface on port" in line]
+        url = line.split()[-1]
+
+        def remote(token: str, *argv: str, ca: str = "ca.crt") -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [Path(sys.executable).parent / "mqttd-ctl", "--url", url,
+                 "--token-file", folder / token, "--ca-file", folder / ca, *argv],
+                capture_output=True, text=True, timeout=20,
+            )  # fmt: skip
+
+        assert "who may connect" in remote("tokens", "status").stdout
+        assert "token" in remote("others", "status").stderr
+        assert "not trusted" in remote("tokens", "status", ca="server.key").stderr or (
+            "server.key" in remote("tokens", "status", ca="server.key").stderr
+        )
+        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+
+        def get(path: str, token: str = "") -> tuple[int, str]:
+            request = urllib.request.Request(url + path)
+            if token:
+                request.add_header("Authorization", f"Bearer {token}")
+            try:
+                with urllib.request.urlopen(request, context=context, timeout=20) as response:
+                    return response.status, response.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, ""
+
+        assert get("/health/live") == (200, '{"live": true}\n')
+        assert get("/health/ready") == (200, '{"ready": true}\n')
+        assert get("/metrics")[0] == 401
+        status, text = get("/metrics", "t" * 32)
+        assert status == 200 and "\nmqttd_clients_connected 0\n" in text
+    finally:
+        broker.stop()

@@ -13,6 +13,7 @@ from zope.interface import Invalid, implementer
 
 from mqttd.access.acl_conf import AclSyntaxError
 from mqttd.access.chain import AccessControl, AclReloadError, UnknownModule
+from mqttd.config.load import from_tables
 from mqttd.config.schema import Acl, Auth, Config, UsernameAuth
 from mqttd.interfaces import IAccessControl, IAuthenticator
 from mqttd.secrets.lines import PasswordFileError
@@ -399,3 +400,19 @@ def results_of(answer: Any) -> list[AuthResult]:
     assert isinstance(answer, Deferred)
     answer.addCallback(results.append)
     return results
+
+
+def test_a_module_that_no_user_reaches_is_warned_of(folder: Path) -> None:
+    events: list[tuple[str, dict[str, object]]] = []
+    given = from_tables({}, str(folder))
+    control = AccessControl(given, on_event=lambda event, fields: events.append((event, fields)))
+    control.register_mod("auth", "late", Says(AUTH_OK))
+    ((event, fields),) = events
+    assert event == "auth module is never asked about users"
+    assert fields["module"] == "late" and "username decides" in str(fields["reason"])
+    control.register_mod("auth", "early", Says(AUTH_OK), seq=0)
+    assert len(events) == 1
+    given = from_tables({"auth": {"username": {"unknown": "ignore"}}}, str(folder))
+    control = AccessControl(given, on_event=lambda event, fields: events.append((event, fields)))
+    control.register_mod("auth", "late", Says(AUTH_OK))
+    assert len(events) == 1

@@ -13,6 +13,7 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from mqttd.broker.alarms import Alarms
 from mqttd.plugins.active import Active
+from mqttd.plugins.loader import extra_of
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.plugins.settings import PluginFileWarning, read_settings
 from mqttd.types import PluginError
@@ -257,6 +258,26 @@ def test_with_a_mistake_in_the_new_code_the_old_one_stays(node: Node) -> None:
     path.write_text(good)
     result_of(node.plugins.reload("acme"))
     assert result_of(node.plugins.command("acme", "seen", [])) == ""
+
+
+def test_new_code_that_fails_to_load_puts_the_old_one_back(node: Node) -> None:
+    path = node.write("acme", COUNTING)
+    node.load("acme")
+    good = path.read_text()
+    line = "def load(self, handle, config):"
+    path.write_text(good.replace(line, f"{line}\n        raise RuntimeError('not today')"))
+    assert path.read_text() != good
+    with pytest.raises(PluginError, match="'acme' is loaded again: .*not today"):
+        result_of(node.plugins.reload("acme"))
+    node.publish("still/seen")
+    assert "still/seen" in result_of(node.plugins.command("acme", "seen", []))
+    assert row(node, "acme")["state"] == "loaded"
+
+
+def test_a_dependency_that_is_missing_names_its_extra() -> None:
+    assert extra_of("prometheus_client") == "prometheus"
+    assert extra_of("ldap3.core") == "ldap"
+    assert extra_of("no_such_module") is None
 
 
 def test_one_that_failed_can_be_corrected_and_loaded(node: Node) -> None:

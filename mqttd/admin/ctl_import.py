@@ -1,0 +1,68 @@
+"""`mqttd-ctl import mosquitto.conf`: another broker's configuration as one of ours.
+
+Part of `mqttd.admin.ctl`. Promise: what is there already is never written over, and what could not
+be taken over is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+from mqttd.admin.ctl_client import CtlError
+from mqttd.admin.ctl_print import print_json, printable
+from mqttd.config.load import ConfigError, load
+from mqttd.config.mosquitto import import_mosquitto
+
+__all__ = ["add_command"]
+
+
+def add_command(add: Callable[..., Any], commands: Any) -> None:
+    """Add `import`, with `add` of `mqttd.admin.ctl`."""
+    command = add(
+        commands,
+        "import",
+        _import,
+        "Make configuration, rules and users of a mosquitto.conf; list what has no place here.",
+    )
+    command.add_argument("file", metavar="FILE")
+    command.add_argument(
+        "--into", metavar="DIR", default="etc", help="where to write (default: etc)"
+    )
+
+
+def _import(options: argparse.Namespace) -> None:
+    try:
+        made = import_mosquitto(options.file)
+        os.makedirs(options.into, exist_ok=True)
+        texts = {"mqttd.conf": made.config, "acl.conf": made.rules}
+        if made.users is not None:
+            texts["users.conf"] = made.users
+        paths = {name: os.path.join(options.into, name) for name in texts}
+        for path in paths.values():
+            if os.path.exists(path):
+                raise CtlError(f"{path} is there already; name another directory with --into")
+        for name, text in texts.items():
+            _write(paths[name], text, 0o600 if name == "users.conf" else 0o644)
+        load(paths["mqttd.conf"], {})
+    except OSError as error:
+        raise CtlError(f"{error.filename}: {error.strerror}") from None
+    except ConfigError as error:
+        raise CtlError(f"what was written needs a correction: {error}") from None
+    if options.json:
+        return print_json({"written": list(paths.values()), "left": made.left})
+    for path in paths.values():
+        print(printable(f"wrote {path}"))
+    if made.left:
+        print("not taken over:")
+    for line in made.left:
+        print(printable(f"  {line}"))
+    print(printable(f"check it:  mqttd --config {paths['mqttd.conf']} --check-config"))
+
+
+def _write(path: str, text: str, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,191 @@
+"""`mqttd-ctl import`: configurations as mosquitto's manual and its users write them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.access.acl_rules import AclRules
+from mqttd.admin.ctl import main
+from mqttd.config.load import load
+from mqttd.config.mosquitto import Imported, import_mosquitto
+from mqttd.types import Action, ClientInfo, Verdict
+
+#: What a configuration says -> what of it is to be found in ours.
+CASES: dict[str, dict[str, Any]] = {
+    "": {"auth": {"anonymous": "loopback"}},
+    "listener 1883": {"listener": {"tcp": {"default": {"bind": ":1883"}}}},
+    "listener 1883 localhost": {"listener": {"tcp": {"default": {"bind": "localhost:1883"}}}},
+    "listener 1883 ::1": {"listener": {"tcp": {"default": {"bind": "[::1]:1883"}}}},
+    "port 1884": {"listener": {"tcp": {"default": {"bind": ":1884"}}}},
+    "port 1884\nbind_address 127.0.0.1": {
+        "listener": {"tcp": {"default": {"bind": "127.0.0.1:1884"}}}},
+    "bind_address 10.0.0.1": {"listener": {"tcp": {"default": {"bind": "10.0.0.1:1883"}}}},
+    "listener 1883\nallow_anonymous true": {"auth": {"anonymous": None}},
+    "listener 1883\nallow_anonymous false": {"auth": {"anonymous": "never"}},
+    "listener 1883\npassword_file pw": {"auth": {"username": {"file": "users.conf"}}},
+    "listener 8883\ncertfile s.crt\nkeyfile s.key": {
+        "listener": {"ssl": {"default": {"certificate": "BASE/s.crt",
+                                         "private_key": "BASE/s.key"}}}},
+    "listener 8883\ncafile ca.crt\ncertfile s.crt\nkeyfile s.key\nrequire_certificate true\n"
+    "use_identity_as_username true\ntls_version tlsv1.3": {
+        "listener": {"ssl": {"default": {"verify": "required", "ca_file": "BASE/ca.crt",
+                                         "cert_as_username": "cn", "tls_version": "1.3"}}}},
+    "listener 8883\ncafile ca\ncertfile s\nkeyfile k\nuse_subject_as_username true\ncrlfile c\n"
+    "require_certificate true": {
+        "listener": {"ssl": {"default": {"cert_as_username": "dn", "crl_file": "BASE/c"}}}},
+    "listener 9001\nprotocol websockets": {
+        "listener": {"ws": {"default": {"bind": ":9001", "path": "/mqtt"}}}},
+    "listener 9001\nprotocol websockets\ncertfile s\nkeyfile k\nwebsockets_origin https://a.b": {
+        "listener": {"wss": {"default": {"origins": ["https://a.b"]}}}},
+    "listener 1883\n\nlistener 9001\nprotocol websockets\nmax_connections 10": {
+        "listener": {"tcp": {"default": {}}, "ws": {"port-9001": {"max_connections": 10}}}},
+    "listener 0 /run/mosquitto.sock": {
+        "listener": {"unix": {"default": {"path": "/run/mosquitto.sock"}}}},
+    "listener 1883\nmax_connections -1\nmount_point dev/": {
+        "listener": {"tcp": {"default": {"mountpoint": "dev/"}}}},
+    "listener 1883\nmax_qos 1\nmax_topic_alias 0": {"mqtt": {"max_qos": 1, "max_topic_alias": 0}},
+    "listener 1883\naccept_protocol_versions 4, 5": {
+        "listener": {"tcp": {"default": {"protocol_versions": ["3.1.1", "5.0"]}}}},
+    "max_inflight_messages 20\nmax_queued_messages 0": {
+        "session": {"max_inflight": 20}, "mqueue": {"max_length": 100_000_000}},
+    "max_inflight_messages 0\nmax_queued_bytes 1048576\nqueue_qos0_messages true": {
+        "session": {"max_inflight": 65535},
+        "mqueue": {"max_bytes": 1_048_576, "store_qos0": True}},
+    "max_packet_size 268435455\nretain_available false": {
+        "mqtt": {"max_packet_size": 268_435_455, "retain_available": False}},
+    "message_size_limit 10000": {"mqtt": {"max_packet_size": 10_000}},
+    "persistent_client_expiration 2m": {"session": {"expiry_interval": "60d"}},
+    "persistent_client_expiration 14h": {"session": {"max_expiry_interval": "14h"}},
+    "upgrade_outgoing_qos true\nsys_interval 10": {
+        "session": {"upgrade_qos": True}, "sys": {"interval": "10s"}},
+    "log_dest stderr\nlog_type error\nlog_type warning": {"log": {"level": "warn"}},
+    "log_type all": {"log": {"level": "info"}},
+    "per_listener_settings true\nlistener 1883 localhost\nallow_anonymous true\n"
+    "listener 8883\nallow_anonymous false\npassword_file pw": {
+        "listener": {"tcp": {"default": {"auth_chain": ["username", "anonymous"]},
+                             "port-8883": {"auth_chain": ["username"]}}},
+        "auth": {"username": {"file": "users.conf"}, "anonymous": "always"}},
+    "include_dir conf.d": {"mqtt": {"max_qos": 1}},
+}  # fmt: skip
+
+
+def made(tmp_path: Path, text: str) -> tuple[Imported, dict[str, Any]]:
+    """The import of a text, written and loaded."""
+    (tmp_path / "mosquitto.conf").write_text(text)
+    (tmp_path / "pw").write_text("ann:$7$101$c2FsdA==$aGFzaA==\n")
+    (tmp_path / "conf.d").mkdir(exist_ok=True)
+    (tmp_path / "conf.d" / "more.conf").write_text("listener 1883\nmax_qos 1\n")
+    (tmp_path / "conf.d" / "ignored.txt").write_text("port 1\n")
+    found = import_mosquitto(str(tmp_path / "mosquitto.conf"))
+    (tmp_path / "mqttd.conf").write_text(found.config)
+    load(str(tmp_path / "mqttd.conf"), {})
+    AclRules.from_text(found.rules, "acl.conf")
+    return found, tomllib.loads(found.config)
+
+
+def holds(found: Any, wanted: Any, base: str) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            key in found and holds(found[key], value, base) for key, value in wanted.items()
+        )
+    if isinstance(wanted, str):
+        wanted = wanted.replace("BASE", base)
+    return wanted is None or bool(found == wanted)
+
+
+@pytest.mark.parametrize("text", CASES, ids=lambda text: text.replace("\n", "; ")[:60] or "none")
+def test_a_setting_finds_its_key(tmp_path: Path, text: str) -> None:
+    imported, document = made(tmp_path, text)
+    assert holds(document, CASES[text], str(tmp_path)), imported.config
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("persistence true", "persistence true: "),
+        ("plugin /usr/lib/x.so", "plugins for mosquitto are C libraries"),
+        ("connection hub\naddress 10.0.0.1\ntopic # both\nbridge_cafile ca", "bridges are not"),
+        ("listener 8883\npsk_hint x", "pre-shared keys"),
+        ("no_such_setting 1", "mosquitto.conf:1: no_such_setting 1: not known here"),
+        ("max_qos many", "its value is none"),
+        ("acl_file none.acl", "everything is denied until rules are written"),
+        ("log_dest syslog", "log_dest syslog: "),
+        ("listener 1\nmount_point a", 'ends with "/"'),
+    ],
+)
+def test_what_has_no_place_is_listed_with_its_reason(tmp_path: Path, text: str, told: str) -> None:
+    imported, _ = made(tmp_path, text)
+    assert len(imported.left) == 1 and told in imported.left[0], imported.left
+
+
+def verdict(rules: AclRules, user: str | None, kind: str, topic: str) -> bool:
+    client = ClientInfo("c1", user, "10.0.0.1", 1, "tcp:default", 5)
+    return rules.decide(client, Action(kind), topic).verdict is Verdict.ALLOW
+
+
+def test_rules_mean_what_they_meant(tmp_path: Path) -> None:
+    (tmp_path / "acl").write_text(
+        "# everybody's\ntopic read news/#\n\nuser ann\ntopic readwrite a/#\ntopic deny a/secret\n"
+        "topic write b\nuser bob jones\ntopic c/%u\npattern readwrite own/%u/#\n"
+        "pattern write id/%c\n"
+    )
+    imported, _ = made(tmp_path, "listener 1883\npassword_file pw\nacl_file acl")
+    assert [line.split(": ", 1)[1] for line in imported.left] == [
+        "topic read news/#: there is no rule for clients without a user name alone",
+        "topic deny a/secret: taken over; a subscription that would cover it is refused as a whole"
+        " here",
+    ]
+    rules = AclRules.from_text(imported.rules, "acl.conf")
+    for user, kind, topic, allowed in (
+        ("ann", "publish", "a/x", True), ("ann", "subscribe", "a/b/#", True),
+        ("ann", "publish", "a/secret", False), ("ann", "publish", "b", True),
+        ("ann", "subscribe", "b", False), ("bob jones", "publish", "a/x", False),
+        ("bob jones", "publish", "c/%u", True), ("bob jones", "publish", "c/bob jones", False),
+        ("ann", "publish", "own/ann/1", True), ("ann", "publish", "own/bob/1", False),
+        ("ann", "publish", "id/c1", True), (None, "publish", "x", False),
+        ("ann", "publish", "$SYS/x", False),
+    ):  # fmt: skip
+        assert verdict(rules, user, kind, topic) is allowed, (user, kind, topic)
+
+
+def test_without_rules_everything_is_allowed_as_it_was(tmp_path: Path) -> None:
+    imported, _ = made(tmp_path, "listener 1883\nallow_anonymous true")
+    assert verdict(AclRules.from_text(imported.rules, "acl.conf"), None, "publish", "any/thing")
+
+
+def test_the_command_writes_what_starts_and_never_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mosquitto.conf").write_text("listener 1883\npassword_file pw\npersistence true\n")
+    Path("pw").write_text("ann:$7$101$c2FsdA==$aGFzaA==\n")
+    assert main(["import", "mosquitto.conf"]) == 0
+    assert "persistence true: " in capsys.readouterr().out
+    assert Path("etc/users.conf").stat().st_mode & 0o777 == 0o600
+    assert load("etc/mqttd.conf", {}).auth.anonymous == "never"
+    assert main(["import", "mosquitto.conf"]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert main(["import", "none.conf"]) == 1
+
+
+def shipped() -> list[Path]:
+    places = ("/usr/share/doc/mosquitto/examples", "/etc/mosquitto")
+    return [path for place in places for path in sorted(Path(place).glob("mosquitto.conf*"))]
+
+
+@pytest.mark.parametrize("path", shipped(), ids=str)
+def test_what_its_package_ships_is_taken(tmp_path: Path, path: Path) -> None:
+    """As it is, and with each of its commented settings on its own."""
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    imported = made(tmp_path, text)[0]
+    assert not [line for line in imported.left if "not known here" in line]
+    for setting in re.findall(r"(?m)^#([a-z][a-z0-9_.]+ \S.*)$", text):
+        told = made(tmp_path, setting)[0]
+        assert not [line for line in told.left if "not known here" in line], setting
