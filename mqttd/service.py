@@ -43,7 +43,8 @@ from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log.lines import plain
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
-from mqttd.monitor.malloc import keep_freed
+from mqttd.monitor.machine import grown, memory_of_machine
+from mqttd.monitor.malloc import keep_freed, trim
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
@@ -133,6 +134,7 @@ class MqttdService(MultiService):
             self.store = store_of(config, reactor, self.events)
         except StoreError as error:
             raise StartError(str(error)) from None
+        self.broker.memory.watch(memory_of_machine() // 2, grown, trim)
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed

@@ -14,6 +14,7 @@
     *      /api/v1/acl/...                      the access rules, see `mqttd.admin.acl`
     GET    /api/v1/hooks                        hook points, who listens, and what it costs
     GET    /api/v1/alarms                       what is wrong now, and what was lately
+    GET    /api/v1/memory                       who holds how much memory
     *      /api/v1/plugins...                   plugins, see `mqttd.admin.plugins`
     GET    /api/v1/config                       what is in force; POST /config/reload
     POST   /api/v1/auth/reload                  read users and keys again
@@ -222,6 +223,11 @@ class Api:
                 "past": [alarm.describe() for alarm in alarms.past()],
             },
         )
+
+    @app.route("/api/v1/memory", methods=["GET"])
+    def memory(self, request: IRequest) -> bytes:
+        """What is held in memory, by kind, and the sessions and users that hold most."""
+        return answer(request, self.broker.memory.describe())
 
     # -- clients
 

@@ -12,7 +12,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["done", "print_json", "print_pairs", "print_table", "printable", "time_text"]
+__all__ = [
+    "bytes_text",
+    "done",
+    "print_json",
+    "print_pairs",
+    "print_table",
+    "printable",
+    "time_text",
+]
 
 Json = dict[str, Any]
 
@@ -28,6 +36,16 @@ def done(options: argparse.Namespace, answer: Json, text: str) -> None:
 def time_text(seconds: float) -> str:
     """Seconds since the epoch as a date and time (ISO 8601, UTC)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def bytes_text(size: int) -> str:
+    """A number of bytes as people read it: 1.5 MiB."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
 
 
 def print_json(value: object) -> None:

@@ -1,4 +1,4 @@
-"""`mqttd-ctl status, metrics, clients, hooks, alarms, publish`: look, kick, say.
+"""`mqttd-ctl status, metrics, memory, clients, hooks, alarms, publish`: look, kick, say.
 
 Part of `mqttd.admin.ctl`, whose promises hold here too.
 """
@@ -14,7 +14,14 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from mqttd.admin.ctl_client import client_of
-from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, time_text
+from mqttd.admin.ctl_print import (
+    bytes_text,
+    done,
+    print_json,
+    print_pairs,
+    print_table,
+    time_text,
+)
 
 __all__ = ["add_clients", "add_hooks", "add_publish"]
 
@@ -25,6 +32,7 @@ def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: An
     """Add what shows the broker and its clients, with `add` and `group` of `mqttd.admin.ctl`."""
     add(commands, "status", _status, "Who and where the broker is, and what it holds.")
     add(commands, "metrics", _metrics, "All counters and gauges.")
+    add(commands, "memory", _memory, "Who holds how much memory: by kind, and who holds most.")
 
     clients = group("clients", "Clients, connected or with a session that waits for them.")
     listing = add(clients, "list", _clients_list, "List clients, all of them or those that fit.")
@@ -102,6 +110,35 @@ def _metrics(options: argparse.Namespace) -> None:
     if options.json:
         return print_json(answer)
     print_pairs([*answer["gauges"].items(), *answer["counters"].items()])
+
+
+def _memory(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/memory")
+    if options.json:
+        return print_json(answer)
+    print_pairs(
+        [
+            ("budget", bytes_text(answer["budget"]) if answer["budget"] else "none"),
+            ("held", bytes_text(answer["held"])),
+            ("counted", bytes_text(answer["used"])),
+            ("process grown by", bytes_text(answer["grown"])),
+            *([("what is done", answer["step"])] if answer["step"] else []),
+            ("not let in", bytes_text(answer["unauthenticated"])),
+            *((name, bytes_text(size)) for name, size in answer["kinds"].items()),
+        ]
+    )
+    for row in (*answer["sessions"], *answer["users"]):
+        for name in ("bytes", "queued", "inflight"):
+            if name in row:
+                row[name] = bytes_text(row[name])
+    print()
+    print_table(
+        answer["sessions"],
+        ["client_id", "username", "connected", "bytes", "queued", "inflight", "subscriptions"],
+    )
+    if answer["users"]:
+        print()
+        print_table(answer["users"], ["username", "sessions", "bytes"])
 
 
 def _clients_list(options: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.connecting import Connecting
 from mqttd.broker.ground import Given
+from mqttd.broker.memory import Memory
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
@@ -84,6 +85,7 @@ class Broker(Publishing):
         )
         self.connecting = Connecting(self, self.registry, self.wills, self.revision)
         self.subscribing = Subscribing(self)
+        self.memory = Memory(self, self.registry)
 
     # -- asked and told by the session layer ---------------------------------------------------
 
@@ -132,6 +134,7 @@ class Broker(Publishing):
         self.retainer.max_messages = settings.retained_max_messages
         self.retainer.max_bytes = settings.retained_max_bytes
         self.retainer.max_payload = settings.retained_max_payload
+        self.memory.configure()
         # The gears, and what channels remember of their topics, depend on some of them.
         super().hooks_changed("", False)
         self.router.all_changed()
@@ -199,6 +202,12 @@ class Broker(Publishing):
             return None
         return stored.addCallbacks(self.registry.recover, _fail)
 
+    def perform(self) -> None:
+        """The end of a turn; what it has taken in is held against the budget."""
+        super().perform()
+        if self.memory.budget:
+            self.memory.check()
+
     # -- time and figures ----------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
@@ -210,6 +219,7 @@ class Broker(Publishing):
         if self.warm and now - self._cooled_at >= _COOL:
             self._cooled_at = now
             self._cool(now)
+        self.memory.check(True)
         self.perform()
 
     def _cool(self, now: int) -> None:
@@ -238,7 +248,8 @@ class Broker(Publishing):
             "topics_cached_bytes": self.router.bytes,
             "shared_groups": len(self.router.groups),
             "retained_messages": len(self.retainer),
-            "retained_bytes": self.retainer.bytes,
+            "retained_bytes": self.retainer.bytes + self.retainer.held,
+            "memory_used_bytes": self.memory.used(),
             "backlog_bytes": self.backlog,
             "slow_connections": len(self.slow),
             "alarms": len(self.alarms),

@@ -39,7 +39,7 @@ __all__ = ["STAGES", "Attempt", "Connecting"]
 
 #: Method of `Connecting`, what it asks, the reason code of its refusal, whether it may wait.
 STAGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
-    ("load", "is the event loop in time?", "0x89 Server busy", False),
+    ("load", "is there time and memory?", "0x89 Server busy, 0x97 Quota exceeded", False),
     ("version", "does the listener take this version?", "0x84 Unsupported version", False),
     ("names", "client id, user name and will as they must be?", "0x85, 0x90, 0x9A, 0x9B", False),
     ("address", "may this address connect here?", "0x87 Not authorized", False),
@@ -191,10 +191,13 @@ class Connecting:
     # -- stages: what the client says ----------------------------------------------------------
 
     def load(self, attempt: Attempt) -> bool:
-        """The event loop has time for further clients."""
+        """The event loop has time for further clients, and memory has room for new sessions."""
+        broker = self.broker
+        if broker.account.full and broker.is_new(attempt.connect.client_id):
+            return self.refuse(attempt, reasons.QUOTA_EXCEEDED, "the memory budget is used up")
         if not self.overloaded:
             return True
-        self.broker.metrics.refused_overload += 1
+        broker.metrics.refused_overload += 1
         return self.refuse(attempt, reasons.SERVER_BUSY, "the event loop is overloaded")
 
     def version(self, attempt: Attempt) -> bool:

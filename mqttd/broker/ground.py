@@ -15,11 +15,16 @@ between the two would be one more call each time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from mqttd.broker.router import Router
 from mqttd.broker.seams import Access, HookChains, Log
-from mqttd.session.channel import Channel, Server
+from mqttd.broker.turns import Turns
+from mqttd.session.channel import NEW, Channel, Server
+from mqttd.session.framing import ALLOWANCE
+from mqttd.session.general import General
 from mqttd.session.guid import Guid
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
@@ -27,6 +32,10 @@ from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
 __all__ = ["Given", "Ground"]
+
+
+#: Connections that are looked at for one that has not sent its CONNECT.
+_LOOKED_AT: Final = 64
 
 
 class Given:
@@ -67,6 +76,10 @@ class Ground(Server):
         self.tells: Callable[[str], bool] = getattr(given.log, "admits", _silent)
         self.guid = given.guid
         self.started_at: int = given.now
+        #: What takes more than a turn.
+        self.turns = Turns(given.soon, self.perform)
+        #: Connections that have had their turn, and go on in a later one.
+        self.rested: deque[Channel] = deque()
         #: Client id -> session, whether a client is there or away. The registry's to change.
         self.sessions: dict[str, Session] = {}
 
@@ -81,6 +94,55 @@ class Ground(Server):
     def resume_later(self, session: State) -> None:
         """Go on with a session's retained messages in a later turn."""
         self.soon(_Drain(self, session))
+
+    def end_work_later(self, channel: General) -> None:
+        """Have a connection go on in a later turn, behind those that wait for theirs."""
+        assert isinstance(channel, Channel)
+        self.rested.append(channel)
+        if len(self.rested) == 1:
+            self.soon(self._end_work)
+
+    def _end_work(self) -> None:
+        """Those who have had their turn get another, as far as one turn goes."""
+        spent = 0
+        for _ in range(len(self.rested)):
+            channel = self.rested.popleft()
+            try:
+                channel.end_work()
+            except Exception as error:  # as in the edges: it must end this connection only
+                self.crashed(channel, error)
+            spent += self.topics.work
+            if spent > ALLOWANCE:
+                break
+        if self.rested:
+            self.soon(self._end_work)
+        self.perform()
+
+    def crowded(self) -> None:
+        """Those who have not been let in hold more than they may: the oldest go."""
+        most = self.settings.memory_unauthenticated
+        while self.account.unauthenticated > most and self.strangers:
+            oldest: Channel | None = None
+            seen = 0
+            for stranger in self.strangers:
+                assert isinstance(stranger, Channel)
+                if oldest is None:
+                    oldest = stranger
+                if stranger.state == NEW:
+                    oldest = stranger  # who has sent a CONNECT is asked for first
+                    break
+                seen += 1
+                if seen == _LOOKED_AT:
+                    break
+            assert oldest is not None
+            oldest.make_room()
+
+    def is_new(self, client_id: str) -> bool:
+        """Whether a client would begin a session; it is counted as refused for that."""
+        if client_id in self.sessions:
+            return False
+        self.metrics.memory_refused += 1
+        return True
 
     def client_of(self, session: State) -> ClientInfo:
         """Who a session's client is, for hooks and access control."""

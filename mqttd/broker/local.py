@@ -101,7 +101,7 @@ class LocalSession(Session):
         self.detach()
         self.broker.pubsub.forget(self)
         self.server.metrics.dropped_session_ended += self.waiting_messages()
-        self.mqueue = None
+        self.forget()
 
     def new_queue(self) -> MQueue:
         """An empty queue with the limits of this subscriber."""
@@ -172,9 +172,9 @@ class LocalSession(Session):
                 return delivery
             if not replay.done():
                 return None
-            self.replays.pop(replay.topic_filter, None)
+            self.stop_replay(replay.topic_filter)
         self.replays = None
-        entry = self.mqueue.pop() if self.mqueue is not None else None
+        entry = self.unqueue(self.mqueue) if self.mqueue is not None else None
         return None if entry is None else entry_delivery(entry, True)
 
     def _hand_over(self, delivery: Delivery) -> None:

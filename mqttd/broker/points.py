@@ -37,6 +37,7 @@ MESSAGE_NACK: Final = "message.nack"
 MESSAGE_DROPPED: Final = "message.dropped"
 DELIVERY_COMPLETED: Final = "delivery.completed"
 DELIVERY_DROPPED: Final = "delivery.dropped"
+MEMORY_HIGH_WATER: Final = "memory.high_water"
 
 
 @dataclass(slots=True, frozen=True)
@@ -188,6 +189,12 @@ POINTS: Final[dict[str, Point]] = {
             "a message was not delivered to one subscriber, for one of the reasons in metrics.md",
             (*_CLIENT, "reason: str"),
             "Message",
+        ),
+        Point(
+            MEMORY_HIGH_WATER,
+            "85 % of `memory.budget` are held; again once it was less",
+            ("held: int", "budget: int"),
+            "None",
         ),
     )
 }

@@ -18,16 +18,18 @@ from mqttd.broker.holders import Asking, Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retained import Retained, RetainedMessages
 from mqttd.broker.rights import Rights
+from mqttd.broker.shared import Group
 from mqttd.broker.trie import Trie
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.general import General
 from mqttd.session.inbound import Inbound
-from mqttd.session.message import Message
+from mqttd.session.message import Delivery, Message
 from mqttd.session.notes import Notes
 from mqttd.session.promise import Asker
 from mqttd.session.route import HELD, NOTED, Route
 from mqttd.session.session import Session
+from mqttd.session.state import State
 
 __all__ = ["Publishing"]
 
@@ -280,6 +282,14 @@ class Publishing(Rights):
             self.perform_later()
 
     # -- messages for one client ---------------------------------------------------------------
+
+    def stray(self, session: State, delivery: Delivery) -> None:
+        """A shared group has chosen a session that is over: let another member have it."""
+        assert isinstance(session, Session)
+        group = delivery.group
+        if isinstance(group, Group):
+            group.remove(session)
+            self.pubsub.redispatch(delivery)
 
     def send_info(self, client_id: str, info: object) -> bool:
         """Tell a client's channel something: hook client.handle_info says what it is sent for it.

@@ -18,6 +18,7 @@ from mqttd.broker.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.topic import split_shared
+from mqttd.session.account import filter_weight
 from mqttd.session.message import Delivery, Message
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
@@ -83,7 +84,9 @@ class PubSub:
                 expires_at = latest
         kept.peerhost, kept.listener = origin
         kept.checked = epoch
-        if self.retainer.store(topic, kept, size, expires_at) == reasons.SUCCESS:
+        if server.account.full:
+            server.metrics.memory_refused += 1
+        elif self.retainer.store(topic, kept, size, expires_at, kept.weigh()) == reasons.SUCCESS:
             if not topic.startswith("$SYS/"):
                 kept.number = server.journal.retained(kept)
             return 0
@@ -92,7 +95,7 @@ class PubSub:
 
     def dispatch(self, message: Message, route: Route) -> int:
         """Deliver a message to every receiver of its route, and to one of each shared group."""
-        shapes: dict[int, Delivery] = {}
+        shapes: dict[tuple[int, ...], Delivery] = {}
         receivers = 0
         sessions = route.sessions
         options = route.options
@@ -134,7 +137,7 @@ class PubSub:
         message: Message,
         packed: int,
         identifiers: list[int] | None,
-        shapes: dict[int, Delivery],
+        shapes: dict[tuple[int, ...], Delivery],
         group: Target | None,
     ) -> None:
         granted = packed & QOS_MASK
@@ -144,14 +147,12 @@ class PubSub:
         elif granted < qos:
             qos = granted
         retain = message.retain and packed & RETAIN_AS_PUBLISHED != 0
-        shape: Delivery | None = None
-        key = qos | (4 if retain else 0) | (8 if session.v5 else 0)
-        if identifiers is None or not session.v5:
-            shape = shapes.get(key)
+        number = qos | (4 if retain else 0) | (8 if session.v5 else 0)
+        key = (number, *identifiers) if identifiers is not None and session.v5 else (number,)
+        shape = shapes.get(key)
         if shape is None:
             shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.server.now)
-            if identifiers is None:
-                shapes[key] = shape
+            shapes[key] = shape
         if group is not None:
             shape = shape.copy()
             shape.group = group
@@ -176,6 +177,12 @@ class PubSub:
         held = session.subscriptions
         if held is not None and len(held) >= settings.max_subscriptions:
             if full_filter not in held:
+                return reasons.QUOTA_EXCEEDED
+        if held is None or full_filter not in held:
+            if self.server.account.full:
+                self.server.metrics.memory_refused += 1
+                return reasons.QUOTA_EXCEEDED
+            if not session.has_room(filter_weight(full_filter, identifier != 0)):
                 return reasons.QUOTA_EXCEEDED
         packed = options_of(qos, subscription.no_local, subscription.retain_as_published)
         if group is not None:
@@ -218,6 +225,10 @@ class PubSub:
             return
         for full_filter in list(held):
             self.unsubscribe(session, full_filter)
+        self.hand_on(session)
+
+    def hand_on(self, session: Session) -> None:
+        """Give other members what a session that ends has got through its groups."""
         for delivery in session.shared():
             self.redispatch(delivery)
 

@@ -82,6 +82,8 @@ def queue_of(broker: Publishing, session: Session) -> list[bytes]:
     for delivery in session.pending():
         if delivery.expires_at and delivery.expires_at <= now:
             continue
+        if delivery.message is None:
+            delivery = delivery.copy()  # in the queue it stays without its message
         message = delivery.get_message(broker.next_message_id())
         retain = delivery.wire[0] & 1 == 1
         packets.append(message.wire(delivery.qos, retain, True, delivery.identifiers, now))
@@ -153,4 +155,6 @@ def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
     identifiers: list[int] | None = None
     if isinstance(named, list):
         identifiers = [number for number in named if isinstance(number, int)]
-    return Delivery.of(message, packet.qos, packet.retain, True, identifiers, broker.now)
+    made = Delivery.of(message, packet.qos, packet.retain, True, identifiers, broker.now)
+    made.message = None
+    return made

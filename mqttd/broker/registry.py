@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from mqttd.broker.alone import Alone, Forgets
-from mqttd.broker.login import Login, module_of
+from mqttd.broker.endings import Banned, Burial, Revoked
+from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.quota import Quota
 from mqttd.broker.records import Record, queue_of, record_of, restore
@@ -263,7 +264,8 @@ class Registry:
         if point == "session.discarded":
             broker.tell(point, session)
         session.leave_journal()
-        broker.pubsub.forget(session)
+        self._bury(session)
+        broker.pubsub.hand_on(session)
         lost = session.pending()
         if lost:
             broker.metrics.dropped_session_ended += len(lost)
@@ -273,6 +275,28 @@ class Registry:
         broker.completing.pop(session.client_id, None)
         session.forget()
         broker.tell("session.terminated", session, reason)
+
+    def _bury(self, session: Session) -> None:
+        """Take the subscriptions of a session out of the router, if they are many bit by bit."""
+        session.ended = True
+        burial = Burial(self.broker, session)
+        if burial.slice():
+            self.broker.turns.add(burial)
+
+    def discard(self, session: Session, reason_code: int, detail: str) -> None:
+        """End a session for a reason of ours, and the connection of its client first."""
+        broker = self.broker
+        channel = broker.channel_of(session)
+        if channel is not None:
+            self._left(channel, session)
+            broker.tell("client.disconnected", session, detail)
+            session.client = broker.client_of(session)
+            session.detach()
+            channel.session = None
+            channel.close(reason_code, detail)
+        self.wills.publish(session)
+        self.end(session, "session.discarded", detail)
+        broker.metrics.sessions_discarded += 1
 
     # -- owners and stores ---------------------------------------------------------------------
 
@@ -353,8 +377,7 @@ class Registry:
             self.quota.ended(client_id)
             session.leave_journal()
             broker.wheel.cancel(session)
-            for full_filter in list(session.subscriptions or ()):
-                broker.pubsub.unsubscribe(session, full_filter)
+            self._bury(session)
             broker.completing.pop(client_id, None)
             session.forget()
         self.epochs.pop(client_id, None)
@@ -409,40 +432,12 @@ class Registry:
         return True
 
     def revoke_users(self, module: str, names: frozenset[str], by_client_id: bool) -> int:
-        """End the connections of these users that `module` let in; returns how many."""
-        broker = self.broker
-        ended: list[Channel] = []
-        for session in self.sessions.values():
-            channel = self.broker.channel_of(session)
-            if channel is None or module_of(channel.auth) != module:
-                continue
-            name = session.client_id if by_client_id else session.username
-            if name in names:
-                ended.append(channel)
-        for channel in ended:
-            broker.metrics.auth_revoked += 1
-            broker.end_channel(
-                channel, reasons.NOT_AUTHORIZED, "the user is gone or has a new password"
-            )
-        broker.perform()
-        return len(ended)
+        """End the connections of these users that `module` let in; returns how many so far."""
+        return Revoked(self.broker, module, names, by_client_id).run()
 
     def enforce_bans(self) -> int:
-        """End the connections of clients that are banned; returns how many."""
-        broker = self.broker
-        ended: list[Channel] = []
-        for session in self.sessions.values():
-            channel = self.broker.channel_of(session)
-            if channel is None:
-                continue
-            host, _ = channel.edge.peer(channel)
-            if broker.bans.match(session.client_id, session.username, host) is not None:
-                ended.append(channel)
-        for channel in ended:
-            broker.metrics.clients_kicked += 1
-            broker.end_channel(channel, reasons.ADMINISTRATIVE_ACTION, "banned")
-        broker.perform()
-        return len(ended)
+        """End the connections of clients that are banned; returns how many so far."""
+        return Banned(self.broker).run()
 
 
 def _nothing(result: object) -> None:

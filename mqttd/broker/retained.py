@@ -25,6 +25,8 @@ __all__ = ["Retained", "RetainedMessages", "RetainedReplay", "retained_of"]
 _PAGE = 64
 #: Messages looked at in one call, where none of them is for this subscriber.
 _LOOKS = 256
+#: Bytes of its publisher's names beside their text, and of its place in the expiry heap.
+_RETAINED = 160
 
 
 class Retained(Delivery):
@@ -50,6 +52,16 @@ class Retained(Delivery):
         if not self.id:
             self.id = message_id
         return self.copy().get_message(self.id)
+
+    def weigh(self) -> int:
+        """As `Delivery.weigh`, with who published it."""
+        weight = self.weight
+        if not weight:
+            weight = super().weigh() + _RETAINED + len(self.source) + len(self.peerhost)
+            if self.username is not None:
+                weight += len(self.username)
+            self.weight = weight
+        return weight
 
     @staticmethod
     def of_inbound(inbound: Inbound) -> Retained:

@@ -15,7 +15,8 @@ new levels are put in front of their neighbours, behind every cursor: so none th
 none comes twice, and a cursor ends however fast topics are added.
 
 Promise: `store`, `get` and `delete` of a known topic are one look-up, of a new one a step per
-level; so is a cursor over a filter without wildcards. A cursor holds a few words of memory and
+level; so is a cursor over a filter without wildcards. What the tree takes is counted level by level
+(`held`), so `max_bytes` means memory, whatever topics look like. A cursor holds a few words and
 visits only levels that fit the filter's first words; a literal word that occurs at its depth in no
 topic ends it at once. One call of `next` visits a bounded number of levels. Expiry is a heap: each
 expired message is touched once.
@@ -29,21 +30,28 @@ from heapq import heapify, heappop, heappush
 from sys import intern
 from typing import Final
 
+from mqttd.broker.retained_tree import RetainedLevel, after_dollar
 from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
 
-__all__ = ["RetainedCursor", "RetainedLevel", "Retainer"]
+__all__ = ["RetainedCursor", "RetainedLevel", "Retainer", "topic_weight"]
 
 #: Levels that one `next` visits besides those of its messages.
 STEPS: Final = 2000
 #: Stale entries the expiry heap may always hold.
 STALE: Final = 1024
+#: Bytes of a topic beside its text, of a level, and of a word that occurs at its depth for the
+#: first time beside its text (measured, CPython 3.11).
+_TOPIC: Final = 160
+_LEVEL: Final = 136
+_BESIDE: Final = 100
+_WORD: Final = 160
 
 
 class Retainer:
     """The retained messages of a node; what a message is, only its owner knows.
 
-    max_messages: how many are kept; max_bytes: the sum of their sizes; max_payload: the size of
-    one. 0 means no limit.
+    max_messages: how many are kept; max_bytes: what they take in memory with their topics;
+    max_payload: the size of one. 0 means no limit.
 
     Times (`expires_at`, `now`) are integers of any one clock; an `expires_at` of 0 is never.
     Topics and filters are taken as valid.
@@ -53,10 +61,12 @@ class Retainer:
         "bytes",
         "deadlines",
         "expiring",
+        "held",
         "max_bytes",
         "max_messages",
         "max_payload",
         "root",
+        "share",
         "stores",
         "topics",
         "version",
@@ -67,8 +77,11 @@ class Retainer:
         self.max_messages: int = max_messages
         self.max_bytes: int = max_bytes
         self.max_payload: int = max_payload
-        #: The sum of the sizes of all messages.
+        #: Part of a memory budget, that holds beside `max_bytes`; 0: none.
+        self.share: int = 0
+        #: What all messages weigh, and what their topics take.
         self.bytes: int = 0
+        self.held: int = 0
         self.topics: dict[str, RetainedLevel] = {}
         self.root: RetainedLevel = RetainedLevel("", None)
         #: By depth: how many levels hold a word.
@@ -84,24 +97,34 @@ class Retainer:
         """Return how many messages are kept."""
         return len(self.topics)
 
-    def store(self, topic: str, message: object, size: int, expires_at: int = 0) -> int:
+    def store(
+        self, topic: str, message: object, size: int, expires_at: int = 0, weight: int = 0
+    ) -> int:
         """Keep `message` as the last of `topic`, in place of an earlier one.
 
-        size: the bytes it is counted with. Returns SUCCESS; PACKET_TOO_LARGE when it is over
-        `max_payload`; QUOTA_EXCEEDED when it does not fit beside the others. A message refused
-        leaves the earlier one as it was.
+        size: of its payload; weight: the bytes it takes, 0 for as many. Returns SUCCESS;
+        PACKET_TOO_LARGE when it is over `max_payload`; QUOTA_EXCEEDED when it does not fit beside
+        the others. A message refused leaves the earlier one as it was.
         """
+        if not weight:
+            weight = size
         if self.max_payload and size > self.max_payload:
             return PACKET_TOO_LARGE
         level = self.topics.get(topic)
-        grown = self.bytes + size - (0 if level is None else level.size)
-        if self.max_bytes and grown > self.max_bytes:
-            return QUOTA_EXCEEDED
+        grown = self.bytes + weight - (0 if level is None else level.size)
+        most = self.max_bytes
+        if self.share and (not most or self.share < most):
+            most = self.share
+        if most:
+            topics = self.held if level is not None else self.held + self._cost(topic)
+            if grown + topics > most:
+                return QUOTA_EXCEEDED
         if level is None:
             if self.max_messages and len(self.topics) >= self.max_messages:
                 return QUOTA_EXCEEDED
             level = self._add(topic)
             self.topics[topic] = level
+            self.held += topic_weight(topic)
         else:
             if level.expires_at:
                 self.expiring -= 1
@@ -110,7 +133,7 @@ class Retainer:
         self.stores += 1
         self.version += 1
         level.message = message
-        level.size = size
+        level.size = weight
         level.expires_at = expires_at
         level.stored = self.stores
         if expires_at:
@@ -129,6 +152,7 @@ class Retainer:
         level = self.topics.pop(topic, None)
         if level is None:
             return False
+        self.held -= topic_weight(topic)
         self._clear(level)
         return True
 
@@ -151,10 +175,30 @@ class Retainer:
                 break
             heappop(self.deadlines)
             if level.stored == stored:
-                del self.topics[level.topic()]
+                topic = level.topic()
+                del self.topics[topic]
+                self.held -= topic_weight(topic)
                 self._clear(level)
                 expired += 1
         return expired
+
+    def _cost(self, topic: str) -> int:
+        """What a new topic would take: the levels that are missing, and words not seen so far."""
+        cost = topic_weight(topic)
+        level: RetainedLevel | None = self.root
+        words = self.words
+        depth = 0
+        for word in topic.split("/"):
+            below = None if level is None else level.below(word)
+            if below is None:
+                cost += _LEVEL
+                if level is not None and level.first is not None:
+                    cost += _BESIDE
+                if depth >= len(words) or word not in words[depth]:
+                    cost += _WORD + len(word)
+            level = below
+            depth += 1
+        return cost
 
     def _add(self, topic: str) -> RetainedLevel:
         """Return the level of `topic`, made where it is missing."""
@@ -164,11 +208,17 @@ class Retainer:
             below = level.below(word)
             if below is None:
                 word = intern(word)
+                if level.first is not None:
+                    self.held += _BESIDE
                 below = level.add(word)
+                self.held += _LEVEL
                 if depth == len(self.words):
                     self.words.append({})
                 count = self.words[depth]
-                count[word] = count.get(word, 0) + 1
+                held = count.get(word, 0)
+                if not held:
+                    self.held += _WORD + len(word)
+                count[word] = held + 1
             level = below
             depth += 1
         return level
@@ -200,10 +250,12 @@ class Retainer:
             if depth < 0:
                 depth = level.depth()
             above.drop(level)
+            self.held -= _LEVEL if above.first is None else _LEVEL + _BESIDE
             depth -= 1
             count = self.words[depth]
             if count[level.word] == 1:
                 del count[level.word]
+                self.held -= _WORD + len(level.word)
                 if not count and depth + 1 == len(self.words):
                     self.words.pop()
             else:
@@ -216,6 +268,11 @@ class Retainer:
             return
         self.deadlines = [entry for entry in self.deadlines if entry[2].stored == entry[1]]
         heapify(self.deadlines)
+
+
+def topic_weight(topic: str) -> int:
+    """A topic in the table; one of a single word is there as that word."""
+    return _TOPIC + len(topic) if "/" in topic else _TOPIC
 
 
 class RetainedCursor:
@@ -344,115 +401,3 @@ class RetainedCursor:
         self.level = None
         level.cursors -= 1
         self.retainer.prune(level)
-
-
-class RetainedLevel:
-    """One word of one or more topics, with the retained message of the topic that ends here.
-
-    first, next, prev: the levels below, and those beside, the newest first.
-    children: the levels below by word, once there are two (a dict for one takes 0.2 KiB).
-    stored: the number of the store that put the message here, 0 while there is none.
-    cursors: how many cursors rest here.
-    """
-
-    __slots__ = (
-        "children",
-        "cursors",
-        "expires_at",
-        "first",
-        "message",
-        "next",
-        "parent",
-        "prev",
-        "size",
-        "stored",
-        "word",
-    )
-
-    def __init__(self, word: str, parent: RetainedLevel | None) -> None:
-        self.word: str = word
-        self.parent: RetainedLevel | None = parent
-        self.first: RetainedLevel | None = None
-        self.next: RetainedLevel | None = None
-        self.prev: RetainedLevel | None = None
-        self.children: dict[str, RetainedLevel] | None = None
-        self.message: object | None = None
-        self.size: int = 0
-        self.expires_at: int = 0
-        self.stored: int = 0
-        self.cursors: int = 0
-
-    def topic(self) -> str:
-        """Return the topic name that ends here."""
-        words: list[str] = []
-        level = self
-        parent = level.parent
-        while parent is not None:
-            words.append(level.word)
-            level = parent
-            parent = level.parent
-        words.reverse()
-        return "/".join(words)
-
-    def depth(self) -> int:
-        """Return how many levels are above."""
-        depth = 0
-        parent = self.parent
-        while parent is not None:
-            depth += 1
-            parent = parent.parent
-        return depth
-
-    def is_expired(self, now: int) -> bool:
-        """Say whether the message has expired by `now`."""
-        return self.expires_at != 0 and self.expires_at <= now
-
-    def below(self, word: str) -> RetainedLevel | None:
-        """Return the level below that holds `word`, None when there is none."""
-        children = self.children
-        if children is not None:
-            return children.get(word)
-        first = self.first
-        return first if first is not None and first.word == word else None
-
-    def add(self, word: str) -> RetainedLevel:
-        """Make and return the level below for `word`, which must be missing."""
-        level = RetainedLevel(word, self)
-        first = self.first
-        if first is not None:
-            first.prev = level
-            level.next = first
-            if self.children is None:
-                self.children = {first.word: first}
-            self.children[word] = level
-        self.first = level
-        return level
-
-    def drop(self, level: RetainedLevel) -> None:
-        """Take out `level`, which is directly below."""
-        before = level.prev
-        after = level.next
-        if before is None:
-            self.first = after
-        else:
-            before.next = after
-        if after is not None:
-            after.prev = before
-        level.next = None
-        level.prev = None
-        level.parent = None
-        children = self.children
-        if children is not None:
-            del children[level.word]
-            if len(children) < 2:
-                self.children = None
-
-
-def after_dollar(level: RetainedLevel | None) -> RetainedLevel | None:
-    """Return the first of `level` and those after it whose word does not begin with `$`.
-
-    A wildcard in the first level does not match a topic that begins with `$` [MQTT-4.7.2-1].
-    """
-    while level is not None and level.word.startswith("$"):
-        level = level.next
-    return level

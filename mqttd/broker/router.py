@@ -81,6 +81,11 @@ class Router(Topics):
         if self._alone:
             self._alone = {}
 
+    def drop_cache(self) -> None:
+        """As `Topics.drop_cache`, with the lists that routes share."""
+        super().drop_cache()
+        self._shared = {}
+
     # -- subscriptions -------------------------------------------------------------------------
 
     def subscribe(

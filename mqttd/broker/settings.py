@@ -53,6 +53,10 @@ def settings_of(config: Config, into: Settings | None = None) -> Settings:
     s.retained_max_payload = config.retained.max_payload
     expiry = config.retained.expiry
     s.retained_expiry = 0 if expiry == NEVER else int(expiry * 1000)
+    s.memory_budget = config.memory.budget
+    s.memory_per_session = config.memory.per_session
+    s.memory_per_user = config.memory.per_user
+    s.memory_unauthenticated = config.memory.unauthenticated
     s.high_watermark = config.output.high_watermark
     s.low_watermark = config.output.low_watermark
     s.backlog = config.output.backlog

@@ -4,7 +4,8 @@
                                                                            '--> retained messages
     UNSUBSCRIBE --> mountpoint --> client.unsubscribe --> router --> UNSUBACK
 
-Promise: as many reason codes as filters, in their order, whatever hooks do to the list.
+Promise: as many reason codes as filters, in their order, whatever hooks do to the list. Of a long
+list some are served in each turn (`_SLICE`); what the client sends behind it waits.
 
 MQTT 5.0: 3.8 to 3.11 (MQTT-3.8.4-6, MQTT-3.10.4-4).
 """
@@ -14,12 +15,14 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
+from mqttd.broker.turns import Job
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from mqttd.codec.reasons import MqttError
 from mqttd.codec.serializer import serialize, varint
 from mqttd.codec.topic import split_shared, validate_topic_filter
-from mqttd.session.channel import Channel
+from mqttd.session.channel import OPEN, Channel
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.session import Session
 from mqttd.types import Action, ClientInfo
@@ -27,6 +30,9 @@ from mqttd.types import Action, ClientInfo
 __all__ = ["Subscribing"]
 
 _SUBSCRIBE: Final = "subscribe"
+#: Filters of one packet that are served in a turn, and the units of work of each.
+_SLICE: Final = 200
+_FILTER: Final = 20
 #: Filters in one log line.
 _TOLD: Final = 8
 
@@ -42,7 +48,6 @@ class Subscribing:
         broker = self.broker
         session = channel.session
         assert session is not None
-        settings = broker.settings
         subscriptions: list[Subscription] = packet.subscriptions
         if not self._answerable(channel, session, len(subscriptions)):
             return
@@ -65,18 +70,35 @@ class Subscribing:
                 subscriptions = changed
             else:
                 broker.hooks.unusable("client.subscribe", changed)
-        codes: list[int] = []
-        granted: list[Subscription] = []
-        for subscription in subscriptions:
-            code = self._subscribe(session, client, subscription, identifier)
-            if code < 0x80:
-                granted.append(subscription)
-            codes.append(code if channel.v5 or code < 0x80 else 0x80)
+        asked = _Subscribe(self, channel, session, packet.packet_id, len(subscriptions))
+        asked.client = client
+        asked.subscriptions = subscriptions
+        asked.identifier = identifier
+        asked.begin()
+
+    def subscribe_one(self, asked: _Subscribe) -> None:
+        """The next filter of a SUBSCRIBE."""
+        subscription = asked.subscriptions[asked.at]
+        code = self._subscribe(asked.session, asked.client, subscription, asked.identifier)
+        if code < 0x80:
+            asked.granted.append(subscription)
+        asked.codes.append(code if asked.channel.v5 or code < 0x80 else 0x80)
+
+    def subscribed(self, asked: _Subscribe) -> None:
+        """Answer a SUBSCRIBE."""
+        broker = self.broker
+        channel = asked.channel
+        session = asked.session
+        subscriptions = asked.subscriptions
+        codes = asked.codes
+        granted = asked.granted
+        client = asked.client
+        settings = broker.settings
         broker.metrics.subscribes += 1
         if broker.tells("subscribed"):
             names = [subscription.topic_filter for subscription in subscriptions]
             self._say("subscribed", session, names, codes)
-        answer = serialize(Suback(packet.packet_id, codes, None), channel.version)
+        answer = serialize(Suback(asked.packet_id, codes, None), channel.version)
         if settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
             channel.send(answer)
             channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
@@ -181,15 +203,145 @@ class Subscribing:
                 filters = [str(topic_filter) for topic_filter in changed]
             else:
                 broker.hooks.unusable("client.unsubscribe", changed)
-        codes: list[int] = []
-        for topic_filter in filters:
-            if broker.pubsub.unsubscribe(session, topic_filter):
-                codes.append(0)
-                broker.tell("session.unsubscribed", session, topic_filter)
-            else:
-                codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
+        asked = _Unsubscribe(self, channel, session, packet.packet_id, len(filters))
+        asked.filters = filters
+        asked.begin()
+
+    def unsubscribe_one(self, asked: _Unsubscribe) -> None:
+        """The next filter of an UNSUBSCRIBE."""
+        topic_filter = asked.filters[asked.at]
+        if self.broker.pubsub.unsubscribe(asked.session, topic_filter):
+            asked.codes.append(0)
+            self.broker.tell("session.unsubscribed", asked.session, topic_filter)
+        else:
+            asked.codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
+
+    def unsubscribed(self, asked: _Unsubscribe) -> None:
+        """Answer an UNSUBSCRIBE."""
+        broker = self.broker
+        channel = asked.channel
+        session = asked.session
+        filters = asked.filters
+        codes = asked.codes
         broker.metrics.unsubscribes += 1
         if broker.tells("unsubscribed"):
             self._say("unsubscribed", session, filters, codes)
-        answer = serialize(Unsuback(packet.packet_id, codes, None), channel.version)
+        answer = serialize(Unsuback(asked.packet_id, codes, None), channel.version)
         session.send_kept(channel, answer, 2)
+
+
+class _Asked(Job):
+    """A packet of filters: the first slice at once, what is left in later turns."""
+
+    def __init__(
+        self,
+        subscribing: Subscribing,
+        channel: Channel,
+        session: Session,
+        packet_id: int,
+        count: int,
+    ) -> None:
+        self.subscribing = subscribing
+        self.broker = subscribing.broker
+        self.channel = channel
+        self.session = session
+        self.packet_id = packet_id
+        self.count = count
+        self.at: int = 0
+        self.codes: list[int] = []
+
+    def one(self) -> None:
+        """See to the filter at `at`."""
+        raise NotImplementedError
+
+    def answer(self) -> None:
+        """All have been seen to."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """The packet has come; its client waits if not all of it is for this turn."""
+        if self._some():
+            self.answer()
+        else:
+            self.channel.begin_work()
+            self.broker.turns.add(self)
+
+    def slice(self) -> bool:
+        """Go on, as long as the client is there."""
+        channel = self.channel
+        if channel.state != OPEN or channel.session is not self.session:
+            return False
+        try:
+            if not self._some():
+                return True
+            self.answer()
+            channel.end_work()
+        except MqttError as error:
+            channel.fail(error, self.packet_type())
+        except Exception as error:  # as in the edges: it must end this connection only
+            self.broker.crashed(channel, error)
+        return False
+
+    def packet_type(self) -> int:
+        """Of the packet, for the log."""
+        raise NotImplementedError
+
+    def _some(self) -> bool:
+        """See to as many as a slice has; whether all are seen to."""
+        end = self.at + _SLICE
+        if end > self.count:
+            end = self.count
+        self.broker.router.work += _FILTER * (end - self.at)
+        while self.at < end:
+            self.one()
+            self.at += 1
+        return self.at == self.count
+
+
+class _Subscribe(_Asked):
+    """A SUBSCRIBE."""
+
+    client: ClientInfo
+    subscriptions: list[Subscription]
+
+    def __init__(
+        self,
+        subscribing: Subscribing,
+        channel: Channel,
+        session: Session,
+        packet_id: int,
+        count: int,
+    ) -> None:
+        super().__init__(subscribing, channel, session, packet_id, count)
+        self.identifier: int = 0
+        self.granted: list[Subscription] = []
+
+    def one(self) -> None:
+        """See `Subscribing.subscribe_one`."""
+        self.subscribing.subscribe_one(self)
+
+    def answer(self) -> None:
+        """See `Subscribing.subscribed`."""
+        self.subscribing.subscribed(self)
+
+    def packet_type(self) -> int:
+        """SUBSCRIBE."""
+        return 8
+
+
+class _Unsubscribe(_Asked):
+    """An UNSUBSCRIBE."""
+
+    filters: list[str]
+
+    def one(self) -> None:
+        """See `Subscribing.unsubscribe_one`."""
+        self.subscribing.unsubscribe_one(self)
+
+    def answer(self) -> None:
+        """See `Subscribing.unsubscribed`."""
+        self.subscribing.unsubscribed(self)
+
+    def packet_type(self) -> int:
+        """UNSUBSCRIBE."""
+        return 10

@@ -8,14 +8,15 @@ of 1 MiB that was a third of the broker's CPU time, more than the reads.
     TRIM_THRESHOLD         as much free memory may stay at the heap's end
 
 Promise: never more than `TRIM_THRESHOLD` is kept that would have been given back. For the whole
-process, so it is done where the process is the broker's own; without glibc nothing happens.
+process, so it is done where the process is the broker's own; without glibc nothing happens. When
+memory is short, `trim` gives back what is free wherever it lies.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-__all__ = ["keep_freed"]
+__all__ = ["keep_freed", "trim"]
 
 MMAP_THRESHOLD = 4 << 20
 TRIM_THRESHOLD = 32 << 20
@@ -34,3 +35,12 @@ def keep_freed() -> bool:
     return bool(
         mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD) and mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD)
     )
+
+
+def trim() -> bool:
+    """Give free memory back to the system; says whether there was some, and somebody to ask."""
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return False
+    return bool(malloc_trim(0))

@@ -4,29 +4,36 @@ Incoming aliases are the client's: set with a topic, then used instead of it. Ou
 ours, for a client that allows some: a topic gets the next free number with its first PUBLISH and
 goes as that number alone from then on. Both are forgotten with the connection.
 
-Promise: at most as many entries as each side allowed; an alias is only taken for a packet that is
-going to be sent, so the two sides never disagree.
+Promise: at most as many entries as each side allowed, and together no more than one session may
+hold; an alias is only taken for a packet that is going to be sent, so the two sides never disagree.
 """
 
 from __future__ import annotations
 
 from mqttd.codec.frame import body_at, topic_end_at
 from mqttd.codec.properties import TOPIC_ALIAS, decode_varint
-from mqttd.codec.reasons import ProtocolViolation, TopicAliasInvalid
+from mqttd.codec.reasons import ProtocolViolation, QuotaExceeded, TopicAliasInvalid
 from mqttd.codec.serializer import varint
+from mqttd.session.account import ALIAS, Account
 
 __all__ = ["Aliases"]
 
 
 class Aliases:
-    """The aliases of one connection; `outgoing_maximum` is the client's Topic Alias Maximum."""
+    """The aliases of one connection; `outgoing_maximum` is the client's Topic Alias Maximum.
 
-    __slots__ = ("incoming", "outgoing", "outgoing_maximum")
+    account: what they weigh is charged to it.
+    """
 
-    def __init__(self, outgoing_maximum: int) -> None:
+    __slots__ = ("account", "bytes", "incoming", "outgoing", "outgoing_maximum")
+
+    def __init__(self, outgoing_maximum: int, account: Account | None = None) -> None:
+        self.account = Account() if account is None else account
         self.incoming: dict[int, bytes] = {}
         self.outgoing: dict[bytes, int] = {}
         self.outgoing_maximum = outgoing_maximum
+        #: What the aliases of both directions weigh.
+        self.bytes: int = 0
 
     def changes(self, alias: int, topic: bytes) -> bool:
         """Whether `topic` gives `alias` another meaning than it had."""
@@ -36,11 +43,15 @@ class Aliases:
     def resolve(self, alias: int, topic: bytes, maximum: int) -> bytes:
         """Set (with a topic) or look up (with an empty one) an incoming alias; gives the topic.
 
-        Raises TopicAliasInvalid out of 1 to `maximum`, ProtocolViolation for one never set.
+        Raises TopicAliasInvalid out of 1 to `maximum`, ProtocolViolation for one never set,
+        QuotaExceeded where they take more than a session may hold.
         """
         if alias == 0 or alias > maximum:
             raise TopicAliasInvalid(f"topic alias {alias}, allowed are 1 to {maximum}")
         if topic:
+            before = self.incoming.get(alias)
+            if not self._charge(len(topic) + (ALIAS if before is None else -len(before))):
+                raise QuotaExceeded("topic aliases take more than a session may hold")
             self.incoming[alias] = topic
             return topic
         known = self.incoming.get(alias)
@@ -63,10 +74,24 @@ class Aliases:
         if number > self.outgoing_maximum:
             return wire
         changed = _with_alias(wire, topic_end, wire[at:topic_end], number)
-        if len(changed) > largest:
+        if len(changed) > largest or not self._charge(ALIAS + len(topic)):
             return wire
         self.outgoing[topic] = number
         return changed
+
+    def _charge(self, size: int) -> bool:
+        """So many bytes more are to be held; False if they may not."""
+        account = self.account
+        if account.per_session and size > 0 and self.bytes + size > account.per_session:
+            return False
+        self.bytes += size
+        account.aliases += size
+        return True
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.account.aliases -= self.bytes
+        self.bytes = 0
 
 
 def _with_alias(wire: bytes, topic_end: int, head: bytes, alias: int) -> bytes:

@@ -38,6 +38,7 @@ from mqttd.codec.parser import check_direction, parse_packet
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError, PacketTooLarge, ProtocolViolation
 from mqttd.codec.serializer import serialize, serialize_within
+from mqttd.session.account import properties_weight, text_weight
 from mqttd.session.aliases import Aliases
 from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
 from mqttd.session.framing import Framing
@@ -56,6 +57,8 @@ STATES: Final[dict[int, tuple[str, tuple[int, ...]]]] = {
     CLOSED: ("closed", ()),
 }
 
+#: A CONNECT and what is known of its client while it is decided on, beside what it says.
+_CONNECT: Final = 1000
 #: CONNACK of 3.1 and 3.1.1: accepted, without and with a session present.
 _CONNACK_NEW: Final = b"\x20\x02\x00\x00"
 _CONNACK_PRESENT: Final = b"\x20\x02\x01\x00"
@@ -148,6 +151,7 @@ class Channel(Framing):
         #: When the CONNECT was accepted.
         self.since: int = 0
         server.wheel.schedule(self, server.now + server.connect_timeout(listener))
+        self.arrive()
 
     def drained(self) -> None:
         """The edge wrote everything: what waited for room goes on."""
@@ -249,6 +253,8 @@ class Channel(Framing):
                 self.quiet = True
         self.state = WAITING
         self.connect = connect
+        self.asking = _weight_of(connect)
+        self.weigh()
         self.server.open(self, connect)
 
     def accept(
@@ -260,6 +266,7 @@ class Channel(Framing):
         settings = self.server.settings
         self.connect = None
         self.state = OPEN
+        self.let_in()
         self.session = session
         if not self.largest:
             self.largest = settings.max_packet_size
@@ -280,7 +287,7 @@ class Channel(Framing):
             max_packet = _int(connect.properties, prop.MAXIMUM_PACKET_SIZE)
             alias_maximum = _int(connect.properties, prop.TOPIC_ALIAS_MAXIMUM)
             if alias_maximum and settings.outbound_topic_alias:
-                self.aliases = Aliases(alias_maximum)
+                self.aliases = Aliases(alias_maximum, self.server.account)
         self.special = self.apart()
         if self.v5:
             # That it fits was seen to before; what may be left out is.
@@ -306,6 +313,7 @@ class Channel(Framing):
                 self.packets(rest.whole())
             else:
                 self.intake.take(rest.whole())
+            self.weigh()
 
     def refuse(self, code: int, detail: str, properties: Properties | None = None) -> None:
         """The server refuses the CONNECT: CONNACK with the reason, then close."""
@@ -379,6 +387,15 @@ class Channel(Framing):
             else:
                 self.server.wheel.schedule(self, self.last + self.keepalive)
 
+    def make_room(self) -> None:
+        """Those who have not been let in hold too much, and this is the oldest of them."""
+        self.server.metrics.memory_unauthenticated_closed += 1
+        self.server.refused(self, "too much is held for clients that are not let in")
+        self.end("no room before authentication")
+        self.server.strangers.pop(self, None)
+        self.asking = 0
+        self.weigh()
+
     def _too_late(self, reason: str) -> None:
         self.server.refused(self, reason)
         self.close(reasons.KEEP_ALIVE_TIMEOUT, reason)
@@ -435,7 +452,10 @@ class Channel(Framing):
         self.out_bytes = 0
         self.out_at = 0
         self.rest = None
-        self.aliases = None
+        self.depart()
+        if self.aliases is not None:
+            self.aliases.close()
+            self.aliases = None
         self.mount = None
         self.io = None
 
@@ -451,6 +471,19 @@ class Channel(Framing):
             "blocked": self.blocked,
             "keepalive_seconds": self.keepalive / 1000,
         }
+
+
+def _weight_of(connect: Connect) -> int:
+    """What a CONNECT takes while it is decided on."""
+    weight = _CONNECT + len(connect.client_id) + properties_weight(connect.properties)
+    if connect.username is not None:
+        weight += text_weight(connect.username)
+    if connect.password is not None:
+        weight += len(connect.password)
+    will = connect.will
+    if will is not None:
+        weight += len(will.topic) + len(will.payload) + properties_weight(will.properties)
+    return weight
 
 
 def _int(properties: Properties, name: int) -> int:

@@ -180,6 +180,10 @@ class Connection(Timer):
         aliases = self.aliases
         return wire if aliases is None else aliases.shorten(wire, largest)
 
+    def held(self) -> int:
+        """What is held for this connection beside its output and its session, in bytes."""
+        return 0 if self.aliases is None else self.aliases.bytes
+
     # -- reading -------------------------------------------------------------------------------
 
     def pause(self) -> None:

@@ -158,6 +158,9 @@ class Forwarding(General):
             sent += 1
         if sent:
             self.router.metrics.messages_sent += sent * ((end - pos) // size)
+        count = len(route.sessions)
+        if count > 1:
+            self.router.topics.work += count
 
     def _recast(
         self,
@@ -253,6 +256,7 @@ class Forwarding(General):
                     self.send(ack)
                 return
         if count:
+            self.router.topics.work += count
             if expiry or not self._same(route, first >> 1 & 3):
                 self._inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
             else:
@@ -398,6 +402,7 @@ class Forwarding(General):
                 self._qos0(route, data, pos, p, topic_end, at, body, end, end - pos, expiry)
             return
         count = inbound.fan(route)
+        router.topics.work += count + 1
         if not count and gear & TOLD and message is not None:
             router.unheard(message, "no_subscriber")
         self.published(first, packet_id, count, gear, route.topic)

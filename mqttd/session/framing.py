@@ -7,22 +7,31 @@
 chunk is the broker's hot path, PUBLISH first. It walks the fixed header by itself, for speed; a
 test holds it to `mqttd.codec.frame`. What other packets mean is the business of the class above.
 
+Who causes more work than a turn is for (many receivers, new topics, long lists of filters) is put
+behind the others: what it sent waits, and it is not read from meanwhile.
+
 Promise: a packet is handed on when it is complete, and no byte of it before, but that a packet that
 is too large, or that cannot be the first, ends the connection before it is read. MQTT 5.0, 2.1.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqttd.codec.frame import size_at
 from mqttd.codec.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
 from mqttd.codec.sniff import looks_like
+from mqttd.session.account import CONNECTION
 from mqttd.session.acknowledging import Acknowledging
 from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
 from mqttd.session.general import Router
 from mqttd.session.unfinished import Unfinished
 from mqttd.session.wheel import Timer
 
-__all__ = ["Framing", "Inlet"]
+__all__ = ["ALLOWANCE", "Framing", "Inlet"]
+
+#: Units of work that one connection causes in a turn (a delivery is one): 5 to 10 milliseconds.
+ALLOWANCE: Final = 10_000
 
 
 class Inlet(Timer):
@@ -52,7 +61,17 @@ class Inlet(Timer):
 class Framing(Acknowledging):
     """A connection whose bytes are taken apart into packets."""
 
-    __slots__ = ("intake", "largest", "messages", "need", "rest")
+    __slots__ = (
+        "asking",
+        "busy",
+        "intake",
+        "kept",
+        "largest",
+        "messages",
+        "need",
+        "rest",
+        "stranger",
+    )
 
     def __init__(self, router: Router, edge: Edge, fd: int, listener: str) -> None:
         super().__init__(router, edge, fd, listener)
@@ -63,8 +82,15 @@ class Framing(Acknowledging):
         #: The largest packet taken once the connection is open.
         self.largest: int = 0
         self.intake: Inlet | None = None
+        #: Something that it sent takes more than a turn: what is behind it waits.
+        self.busy: bool = False
         #: PUBLISH packets that came.
         self.messages: int = 0
+        #: What is charged for unfinished packets, and of it for the CONNECT that is decided on.
+        self.kept: int = 0
+        self.asking: int = 0
+        #: Not let in yet.
+        self.stranger: bool = False
 
     def feed(self, data: bytes) -> None:
         """Take a chunk of received bytes; handles every complete packet in it."""
@@ -72,6 +98,7 @@ class Framing(Acknowledging):
         router.metrics.bytes_received += len(data)
         if self.state == WAITING:
             self.hold(data)
+            self.weigh()
             return
         if self.state == CLOSED:
             return
@@ -80,6 +107,7 @@ class Framing(Acknowledging):
             # Before CONNECT exactly what was sent: bounded by `max_connect_size`.
             data = rest.add(data, self.state == NEW)
             if not data:
+                self.weigh()
                 return
             self.rest = None
         self._take(data)
@@ -93,11 +121,59 @@ class Framing(Acknowledging):
         if data:
             self.rest = None
             self._take(data)
+        else:
+            self.weigh()
 
     def unfinished(self) -> int:
         """Bytes held of what was received and could not be handled yet."""
         held = 0 if self.rest is None else self.rest.size
         return held if self.intake is None else held + self.intake.size()
+
+    # -- account -------------------------------------------------------------------------------
+
+    def arrive(self) -> None:
+        """A connection is there, of somebody who has not been let in."""
+        account = self.router.account
+        account.connections += CONNECTION
+        account.unauthenticated += CONNECTION
+        self.stranger = True
+        self.router.strangers[self] = None
+
+    def let_in(self) -> None:
+        """The client is who it says."""
+        self.asking = 0
+        self.weigh()
+        if self.stranger:
+            self.stranger = False
+            self.router.strangers.pop(self, None)
+            self.router.account.unauthenticated -= CONNECTION + self.kept
+
+    def depart(self) -> None:
+        """The connection is gone, with all that was held for it."""
+        self.let_in()
+        account = self.router.account
+        account.connections -= CONNECTION
+        account.unfinished -= self.kept
+        self.kept = 0
+
+    def held(self) -> int:
+        """As `Connection.held`, with what is unfinished."""
+        return super().held() + CONNECTION + self.kept
+
+    def weigh(self) -> None:
+        """Charge what is held of unfinished packets now."""
+        held = self.unfinished() + self.asking
+        more = held - self.kept
+        if not more:
+            return
+        self.kept = held
+        router = self.router
+        router.account.unfinished += more
+        if self.stranger:
+            router.account.unauthenticated += more
+            most = router.settings.memory_unauthenticated
+            if more > 0 and most and router.account.unauthenticated > most:
+                router.crowded()
 
     def _take(self, data: bytes) -> None:
         """Handle a chunk that begins with a packet, and see whether to read on."""
@@ -106,6 +182,8 @@ class Framing(Acknowledging):
             self.packets(data)
         else:
             self.intake.take(data)
+        if self.rest is not None or self.kept or self.intake is not None:
+            self.weigh()
         if self.out_bytes > self.limit and (self.blocked or self.paced):
             # Its acknowledgements cannot be written: do not read more from it.
             self.pause()
@@ -120,12 +198,33 @@ class Framing(Acknowledging):
 
     def resume(self) -> None:
         """Read from the peer again."""
-        if self.intake is not None and self.intake.waiting:
+        if self.busy or (self.intake is not None and self.intake.waiting):
             return  # goes on by itself
         super().resume()
 
+    def begin_work(self) -> None:
+        """What this client asked for takes more than a turn; `end_work` when it is done."""
+        self.busy = True
+        self.router.topics.work = ALLOWANCE + 1
+        self.pause()
+
+    def end_work(self) -> None:
+        """Go on with what the client has sent meanwhile."""
+        self.busy = False
+        if self.state != OPEN:
+            return
+        self.resume()
+        rest = self.rest
+        if rest is not None:
+            self.rest = None
+            self._take(rest.whole())
+
     def packets(self, data: bytes) -> None:
         """Handle every complete packet of a chunk, whatever the limits; the rest is kept."""
+        if self.busy:
+            rest = self.rest
+            self.rest = Unfinished(data if rest is None else rest.whole() + data, 0)
+            return
         self.router.packet_type = 0
         before = self._published()
         try:
@@ -146,6 +245,8 @@ class Framing(Acknowledging):
     def _loop(self, data: bytes) -> None:
         """The loop over the packets of a chunk."""
         router = self.router
+        topics = router.topics
+        topics.work = 0
         n: int = len(data)
         pos: int = 0
         count: int = 0
@@ -214,6 +315,11 @@ class Framing(Acknowledging):
                     if self.intake is not None and pos < n:
                         self.intake.take(data[pos:])
                         pos = n
+            if topics.work > ALLOWANCE and self.state == OPEN:
+                if pos < n and not self.busy:
+                    self.begin_work()
+                    router.end_work_later(self)
+                break
             if self.state != OPEN:
                 break
         if count:
@@ -227,6 +333,9 @@ class Framing(Acknowledging):
         """Keep an incomplete packet, and how many bytes it needs in all."""
         if self.state == WAITING:
             return
+        if self.busy:
+            self.rest = Unfinished(data[pos:], 0)
+            return
         if not self.state == OPEN and data[pos] != 0x10:
             raise ProtocolViolation("the first packet is not CONNECT")
         size = size_at(data, pos, n)
@@ -234,6 +343,10 @@ class Framing(Acknowledging):
 
     def hold(self, data: bytes) -> None:
         """Keep what comes while authentication is under way."""
+        raise NotImplementedError
+
+    def make_room(self) -> None:
+        """Those who have not been let in hold too much, and this is the oldest of them."""
         raise NotImplementedError
 
     def take_packet(self, first: int, body: bytes) -> None:

@@ -33,6 +33,8 @@ from mqttd.session.topics import Topics
 __all__ = ["PUBACK", "PUBREC", "General", "Router", "answer_to"]
 
 _PUBLISH: Final = 3
+#: Units of work of a message that goes the general way, beside its receivers.
+_GENERAL: Final = 5
 PUBACK: Final = 0x40
 PUBREC: Final = 0x50
 
@@ -56,6 +58,13 @@ class Router(Judge):
         minus the reason code of a refusal.
         """
         raise NotImplementedError
+
+    def end_work_later(self, channel: General) -> None:
+        """A connection has had its turn: call its `end_work` in the next one, behind the others."""
+        raise NotImplementedError
+
+    def crowded(self) -> None:
+        """Those who have not been let in hold more than they may: the oldest goes."""
 
     def ask_publish(self, message: Message) -> Message | None:
         """What the hooks of message.publish make of a message; None stops it, see `refusal`.
@@ -197,6 +206,7 @@ class General(Publisher):
             expires_at,
         )
         receivers = router.publish(message)
+        router.topics.work += _GENERAL + (receivers if receivers > 0 else 0)
         self.published(first, packet.packet_id, receivers, gear, topic)
 
     def _current(self, raw: bytes) -> Route:
@@ -215,7 +225,7 @@ class General(Publisher):
         """Set or look up an incoming topic alias; returns the topic it stands for."""
         aliases = self.aliases
         if aliases is None:
-            aliases = Aliases(0)
+            aliases = Aliases(0, self.router.account)
             self.aliases = aliases
         return aliases.resolve(alias, raw, self.router.settings.max_topic_alias)
 

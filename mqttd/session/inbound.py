@@ -228,6 +228,7 @@ class Inbound:
         groups = route.groups
         if groups is not None:
             alone = len(groups) == 1 and not shapes
+            published: Message | None = None
             for group in groups:
                 member = group.choose(source, route.topic)
                 if member is None:
@@ -251,7 +252,9 @@ class Inbound:
                 own.group = group
                 if own.message is None and (own.qos != self.qos or self.retain):
                     # Another member may get it as it was published.
-                    own.message = self.message(route.topic, 0)
+                    if published is None:
+                        published = self.message(route.topic, 0)
+                    own.message = published
                 self._hand(member, own, packet_id)
                 count += 1
         return count

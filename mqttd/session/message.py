@@ -23,6 +23,7 @@ from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.properties import Properties, decode_properties
 from mqttd.codec.serializer import serialize
+from mqttd.session.account import QUEUED, properties_weight
 
 __all__ = [
     "RELEASED",
@@ -30,8 +31,17 @@ __all__ = [
     "Message",
     "entry_delivery",
     "entry_qos",
+    "entry_weight",
     "entry_wire",
 ]
+
+#: A message beside its topic, payload and properties, in bytes; a delivery beside its wire.
+_MESSAGE: Final = 320
+_DELIVERY: Final = 220
+#: A larger block of properties is decoded each time somebody looks; decoded it takes so many times
+#: its bytes.
+_REMEMBERED: Final = 256
+_DECODED: Final = 16
 
 
 class Message:
@@ -83,18 +93,30 @@ class Message:
     def properties(self) -> Properties | None:
         """The MQTT 5.0 properties that are forwarded, None for none."""
         block = self.block
-        if block is not None:
+        if block is None or self._properties is not None:
+            return self._properties
+        found, _ = decode_properties(block, 0, len(block), PUBLISH)
+        found.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
+        if not found:
             self.block = None
-            found, _ = decode_properties(block, 0, len(block), PUBLISH)
-            found.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
-            if found:
-                self._properties = found
-        return self._properties
+            return None
+        if len(block) <= _REMEMBERED:
+            self._properties = found
+        return found
 
     @property
     def timestamp(self) -> int:
         """When the message arrived, in µs since 1970."""
         return self.id >> 64
+
+    def weight(self) -> int:
+        """The bytes it is counted with where it is kept; does not change."""
+        weight = _MESSAGE + len(self.topic) + len(self.payload)
+        block = self.block
+        if block is None:
+            return weight + properties_weight(self._properties)
+        size = len(block)
+        return weight + (size * _DECODED if size <= _REMEMBERED else size)
 
     def replace(
         self,
@@ -161,6 +183,7 @@ class Delivery:
         "qos",
         "source",
         "v5",
+        "weight",
         "wire",
     )
 
@@ -174,6 +197,8 @@ class Delivery:
         self.id_at = id_at
         self.source = source
         self.id: int = 0
+        #: The bytes it is counted with, once that was asked for.
+        self.weight: int = 0
         self.message: Message | None = None
         #: The PUBLISH of MQTT 5.0 that these bytes were made from, where they lost its properties:
         #: the session may come back with MQTT 5.0.
@@ -227,6 +252,18 @@ class Delivery:
         made.expiry_at = self.expiry_at
         made.group = self.group
         return made
+
+    def weigh(self) -> int:
+        """The bytes it is counted with, the same from the first time on."""
+        weight = self.weight
+        if not weight:
+            weight = _DELIVERY + len(self.wire)
+            if self.original is not None:
+                weight += len(self.original)
+            if self.message is not None:
+                weight += self.message.weight()
+            self.weight = weight
+        return weight
 
     def get_message(self, message_id: int) -> Message:
         """The message behind the bytes; `message_id` names it if it has no id yet."""
@@ -330,6 +367,14 @@ def entry_wire(entry: object) -> bytes:
         return entry
     assert isinstance(entry, Delivery)
     return entry.wire
+
+
+def entry_weight(entry: object) -> int:
+    """The bytes that an entry is counted with in a queue."""
+    if isinstance(entry, bytes):
+        return QUEUED + len(entry)
+    assert isinstance(entry, Delivery)
+    return entry.weigh()
 
 
 def entry_qos(entry: object) -> int:

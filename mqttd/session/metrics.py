@@ -24,6 +24,7 @@ DROP_REASONS: Final[dict[str, str]] = {
     "revoked": "a right that it needed was taken back",
     "hook": "a message.publish hook stopped it",
     "session_ended": "the session ended before it could be sent",
+    "memory": "QoS 0 that would have waited, while `memory.budget` is used up",
     "retained_full": "the retained store was full or the payload too large for it",
 }
 
@@ -53,6 +54,7 @@ class Metrics:
         "dropped_hook",
         "dropped_session_ended",
         "dropped_retained_full",
+        "dropped_memory",
         "connections_accepted",
         "connections_refused",
         "connections_closed",
@@ -74,6 +76,10 @@ class Metrics:
         "send_timeouts",
         "rate_limited",
         "rate_limited_out",
+        "memory_caches_dropped",
+        "memory_refused",
+        "memory_shed",
+        "memory_unauthenticated_closed",
         "clients_flapping",
         "clients_kicked",
         "auth_failures",
@@ -122,6 +128,7 @@ class Metrics:
         self.dropped_hook: int = 0
         self.dropped_session_ended: int = 0
         self.dropped_retained_full: int = 0
+        self.dropped_memory: int = 0
         self.connections_accepted: int = 0
         self.connections_refused: int = 0
         self.connections_closed: int = 0
@@ -143,6 +150,10 @@ class Metrics:
         self.send_timeouts: int = 0
         self.rate_limited: int = 0
         self.rate_limited_out: int = 0
+        self.memory_caches_dropped: int = 0
+        self.memory_refused: int = 0
+        self.memory_shed: int = 0
+        self.memory_unauthenticated_closed: int = 0
         self.clients_flapping: int = 0
         self.clients_kicked: int = 0
         self.auth_failures: int = 0
@@ -168,6 +179,25 @@ class Metrics:
         self.gather_rests: int = 0
         self.crashes: int = 0
 
+    def drop(self, reason: str) -> None:
+        """Count a delivery that is dropped, by its reason."""
+        if reason == "queue_full":
+            self.dropped_queue_full += 1
+        elif reason == "expired":
+            self.dropped_expired += 1
+        elif reason == "too_large":
+            self.dropped_too_large += 1
+        elif reason == "slow_consumer":
+            self.dropped_slow_consumer += 1
+        elif reason == "offline_qos0":
+            self.dropped_offline_qos0 += 1
+        elif reason == "denied":
+            self.dropped_denied += 1
+        elif reason == "memory":
+            self.dropped_memory += 1
+        else:
+            self.dropped_session_ended += 1
+
     def dropped(self) -> int:
         """Messages dropped for any reason."""
         return (
@@ -181,6 +211,7 @@ class Metrics:
             + self.dropped_hook
             + self.dropped_session_ended
             + self.dropped_retained_full
+            + self.dropped_memory
         )
 
     def snapshot(self) -> dict[str, int]:
@@ -216,6 +247,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "dropped_hook",
     "dropped_session_ended",
     "dropped_retained_full",
+    "dropped_memory",
     "connections_accepted",
     "connections_refused",
     "connections_closed",
@@ -237,6 +269,10 @@ COUNTERS: Final[tuple[str, ...]] = (
     "send_timeouts",
     "rate_limited",
     "rate_limited_out",
+    "memory_caches_dropped",
+    "memory_refused",
+    "memory_shed",
+    "memory_unauthenticated_closed",
     "clients_flapping",
     "clients_kicked",
     "auth_failures",

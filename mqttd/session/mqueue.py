@@ -10,8 +10,9 @@ Bounded by count and by bytes. When full it drops the oldest QoS 0 message first
 (`store_qos0`), otherwise the oldest. With priorities, topics with a higher number leave first and
 lose last; within one priority the order is that of arrival.
 
-An entry is a `Delivery` or, where nothing is remembered beside them, the bytes of a PUBLISH. Beside
-it stands the number by which a journal knows it, where there is one: 8 bytes each.
+An entry is a `Delivery` or, where nothing is remembered beside them, the bytes of a PUBLISH; it is
+counted with what it takes in memory (`mqttd.session.account`). Beside it stands the number by which
+a journal knows it, where there is one: 8 bytes each.
 
 Promise: push and pop are O(1) amortised, except that dropping a QoS 0 message from among others
 looks for it from the head. Without priorities one list serves.
@@ -22,7 +23,7 @@ from __future__ import annotations
 from array import array
 
 from mqttd.codec.topic import match
-from mqttd.session.message import entry_delivery, entry_qos, entry_wire
+from mqttd.session.message import entry_delivery, entry_qos, entry_weight
 
 __all__ = ["MQueue"]
 
@@ -79,7 +80,7 @@ class _Lane:
 class MQueue:
     """A bounded queue of entries.
 
-    `max_length` counts messages (0: no limit), `max_bytes` bytes of their packets (0: no limit);
+    `max_length` counts messages (0: no limit), `max_bytes` what they take in bytes (0: no limit);
     `priorities` maps topic filters to numbers (default priority 0).
     """
 
@@ -121,7 +122,7 @@ class MQueue:
 
         number: the journal's; see `take_dropped`.
         """
-        size = len(entry_wire(entry))
+        size = entry_weight(entry)
         qos = entry_qos(entry)
         dropped: list[object] | None = None
         if self.max_bytes and size > self.max_bytes:
@@ -188,7 +189,10 @@ class MQueue:
         lanes = self._lanes if self._lanes is not None else [self._lane]
         for lane in lanes:
             for at in range(lane.head, len(lane.items)):
-                lane.items[at] = entry_delivery(lane.items[at], v5)
+                entry = lane.items[at]
+                made = entry_delivery(entry, v5)
+                self.size += made.weigh() - entry_weight(entry)
+                lane.items[at] = made
 
     def numbers(self) -> list[int]:
         """The journal's numbers of `items`; empty while none has one."""
@@ -224,7 +228,7 @@ class MQueue:
     def _account(self, lane: _Lane, entry: object) -> object:
         self.number = lane.taken
         self.length -= 1
-        self.size -= len(entry_wire(entry))
+        self.size -= entry_weight(entry)
         if entry_qos(entry) == 0:
             self.qos0 -= 1
         return entry

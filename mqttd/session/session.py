@@ -12,7 +12,11 @@ session, and what it needed while busy is given back (`rest`). MQTT 5.0, 4.3, 4.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqttd.codec.frame import packet_id_at
+from mqttd.session.account import AWAITING, INFLIGHT, REPLAY
+from mqttd.session.charged import flight_weight
 from mqttd.session.connection import OPEN, Connection
 from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
 from mqttd.session.receiver import NO_LIMIT
@@ -20,6 +24,9 @@ from mqttd.session.replay import Replay
 from mqttd.session.state import Keeper, State
 
 __all__ = ["Session"]
+
+#: Retained messages, or filters without any, that one session is served in a turn.
+_REPLAYED: Final = 1000
 
 
 class Session(State):
@@ -58,9 +65,8 @@ class Session(State):
         """The connection is gone."""
         self.channel = None
         if self.replays is not None:
-            for replay in self.replays.values():
-                replay.close()
-            self.replays = None
+            for topic_filter in list(self.replays):
+                self.stop_replay(topic_filter)
         self.unsent = None
         self.retry_marks = None
         self.rest()
@@ -93,6 +99,7 @@ class Session(State):
             if self.numbers is None:
                 self.numbers = {}
             self.inflight[packet_id] = entry
+            self.account.inflight += flight_weight(entry)
             self.numbers[packet_id] = number
             return []
         mqueue = self.mqueue
@@ -100,7 +107,9 @@ class Session(State):
             mqueue = self.new_queue()
             self.mqueue = mqueue
         self.waiting = True
+        before = mqueue.size
         mqueue.push(entry, number)
+        self._weigh_queue(mqueue.size, before)
         return mqueue.take_dropped()
 
     def restore_received(self, packet_id: int, number: int) -> None:
@@ -109,6 +118,9 @@ class Session(State):
             self.awaiting_rel = {}
         if self.incoming is None:
             self.incoming = {}
+        if packet_id not in self.awaiting_rel:
+            self.account.awaiting_rel += AWAITING
+            self.charge(AWAITING)
         self.awaiting_rel[packet_id] = self.server.now
         self.incoming[packet_id] = number
 
@@ -237,6 +249,7 @@ class Session(State):
         if self.owner:
             self._send_as(channel, entry_delivery(wire, self.v5), packet_id, wire)
             return
+        self.account.inflight += INFLIGHT + size
         if inflight.setdefault(packet_id, wire) is wire:
             channel.send(wire)
         else:
@@ -327,7 +340,7 @@ class Session(State):
         """Send a QoS 0 delivery, keep it for later, or drop it."""
         channel = self.channel
         if channel is None:
-            if self.server.settings.mqueue_store_qos0 and not self.clean:
+            if self.ended or self.server.settings.mqueue_store_qos0 and not self.clean:
                 self.enqueue(delivery)
             else:
                 self.drop(delivery, "offline_qos0")
@@ -439,6 +452,7 @@ class Session(State):
         if self.replays is None:
             self.replays = {}
         self.replays[replay.topic_filter] = replay
+        self._weigh_replays(REPLAY)
         self.waiting = True
 
     def stop_replay(self, topic_filter: str) -> None:
@@ -447,9 +461,14 @@ class Session(State):
         if replays is not None:
             replay = replays.pop(topic_filter, None)
             if replay is not None:
+                self._weigh_replays(-REPLAY)
                 replay.close()
             if not replays:
                 self.replays = None
+
+    def _weigh_replays(self, weight: int) -> None:
+        self.account.replays += weight
+        self.charge(weight)
 
     def replay(self) -> None:
         """Go on with retained messages while the window and the output have room."""
@@ -458,7 +477,12 @@ class Session(State):
         if channel is None or replays is None:
             return
         settings = self.server.settings
+        left = _REPLAYED
         while replays:
+            left -= 1
+            if left < 0:
+                self.server.resume_later(self)
+                return
             if self.mqueue is not None:
                 return  # goes on when the queue has drained
             inflight = self.inflight
@@ -476,7 +500,8 @@ class Session(State):
                 if not replay.done():
                     self.server.resume_later(self)
                     return
-                replays.pop(replay.topic_filter, None)
+                if replays.pop(replay.topic_filter, None) is not None:
+                    self._weigh_replays(-REPLAY)
                 continue
             if delivery.qos:
                 self.deliver(delivery, delivery.packet_id)

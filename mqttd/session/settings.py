@@ -63,6 +63,12 @@ class Settings:
         self.high_watermark: int = 1 << 20
         self.low_watermark: int = 256 << 10
         self.backlog: int = 256 << 20
+        #: What may be held in memory in bytes, by all, a session, a user, all that are not let in;
+        #: 0: no limit.
+        self.memory_budget: int = 0
+        self.memory_per_session: int = 128 << 20
+        self.memory_per_user: int = 0
+        self.memory_unauthenticated: int = 64 << 20
         #: Seconds that an edge rests after a turn so that the kernel gathers; 0: never.
         self.gather: float = 20e-6
         self.deny_disconnect: bool = False

@@ -12,18 +12,27 @@ the session by its `owner` number and what it keeps of a message by a number of 
 
 The inflight window is an insertion-ordered dict packet id -> entry, so redelivery keeps the old
 order. An entry is a `Delivery` or, where nothing is remembered beside them, its bytes: they are
-those of `v5`, the version of the last connection. MQTT 5.0, 4.1.
+those of `v5`, the version of the last connection. What is kept is charged to the node's account,
+and but for what is in flight to the session and its user (`mqttd.session.account`). MQTT 5.0, 4.1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqttd.session.connection import Turn
+from mqttd.session.account import AWAITING, INFLIGHT, Account, filter_weight
+from mqttd.session.charged import Charged, flight_weight
+from mqttd.session.connection import Connection, Turn
 from mqttd.session.journal import Journal
-from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery
+from mqttd.session.message import (
+    RELEASED,
+    Delivery,
+    Message,
+    entry_delivery,
+    entry_qos,
+    entry_weight,
+)
 from mqttd.session.mqueue import MQueue
-from mqttd.session.receiver import Receiver
 from mqttd.session.settings import NEVER, Settings
 
 __all__ = ["Keeper", "State"]
@@ -38,6 +47,9 @@ class Keeper(Turn):
     def __init__(self, settings: Settings, now: int) -> None:
         super().__init__(settings, now)
         self.journal: Journal = Journal()
+        self.account = Account(settings.memory_per_session, settings.memory_per_user)
+        #: Connections that have not been let in, oldest first.
+        self.strangers: dict[Connection, None] = {}
         self.tap_delivered: bool = False
         self.tap_acked: bool = False
         self.tap_completed: bool = False
@@ -53,6 +65,10 @@ class Keeper(Turn):
 
     def resume_later(self, session: State) -> None:
         """Call `session.drain` in a later turn."""
+        raise NotImplementedError
+
+    def stray(self, session: State, delivery: Delivery) -> None:
+        """A shared group has chosen a session that is over: let another member have it."""
         raise NotImplementedError
 
     def may_still_publish(self, kept: Delivery) -> bool:
@@ -80,7 +96,7 @@ class Keeper(Turn):
         raise NotImplementedError
 
 
-class State(Receiver):
+class State(Charged):
     """The state of one client id."""
 
     __slots__ = (
@@ -89,27 +105,24 @@ class State(Receiver):
         "clean",
         "client",
         "created_at",
+        "ended",
         "expiry_interval",
         "identifiers",
         "incoming",
-        "inflight",
         "moving",
         "mqueue",
         "numbers",
         "owner",
         "server",
         "subscriptions",
-        "username",
         "waiting",
         "will",
         "will_delay",
     )
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
-        super().__init__(client_id)
+        super().__init__(client_id, server.account, username)
         self.server = server
-        #: The principal: only the same user may resume or take over this session.
-        self.username = username
         #: What access control must remember of the client (a ClientInfo), None for nothing.
         self.client: object | None = None
         #: Ends with its connection.
@@ -120,10 +133,11 @@ class State(Receiver):
         self.away_since: int = 0
         self.subscriptions: dict[str, int] | None = None
         self.identifiers: dict[str, int] | None = None
-        self.inflight: dict[int, object] | None = None
         #: Packet id -> when it came, in order of arrival.
         self.awaiting_rel: dict[int, int] | None = None
         self.mqueue: MQueue | None = None
+        #: It is over: what reaches it yet, until the router has forgotten it, is nobody's.
+        self.ended: bool = False
         #: Something waits for room in the window: the queue, replays or what was not sent again.
         self.waiting: bool = False
         self.will: Message | None = None
@@ -157,6 +171,7 @@ class State(Receiver):
         """What is published when the connection or the session ends, and how long after it."""
         if will is not self.will:
             self.server.journal.will(self.client_id, self.username, will, delay_seconds)
+        self._weigh_will(will, self.will)
         self.will = will
         self.will_delay = delay_seconds
 
@@ -176,9 +191,18 @@ class State(Receiver):
     def forget(self) -> None:
         """The session ends: nothing is left of its messages."""
         self.leave_journal()
+        self.account.inflight -= self.flying()
         self.inflight = None
+        if self.mqueue is not None:
+            self._weigh_queue(0, self.mqueue.size)
         self.mqueue = None
+        if self.awaiting_rel is not None:
+            self.account.awaiting_rel -= AWAITING * len(self.awaiting_rel)
+            self.charge(-AWAITING * len(self.awaiting_rel))
         self.awaiting_rel = None
+        self._weigh_will(None, self.will)
+        self.will = None
+        self._close_account()
 
     def leave_journal(self) -> None:
         """The journal has nothing more to do with this session."""
@@ -210,6 +234,7 @@ class State(Receiver):
             mine = {}
             self.subscriptions = mine
         new = full_filter not in mine
+        before = 0 if new else self._filter_weight(full_filter)
         mine[full_filter] = options
         if identifier:
             if self.identifiers is None:
@@ -217,6 +242,9 @@ class State(Receiver):
             self.identifiers[full_filter] = identifier
         elif self.identifiers is not None:
             self._forget_identifier(full_filter)
+        weight = self._filter_weight(full_filter) - before
+        self.account.subscriptions += weight
+        self.charge(weight)
         if self.owner:
             self.server.journal.subscribed(self.owner, full_filter, options, identifier)
         return new
@@ -226,6 +254,9 @@ class State(Receiver):
         mine = self.subscriptions
         if mine is None or full_filter not in mine:
             return False
+        weight = self._filter_weight(full_filter)
+        self.account.subscriptions -= weight
+        self.charge(-weight)
         del mine[full_filter]
         if not mine:
             self.subscriptions = None
@@ -233,6 +264,10 @@ class State(Receiver):
         if self.owner:
             self.server.journal.unsubscribed(self.owner, full_filter)
         return True
+
+    def _filter_weight(self, full_filter: str) -> int:
+        identifiers = self.identifiers
+        return filter_weight(full_filter, identifiers is not None and full_filter in identifiers)
 
     def _forget_identifier(self, full_filter: str) -> None:
         identifiers = self.identifiers
@@ -257,6 +292,8 @@ class State(Receiver):
         if len(awaiting) >= limit:
             return -1
         awaiting[packet_id] = self.server.now
+        self.account.awaiting_rel += AWAITING
+        self.charge(AWAITING)
         if self.owner:
             if self.incoming is None:
                 self.incoming = {}
@@ -269,6 +306,8 @@ class State(Receiver):
         if awaiting is None or packet_id not in awaiting:
             return False
         del awaiting[packet_id]
+        self.account.awaiting_rel -= AWAITING
+        self.charge(-AWAITING)
         if self.incoming is not None:
             number = self.incoming.pop(packet_id, 0)
             if number:
@@ -293,7 +332,12 @@ class State(Receiver):
         if inflight is None:
             inflight = {}
             self.inflight = inflight
+        else:
+            before = inflight.get(packet_id)
+            if before is not None:
+                self.account.inflight -= flight_weight(before)
         inflight[packet_id] = entry
+        self.account.inflight += flight_weight(entry)
         if self.owner:
             self._number_inflight(packet_id, entry)
 
@@ -319,6 +363,11 @@ class State(Receiver):
         if inflight is None:
             return None
         entry = inflight.pop(packet_id, None)
+        if entry is not None:
+            if isinstance(entry, bytes):
+                self.account.inflight -= INFLIGHT + len(entry)
+            else:
+                self.account.inflight -= flight_weight(entry)
         if self.numbers is not None:
             number = self.numbers.pop(packet_id, 0)
             if number:
@@ -329,6 +378,7 @@ class State(Receiver):
         """QoS 2: PUBREC has come, PUBREL goes out and PUBCOMP is awaited."""
         inflight = self.inflight
         assert inflight is not None
+        self.account.inflight += INFLIGHT - flight_weight(inflight[packet_id])
         inflight[packet_id] = RELEASED
         numbers = self.numbers
         if numbers is not None and packet_id in numbers:
@@ -347,15 +397,28 @@ class State(Receiver):
 
     def enqueue(self, entry: object) -> None:
         """Keep an entry in the mqueue; what does not fit is dropped and counted."""
+        if self.ended:
+            if isinstance(entry, Delivery) and entry.group is not None:
+                self.server.stray(self, entry)
+            return
+        account = self.account
+        if account.tight and not entry_qos(entry):
+            self.drop(entry_delivery(entry, self.v5), "memory")
+            return
+        if not self.has_room(entry_weight(entry)):
+            self.drop(entry_delivery(entry, self.v5), "queue_full")
+            return
         mqueue = self.mqueue
         if mqueue is None:
             mqueue = self.new_queue()
             self.mqueue = mqueue
         self.waiting = True
+        before = mqueue.size
         if self.owner:
             dropped = mqueue.push(entry, self.server.journal.queued(self.owner, entry, self.v5))
         else:
             dropped = mqueue.push(entry)
+        self._weigh_queue(mqueue.size, before)
         self.server.metrics.messages_queued += 1
         if dropped is not None:
             for number in mqueue.take_dropped():
@@ -365,7 +428,9 @@ class State(Receiver):
 
     def unqueue(self, mqueue: MQueue) -> object | None:
         """Take the next entry out of the queue; `put_inflight` or `unqueued` must follow."""
+        before = mqueue.size
         entry = mqueue.pop()
+        self._weigh_queue(mqueue.size, before)
         self.moving = mqueue.number
         return entry
 
@@ -375,6 +440,26 @@ class State(Receiver):
         if number:
             self.moving = 0
             self.server.journal.forget(number)
+
+    def drop_qos0(self) -> None:
+        """Take out what is queued with QoS 0, for lack of memory."""
+        mqueue = self.mqueue
+        if mqueue is None:
+            return
+        kept = self.new_queue()
+        numbers = mqueue.numbers()
+        at = 0
+        for entry in mqueue.items():
+            number = numbers[at] if numbers else 0
+            at += 1
+            if entry_qos(entry):
+                kept.push(entry, number)
+            else:
+                if number:
+                    self.server.journal.forget(number)
+                self.drop(entry_delivery(entry, self.v5), "memory")
+        self._weigh_queue(kept.size, mqueue.size)
+        self.mqueue = kept
 
     def withdraw(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
         """Take out what is queued, or waits to be sent again, and is unwanted; returns it."""
@@ -402,6 +487,7 @@ class State(Receiver):
                         self.server.journal.forget(number)
                 else:
                     kept.push(entry, number)
+            self._weigh_queue(kept.size, self.mqueue.size)
             self.mqueue = kept
         return gone
 
@@ -410,10 +496,15 @@ class State(Receiver):
         if v5 != self.v5:
             inflight = self.inflight
             if inflight:
+                self.account.inflight -= self.flying()
                 for packet_id in list(inflight):
                     inflight[packet_id] = entry_delivery(inflight[packet_id], self.v5)
-            if self.mqueue is not None:
-                self.mqueue.remember(self.v5)
+                self.account.inflight += self.flying()
+            mqueue = self.mqueue
+            if mqueue is not None:
+                before = mqueue.size
+                mqueue.remember(self.v5)
+                self._weigh_queue(mqueue.size, before)
         self.v5 = v5
 
     def drain(self) -> None:
@@ -422,21 +513,7 @@ class State(Receiver):
 
     def drop(self, delivery: Delivery, reason: str) -> None:
         """Count a delivery that is dropped, and tell the hooks; see `DROP_REASONS`."""
-        metrics = self.server.metrics
-        if reason == "queue_full":
-            metrics.dropped_queue_full += 1
-        elif reason == "expired":
-            metrics.dropped_expired += 1
-        elif reason == "too_large":
-            metrics.dropped_too_large += 1
-        elif reason == "slow_consumer":
-            metrics.dropped_slow_consumer += 1
-        elif reason == "offline_qos0":
-            metrics.dropped_offline_qos0 += 1
-        elif reason == "denied":
-            metrics.dropped_denied += 1
-        else:
-            metrics.dropped_session_ended += 1
+        self.server.metrics.drop(reason)
         self.server.dropped(self, delivery, reason)
 
     # -- shown ---------------------------------------------------------------------------------
@@ -472,18 +549,3 @@ class State(Receiver):
         if self.mqueue is None:
             return []
         return [entry_delivery(entry, self.v5) for entry in self.mqueue.items()]
-
-    def info(self) -> dict[str, object]:
-        """What the control API shows of a session."""
-        return {
-            "client_id": self.client_id,
-            "username": self.username,
-            "connected": self.channel is not None,
-            "protocol": "5.0" if self.v5 else "3.x",
-            "subscriptions": len(self.subscriptions) if self.subscriptions is not None else 0,
-            "inflight": len(self.inflight) if self.inflight is not None else 0,
-            "awaiting_rel": len(self.awaiting_rel) if self.awaiting_rel is not None else 0,
-            "mqueue": self.mqueue.length if self.mqueue is not None else 0,
-            "mqueue_bytes": self.mqueue.size if self.mqueue is not None else 0,
-            "expiry_interval": self.expiry_interval,
-        }

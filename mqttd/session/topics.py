@@ -29,6 +29,8 @@ __all__ = ["Topics"]
 _ENTRY: Final = 620
 #: Bytes per receiver in the lists of a route.
 _RECEIVER: Final = 18
+#: Units of work of a route that is built, beside its receivers.
+_BUILD: Final = 10
 #: Milliseconds in which the hand goes round once where nobody publishes.
 _ROUND: Final = 60_000
 
@@ -44,6 +46,8 @@ class Topics:
         #: What the routes weigh, in bytes.
         self.bytes: int = 0
         self.evicted: int = 0
+        #: Units of work that the connection in turn has caused: routes built, deliveries.
+        self.work: int = 0
         self._ring: list[Route | None] = []
         self._free: list[int] = []
         self._hand: int = 0
@@ -97,6 +101,7 @@ class Topics:
     def _rebuild(self, route: Route) -> None:
         route.clear()
         self.build(route)
+        self.work += _BUILD + len(route.sessions)
         route.seq = self.changes.seq
 
     def _weigh(self, route: Route) -> None:
@@ -151,6 +156,16 @@ class Topics:
         # Whoever still holds it has to look: nobody tells it of changes any more.
         route.place = -1
         route.seq = -1
+
+    def drop_cache(self) -> None:
+        """Forget all topics: memory is short."""
+        for route in self._ring:
+            if route is not None:
+                self._drop(route)
+        self.table = {}
+        self._ring = []
+        self._free = []
+        self._hand = 0
 
     def sweep(self, now: int) -> None:
         """Called a few times a second: move the hand on, and drop what was not used for a round."""

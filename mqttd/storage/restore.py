@@ -182,7 +182,7 @@ def _retain(
         journal.forget(found.number)
         return
     kept.number = found.number
-    if broker.retainer.store(topic, kept, size, expires_at) == SUCCESS:
+    if broker.retainer.store(topic, kept, size, expires_at, kept.weigh()) == SUCCESS:
         restored.retained += 1
     else:
         journal.forget(found.number)

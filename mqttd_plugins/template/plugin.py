@@ -119,6 +119,7 @@ class Template:
             "message.dropped": self.on_message_dropped,
             "delivery.completed": self.on_delivery_completed,
             "delivery.dropped": self.on_delivery_dropped,
+            "memory.high_water": self.on_memory_high_water,
         }
 
     # -- for operators ---------------------------------------------------------------------------
@@ -195,6 +196,10 @@ class Template:
         """It did not reach this subscriber."""
         self.calls["delivery.dropped"] += 1
         self._open.pop((message.id, client.client_id), None)
+
+    def on_memory_high_water(self, held: int, budget: int, acc: None) -> None:
+        """So many bytes of the memory budget are held: time to give up what can be had again."""
+        self.calls["memory.high_water"] += 1
 
     # -- clients: those with a verdict or a list may change it -----------------------------------
 

@@ -44,7 +44,7 @@ from mqttd.config.schema.listener_kinds import (
     WsListener,
     WssListener,
 )
-from mqttd.config.schema.mqtt import Mqtt, Mqueue, Retained, Session
+from mqttd.config.schema.mqtt import Memory, Mqtt, Mqueue, Retained, Session
 from mqttd.config.schema.node import Admin, AdminTcp, Log, Node, Plugins, Sys
 from mqttd.config.schema.output import Output, Overload
 from mqttd.config.schema.store import Durability, Store
@@ -72,6 +72,7 @@ __all__ = [
     "Log",
     "MIB",
     "MINUTE",
+    "Memory",
     "Mqtt",
     "Mqueue",
     "NEVER",
@@ -106,6 +107,7 @@ class Config(Struct, frozen=True, kw_only=True):
     retained: Retained = Retained()
     store: Store = Store()
     durability: Durability = Durability()
+    memory: Memory = Memory()
     output: Output = Output()
     overload: Overload = Overload()
     listener: dict[str, dict[str, Any]] = field(

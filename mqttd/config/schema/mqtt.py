@@ -1,5 +1,5 @@
 """What the protocol allows, and what is kept for a client: ``[mqtt]``, ``[session]``, ``[mqueue]``,
-``[retained]``."""
+``[retained]``, ``[memory]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 from mqttd.config.schema import keys
 from mqttd.config.schema.keys import DAY, GIB, HOUR, KIB, MIB, NEVER
 
-__all__ = ["Mqtt", "Mqueue", "Retained", "Session"]
+__all__ = ["Memory", "Mqtt", "Mqueue", "Retained", "Session"]
 
 
 class Mqtt(Struct, frozen=True, kw_only=True):
@@ -304,7 +304,9 @@ class Mqueue(Struct, frozen=True, kw_only=True):
     ] = 1000
     max_bytes: Annotated[
         int,
-        keys.size("Bytes one session may queue.", "session", KIB, 1024 * GIB),
+        keys.size(
+            "Memory that what one session queues may take, in bytes.", "session", KIB, 1024 * GIB
+        ),
     ] = 8 * MIB
     store_qos0: Annotated[
         bool,
@@ -340,7 +342,12 @@ class Retained(Struct, frozen=True, kw_only=True):
     ] = 1_000_000
     max_bytes: Annotated[
         int,
-        keys.size("Bytes of retained messages kept, topics included.", "broker", 0, 1024 * GIB),
+        keys.size(
+            "Memory that retained messages may take, topics included; 0: no limit.",
+            "broker",
+            0,
+            1024 * GIB,
+        ),
     ] = GIB
     max_payload: Annotated[
         int,
@@ -356,3 +363,51 @@ class Retained(Struct, frozen=True, kw_only=True):
             NEVER,
         ),
     ] = NEVER
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """What may be held in memory for clients, as `mqttd-ctl memory` shows it; see
+    docs/howto/limits.md."""
+
+    budget: Annotated[
+        int,
+        keys.size(
+            "All that is held for clients: beyond it caches go, then QoS 0 that waits, then new"
+            " sessions, subscriptions and retained messages are refused (0x97), then whoever holds"
+            " most loses connection and session; 0: half of the memory that the machine or its"
+            " control group has.",
+            "broker",
+            0,
+            1024 * GIB,
+        ),
+    ] = 0
+    per_session: Annotated[
+        int,
+        keys.size(
+            "What one session may hold, but for what is in flight: a subscription beyond it is"
+            " refused (0x97), a message is dropped; also what its topic aliases may take; 0: no"
+            " limit.",
+            "session",
+            0,
+            1024 * GIB,
+        ),
+    ] = 128 * MIB
+    per_user: Annotated[
+        int,
+        keys.size(
+            "The same for all sessions of one user name together; 0: no limit.",
+            "session",
+            0,
+            1024 * GIB,
+        ),
+    ] = 0
+    unauthenticated: Annotated[
+        int,
+        keys.size(
+            "All that is held for connections that have not been let in; beyond it the oldest of"
+            " them are closed; 0: no limit.",
+            "broker",
+            0,
+            1024 * GIB,
+        ),
+    ] = 64 * MIB

@@ -29,6 +29,7 @@ def is_empty(retainer: Retainer) -> bool:
     return (
         len(retainer) == 0
         and retainer.bytes == 0
+        and retainer.held == 0
         and retainer.expiring == 0
         and retainer.root.first is None
         and retainer.root.children is None
@@ -120,7 +121,10 @@ def test_a_message_takes_the_place_of_the_one_before() -> None:
 
 
 def test_each_limit_refuses_and_leaves_the_earlier_message() -> None:
-    retainer = Retainer(max_messages=2, max_bytes=10, max_payload=8)
+    topics = Retainer()
+    for topic in "ab":
+        topics.store(topic, topic, 0)
+    retainer = Retainer(max_messages=2, max_bytes=topics.held + 10, max_payload=8)
     assert retainer.store("a", "9 bytes", 9) == PACKET_TOO_LARGE
     assert retainer.store("a", "a", 8) == SUCCESS
     assert retainer.store("b", "b", 3) == QUOTA_EXCEEDED

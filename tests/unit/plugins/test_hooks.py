@@ -172,7 +172,7 @@ def test_every_point_has_a_constant_and_a_description() -> None:
         value for name, value in vars(points).items() if name.isupper() and isinstance(value, str)
     }
     assert constants == set(POINTS)
-    assert len(POINTS) == 26
+    assert len(POINTS) == 27
     for name, point in POINTS.items():
         assert point.name == name
         assert point.when and point.acc and point.stop

@@ -116,6 +116,12 @@ def is_denied(node: Node) -> None:
     publishes(node)
 
 
+def fills_the_memory(node: Node) -> None:
+    node.settings.memory_budget = 2600
+    node.broker.settings_changed()
+    subscribes(node)
+
+
 HOW: dict[str, Callable[[Node], object]] = {
     "client.connect": connects,
     "client.connack": connects,
@@ -143,6 +149,7 @@ HOW: dict[str, Callable[[Node], object]] = {
     "message.dropped": publishes,
     "delivery.completed": completes,
     "delivery.dropped": overflows,
+    "memory.high_water": fills_the_memory,
 }
 
 TYPES: dict[str, Any] = {

@@ -13,6 +13,7 @@ lose it with their connection. What they hand to their application is judged apa
 * QoS 1 and 2: first deliveries in the order of acceptance, per topic and QoS
 * a packet id in flight is not given to another message
 * inflight and queue never hold more than they may
+* what the account says is held is what is there
 
 MQTT 5.0: 4.3 (QoS), 4.4 (redelivery), 4.6 (order), 4.9 (flow control), 3.1.2.4 and 3.1.4 (start).
 """
@@ -40,6 +41,7 @@ from mqttd.codec.packets import (
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import match
 from mqttd.session.settings import Settings
+from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 
 __all__ = ["CLIENTS", "FILTERS", "MAX_IDS", "TOPICS", "World"]
@@ -494,6 +496,7 @@ class World:
             assert client.link is None or not client.link.closed, "the broker closed"
             self._bounds(i)
         assert not self.node.broker.metrics.crashes
+        audit(self.node.broker, [c.link.channel for c in self.clients if c.link is not None])
 
     def _match(self, i: int, expected: tuple[object, ...], packet: Packet) -> int:
         shown = f"client {i}: {packet!r}, expected {expected!r}"

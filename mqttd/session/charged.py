@@ -1,0 +1,88 @@
+"""A session that is charged for what it keeps: to itself, its user and the node.
+
+    charge(size)  -->  weight (this session)  -->  purse (its user)
+                       the caller adds it to the node's account, by kind
+
+What is in flight is charged to the node alone, message by message; what it weighs for one session
+is counted when somebody asks. The sums are in `mqttd.session.account`.
+"""
+
+from __future__ import annotations
+
+from mqttd.session.account import INFLIGHT, QUEUED, SESSION, Account, Purse
+from mqttd.session.message import RELEASED, Message, entry_weight
+from mqttd.session.receiver import Receiver
+
+__all__ = ["Charged", "flight_weight"]
+
+
+class Charged(Receiver):
+    """What a session weighs."""
+
+    __slots__ = ("account", "inflight", "purse", "username", "weight")
+
+    def __init__(self, client_id: str, account: Account, username: str | None) -> None:
+        super().__init__(client_id)
+        #: The principal: only the same user may resume or take over this session.
+        self.username = username
+        self.account = account
+        self.inflight: dict[int, object] | None = None
+        #: What is charged to this session: all but what is in flight.
+        self.weight: int = 0
+        self.purse: Purse | None = account.purse(username)
+        if self.purse is not None:
+            self.purse.sessions += 1
+        account.sessions += self._base()
+        self.charge(self._base())
+
+    def charge(self, size: int) -> None:
+        """So many bytes more are held, or less; the caller tells the account of which kind."""
+        self.weight += size
+        purse = self.purse
+        if purse is not None:
+            purse.bytes += size
+
+    def has_room(self, size: int) -> bool:
+        """Whether this session and its user may hold so many bytes more."""
+        account = self.account
+        if account.per_session and self.weight + size > account.per_session:
+            return False
+        purse = self.purse
+        return not account.per_user or purse is None or purse.bytes + size <= account.per_user
+
+    def flying(self) -> int:
+        """What is in flight to the client weighs so much."""
+        weight = 0
+        if self.inflight is not None:
+            for entry in self.inflight.values():
+                weight += flight_weight(entry)
+        return weight
+
+    def _base(self) -> int:
+        username = self.username
+        return SESSION + len(self.client_id) + (0 if username is None else len(username))
+
+    def _weigh_queue(self, size: int, before: int) -> None:
+        self.account.queued += size - before
+        self.charge(size - before)
+
+    def _weigh_will(self, will: Message | None, before: Message | None) -> None:
+        weight = (0 if will is None else will.weight()) - (0 if before is None else before.weight())
+        self.account.wills += weight
+        self.charge(weight)
+
+    def _close_account(self) -> None:
+        """The session has ended; what it still gives back is charged as before."""
+        self.account.sessions -= self._base()
+        self.charge(-self._base())
+        purse = self.purse
+        if purse is not None:
+            purse.sessions -= 1
+            self.account.close(purse)
+
+
+def flight_weight(entry: object) -> int:
+    """The bytes that an entry is counted with in flight."""
+    if entry is RELEASED:
+        return INFLIGHT
+    return INFLIGHT - QUEUED + entry_weight(entry)

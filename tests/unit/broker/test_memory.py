@@ -1,0 +1,272 @@
+"""The memory budget: what is refused, dropped and shed when more is held than it allows."""
+
+from __future__ import annotations
+
+from mqttd.broker.memory import Memory
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+)
+from mqttd.codec.properties import Properties
+from mqttd.codec.serializer import serialize
+from mqttd.session.account import CONNECTION
+from mqttd.session.settings import NEVER, Settings
+from tests.support.account import audit
+from tests.support.memory import MemoryBroker, MemoryClient
+
+MIB = 1 << 20
+LASTING: Properties = {prop.SESSION_EXPIRY_INTERVAL: NEVER}
+
+
+def node_with(budget: int = 4 * MIB, **more: int) -> MemoryBroker:
+    settings = Settings()
+    settings.memory_budget = budget
+    for name, value in more.items():
+        setattr(settings, name, value)
+    return MemoryBroker(settings)
+
+
+def full(node: MemoryBroker) -> MemoryClient:
+    """A client that fills the memory, with subscriptions that it may well hold."""
+    client = node.connect("filler", 5, properties=dict(LASTING))
+    i = 0
+    while not node.broker.account.full:
+        i += 1
+        client.send(Subscribe(1, [Subscription(f"{i}" + "/+" * 120, 1)]))
+        node.run_soon()
+    return client
+
+
+def test_over_the_budget_what_is_new_is_refused_until_there_is_room_again() -> None:
+    """New sessions, retained messages and subscriptions get 0x97; those that are there go on."""
+    node = node_with()
+    old = node.connect("old", 5, clean=False, properties=dict(LASTING))
+    filler = full(node)
+    assert node.broker.memory.step == 3
+    assert [alarm.name for alarm in node.broker.alarms.active()] == ["memory"]
+    new = node.client(5)
+    new.send(Connect("new", version=5))
+    (refusal,) = new.take()
+    assert isinstance(refusal, Connack) and refusal.reason_code == reasons.QUOTA_EXCEEDED
+    third = node.client(4)
+    third.send(Connect("new", version=4))
+    (refusal,) = third.take()
+    assert isinstance(refusal, Connack) and refusal.reason_code == 3
+    old.send(Publish("r", b"x", 1, True, packet_id=1))
+    (answer,) = old.take()
+    assert isinstance(answer, Puback) and answer.reason_code == reasons.QUOTA_EXCEEDED
+    old.send(Subscribe(1, [Subscription("a/#", 1)]))
+    (granted,) = old.take()
+    assert isinstance(granted, Suback) and granted.reason_codes == [reasons.QUOTA_EXCEEDED]
+    old.drop()
+    back = node.connect("old", 5, clean=False, properties=dict(LASTING))
+    assert back.connack is not None and back.connack.session_present
+    assert node.broker.metrics.memory_refused == 4
+    filler.send(Unsubscribe(1, [f"{i}" + "/+" * 120 for i in range(1, 100)]))
+    node.advance(1000)
+    assert node.broker.memory.step == 0 and not node.broker.alarms.active()
+    node.connect("new", 5)
+    assert [fields["step"] for event, fields in node.events if event == "memory short"] == [
+        "caches are dropped",
+        "QoS 0 messages that would wait are dropped",
+        "new sessions, subscriptions and retained messages are refused",
+    ]
+    assert node.events[-1][0] == "alarm cleared"
+
+
+def test_before_anything_is_refused_caches_and_qos_0_that_waits_go() -> None:
+    """In this order, and no more than it takes."""
+    node = node_with(MIB)
+    node.settings.mqueue_max_bytes = 0
+    away = node.connect("away", 5, properties=dict(LASTING))
+    away.send(Subscribe(1, [Subscription("q/#", 1)]))
+    away.drop()
+    sender = node.connect("sender", 5)
+    for i in range(100):
+        sender.send(Publish(f"topic/{i}", b"x"))
+    assert node.broker.router.table
+    sender.send(Publish("q/1", b"x" * (MIB // 2), 0))
+    sender.send(Publish("q/2", b"x" * (MIB // 2), 1, packet_id=1))
+    node.run_soon()
+    session = node.broker.sessions["away"]
+    assert [delivery.qos for delivery in session.queued()] == [1]
+    assert node.broker.metrics.dropped_memory == 1
+    assert node.broker.metrics.memory_caches_dropped == 1
+    assert not node.broker.account.full
+    sender.take()
+    sender.send(Publish("q/3", b"x" * 10, 0))
+    assert node.broker.metrics.dropped_memory == 2
+    audit(node.broker, [sender.channel])
+
+
+def test_whoever_holds_most_is_shed_and_told_why() -> None:
+    node = node_with(8 * MIB)
+    node.settings.mqueue_max_bytes = 0
+    honest = node.connect("honest", 5)
+    honest.send(Subscribe(1, [Subscription("fine", 1)]))
+    sleepers = []
+    for name in ("a", "b", "c"):
+        sleeper = node.connect(name, 5, properties={prop.RECEIVE_MAXIMUM: 1, **LASTING})
+        sleeper.send(Subscribe(1, [Subscription(f"q/{name}", 1)]))
+        sleeper.take()
+        sleepers.append(sleeper)
+    for i in range(12):
+        for name, size in (("a", MIB // 16), ("b", MIB // 2), ("c", MIB // 4)):
+            honest.send(Publish(f"q/{name}", b"x" * size, 1, packet_id=i + 1))
+            node.run_soon()
+    told = [packet for packet in sleepers[1].take() if isinstance(packet, Disconnect)]
+    assert told[0].reason_code == reasons.QUOTA_EXCEEDED and sleepers[1].closed
+    assert set(node.broker.sessions) == {"honest", "a", "c"}
+    assert node.broker.metrics.memory_shed == 1
+    assert [fields["client_id"] for event, fields in node.events if event == "session shed"] == [
+        "b"
+    ]
+    honest.take()
+    honest.send(Publish("fine", b"x", 1, packet_id=99))
+    assert {type(packet) for packet in honest.take()} == {Publish, Puback}
+    audit(node.broker, [client.channel for client in (honest, sleepers[0], sleepers[2])])
+
+
+def test_what_a_hundred_queues_share_is_not_taken_for_a_hundred_times_as_much() -> None:
+    """The process has not grown so much: nobody is refused."""
+    node = node_with(4 * MIB)
+    node.broker.memory.grown = lambda: MIB
+    for i in range(100):
+        away = node.connect(f"c{i}", 5, properties=dict(LASTING))
+        away.send(Subscribe(1, [Subscription("q", 1)]))
+        away.drop()
+    sender = node.connect("sender", 5)
+    sender.send(Publish("q", b"x" * (MIB // 2), 1, packet_id=1))
+    node.advance(1000)
+    assert node.broker.memory.used() > 50 * MIB
+    assert node.broker.memory.step == 0
+    node.broker.memory.grown = lambda: 50 * MIB
+    node.advance(1000)
+    assert node.broker.metrics.memory_shed > 80
+
+
+def test_the_hook_hears_of_it_in_time_and_once() -> None:
+    node = node_with(4 * MIB)
+    heard: list[tuple[int, int]] = []
+    node.hooks.hook("memory.high_water", lambda held, budget, acc: heard.append((held, budget)))
+    client = node.connect("c", 5)
+    i = 0
+    while not heard:
+        i += 1
+        client.send(Subscribe(1, [Subscription(f"{i}" + "/+" * 120, 1)]))
+        node.run_soon()
+    client.send(Subscribe(1, [Subscription("a", 1)]))
+    node.advance(1000)
+    assert len(heard) == 1 and heard[0][1] == 4 * MIB
+    assert 0.85 * 4 * MIB <= heard[0][0] <= 4 * MIB
+    assert node.broker.memory.step == 0
+
+
+def test_a_connect_that_never_ends_is_no_room_for_others() -> None:
+    """10,000 times 64 KiB of it: the oldest make room, and who is honest gets in."""
+    node = node_with(0, memory_unauthenticated=MIB)
+    wire = serialize(Connect("c", version=5, username="u" * 60000), 5)
+    strangers = []
+    for _ in range(60):
+        stranger = node.client(5)
+        stranger.feed(wire[:-1])
+        strangers.append(stranger)
+        node.broker.perform()
+        assert node.broker.account.unauthenticated <= MIB
+        honest = node.connect("honest", 5)
+        assert honest.connack is not None and honest.connack.reason_code == 0
+        honest.drop()
+    assert [stranger.closed for stranger in strangers[:40]] == [True] * 40
+    assert not strangers[-1].closed
+    assert node.broker.metrics.memory_unauthenticated_closed == sum(s.closed for s in strangers)
+    strangers[-1].feed(wire[-1:])
+    assert isinstance(strangers[-1].take()[0], Connack)
+    audit(node.broker, [stranger.channel for stranger in strangers if not stranger.closed])
+
+
+def test_nothing_is_left_on_the_account_when_all_have_gone() -> None:
+    node = node_with(0)
+    client = node.connect("c", 5, properties=dict(LASTING), username="u")
+    client.send(Subscribe(1, [Subscription("a/+/b", 2), Subscription("$share/g/x", 1)]))
+    client.send(Publish("t", b"x", 2, packet_id=9, properties={prop.TOPIC_ALIAS: 1}))
+    client.feed(b"\x30\x7f half")
+    other = node.connect("other", 4)
+    other.send(Publish("a/1/b", b"x", 2, packet_id=1))
+    assert node.broker.account.inflight and node.broker.account.aliases
+    audit(node.broker, [client.channel, other.channel])
+    client.drop()
+    audit(node.broker, [other.channel])
+    other.drop()
+    node.broker.registry.discard(node.broker.sessions["c"], 0x97, "")
+    node.run_soon()
+    node.broker.router.drop_cache()
+    assert node.broker.memory.used() == 0 and not node.broker.account.purses
+    assert node.broker.account.unauthenticated == 0 and not node.broker.strangers
+
+
+def test_aliases_end_the_connection_where_they_are_more_than_a_session_may_hold() -> None:
+    """10,000 aliases of 65 KB were 1.5 GiB on one connection."""
+    node = node_with(0, memory_per_session=MIB)
+    client = node.connect("c", 5)
+    for i in range(40):
+        if client.closed:
+            break
+        client.send(Publish(f"{i}" + "t" * 60000, b"x", properties={prop.TOPIC_ALIAS: i + 1}))
+        assert node.broker.account.aliases <= MIB
+    told = client.take()[-1]
+    assert isinstance(told, Disconnect) and told.reason_code == reasons.QUOTA_EXCEEDED
+    assert node.broker.account.aliases == 0
+
+
+def test_subscriptions_and_queues_are_held_to_what_a_session_and_a_user_may_hold() -> None:
+    """130,000 filters of 128 levels in 13 sessions were 1,556 MiB, for ever."""
+    node = node_with(0, memory_per_session=MIB, memory_per_user=MIB + MIB // 2)
+    codes: list[int] = []
+    clients = []
+    for name in ("a", "b"):
+        client = node.connect(name, 5, username="u")
+        clients.append(client)
+        for i in range(12):
+            filters = [Subscription(f"{i}/{j}" + "/+" * 125, 1) for j in range(10)]
+            client.send(Subscribe(1, filters))
+            node.run_soon()
+            (suback,) = [packet for packet in client.take() if isinstance(packet, Suback)]
+            codes += suback.reason_codes
+    assert set(codes) == {1, reasons.QUOTA_EXCEEDED}
+    a, b = (node.broker.sessions[name].weight for name in "ab")
+    assert a <= MIB and a + b <= MIB + MIB // 2
+    assert node.broker.account.purses["u"].bytes == a + b
+    free = node.connect("c", 5, username="another")
+    free.send(Subscribe(1, [Subscription("a/+", 1)]))
+    assert isinstance(free.take()[0], Suback)
+    audit(node.broker, [client.channel for client in (*clients, free)])
+
+
+def test_the_operator_sees_who_holds_what() -> None:
+    node = node_with(64 * MIB)
+    for i in range(30):
+        client = node.connect(f"c{i}", 5, username=f"user{i % 3}", properties=dict(LASTING))
+        client.send(Subscribe(1, [Subscription(f"q/{i}", 1)]))
+        client.drop()
+    sender = node.connect("sender", 5)
+    sender.send(Publish("q/7", b"x" * 10000, 1, packet_id=1))
+    shown = Memory.describe(node.broker.memory)
+    assert shown["budget"] == 64 * MIB and shown["step"] == ""
+    sessions = shown["sessions"]
+    users = shown["users"]
+    kinds = shown["kinds"]
+    assert isinstance(sessions, list) and isinstance(users, list) and isinstance(kinds, dict)
+    assert len(sessions) == 20 and sessions[0]["client_id"] == "c7"
+    assert sessions[0]["queued"] > 10000 and not sessions[0]["connected"]
+    assert [user["sessions"] for user in users] == [10, 10, 10]
+    assert kinds["queued"] > 10000 and kinds["connections"] == CONNECTION
+    assert shown["used"] == sum(kinds.values())
