@@ -35,7 +35,7 @@ __all__ = ["MOST", "Hasher", "limits_of_hashing"]
 MOST: Final = 100_000
 
 #: How far the threads stand back behind the event loop.
-_NICE: Final = 10
+_NICE: Final = 3
 _KEY: Final = os.urandom(32)
 _MAX_WAITING: Final = 100
 _SERVER_BUSY: Final = 0x89

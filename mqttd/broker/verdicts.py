@@ -50,8 +50,8 @@ def _fault_of_ok(ok: Any) -> str:
         fault = f"acl: expected rules as a text, got {kind_of(ok.acl)}"
     elif not (ok.expires_at is None or _is_time(ok.expires_at)):
         fault = f"expires_at: expected seconds since 1970, got {kind_of(ok.expires_at)}"
-    elif not (ok.attributes is None or isinstance(ok.attributes, Mapping)):
-        fault = f"attributes: expected a mapping, got {kind_of(ok.attributes)}"
+    elif not (ok.attributes is None or _is_named(ok.attributes)):
+        fault = f"attributes: expected a mapping of names, got {kind_of(ok.attributes)}"
     elif not (ok.username is None or _is_name(ok.username)):
         fault = f"username: expected an MQTT string, got {kind_of(ok.username)}"
     elif not (ok.data is None or _is_data(ok.data)):
@@ -110,6 +110,10 @@ def _is_name(value: object) -> bool:
         return len(value.encode()) <= _LONGEST
     except UnicodeEncodeError:
         return False
+
+
+def _is_named(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in dict(value))
 
 
 def _is_data(value: object) -> bool:

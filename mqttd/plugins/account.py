@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 
 from mqttd.broker.alarms import Alarms
 from mqttd.plugins.budget import Budget
-from mqttd.plugins.callback import FAILED, JUDGING, Callback, HookCallable, no_result
+from mqttd.plugins.callback import FAILED, JUDGING, Callback, HookCallable, meant, no_result
 from mqttd.plugins.watchdog import GUARDS, PluginTimeout, Watch, framed, where
 from mqttd.types import HookResult
 
@@ -73,6 +73,7 @@ class Account:
         entry.budget.calls += 1
         error: BaseException | None = None
         result: Any = None
+        said: HookResult | None = None
         inner = watch.inner
         start = monotonic()
         try:
@@ -90,9 +91,12 @@ class Account:
                 result = Deferred.fromCoroutine(result)
             elif result is not None and not isinstance(result, (HookResult, Deferred)):
                 error = no_result(result)
+                said = meant(point, result)
         waiting = judged and isinstance(result, Deferred) and error is None
         self.returned(point, entry, error, taken, waiting)
-        return result if error is None else FAILED
+        if error is None:
+            return result
+        return FAILED if said is None else said
 
     def returned(
         self,

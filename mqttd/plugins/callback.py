@@ -23,9 +23,18 @@ from mqttd.broker.points import (
 )
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.filters import HookFilter
-from mqttd.types import AuthError, HookResult, Verdict
+from mqttd.types import STOP, AuthError, HookResult, Verdict
 
-__all__ = ["DENIED", "FAILED", "JUDGING", "Callback", "HookCallable", "name_of", "no_result"]
+__all__ = [
+    "DENIED",
+    "FAILED",
+    "JUDGING",
+    "Callback",
+    "HookCallable",
+    "meant",
+    "name_of",
+    "no_result",
+]
 
 HookCallable = Callable[..., "HookResult | Deferred[HookResult | None] | None"]
 
@@ -83,6 +92,15 @@ def name_of(callback: Callable[..., Any]) -> str:
     module = getattr(callback, "__module__", None) or type(callback).__module__
     name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
     return f"{module}.{name}"
+
+
+def meant(point: str, answer: object) -> HookResult | None:
+    """What an answer that is no hook result must have meant: a refusal without its STOP is one."""
+    if isinstance(answer, AuthError) and point in (CLIENT_CONNECT, CLIENT_AUTHENTICATE):
+        return STOP(answer)
+    if answer is Verdict.DENY and point == CLIENT_AUTHORIZE:
+        return STOP(answer)
+    return None
 
 
 def no_result(result: object) -> BaseException:

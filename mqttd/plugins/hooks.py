@@ -32,7 +32,7 @@ from twisted.internet.defer import Deferred
 from mqttd.broker.points import POINTS
 from mqttd.plugins.account import Account, OnError
 from mqttd.plugins.budget import QUARANTINED, Budget
-from mqttd.plugins.callback import DENIED, Callback, HookCallable, name_of, no_result
+from mqttd.plugins.callback import DENIED, Callback, HookCallable, meant, name_of, no_result
 from mqttd.plugins.filters import HookFilter, Patterns, hook_filter
 from mqttd.plugins.waiting import Asking, Ended
 from mqttd.plugins.watchdog import GUARDS, framed
@@ -199,7 +199,9 @@ class Hooks(Account):
                     acc = result.accumulate(acc)
                 else:
                     error = no_result(result)
-                    result = None
+                    result = meant(point, result)
+                    if result is not None:
+                        acc = result.accumulate(acc)
             taken = 0.0
             if timed:
                 passed = monotonic() - start

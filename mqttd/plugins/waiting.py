@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from mqttd.plugins.account import Account
-from mqttd.plugins.callback import DENIED, FAILED, Callback, no_result
+from mqttd.plugins.callback import DENIED, FAILED, Callback, meant, no_result
 from mqttd.types import OK, STOP, HookResult
 
 __all__ = ["Asking", "Ended"]
@@ -86,7 +86,8 @@ class Asking:
                 late.cancel()
             if error is not None:
                 account.returned(point, entry, error, 0.0)
-                answer = FAILED
+                said = meant(point, answer)
+                answer = FAILED if said is None else said
             else:
                 budget.succeeded()
             ended = self._answered(entry, answer, acc)

@@ -11,9 +11,8 @@ densely, the engine rests for some microseconds between turns, and the kernel ga
 
 Level-triggered with one read per turn is fair between clients. EPOLLOUT is asked for only after a
 short write. Where the kernel defers accepting until bytes have come, those are read at once, so
-that a connection and its CONNECT cost one event. Measured reasons in docs/design/hot-path.md:
-Twisted's TCP transport costs two `epoll_ctl`, a loop turn and a delayed call per write; reads over
-64 KiB cost 9 times as much (malloc's mmap threshold).
+that a connection and its CONNECT cost one event. Measured reasons: docs/design/hot-path.md; reads
+over 64 KiB cost 9 times as much (malloc's mmap threshold).
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ class Engine(Sockets):
 
         As network cards hold interrupts back: many small reads of more than a packet each show that
         senders do not wait for answers; a rest makes fewer and larger ones of them (5.4 us of CPU a
-        message instead of 6.9). Clients that wait for answers never wait for a rest.
+        message instead of 6.9). Clients that wait for answers wait for no rest.
         """
         self.reads += reads
         self.packets += packets

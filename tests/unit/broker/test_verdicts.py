@@ -43,6 +43,7 @@ def test_a_verdict_has_no_fault(answer: object) -> None:
         (AuthOk(expires_at=float("inf")), "expires_at"),
         (AuthOk(expires_at=True), "expires_at"),
         (AuthOk(attributes=[1]), "attributes"),  # type: ignore[arg-type]
+        (AuthOk(attributes={7: "x"}), "attributes"),  # type: ignore[dict-item]
         (AuthOk(username=7), "username"),  # type: ignore[arg-type]
         (AuthOk(username="a\0"), "username"),
         (AuthOk(username="\ud800"), "username"),

@@ -305,6 +305,34 @@ def test_a_deferred_that_fails_or_answers_nonsense_is_an_error(answer: Any) -> N
     assert hooks.errors == {"client.connect": 1}
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("point", ["client.connect", "client.authenticate"])
+def test_issue_12_a_refusal_without_its_stop_is_one(point: str, late: bool) -> None:
+    hooks, refusal = Hooks(clock=Clock()), AuthError("no")
+    answer: Any = succeed(refusal) if late else refusal
+    hooks.hook(point, lambda *args: answer)
+    hooks.hook(point, lambda *args: STOP("in"))
+    asked = hooks.ask_hooks(point, (), AUTH_IGNORE)
+    result = asked.result if isinstance(asked, Deferred) else asked
+    assert result == (STOP, refusal)
+    assert hooks.errors == {point: 1}
+
+
+def test_issue_12_a_denial_without_its_stop_is_one() -> None:
+    hooks = Hooks()
+    hooks.hook("client.authorize", lambda *args: Verdict.DENY)
+    assert hooks.run_hooks("client.authorize", (), Verdict.IGNORE) == (STOP, Verdict.DENY)
+
+
+@pytest.mark.parametrize("point", ["client.connect", "client.authenticate", "client.authorize"])
+def test_issue_12_what_is_raised_for_one_client_is_no_step_to_quarantine(point: str) -> None:
+    hooks, owner = Hooks(), Budget("bad")
+    hooks.hook(point, raises, owner=owner)
+    for _ in range(50):
+        hooks.run_hooks(point, ())
+    assert (owner.state, owner.faults) == (ACTIVE, {"raised": 50})
+
+
 def test_a_coroutine_where_none_may_wait_is_closed_and_counted(recwarn: Any) -> None:
     async def callback(acc: object) -> HookResult:
         return OK
