@@ -8,7 +8,8 @@
 The promise: hashing never runs in the reactor thread and an unknown user takes as long as a known
 one (see `mqttd.access.passwords`); a wrong line keeps the broker from starting, and a reload that
 fails keeps the users there were.  A changed file is read within seconds, and who has connected as a
-user that is gone or has a new password is disconnected.
+user that is gone or has a new password is disconnected.  Of a user with an empty password the log
+tells at the start, or at the first log-in with it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from zope.interface import implementer
 from mqttd.access.hasher import Hasher, limits_of_hashing
 from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator
-from mqttd.secrets.passwords import expects
-from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthVerdict, ClientInfo
+from mqttd.secrets.passwords import expects, with_empty_password
+from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthOk, AuthVerdict, ClientInfo
 
 __all__ = ["Username"]
 
 _BAD_USER_NAME: Final = 0x86
+#: Users with an empty password that are told of.
+_WARNED: Final = 100
 
 
 @implementer(IAuthenticator)
@@ -57,6 +60,8 @@ class Username(SecretFileModule):
         self.limits: Mapping[str, object] = limits_of_hashing({})
         self._ignores_unknown = False
         self._passes_unknown = False
+        #: Users with an empty password that were told of.
+        self._warned: set[str] = set()
 
     def init(self, opts: Mapping[str, object]) -> None:
         """Read the file; `PasswordFileError` or OSError if that is not possible."""
@@ -64,6 +69,8 @@ class Username(SecretFileModule):
         self._passes_unknown = opts.get("unknown", "deny") == "pass"
         self.limits = self._hasher.settle(opts)
         super().init(opts)
+        for name in with_empty_password(self._file.names):
+            self._warn(name)
 
     def recall(self, client: ClientInfo, password: bytes | None) -> AuthVerdict | None:
         """OK for what was verified a while ago, None where that has to be done."""
@@ -84,11 +91,29 @@ class Username(SecretFileModule):
         if client.username is None or not self.concerns(client, password):
             return AUTH_IGNORE
         verdict = self._hasher.check(self._file.names, client.username, password)
+        if password == b"":
+            if isinstance(verdict, Deferred):
+                verdict.addCallback(self._empty, client.username)
+            else:
+                self._empty(verdict, client.username)
         if not self._ignores_unknown or client.username in self._file.names:
             return verdict
         if isinstance(verdict, Deferred):
             return verdict.addCallback(_unknown)
         return _unknown(verdict)
+
+    def _empty(self, verdict: AuthVerdict, name: str) -> AuthVerdict:
+        """Somebody has shown an empty password: if it is right, the operator should know."""
+        if isinstance(verdict, AuthOk):
+            self._warn(name)
+        return verdict
+
+    def _warn(self, name: str) -> None:
+        if name in self._warned or self._on_event is None:
+            return
+        if len(self._warned) < _WARNED:
+            self._warned.add(name)
+            self._on_event("empty password", {"username": name, "file": str(self._file.path)})
 
     def concerns(self, client: ClientInfo, password: bytes | None) -> bool:
         """Those with a user name; where others may have any, those with one of the file."""

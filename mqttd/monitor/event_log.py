@@ -35,6 +35,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "configuration refused": ("mqttd", "error"),
     "connection refused": ("mqttd.transports", "info"),
     "denied": ("mqttd.access", "info"),
+    "empty password": ("mqttd.access", "warn"),
     "garbage collector paused": ("mqttd", "warn"),
     "internal error": ("mqttd.broker", "error"),
     "key set not read": ("mqttd.access", "error"),

@@ -91,12 +91,23 @@ class FileTarget(Target):
         """See `Target.write`."""
         if self._gone():
             self._open()
-        data = b"".join(lines)
-        full = self.rotate and self._size and self._size + len(data) > self.rotate
-        if full or self._asked:
+        if self._asked:
             self._asked = False
             self._turn()
-        view = memoryview(data)
+        held: list[bytes] = []
+        size = self._size
+        for line in lines:
+            if self.rotate and size and size + len(line) > self.rotate:
+                self._put(held)
+                self._turn()
+                held = []
+                size = self._size
+            held.append(line)
+            size += len(line)
+        self._put(held)
+
+    def _put(self, lines: list[bytes]) -> None:
+        view = memoryview(b"".join(lines))
         while view:
             written = os.write(self._fd, view)
             self._size += written

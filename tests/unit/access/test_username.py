@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import stat
 from collections.abc import Callable
@@ -21,6 +23,10 @@ from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthVerdict, ClientInfo
 
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 SECRET = CHEAP.hash("secret")
+
+
+#: As mosquitto_passwd of version 1 writes it.
+SHA512_OF_NOTHING = "$6$c2FsdA==$" + base64.b64encode(hashlib.sha512(b"salt").digest()).decode()
 
 
 @pytest.fixture
@@ -90,6 +96,7 @@ def test_an_unknown_user_costs_a_verification_as_dear_as_a_known_one(
 
     monkeypatch.setattr(module, "verify_secret", spy)
     names = checker(users)
+    verified.clear()  # the start looks for empty passwords
     names.check(client("alice"), b"x")
     names.check(client("mallory"), b"x")
     names.check(client("alice"), None)
@@ -312,3 +319,41 @@ def test_issue_12_what_is_remembered_ends_with_its_time(
     assert names.recall(client("alice"), b"secret") is AUTH_OK
     now[0] += 2
     assert names.recall(client("alice"), b"secret") is None
+
+
+@pytest.mark.parametrize(
+    "hashed",
+    [
+        hash_password(""),
+        SHA512_OF_NOTHING,
+    ],
+)
+def test_a_stored_hash_of_the_empty_password_is_warned_of(tmp_path: Path, hashed: str) -> None:
+    path = tmp_path / "users.conf"
+    path.write_text(f"nobody:{hashed}\nalice:{hash_password('wonder')}\n")
+    path.chmod(0o600)
+    told: list[tuple[str, dict[str, object]]] = []
+    made = Username(on_event=lambda event, fields: told.append((event, fields)))
+    made.init({"file": str(path), "required": True})
+    assert told == [("empty password", {"username": "nobody", "file": str(path)})]
+    assert made.check(client("nobody"), b"") is AUTH_OK
+    assert len(told) == 1, "once"
+    made.close()
+
+
+def test_where_the_start_has_no_time_for_it_the_log_in_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqttd.access.username.with_empty_password", lambda hashes: [])
+    path = tmp_path / "users.conf"
+    path.write_text(f"nobody:{hash_password('')}\nalice:{hash_password('wonder')}\n")
+    path.chmod(0o600)
+    told: list[object] = []
+    made = Username(on_event=lambda event, fields: told.append(fields["username"]))
+    made.init({"file": str(path), "required": True})
+    for name, password in (("alice", b""), ("alice", b"wonder"), ("nobody", b"x"), ("bob", b"")):
+        made.check(client(name), password)
+    assert not told
+    made.check(client("nobody"), b"")
+    assert told == ["nobody"]
+    made.close()

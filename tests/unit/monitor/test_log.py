@@ -167,6 +167,8 @@ def test_a_file_is_rotated_and_so_many_are_kept(tmp_path: Path) -> None:
         b"7",
     ]
     assert path.stat().st_mode & 0o777 == 0o640
+    target.write([b"%d" % number * 29 + b"\n" for number in range(7)], never)
+    assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == [90, 90, 90]
     again = FileTarget(str(path), 100, 2)  # what is there counts
     again.write([b"8" * 59 + b"\n"], never)
     assert path.read_bytes()[:1] == b"8"
