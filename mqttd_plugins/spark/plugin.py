@@ -16,6 +16,7 @@ from mqttd.interfaces import IPlugin
 from mqttd.pipeline.endpoint import LogResource
 from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
+from mqttd.pipeline.log.archive import Archive
 from mqttd.pipeline.log.background import Background
 from mqttd.pipeline.log.packed import Codec, zstd
 from mqttd.pipeline.log.retention import Retention
@@ -111,18 +112,28 @@ class SparkPlugin:
                 "event log {path}: cut a torn tail of {cut} bytes", path=self.path, cut=writer.cut
             )
         clock = handle.clock
+        soon = _soon(clock)
         codec = _codec(config.compression)
+
+        def tell(text: str) -> None:
+            soon(lambda: self._tell_background(text))
+
         background = Background(
             writer.folder,
             "none" if codec is None else "zstd",
-            lambda text: handle.log.warn("event log: {text}", text=text),
+            tell,
+            config.archive,
+            writer.log,
         )
+        writer.may_go = background.may_go
+        if config.archive:
+            Archive(config.archive, writer.log)  # a URL that is none is told now
         # An event that may be dropped cannot be waited for.
         overflow: Overflow = "block" if config.acked_means_logged else config.overflow
         self.log = log = Appender(
             writer,
             clock.callLater,
-            _soon(clock),
+            soon,
             config.block_events,
             config.flush_after,
             config.queue_bytes,
@@ -207,6 +218,8 @@ class SparkPlugin:
              lambda: log.writer.set_aside),
             ("merged_segments_total", "Segments whose small blocks were merged.",
              lambda: background.merged),
+            ("archived_segments_total", "Segments copied to the archive.",
+             lambda: background.archived),
         ):  # fmt: skip
             handle.add_metric(name, text, read)
 
@@ -230,6 +243,15 @@ class SparkPlugin:
         else:
             handle.clear_alarm("overflow")
         self._tell_damage(log.writer)
+
+    def _tell_background(self, text: str) -> None:
+        """Something could not be done to a finished segment, or can be again (empty)."""
+        if self.log is None:
+            return
+        if text:
+            self._handle.alarm("archive" if self._config.archive else "merge", text)
+        else:
+            self._handle.clear_alarm("archive")
 
     def _tell_damage(self, writer: Writer) -> None:
         if writer.damage or writer.set_aside:

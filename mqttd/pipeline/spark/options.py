@@ -33,6 +33,8 @@ READ_OPTIONS: Final = {
     "caFile": "file of certificates to trust for url, in place of the system's",
     "outageTimeout": "how long a broker at url that is away is waited for, such as 90s or 5m"
     " (default 5m)",
+    "archive": "where the broker archives finished segments, as its archive is set: what is not in"
+    " the log any more is read there",
     "subscribe": "topic filters, comma-separated: events of matching topics only",
     "subscribePattern": "regular expression that the whole topic must match, in place of subscribe",
     "events": "names or globs, comma-separated (message.publish, client.*)",
@@ -81,6 +83,7 @@ class Options:
     url: str | None
     token: str
     ca_file: str | None
+    archive: str | None
     filters: tuple[str, ...]
     pattern: str | None
     codes: frozenset[int] | None
@@ -155,6 +158,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         url=url or None,
         token=options.get("token", ""),
         ca_file=options.get("caFile"),
+        archive=options.get("archive") or None,
         filters=_filters(options.get("subscribe")),
         pattern=pattern,
         codes=_codes(options.get("events")),

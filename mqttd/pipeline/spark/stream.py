@@ -96,14 +96,18 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _away(self) -> float | None:
         """For how many seconds the broker has been away; None if it is there."""
-        log = self._log
-        away = isinstance(log, PullReader) and log.away_since is not None
-        return log.away_seconds if away and isinstance(log, PullReader) else None
+        log = self._pull()
+        return None if log is None or log.away_since is None else log.away_seconds
+
+    def _pull(self) -> PullReader | None:
+        """The broker's endpoint, if that is what is read, with an archive or without."""
+        log = getattr(self._log, "near", self._log)
+        return log if isinstance(log, PullReader) else None
 
     def _now(self) -> tuple[str, dict[str, Bounds]]:
         """What `bounds` gives, or Away at once: a stream goes on without new events meanwhile."""
-        log = self._log
-        if not isinstance(log, PullReader):
+        log = self._pull()
+        if log is None:
             return self.bounds()
         if (away := self._away()) is not None and time.monotonic() < self._ask_at:
             raise Away(f"{log.url} is away")
@@ -222,8 +226,9 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             log = self.log()
             if offset["log"] == log.log_id:
-                if stopped and isinstance(log, PullReader):
-                    log.patience = 0.0
+                pull = self._pull()
+                if stopped and pull is not None:
+                    pull.patience = 0.0
                 log.commit(group, offset["nodes"], stopped)
         except Exception as error:  # progress is a courtesy, the checkpoint has the truth
             print(f"mqttd: groupId {group}: {error}", file=sys.stderr)

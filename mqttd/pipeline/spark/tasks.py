@@ -121,7 +121,7 @@ class Reader:
         """The log, opened once in each process."""
         if self._log is None:
             options = self.options
-            self._log = open_log(
+            log = open_log(
                 options.path,
                 options.url,
                 options.token,
@@ -129,6 +129,11 @@ class Reader:
                 options.outage,
                 self._known,
             )
+            if options.archive:
+                from mqttd.pipeline.log.archive import ArchivedLog
+
+                log = ArchivedLog(log, options.archive)
+            self._log = log
             self._known = True
         return self._log
 
