@@ -178,6 +178,9 @@ class Query:
             self.rows.clear()
             self.first = min((row["seq"] for row in rows), default=end["nodes"].get(NODE, 0))
             rows = [row for row in rows if "made anew" not in (row["reason"] or "")]
+        elif NODE not in self.at["nodes"]:
+            # It began where nothing was, and is owed what is there when it is again.
+            self.first = min((row["seq"] for row in rows), default=end["nodes"].get(NODE, 0))
         self.take(rows)
         if self.strict and end["log"] == self.at["log"]:
             first = self.at["nodes"].get(NODE, min((row["seq"] for row in rows), default=0))
