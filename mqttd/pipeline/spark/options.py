@@ -26,9 +26,10 @@ __all__ = ["READ_OPTIONS", "Options", "Position", "read_options", "schema_of"]
 Position = str | dict[str, int] | int
 
 READ_OPTIONS: Final = {
-    "path": "directory of the event log (data/events), where driver and executors can read it",
+    "path": "directory of the event log (data/events), where driver and executors can read it;"
+    " several logs are separated by semicolons",
     "url": "pull endpoint of a broker, https://host:port, in place of path; several addresses of it"
-    " are separated by commas",
+    " are separated by commas, several brokers by semicolons",
     "token": "bearer token of the pull endpoint",
     "caFile": "file of certificates to trust for url, in place of the system's",
     "outageTimeout": "how long a broker at url that is away is waited for, such as 90s or 5m"
@@ -139,7 +140,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         )
     if path and url:
         raise ValueError("mqttd: options path and url were both given: one of them is enough")
-    if url and not all(re.match(r"https?://[^/\s]", one.strip()) for one in url.split(",")):
+    if url and not all(re.match(r"\s*https?://[^/\s]", one) for one in re.split("[,;]", url)):
         raise _wrong("url", url, "http://host:port or https://host:port")
     if "subscribe" in options and "subscribePattern" in options:
         raise ValueError("mqttd: options subscribe and subscribePattern exclude each other")
