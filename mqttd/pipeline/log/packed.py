@@ -2,7 +2,7 @@
 
     | header 64 | 15 x (stored, raw) | counts | code | time | flags | id time | id | client ...
                         u32            u32      u8     i64    u8      i64       u64
-      ... user | peer | topic | reason | size | payloads | lengths | properties |
+      ... user | peer | topic | reason | size | payloads | lengths | properties | 0 |
           text, NUL between              u32    bytes      u32       bytes
 
 A *run* is one event, or several that came together: the same but for their payloads, with message
@@ -49,6 +49,8 @@ FLAG_ZSTD: Final = 8
 #: Bytes of a number in each column, 1 for those that hold none.
 WIDTHS: Final = (4, 1, 8, 1, 8, 8, 1, 1, 1, 1, 1, 4, 1, 4, 1)
 _TABLE: Final = struct.Struct("<30I")
+#: So that no block ends as the next one begins.
+_END: Final = b"\0"
 #: A shorter column is not worth a frame.
 _WORTH: Final = 48
 #: A longer column is taken for garbage.
@@ -133,6 +135,7 @@ def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) ->
         parts.append(stored)
         table += (len(stored), len(column))
     parts[1] = _TABLE.pack(*table)
+    parts.append(_END)
     flags = 0 if codec is None else FLAG_ZSTD
     return sealed(
         parts, flags, base, taken.rows, taken.mask, taken.first, taken.last, epoch, PACKED
@@ -197,7 +200,7 @@ class Columns:
         for stored, raw in zip(table[::2], table[1::2], strict=True):
             self._spans.append((at, stored, raw))
             at += stored
-        if at != len(self._data) or max(table) > _MOST:
+        if at + len(_END) != len(self._data) or max(table) > _MOST:
             raise Corrupt("a packed block whose columns do not fit it")
         self._known: dict[int, bytes] = {}
 
