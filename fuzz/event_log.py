@@ -62,9 +62,11 @@ from mqttd.pipeline.log.files import (
     segments_in,
     set_aside_in,
 )
+from mqttd.pipeline.log.merge import merge
 from mqttd.pipeline.log.packed import pack, taken_of, zstd
 from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
+from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.spark.options import read_options
 from mqttd.pipeline.spark.source import StreamReader
@@ -176,6 +178,9 @@ class Query:
             self.rows.clear()
             self.first = min((row["seq"] for row in rows), default=end["nodes"].get(NODE, 0))
             rows = [row for row in rows if "made anew" not in (row["reason"] or "")]
+        elif NODE not in self.at["nodes"]:
+            # It began where nothing was, and is owed what is there when it is again.
+            self.first = min((row["seq"] for row in rows), default=end["nodes"].get(NODE, 0))
         self.take(rows)
         if self.strict and end["log"] == self.at["log"]:
             first = self.at["nodes"].get(NODE, min((row["seq"] for row in rows), default=0))
@@ -275,6 +280,9 @@ class Life:
             self.read()
             self.write()
             if chance.random() < 0.3:
+                self.merge()
+                self.read()
+            if chance.random() < 0.3:
                 self.damage()  # while it runs
                 self.write()
                 self.read()
@@ -358,6 +366,26 @@ class Life:
                 data = pack(taken_of(rows), base, writer.epoch, codec)
             self.blocks[data] = range(base, base + len(rows))
             writer.write([Encoded(base, len(rows), data)])
+
+    def merge(self) -> None:
+        """A finished segment is written again with large blocks."""
+        assert self.writer is not None
+        finished = segments_in(self.writer.folder)[:-1]
+        if finished:
+            name = os.path.join(self.writer.folder, self.chance.choice(finished))
+            codec = self.chance.choice((None, zstd()))
+            if merge(name, name + ".merged", codec):
+                os.replace(name + ".merged", name)
+                self.done["merged"] += 1
+                data = _bytes(name)
+                for one in walk(lambda at, n: data[at : at + n], 0, len(data), True):
+                    if isinstance(one, Harm):
+                        raise Fault(f"a merged segment is not whole: {one}")
+                    if not one.gap:
+                        block = data[one.position : one.position + one.size]
+                        self.blocks[block] = range(one.base, one.end)
+            elif os.path.exists(name + ".merged"):
+                raise Fault("a harmed segment was merged")
 
     def end(self) -> None:
         """The broker is closed or killed, or the machine stops."""

@@ -65,6 +65,10 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     #: A group that was not heard of for so long keeps nothing any more.
     group_seconds: Seconds = 7 * 86400.0
 
+    #: Where finished segments are copied to, a URL that pyarrow knows (s3://, hdfs://, file:///):
+    #: then retention deletes here what is safe there, and nothing else.
+    archive: Annotated[str, Meta(pattern=r"^([a-z][a-z0-9+]*://.+)?\Z")] = ""
+
     #: Spark's sink may stage rows and release them as batches that are published once; how many
     #: bytes may wait for their release, and how long.
     stage: bool = True

@@ -16,6 +16,8 @@ from mqttd.interfaces import IPlugin
 from mqttd.pipeline.endpoint import LogResource
 from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
+from mqttd.pipeline.log.archive import Archive
+from mqttd.pipeline.log.background import Background
 from mqttd.pipeline.log.packed import Codec, zstd
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
@@ -29,6 +31,9 @@ __all__ = ["SparkPlugin", "log_path"]
 
 #: Seconds that the last blocks have to reach the disk at unload.
 STOP_DEADLINE: Final = 8.0
+
+#: Seconds that a held acknowledgement lets others come along into its block.
+FLUSH_HELD: Final = 0.002
 
 #: Clients remembered before it is looked whose acknowledgements are held still.
 MOST_CLIENTS: Final = 10_000
@@ -77,6 +82,8 @@ class SparkPlugin:
         #: Whose messages were refused in this turn; and whether that has begun in it.
         self._refused: set[str] = set()
         self._just_full = False
+        #: Somebody waits: the batch goes sooner than `flush_after`.
+        self._flushing: Any = None
         #: The log's end when acknowledgements of a client were last held.
         self._held: dict[str, int] = {}
         self._prune_at = MOST_CLIENTS
@@ -105,18 +112,35 @@ class SparkPlugin:
                 "event log {path}: cut a torn tail of {cut} bytes", path=self.path, cut=writer.cut
             )
         clock = handle.clock
+        soon = _soon(clock)
+        codec = _codec(config.compression)
+
+        def tell(text: str) -> None:
+            soon(lambda: self._tell_background(text))
+
+        background = Background(
+            writer.folder,
+            "none" if codec is None else "zstd",
+            tell,
+            config.archive,
+            writer.log,
+        )
+        writer.may_go = background.may_go
+        if config.archive:
+            Archive(config.archive, writer.log)  # a URL that is none is told now
         # An event that may be dropped cannot be waited for.
         overflow: Overflow = "block" if config.acked_means_logged else config.overflow
         self.log = log = Appender(
             writer,
             clock.callLater,
-            _soon(clock),
+            soon,
             config.block_events,
             config.flush_after,
             config.queue_bytes,
             overflow,
             self._changed,
-            codec=_codec(config.compression),
+            codec=codec,
+            background=background,
         )
         self._exporter = exporter = Exporter(config, log)
         for point, callback in exporter.callbacks():
@@ -129,7 +153,7 @@ class SparkPlugin:
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold, required=True)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
-        self._show(handle, log)
+        self._show(handle, log, background)
         self._tell_damage(writer)
         if config.stage:
             self.staging = Staging(
@@ -176,7 +200,7 @@ class SparkPlugin:
         log.stop()
         return self._handle.in_thread(log.join, STOP_DEADLINE)
 
-    def _show(self, handle: Any, log: Appender) -> None:
+    def _show(self, handle: Any, log: Appender, background: Background) -> None:
         resource = LogResource(self.path, handle.in_thread)
         handle.add_route("log", resource)
         for name, text, read in (
@@ -192,6 +216,10 @@ class SparkPlugin:
              lambda: log.writer.deleted_segments),
             ("damaged_files", "Damaged files of the log that are kept.",
              lambda: log.writer.set_aside),
+            ("merged_segments_total", "Segments whose small blocks were merged.",
+             lambda: background.merged),
+            ("archived_segments_total", "Segments copied to the archive.",
+             lambda: background.archived),
         ):  # fmt: skip
             handle.add_metric(name, text, read)
 
@@ -215,6 +243,15 @@ class SparkPlugin:
         else:
             handle.clear_alarm("overflow")
         self._tell_damage(log.writer)
+
+    def _tell_background(self, text: str) -> None:
+        """Something could not be done to a finished segment, or can be again (empty)."""
+        if self.log is None:
+            return
+        if text:
+            self._handle.alarm("archive" if self._config.archive else "merge", text)
+        else:
+            self._handle.clear_alarm("archive")
 
     def _tell_damage(self, writer: Writer) -> None:
         if writer.damage or writer.set_aside:
@@ -272,3 +309,10 @@ class SparkPlugin:
             self._held = {name: end for name, end in held.items() if end > log.written}
             self._prune_at = max(MOST_CLIENTS, 2 * len(self._held))
         log.when_written(offset, release)
+        if self._flushing is None:
+            self._flushing = self._handle.call_later(FLUSH_HELD, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        if self.log is not None:
+            self.log.flush()

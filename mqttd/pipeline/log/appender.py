@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+from mqttd.pipeline.log.background import Background
 from mqttd.pipeline.log.blocks import Taken, encode_gap
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.packed import Codec, pack
@@ -34,6 +35,8 @@ Overflow = Literal["drop", "block"]
 
 #: Seconds between two looks at retention.
 CLEAN_UP_EVERY: Final = 30.0
+#: And between two looks at what is done in the background.
+LOOK_EVERY: Final = 5.0
 
 
 class _Waiting:
@@ -66,6 +69,7 @@ class Appender:
     changed: told when `congested` or `failing` is not what it was.
     retry_every: seconds between two tries to write to a disk that fails.
     codec: compresses columns, in the other thread; None does not.
+    background: work on finished segments, which that thread looks after.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Appender:
         changed: Callable[[], None] = lambda: None,
         retry_every: float = 1.0,
         codec: Codec | None = None,
+        background: Background | None = None,
     ) -> None:
         self.writer = writer
         self.block_events = block_events
@@ -89,6 +94,7 @@ class Appender:
         self.changed = changed
         self.retry_every = retry_every
         self.codec = codec
+        self.background = background
         #: What went in, what was dropped and how often the disk failed, since the start.
         self.appended = 0
         self.dropped = 0
@@ -255,7 +261,8 @@ class Appender:
 
     def _run(self) -> None:
         clean_up_at = time.monotonic() + CLEAN_UP_EVERY
-        wait = CLEAN_UP_EVERY
+        look_at = time.monotonic() + LOOK_EVERY
+        wait = LOOK_EVERY
         while True:
             with self._busy:
                 if not self._queue or self._fails:
@@ -269,6 +276,9 @@ class Appender:
                 if blocks or self._fails:
                     epoch = self.writer.epoch
                     self.writer.write([block.packed(epoch, self.codec) for block in blocks])
+                if self.background is not None and time.monotonic() >= look_at:
+                    look_at = time.monotonic() + LOOK_EVERY
+                    self.background.step()
                 if time.monotonic() >= clean_up_at:
                     clean_up_at = time.monotonic() + CLEAN_UP_EVERY
                     before = self.writer.set_aside
@@ -279,10 +289,12 @@ class Appender:
                 error = caught
             self._settle(blocks, error)
             if stopping and (error is not None or not self._queue):
+                if self.background is not None:
+                    self.background.stop()
                 with contextlib.suppress(OSError):
                     self.writer.close()
                 return
-            wait = self.retry_every if error is not None else CLEAN_UP_EVERY
+            wait = self.retry_every if error is not None else LOOK_EVERY
 
     def _settle(self, blocks: list[_Waiting], error: Exception | None) -> None:
         """Take what is written off the queue."""

@@ -10,24 +10,27 @@ import struct
 from collections.abc import Iterator
 
 from mqttd.pipeline.log.blocks import (
+    FLAG_GAP,
     HAS_PAYLOAD,
     HAS_QOS,
     HAS_SIZE,
+    HEADER_SIZE,
     NO_ID,
     QOS,
     RETAIN,
     Corrupt,
     Row,
     columns_of,
+    encode_gap,
     gap_reason,
     is_packed,
     parse_header,
     verify,
 )
-from mqttd.pipeline.log.packed import Columns, unpack
+from mqttd.pipeline.log.packed import Columns, pack, taken_of, unpack
 from mqttd.pipeline.log.schema import EVENTS, Event
 
-__all__ = ["decode_block", "rows_of"]
+__all__ = ["decode_block", "part_of", "rows_of"]
 
 
 def decode_block(data: bytes | memoryview, node: str) -> Iterator[Event]:
@@ -70,6 +73,17 @@ def rows_of(data: bytes | memoryview) -> Iterator[Row]:
     if is_packed(data):
         return unpack(Columns(data), head.rows)
     return _plain(data, head.rows)
+
+
+def part_of(data: memoryview, start: int, end: int) -> memoryview:
+    """A block of the events [start, end) of a whole block."""
+    head = parse_header(data)
+    if head.gap:
+        reason = str(data[HEADER_SIZE:], "utf-8", "replace")
+        kind = head.flags & ~FLAG_GAP
+        return memoryview(encode_gap(start, end - start, head.first_time, reason, 0, kind))
+    rows = list(rows_of(data))[start - head.base : end - head.base]
+    return memoryview(pack(taken_of(rows), start))
 
 
 def _plain(data: bytes | memoryview, count: int) -> Iterator[Row]:

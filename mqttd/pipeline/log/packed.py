@@ -2,7 +2,7 @@
 
     | header 64 | 15 x (stored, raw) | counts | code | time | flags | id time | id | client ...
                         u32            u32      u8     i64    u8      i64       u64
-      ... user | peer | topic | reason | size | payloads | lengths | properties |
+      ... user | peer | topic | reason | size | payloads | lengths | properties | 0 |
           text, NUL between              u32    bytes      u32       bytes
 
 A *run* is one event, or several that came together: the same but for their payloads, with message
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, Protocol
 
@@ -49,6 +49,8 @@ FLAG_ZSTD: Final = 8
 #: Bytes of a number in each column, 1 for those that hold none.
 WIDTHS: Final = (4, 1, 8, 1, 8, 8, 1, 1, 1, 1, 1, 4, 1, 4, 1)
 _TABLE: Final = struct.Struct("<30I")
+#: So that no block ends as the next one begins.
+_END: Final = b"\0"
 #: A shorter column is not worth a frame.
 _WORTH: Final = 48
 #: A longer column is taken for garbage.
@@ -133,6 +135,7 @@ def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) ->
         parts.append(stored)
         table += (len(stored), len(column))
     parts[1] = _TABLE.pack(*table)
+    parts.append(_END)
     flags = 0 if codec is None else FLAG_ZSTD
     return sealed(
         parts, flags, base, taken.rows, taken.mask, taken.first, taken.last, epoch, PACKED
@@ -197,9 +200,13 @@ class Columns:
         for stored, raw in zip(table[::2], table[1::2], strict=True):
             self._spans.append((at, stored, raw))
             at += stored
-        if at != len(self._data) or max(table) > _MOST:
+        if at + len(_END) != len(self._data) or max(table) > _MOST:
             raise Corrupt("a packed block whose columns do not fit it")
         self._known: dict[int, bytes] = {}
+
+    def all(self) -> list[bytes]:
+        """All of them."""
+        return [self[column] for column in range(len(WIDTHS))]
 
     def size(self, column: int) -> int:
         """Bytes of a column, without unpacking it."""
@@ -265,51 +272,48 @@ def _texts(data: bytes, count: int) -> Sequence[str]:
     return data.decode().split("\0") if data else [""] * count
 
 
-def joined(parts: Sequence[tuple[Columns, int, int, int, int]]) -> Taken:
-    """Packed blocks that follow one another, as one: (columns, rows, mask, first, last) of each."""
+def joined(parts: Sequence[Taken]) -> Taken:
+    """Batches that follow one another, as one."""
     made: list[bytes] = []
-    runs = [len(found[CODES]) for found, *_ in parts]
-    last_time = 0
-    times: list[bytes] = []
-    for found, *_ in parts:
-        own = array("q", found[TIMES])
-        end = _signed(sum(own))
-        own[0] = _signed(own[0] - last_time)
-        last_time = end
-        times.append(own.tobytes())
-    fill: dict[int, Callable[[int], bytes]] = {
-        COUNTS: lambda count: array("I", [1] * count).tobytes(),
-        ID_TIMES: lambda count: bytes(8 * count),
-        IDS: lambda count: bytes(8 * count),
-        LENGTHS: lambda count: bytes(4 * count),
-    }
+    runs = [len(part.columns[CODES]) for part in parts]
     for column in range(len(WIDTHS)):
-        if column == TIMES:
-            made.append(b"".join(times))
-        elif not any(found.size(column) for found, *_ in parts):
+        values = [part.columns[column] for part in parts]
+        if not any(values):
             made.append(b"")
+        elif column == TIMES:
+            made.append(_joined_times(values))
         elif CLIENTS <= column <= REASONS:
-            texts = [
-                found[column] or b"\0" * (count - 1)
-                for (found, *_), count in zip(parts, runs, strict=True)
-            ]
-            made.append(b"\0".join(texts))
-        elif column in fill:
-            made.append(
-                b"".join(
-                    found[column] or fill[column](count)
-                    for (found, *_), count in zip(parts, runs, strict=True)
-                )
-            )
+            texts = zip(values, runs, strict=True)
+            made.append(b"\0".join([value or bytes(count - 1) for value, count in texts]))
+        elif column == COUNTS:
+            counted = zip(values, runs, strict=True)
+            made.append(b"".join([v or array("I", [1] * n).tobytes() for v, n in counted]))
+        elif column in (ID_TIMES, LENGTHS):
+            width = WIDTHS[column]
+            counted = zip(values, runs, strict=True)
+            made.append(b"".join([v or bytes(width * n) for v, n in counted]))
         else:
-            made.append(b"".join(found[column] for found, *_ in parts))
+            made.append(b"".join(values))
     mask = 0
     for part in parts:
-        mask |= part[2]
+        mask |= part.mask
     return Taken(
         made,
-        sum(part[1] for part in parts),
+        sum(part.rows for part in parts),
         mask,
-        min(part[3] for part in parts),
-        max(part[4] for part in parts),
+        min(part.first for part in parts),
+        max(part.last for part in parts),
     )
+
+
+def _joined_times(values: Sequence[bytes]) -> bytes:
+    """The first time of each batch is the difference to the last one of the batch before."""
+    made = []
+    before = 0
+    for value in values:
+        since = array("q", value)
+        end = _signed(sum(since))
+        since[0] = _signed(since[0] - before)
+        before = end
+        made.append(since.tobytes())
+    return b"".join(made)

@@ -34,7 +34,7 @@ from mqttd.pipeline.log.blocks import (
     parse_header,
     verify,
 )
-from mqttd.pipeline.log.decode import decode_block
+from mqttd.pipeline.log.decode import decode_block, part_of
 from mqttd.pipeline.log.files import (
     LOG_FILE,
     base_of,
@@ -333,12 +333,14 @@ def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
             return data[position : position + count]
 
         for one in walk(read, 0, len(data), True, run.node, again.segment):
-            if isinstance(one, Harm) or one.base < at or one.end > run.end:
+            if isinstance(one, Harm) or one.end <= at or one.base >= run.end:
                 continue
             if one.base > at:
                 yield Missing(at, one.base, why)
-            yield memoryview(data)[one.position : one.position + one.size]
-            at = one.end
+            piece = memoryview(data)[one.position : one.position + one.size]
+            start, end = max(one.base, at), min(one.end, run.end)
+            yield piece if (start, end) == (one.base, one.end) else part_of(piece, start, end)
+            at = end
     if at < run.end:
         yield Missing(at, run.end, why)
 
@@ -354,7 +356,7 @@ def events(log: EventLog, node: str, start: int, end: int, whole: bool = True) -
         if not whole and run.base > at:
             yield _missing(node, Missing(at, run.base, "not in the log"))
         at = run.end
-        for data in split(log.read_run(run), run) if whole else salvage(log, run):
+        for data in _whole(log, run) if whole else salvage(log, run):
             if isinstance(data, Missing):
                 yield _missing(node, data)
                 continue
@@ -363,6 +365,17 @@ def events(log: EventLog, node: str, start: int, end: int, whole: bool = True) -
                     yield event
     if not whole and at < end:
         yield _missing(node, Missing(at, end, "not in the log"))
+
+
+def _whole(log: EventLog, run: Run) -> list[memoryview | Missing]:
+    """The blocks of a run; raises if they are not all there, though they may have been merged."""
+    try:
+        return [*split(log.read_run(run), run)]
+    except (Corrupt, DataLoss):
+        found = [*salvage(log, run)]
+        if any(isinstance(one, Missing) for one in found):
+            raise
+        return found
 
 
 def _missing(node: str, one: Missing) -> Event:

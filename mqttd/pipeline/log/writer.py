@@ -102,6 +102,8 @@ class Writer:
         self.fsync = fsync
         self.retention = retention or Retention()
         self.clock = clock
+        #: Whether a segment that ends at this offset may be deleted: it may have to be safe first.
+        self.may_go: Callable[[int], bool] = lambda end: True
         self.log = create_log(path, node)
         self.folder = os.path.join(path, node)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
@@ -344,6 +346,8 @@ class Writer:
         now = self.clock()
         read = slowest(self.path, self.log, self.node, self.retention, now)
         for segment in expired(segments, self.retention, now, read):
+            if not self.may_go(segment.end):
+                break
             os.unlink(os.path.join(self.folder, segment.name))
             self.deleted_segments += 1
             self.deleted_bytes += segment.size

@@ -26,13 +26,16 @@ __all__ = ["READ_OPTIONS", "Options", "Position", "read_options", "schema_of"]
 Position = str | dict[str, int] | int
 
 READ_OPTIONS: Final = {
-    "path": "directory of the event log (data/events), where driver and executors can read it",
+    "path": "directory of the event log (data/events), where driver and executors can read it;"
+    " several logs are separated by semicolons",
     "url": "pull endpoint of a broker, https://host:port, in place of path; several addresses of it"
-    " are separated by commas",
+    " are separated by commas, several brokers by semicolons",
     "token": "bearer token of the pull endpoint",
     "caFile": "file of certificates to trust for url, in place of the system's",
     "outageTimeout": "how long a broker at url that is away is waited for, such as 90s or 5m"
     " (default 5m)",
+    "archive": "where the broker archives finished segments, as its archive is set: what is not in"
+    " the log any more is read there",
     "subscribe": "topic filters, comma-separated: events of matching topics only",
     "subscribePattern": "regular expression that the whole topic must match, in place of subscribe",
     "events": "names or globs, comma-separated (message.publish, client.*)",
@@ -81,6 +84,7 @@ class Options:
     url: str | None
     token: str
     ca_file: str | None
+    archive: str | None
     filters: tuple[str, ...]
     pattern: str | None
     codes: frozenset[int] | None
@@ -136,7 +140,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         )
     if path and url:
         raise ValueError("mqttd: options path and url were both given: one of them is enough")
-    if url and not all(re.match(r"https?://[^/\s]", one.strip()) for one in url.split(",")):
+    if url and not all(re.match(r"\s*https?://[^/\s]", one) for one in re.split("[,;]", url)):
         raise _wrong("url", url, "http://host:port or https://host:port")
     if "subscribe" in options and "subscribePattern" in options:
         raise ValueError("mqttd: options subscribe and subscribePattern exclude each other")
@@ -155,6 +159,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         url=url or None,
         token=options.get("token", ""),
         ca_file=options.get("caFile"),
+        archive=options.get("archive") or None,
         filters=_filters(options.get("subscribe")),
         pattern=pattern,
         codes=_codes(options.get("events")),

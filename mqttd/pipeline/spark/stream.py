@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from mqttd.pipeline.log.many import ManyLogs, knows, pull_of
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, DataLoss
 from mqttd.pipeline.spark.options import Options
@@ -96,14 +97,19 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _away(self) -> float | None:
         """For how many seconds the broker has been away; None if it is there."""
-        log = self._log
-        away = isinstance(log, PullReader) and log.away_since is not None
-        return log.away_seconds if away and isinstance(log, PullReader) else None
+        if isinstance(self._log, ManyLogs):
+            return self._log.away_seconds
+        log = self._pull()
+        return None if log is None or log.away_since is None else log.away_seconds
+
+    def _pull(self) -> PullReader | None:
+        """The broker's endpoint, if that is what is read, with an archive or without."""
+        return pull_of(self._log)
 
     def _now(self) -> tuple[str, dict[str, Bounds]]:
         """What `bounds` gives, or Away at once: a stream goes on without new events meanwhile."""
-        log = self._log
-        if not isinstance(log, PullReader):
+        log = self._pull()
+        if log is None:
             return self.bounds()
         if (away := self._away()) is not None and time.monotonic() < self._ask_at:
             raise Away(f"{log.url} is away")
@@ -150,7 +156,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, none for an empty range."""
         log_id, found = self.bounds()
-        if end["log"] != log_id:
+        if not knows(log_id, end["log"]):
             self._lost(
                 f"the event log was made anew: the query's checkpoint is of log {end['log']},"
                 f" here is log {log_id}"
@@ -213,7 +219,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _register(self, offset: Offset, stopped: bool = False) -> None:
         """Tell the log how far the group is, if that is news or it was not heard of for a while."""
         group, now = self.options.group, time.monotonic()
-        if not group or self._away() is not None:
+        if not group or (self._away() is not None and self._pull() is not None):
             return
         same = offset == self._registered and now - self._registered_at < HEARD_OF_EVERY
         if same and not stopped:
@@ -221,16 +227,17 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._registered, self._registered_at = offset, now
         try:
             log = self.log()
-            if offset["log"] == log.log_id:
-                if stopped and isinstance(log, PullReader):
-                    log.patience = 0.0
+            if knows(log.log_id, offset["log"]):
+                pull = self._pull()
+                if stopped and pull is not None:
+                    pull.patience = 0.0
                 log.commit(group, offset["nodes"], stopped)
         except Exception as error:  # progress is a courtesy, the checkpoint has the truth
             print(f"mqttd: groupId {group}: {error}", file=sys.stderr)
 
     def _begin(self, start: Offset, log_id: str, found: dict[str, Bounds]) -> dict[str, int]:
         """Where each node's next event is; a new node begins at its first one."""
-        if start["log"] != log_id:
+        if not knows(log_id, start["log"]):
             self._lost(
                 f"the event log was made anew: the query's checkpoint is of log {start['log']},"
                 f" here is log {log_id}"

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from mqttd.pipeline.log.blocks import Block, lost_text, parse_header
+from mqttd.pipeline.log.many import ManyLogs, parts
 from mqttd.pipeline.log.pull import open_log
 from mqttd.pipeline.log.reader import (
     Bounds,
@@ -121,16 +122,20 @@ class Reader:
         """The log, opened once in each process."""
         if self._log is None:
             options = self.options
-            self._log = open_log(
-                options.path,
-                options.url,
-                options.token,
-                options.ca_file,
-                options.outage,
-                self._known,
-            )
+            logs = [self._open(path, None) for path in parts(options.path or "")]
+            logs += [self._open(None, url) for url in parts(options.url or "")]
+            self._log = logs[0] if len(logs) == 1 else ManyLogs(logs, options.outage)
             self._known = True
         return self._log
+
+    def _open(self, path: str | None, url: str | None) -> EventLog:
+        options = self.options
+        log = open_log(path, url, options.token, options.ca_file, options.outage, self._known)
+        if options.archive:
+            from mqttd.pipeline.log.archive import ArchivedLog
+
+            log = ArchivedLog(log, options.archive)
+        return log
 
     def bounds(self) -> tuple[str, dict[str, Bounds]]:
         """The log's id, and what is there now."""

@@ -1,0 +1,231 @@
+"""Finished segments in another place: any file system that pyarrow reaches (S3, HDFS, a directory).
+
+    URL / LOG ID / NODE / 00000000000000524288.events     the segment, byte for byte
+                          00000000000000524288.json       its entry, written last: its blocks
+
+    put        a segment, read back and compared, then its entry; a segment without one is not there
+    ArchivedLog   a log and its archive as one: what is not here any more is read there
+
+Readers plan by the entries and read ranges of bytes. Nothing is ever changed or deleted by this
+program; how long it stays there is the business of whoever keeps the place.
+
+    python -m mqttd.pipeline.log.archive URL LOG NODE SEGMENT END      put one segment
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from mqttd.pipeline.log.blocks import FLAG_GAP, Block
+from mqttd.pipeline.log.files import base_of
+from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, Run, check_cover
+from mqttd.pipeline.log.scan import Harm, walk
+
+__all__ = ["Archive", "ArchivedLog", "Entry"]
+
+FORMAT: Final = 1
+#: Stands before the names of segments that are there.
+THERE: Final = "archive:"
+#: Seconds after which it is looked again what is there.
+LOOK_EVERY: Final = 60.0
+_PIECE: Final = 4 << 20
+#: File systems in which folders come with the files in them.
+_FLAT: Final = frozenset(("s3", "gcs", "abfs"))
+
+
+class Entry(NamedTuple):
+    """One segment that is there."""
+
+    name: str
+    end: int
+    blocks: list[Block]
+
+    @property
+    def base(self) -> int:
+        """Its first offset."""
+        return base_of(self.name)
+
+
+class Archive:
+    """What is at `url` of the log `log`.
+
+    Raises ValueError for a URL that pyarrow does not know, ImportError without pyarrow.
+    """
+
+    def __init__(self, url: str, log: str) -> None:
+        from pyarrow import fs
+
+        try:
+            self._fs, path = fs.FileSystem.from_uri(url)
+        except Exception as error:
+            raise ValueError(f"archive = {url!r}: {error}") from None
+        self._root = f"{path.rstrip('/')}/{log}"
+        self._known: dict[str, dict[str, Entry]] = {}
+
+    def put(self, node: str, path: str, end: int) -> None:
+        """Copy the finished segment `path`, which ends at offset `end`; raises OSError."""
+        folder = f"{self._root}/{node}"
+        if self._fs.type_name not in _FLAT:
+            self._fs.create_dir(folder, recursive=True)
+        name = os.path.basename(path)
+        target = f"{folder}/{name}"
+        with open(path, "rb") as file:
+            data = file.read()
+        with self._fs.open_output_stream(target) as out:
+            for at in range(0, len(data), _PIECE):
+                out.write(data[at : at + _PIECE])
+        crc = size = 0
+        with self._fs.open_input_stream(target) as back:
+            while piece := back.read(_PIECE):
+                crc = zlib.crc32(piece, crc)
+                size += len(piece)
+        if (size, crc) != (len(data), zlib.crc32(data)):
+            raise OSError(f"{target}: what was read back is not what was written")
+        found = walk(lambda at, count: data[at : at + count], 0, size, True, node, name)
+        blocks = [list(one[2:9]) + [one.flags] for one in found if not isinstance(one, Harm)]
+        entry = {"format": FORMAT, "node": node, "end": end, "size": size, "crc": crc}
+        with self._fs.open_output_stream(f"{target.removesuffix('.events')}.json") as out:
+            out.write(json.dumps({**entry, "blocks": blocks}).encode())
+
+    def nodes(self) -> list[str]:
+        """The nodes of which something is there."""
+        return sorted(os.path.basename(one.path) for one in self._list(self._root))
+
+    def entries(self, node: str) -> list[Entry]:
+        """The segments of a node that are there, in order; looks again."""
+        known = self._known.setdefault(node, {})
+        there: dict[str, Entry] = {}
+        for one in self._list(f"{self._root}/{node}"):
+            name = os.path.basename(one.path)
+            if name.endswith(".json"):
+                there[name] = known.get(name) or self._entry(node, one.path)
+        self._known[node] = there
+        return sorted(there.values(), key=lambda entry: entry.base)
+
+    def _list(self, folder: str) -> list[Any]:
+        from pyarrow import fs
+
+        found: list[Any] = self._fs.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        return found
+
+    def _entry(self, node: str, path: str) -> Entry:
+        with self._fs.open_input_stream(path) as file:
+            found = json.loads(file.read())
+        if found.get("format") != FORMAT:
+            raise ValueError(f"{path}: format {found.get('format')}, this program reads {FORMAT}")
+        name = os.path.basename(path).removesuffix(".json") + ".events"
+        blocks = []
+        for position, size, base, rows, mask, first, last, flags in found["blocks"]:
+            gap = bool(flags & FLAG_GAP)
+            where = node, THERE + name, position, size
+            blocks.append(Block(*where, base, rows, mask, first, last, gap, flags))
+        return Entry(name, int(found["end"]), blocks)
+
+    def read(self, run: Run) -> bytes:
+        """The bytes of a run that is there."""
+        name = run.segment.removeprefix(THERE)
+        try:
+            with self._fs.open_input_file(f"{self._root}/{run.node}/{name}") as file:
+                data: bytes = file.read_at(run.size, run.position)
+        except FileNotFoundError:
+            raise DataLoss(
+                f"events {run.base} to {run.end - 1} of node {run.node} are not in the archive"
+            ) from None
+        return data
+
+
+class ArchivedLog:
+    """A log with its archive: an `EventLog` that begins where the archive does."""
+
+    def __init__(self, near: EventLog, url: str) -> None:
+        self.near = near
+        self.log_id = near.log_id
+        self._archive = Archive(url, near.log_id)
+        self._there: dict[str, list[Entry]] = {}
+        self._looked = -LOOK_EVERY
+        #: The first offset of each node that the log itself has.
+        self._first: dict[str, int] = {}
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Node -> what is there of it, here and in the archive."""
+        near = self.near.bounds()
+        first = {node: found.earliest for node, found in near.items()}
+        if first != self._first or time.monotonic() - self._looked >= LOOK_EVERY:
+            self._look()
+        self._first = first
+        found = {}
+        for node in sorted({*near, *self._there}):
+            latest = near[node].latest if node in near else self._there[node][-1].end
+            found[node] = Bounds(self._earliest(node), latest)
+        return found
+
+    def _look(self) -> None:
+        there = {node: self._archive.entries(node) for node in self._archive.nodes()}
+        self._there = {node: entries for node, entries in there.items() if entries}
+        self._looked = time.monotonic()
+
+    def _earliest(self, node: str) -> int:
+        """From where on everything is there, up to what the log itself has."""
+        entries = self._there.get(node, [])
+        at = self._first.get(node, entries[-1].end if entries else 0)
+        for entry in reversed(entries):
+            if entry.end >= at > entry.base:
+                at = entry.base
+        return at
+
+    def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
+        """See `EventLog.blocks`."""
+        if not self._first and not self._there:
+            self.bounds()
+        first = self._first.get(node)
+        upto = end if first is None else min(end, first)
+        found: list[Block] = []
+        if start < upto:
+            at = start
+            for entry in self._there.get(node, []):
+                for block in entry.blocks:
+                    if block.end > at and block.base < upto:
+                        found.append(block)
+                        at = block.end
+            if whole:
+                check_cover(found, node, start, upto)
+            start = max(upto, found[-1].end if found else upto)
+        if first is not None and start < end:
+            found += self.near.blocks(node, start, end, whole)
+        return found
+
+    def read_run(self, run: Run) -> bytes:
+        """See `EventLog.read_run`."""
+        if run.segment.startswith(THERE):
+            return self._archive.read(run)
+        return self.near.read_run(run)
+
+    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+        """See `EventLog.commit`."""
+        self.near.commit(group, nodes, stopped)
+
+    def close(self) -> None:
+        """See `EventLog.close`."""
+        self.near.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process that puts one segment; says on its error output why it could not."""
+    url, log, node, path, end = arguments
+    os.nice(10)
+    try:
+        Archive(url, log).put(node, path, int(end))
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}"[:500], file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""Several logs as one: the brokers of a fleet in one query, told apart by the column `node`.
+
+    "/srv/a/events;/srv/b/events"                 path
+    "https://a1:8081,https://a2:8081;https://b"   url: `;` between brokers, `,` between addresses
+
+A node is in one log only: its name says which. The id of all is theirs with `+` between; a query
+that knew some of them goes on when others join (`knows`). A broker that is away has nothing new to
+tell, and the others go on; when it has been away for too long it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqttd.pipeline.log.blocks import Block
+from mqttd.pipeline.log.pull import Away, PullError, PullReader
+from mqttd.pipeline.log.reader import Bounds, EventLog, Run
+
+__all__ = ["ManyLogs", "knows", "parts", "pull_of"]
+
+_BETWEEN = ";"
+
+
+def parts(text: str) -> list[str]:
+    """The paths or URLs of the single logs."""
+    return [one.strip() for one in text.split(_BETWEEN) if one.strip()]
+
+
+def knows(now: str, before: str) -> bool:
+    """Whether offsets of the log `before` mean the same in the log `now`."""
+    return set(before.split("+")) <= set(now.split("+"))
+
+
+def pull_of(log: EventLog | None) -> PullReader | None:
+    """The endpoint that a log is read from, with an archive or without; None for a directory."""
+    near = getattr(log, "near", log)
+    return near if isinstance(near, PullReader) else None
+
+
+class ManyLogs:
+    """An `EventLog` of several; `patience`: seconds that one of them may be away.
+
+    Raises ValueError when one of them is given twice.
+    """
+
+    def __init__(self, logs: Sequence[EventLog], patience: float) -> None:
+        self.logs = list(logs)
+        self.patience = patience
+        ids = [log.log_id for log in logs]
+        if len(set(ids)) != len(ids):
+            raise ValueError("mqttd: the same log is named twice in path or url")
+        self.log_id = "+".join(ids)
+        self._of: dict[str, EventLog] = {}
+        self._last: dict[str, dict[str, Bounds]] = {}
+
+    @property
+    def away_seconds(self) -> float | None:
+        """For how long one of the brokers has been away, None while all are there."""
+        away = [pull.away_seconds for pull in self._pulls() if pull.away_since is not None]
+        return max(away, default=None)
+
+    def _pulls(self) -> list[PullReader]:
+        return [pull for log in self.logs if (pull := pull_of(log)) is not None]
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Node -> what is there of it; of a broker that is away, what was there last."""
+        found: dict[str, Bounds] = {}
+        for log in self.logs:
+            for node, there in self._bounds(log).items():
+                if node in found:
+                    raise ValueError(
+                        f"mqttd: two of the logs have a node {node!r}: events of both cannot be"
+                        " told apart. Give each broker a name of its own (node.name)"
+                    )
+                found[node] = there
+                self._of[node] = log
+        return found
+
+    def _bounds(self, log: EventLog) -> dict[str, Bounds]:
+        last = self._last.get(log.log_id)
+        pull = pull_of(log)
+        if pull is None:
+            last = log.bounds()
+        else:
+            pull.patience = self.patience if last is None else 0.0
+            try:
+                last = log.bounds()
+            except Away as error:
+                if last is None or pull.away_seconds >= self.patience:
+                    raise PullError(str(error)) from None
+                pull.tell(f"mqttd: {error}; the others go on, for up to {self.patience:.0f} s")
+            finally:
+                pull.patience = self.patience
+        self._last[log.log_id] = last
+        return last
+
+    def _log(self, node: str) -> EventLog:
+        if node not in self._of:
+            self.bounds()
+        return self._of[node]
+
+    def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
+        """See `EventLog.blocks`."""
+        return self._log(node).blocks(node, start, end, whole)
+
+    def read_run(self, run: Run) -> bytes:
+        """See `EventLog.read_run`."""
+        return self._log(run.node).read_run(run)
+
+    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+        """See `EventLog.commit`: each log hears of its own nodes."""
+        for log in self.logs:
+            own = {node: at for node, at in nodes.items() if self._of.get(node) is log}
+            log.commit(group, own, stopped)
+
+    def close(self) -> None:
+        """See `EventLog.close`."""
+        for log in self.logs:
+            log.close()

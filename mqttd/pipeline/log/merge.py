@@ -1,0 +1,122 @@
+"""Small blocks of a finished segment become large ones: python -m mqttd.pipeline.log.merge FROM TO
+
+    | 20 | 20 | 20 | gap | 20 | 20 | ...  -->  | 60 | gap | 40 ... |      the same events, offsets
+
+What comes slowly is written in small blocks, a few dozen events each; a reader pays for every block
+and they compress badly. So once nothing is written to a segment any more, a process of its own
+writes it again with blocks of up to 65,536 events, compressed harder. The writer puts the new file
+in the place of the old one (`mqttd.pipeline.log.background`).
+
+Promise: every event keeps its offset and all else; a file that is harmed is left as it is. A reader
+that had planned to read the old blocks gets the same events of the new ones (`reader.salvage`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mqttd.pipeline.log.blocks import Block, Taken, is_packed, parse_header
+from mqttd.pipeline.log.decode import rows_of
+from mqttd.pipeline.log.packed import Codec, Columns, joined, pack, taken_of, zstd
+from mqttd.pipeline.log.scan import Harm, walk
+
+__all__ = ["merge", "worth"]
+
+#: Events and bytes (as they are written) of a merged block, about.
+MOST_ROWS: Final = 65_536
+MOST_BYTES: Final = 1 << 20
+#: Blocks of a segment that is worth it, and events in its blocks on average at most.
+FEWEST_BLOCKS: Final = 32
+FEW_ROWS: Final = 1024
+LEVEL: Final = 3
+_EPOCH_AT: Final = 48
+
+
+def worth(path: str) -> bool:
+    """Whether a finished segment has so many small blocks that they should be merged."""
+    found = [block for block in _blocks(path, False) if not block.gap]
+    rows = sum(block.rows for block in found)
+    return len(found) >= FEWEST_BLOCKS and rows < FEW_ROWS * len(found)
+
+
+def merge(source: str, target: str, codec: Codec | None) -> bool:
+    """Write the segment `source` to `target` with large blocks; False if it is not whole."""
+    try:
+        groups = list(_groups(list(_blocks(source, True))))
+    except ValueError:
+        return False
+    with open(source, "rb") as old, open(target, "wb") as new:
+
+        def read(block: Block) -> bytes:
+            old.seek(block.position)
+            return old.read(block.size)
+
+        for group in groups:
+            if len(group) == 1:
+                new.write(read(group[0]))
+                continue
+            found = [read(block) for block in group]
+            epoch = int.from_bytes(found[-1][_EPOCH_AT : _EPOCH_AT + 4], "little")
+            taken = joined([_part(data) for data in found])
+            new.write(pack(taken, group[0].base, epoch, codec))
+        new.flush()
+        os.fsync(new.fileno())
+    about = os.stat(source)
+    os.chmod(target, about.st_mode & 0o777)
+    os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
+    return True
+
+
+def _blocks(path: str, deep: bool) -> Iterator[Block]:
+    """The blocks of a segment that are there as written; raises ValueError at anything else."""
+    with open(path, "rb", buffering=0) as file:
+        fd = file.fileno()
+        end = -1
+        for one in walk(lambda at, count: os.pread(fd, count, at), 0, os.fstat(fd).st_size, deep):
+            if isinstance(one, Harm) or (end >= 0 and one.base != end):
+                raise ValueError(f"{path}: not whole")
+            end = one.end
+            yield one
+
+
+def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Blocks that become one; a gap stays by itself."""
+    group: list[Block] = []
+    rows = size = 0
+    for block in blocks:
+        if group and (
+            block.gap
+            or group[0].gap
+            or rows + block.rows > MOST_ROWS
+            or size + block.size > MOST_BYTES
+        ):
+            yield group
+            group, rows, size = [], 0, 0
+        group.append(block)
+        rows += block.rows
+        size += block.size
+    if group:
+        yield group
+
+
+def _part(data: bytes) -> Taken:
+    if not is_packed(data):
+        return taken_of(list(rows_of(data)))
+    head = parse_header(data)
+    return Taken(Columns(data).all(), head.rows, head.mask, head.first_time, head.last_time)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process: 0 if the new file is there, 3 if there is nothing to do."""
+    source, target, how = arguments
+    os.nice(10)
+    if not worth(source):
+        return 3
+    return 0 if merge(source, target, zstd(LEVEL) if how == "zstd" else None) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

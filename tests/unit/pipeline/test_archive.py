@@ -1,0 +1,165 @@
+"""Finished segments elsewhere: what is deleted here is read there, as one log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.pipeline.log.archive import Archive, ArchivedLog, main
+from mqttd.pipeline.log.background import Background
+from mqttd.pipeline.log.blocks import encode_gap
+from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.reader import DataLoss, LogReader, events
+from mqttd.pipeline.log.retention import Retention
+from mqttd.pipeline.log.writer import Encoded, Writer
+from tests.unit.pipeline.logs import NODE, all_events, fill
+from tests.unit.pipeline.test_source import batch, rows, seqs, stream
+
+
+def segments(path: Path, count: int = 4) -> Writer:
+    """A log of some finished segments and one that is written to; a gap in the second."""
+    writer = Writer(str(path / "log"), NODE, retention=Retention(bytes=1))
+    for i in range(count):
+        writer.may_go = lambda end: False
+        fill(writer, 3)
+        if i == 1:
+            writer.write([Encoded(writer.next, 5, encode_gap(writer.next, 5, 1, "queue full"))])
+        writer._roll()
+    fill(writer, 1)
+    return writer
+
+
+def finished(writer: Writer) -> list[tuple[str, int]]:
+    """The finished segments: path, and the offset behind them."""
+    names = segments_in(writer.folder)
+    return [
+        (os.path.join(writer.folder, name), int(following[:20]))
+        for name, following in zip(names, names[1:], strict=False)
+    ]
+
+
+def test_what_is_deleted_here_is_read_there(tmp_path: Path) -> None:
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    near = LogReader(str(tmp_path / "log"))
+    before = all_events(near)
+    ends = finished(writer)
+    for path, end in ends[:3]:
+        assert main([url, writer.log, NODE, path, str(end)]) == 0
+    log = ArchivedLog(near, url)
+    log.bounds()
+    planned = log.blocks(NODE, 0, before[-1].seq + 1)
+    # Retention deletes what is safe there, and not what is not.
+    writer.may_go = lambda end: end <= ends[2][1]
+    writer.clean_up()
+    assert segments_in(writer.folder)[0] == os.path.basename(ends[3][0])
+    for reader in (log, ArchivedLog(LogReader(str(tmp_path / "log")), url)):
+        assert reader.bounds()[NODE] == (0, before[-1].seq + 1)
+        assert list(events(reader, NODE, 0, before[-1].seq + 1)) == before
+        assert list(events(reader, NODE, 25, 77)) == [e for e in before if 25 <= e.seq < 77]
+    assert len(log.blocks(NODE, 0, before[-1].seq + 1)) == len(planned)
+    # A query reads both as one, in a batch and as a stream.
+    wanted = [event.seq for event in before]
+    reader = batch(tmp_path / "log", archive=url)
+    assert seqs(rows(reader, reader.partitions())) == wanted
+    reader = batch(tmp_path / "log")
+    assert seqs(rows(reader, reader.partitions())) == [n for n in wanted if n >= ends[2][1]]
+    live = stream(tmp_path / "log", archive=url, startingOffsets="earliest")
+    start = live.initialOffset()
+    end = live.latestOffset(start, live.getDefaultReadLimit())
+    assert seqs(rows(live, live.partitions(start, end))) == wanted
+    writer.close()
+
+
+def test_a_hole_in_the_archive_is_not_passed_over(tmp_path: Path) -> None:
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    ends = finished(writer)
+    for path, end in (ends[0], ends[2], ends[3]):
+        assert main([url, writer.log, NODE, path, str(end)]) == 0
+    writer.may_go = lambda end: True
+    writer.clean_up()
+    log = ArchivedLog(LogReader(str(tmp_path / "log")), url)
+    assert log.bounds()[NODE].earliest == ends[1][1]
+    with pytest.raises(DataLoss, match=f"events 30 to {ends[1][1] - 1} of node"):
+        log.blocks(NODE, 0, ends[3][1])
+    os.unlink(next((tmp_path / "far").rglob(f"{ends[1][1]:020d}.events")))
+    with pytest.raises(DataLoss, match="are not in the archive"):
+        list(events(log, NODE, ends[1][1], ends[2][1]))
+    writer.close()
+
+
+def test_children_archive_in_order_and_retention_waits_for_them(tmp_path: Path) -> None:
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    told: list[str] = []
+    (tmp_path / "far").write_text("in the way")
+    work = Background(writer.folder, "none", told.append, url, writer.log, again=0.0)
+    writer.may_go = work.may_go
+
+    def until(true: Callable[[], Any]) -> None:
+        for _ in range(50):
+            work.step()
+            if true():
+                return
+            assert work._child is not None
+            work._child.wait(60)
+        raise AssertionError(told)
+
+    until(lambda: told)
+    assert "00000000000000000000.events could not be archived: " in told[0] and work.safe == 0
+    writer.clean_up()
+    assert len(segments_in(writer.folder)) == 5
+    (tmp_path / "far").unlink()
+    ends = [end for _, end in finished(writer)]
+    until(lambda: work.safe == ends[-1] and not work.busy)
+    assert told[-1] == "" and work.archived == 4
+    writer.clean_up()
+    assert len(segments_in(writer.folder)) == 1
+    again = Background(writer.folder, "none", told.append, url, writer.log)
+    assert again.safe == ends[-1]
+    again.step()
+    assert not again.busy
+    # Another archive has nothing yet.
+    assert Background(writer.folder, "none", told.append, url + "2", writer.log).safe == 0
+    writer.close()
+
+
+def test_a_url_that_is_none_is_told() -> None:
+    with pytest.raises(ValueError, match="archive = 'nowhere://x'"):
+        Archive("nowhere://x", "id")
+
+
+def test_the_archive_may_be_an_s3_server(tmp_path: Path) -> None:
+    server = pytest.importorskip("moto.server", reason="moto[s3,server] is not installed")
+    boto3 = pytest.importorskip("boto3")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    try:
+        host, port = running.get_host_and_port()
+        keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+        address = f"http://{host}:{port}"
+        s3 = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys)
+        s3.create_bucket(Bucket="events")
+        url = (
+            f"s3://key:secret@events/far?endpoint_override={host}%3A{port}"
+            "&scheme=http&region=us-east-1"
+        )
+        writer = segments(tmp_path)
+        before = all_events(LogReader(str(tmp_path / "log")))
+        for path, end in finished(writer):
+            assert main([url, writer.log, NODE, path, str(end)]) == 0
+        writer.may_go = lambda end: True
+        writer.clean_up()
+        assert len(segments_in(writer.folder)) == 1
+        log = ArchivedLog(LogReader(str(tmp_path / "log")), url)
+        assert list(events(log, NODE, *log.bounds()[NODE])) == before
+        reader = batch(tmp_path / "log", archive=url)
+        assert seqs(rows(reader, reader.partitions())) == [event.seq for event in before]
+        writer.close()
+    finally:
+        running.stop()

@@ -1,0 +1,116 @@
+"""Several logs in one query: nodes side by side, some that join later, one that is away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.pipeline.log.many import ManyLogs, knows
+from mqttd.pipeline.log.pull import Away, PullError, PullReader
+from mqttd.pipeline.log.reader import Bounds, LogReader
+from mqttd.pipeline.log.retention import groups
+from mqttd.pipeline.log.writer import Writer
+from tests.unit.pipeline.logs import fill, written
+from tests.unit.pipeline.test_source import batch, rows, stream
+
+
+def by_node(found: list[dict[str, Any]]) -> dict[str, list[int]]:
+    nodes: dict[str, list[int]] = {}
+    for one in found:
+        nodes.setdefault(one["node"], []).append(one["seq"])
+    return {node: sorted(numbers) for node, numbers in nodes.items()}
+
+
+def fleet(path: Path, *names: str) -> str:
+    for name in names:
+        written(path / name, 3, node=name)
+    return "; ".join(str(path / name) for name in names)
+
+
+def test_a_batch_reads_all_and_offsets_are_by_node(tmp_path: Path) -> None:
+    several = fleet(tmp_path, "a", "b", "c")
+    reader = batch(Path(several), startingOffsets='{"b": 25, "c": -1}')
+    assert by_node(rows(reader, reader.partitions())) == {
+        "a": list(range(30)),
+        "b": list(range(25, 30)),
+    }
+
+
+def test_a_stream_goes_on_when_one_joins_and_groups_hear_of_their_own(tmp_path: Path) -> None:
+    several = fleet(tmp_path, "a", "b")
+    options = {"startingOffsets": "earliest", "groupId": "g"}
+    reader = stream(Path(several), **options)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert by_node(rows(reader, reader.partitions(start, end))) == {
+        "a": list(range(30)),
+        "b": list(range(30)),
+    }
+    reader.commit(end)
+    assert groups(str(tmp_path / "a"))["g"]["nodes"] == {"a": 30}
+    assert groups(str(tmp_path / "b"))["g"]["nodes"] == {"b": 30}
+    more = f"{fleet(tmp_path, 'c')}; {several}"
+    writer = Writer(str(tmp_path / "a"), "a")
+    fill(writer, 1)
+    writer.close()
+    reader = stream(Path(more), **options)
+    later = reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert by_node(rows(reader, reader.partitions(end, later))) == {
+        "a": list(range(30, 40)),
+        "c": list(range(30)),
+    }
+    # One that is taken out of the list is a loss, not silence.
+    reader = stream(Path(several), **options)
+    with pytest.raises(Exception, match="made anew"):
+        reader.latestOffset(later, reader.getDefaultReadLimit())
+
+
+def test_names_that_occur_twice_are_told(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "1", 1), written(tmp_path / "2", 1)
+    with pytest.raises(ValueError, match="two of the logs have a node 'mqttd'"):
+        batch(Path(f"{one};{other}")).partitions()
+    with pytest.raises(ValueError, match="named twice"):
+        batch(Path(f"{one};{one}")).partitions()
+
+
+def test_whose_offsets_are_known() -> None:
+    assert knows("a", "a") and knows("a+b", "b") and knows("b+a", "a+b")
+    assert not knows("a", "a+b") and not knows("c", "a")
+
+
+class Pull(PullReader):
+    """An endpoint that can be away."""
+
+    def __init__(self, log: LogReader) -> None:
+        self.log, self.log_id = log, log.log_id
+        self.away_since, self._clock, self._told = None, lambda: self.now, False
+        self.now, self.patience, self.said = 0.0, 60.0, ""
+        self._say = self._note
+
+    def _note(self, text: str) -> None:
+        self.said = text
+
+    def bounds(self) -> dict[str, Bounds]:
+        if self.away_since is not None:
+            assert self.patience == 0.0  # nobody waits for it here
+            raise Away("http://b cannot be reached")
+        return self.log.bounds()
+
+
+def test_the_others_go_on_while_one_is_away(tmp_path: Path) -> None:
+    fleet(tmp_path, "a", "b")
+    near, far = LogReader(str(tmp_path / "a")), Pull(LogReader(str(tmp_path / "b")))
+    log = ManyLogs([near, far], 60.0)
+    before = log.bounds()
+    far.away_since = 0.0
+    writer = Writer(str(tmp_path / "a"), "a")
+    fill(writer, 1)
+    writer.close()
+    far.now = 59.0
+    assert log.bounds() == {"a": (0, 40), "b": before["b"]} and log.away_seconds == 59.0
+    assert "the others go on" in far.said
+    far.now = 60.0
+    with pytest.raises(PullError, match="cannot be reached"):
+        log.bounds()

@@ -1,0 +1,124 @@
+"""Small blocks become large ones: the same events, whoever reads them meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqttd.pipeline.log.background import Background
+from mqttd.pipeline.log.blocks import encode_gap
+from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.merge import main, merge, worth
+from mqttd.pipeline.log.packed import pack, taken_of, zstd
+from mqttd.pipeline.log.reader import LogReader, events, runs_of, salvage
+from mqttd.pipeline.log.writer import Encoded, Writer
+from tests.unit.pipeline.logs import NODE, all_events, fill, row
+
+SMALL = 7
+
+
+def small(path: Path, blocks: int = 60) -> Writer:
+    """A log of small blocks of all kinds with a gap, in a segment that is finished."""
+    writer = Writer(str(path), NODE)
+    for i in range(blocks):
+        base = writer.next
+        rows = [row(at, "client.connected" if at % 9 == 0 else "message.publish")
+                for at in range(base, base + SMALL)]  # fmt: skip
+        if i == 20:
+            writer.write([Encoded(base, 5, encode_gap(base, 5, rows[0][1], "queue full"))])
+        elif i % 3:
+            data = pack(taken_of(rows), base, 1, zstd() if i % 3 == 1 else None)
+            writer.write([Encoded(base, SMALL, data)])
+        else:
+            fill(writer, 1, SMALL)
+    writer._roll()
+    fill(writer, 1)
+    return writer
+
+
+def test_merged_blocks_hold_the_same_events(tmp_path: Path) -> None:
+    small(tmp_path).close()
+    log = LogReader(str(tmp_path))
+    before = all_events(log)
+    name = tmp_path / NODE / segments_in(str(tmp_path / NODE))[0]
+    size = name.stat().st_size
+    assert worth(str(name))
+    assert main([str(name), f"{name}.merged", "zstd"]) == 0
+    assert name.stat().st_mtime_ns == os.stat(f"{name}.merged").st_mtime_ns
+    planned = log.blocks(NODE, 0, before[-1].seq + 1)
+    os.replace(f"{name}.merged", name)
+    assert not worth(str(name)) and main([str(name), f"{name}.merged", "zstd"]) == 3
+    assert name.stat().st_size < size / 3
+    # One that knows of nothing, one that has looked before, and one that had planned already.
+    assert all_events(LogReader(str(tmp_path))) == before
+    assert list(events(log, NODE, 10, 200)) == before_of(before, 10, 200)
+    fresh = LogReader(str(tmp_path))
+    fresh.bounds()
+    merged = fresh.blocks(NODE, 0, before[-1].seq + 1)
+    assert len(merged) < len(planned) / 10 and [one.gap for one in merged].count(True) == 1
+    found: list[Any] = []
+    for run in runs_of(planned, 500):
+        from mqttd.pipeline.log.decode import decode_block
+
+        for piece in salvage(log, run):
+            assert isinstance(piece, memoryview)
+            found += decode_block(piece, NODE)
+    assert found == before
+
+
+def before_of(found: list[Any], start: int, end: int) -> list[Any]:
+    return [event for event in found if start <= event.seq < end]
+
+
+def test_a_harmed_segment_and_one_of_large_blocks_are_left_alone(tmp_path: Path) -> None:
+    small(tmp_path).close()
+    name = tmp_path / NODE / segments_in(str(tmp_path / NODE))[0]
+    data = bytearray(name.read_bytes())
+    data[len(data) // 2] ^= 1
+    name.write_bytes(data)
+    assert main([str(name), f"{name}.merged", "none"]) == 3
+    assert not merge(str(name), f"{name}.merged", None)
+    assert name.read_bytes() == data
+    large = Writer(str(tmp_path / "large"), NODE)
+    fill(large, 40, 2000)
+    large.close()
+    assert not worth(str(tmp_path / "large" / NODE / segments_in(large.folder)[0]))
+
+
+def test_a_child_merges_and_the_writer_puts_it_in_place(tmp_path: Path) -> None:
+    writer = small(tmp_path)
+    before = all_events(LogReader(str(tmp_path)))
+    stale = Path(writer.folder) / "00000000000000000000.events.merged"
+    stale.write_bytes(b"of a crash")
+    told: list[str] = []
+    work = Background(writer.folder, "zstd", told.append)
+    assert not stale.exists()
+    work.step()
+    assert work.busy and work._child is not None
+    work._child.wait(60)
+    work.step()
+    assert (work.merged, told) == (1, []) and not work.busy
+    work.step()
+    assert not work.busy  # each segment once
+    assert all_events(LogReader(str(tmp_path))) == before
+    # One that retention has deleted meanwhile does not come back.
+    work = Background(writer.folder, "zstd", told.append)
+    name = Path(writer.folder) / segments_in(writer.folder)[0]
+    work._at = str(name)
+    Path(f"{name}.merged").write_bytes(name.read_bytes())
+    name.unlink()
+    work._finish(0)
+    assert not name.exists() and not Path(f"{name}.merged").exists()
+    writer.close()
+
+
+@pytest.mark.parametrize("status", [1, -9])
+def test_a_child_that_fails_is_told(tmp_path: Path, status: int) -> None:
+    told: list[str] = []
+    work = Background(str(tmp_path), "zstd", told.append)
+    work._at = str(tmp_path / "a.events")
+    work._finish(status)
+    assert told == [f"a.events could not be merged: status {status}"]
