@@ -338,12 +338,12 @@ class Authorization:
                 entry.module.reload_acl()
             except Exception as error:
                 self._count_error(entry, error)
-                errors.append(f"{entry.name}: {error}")
+                errors.append(f"{entry.name}: {_why(error)}")
         if self.shadow is not None:
             try:
                 self.shadow.reload()
             except (OSError, ValueError) as error:
-                errors.append(f"shadow: {error}")
+                errors.append(f"shadow: {_why(error)}")
         if errors:
             raise AclReloadError("; ".join(errors))
 
@@ -416,6 +416,13 @@ class Authorization:
         charge = getattr(entry.module, "charge", None)
         if charge is not None:
             charge(entry.name, error)
+
+
+def _why(error: Exception) -> str:
+    """An error in words, those of a file with its name."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _place(entry: _Module) -> tuple[int, int]:

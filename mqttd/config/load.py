@@ -41,6 +41,12 @@ PREFIX: Final = "MQTTD__"
 MAX_SOCKET_PATH: Final = 107
 """Bytes of a Unix socket's path (sun_path less its final zero)."""
 
+#: What other brokers and people call the kinds of listeners.
+_KINDS_ELSEWHERE: Final = {
+    "tls": "ssl", "mqtts": "ssl", "mqtt": "tcp", "websocket": "ws", "websockets": "ws",
+    "https": "wss", "http": "ws", "socket": "unix",
+}  # fmt: skip
+
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER: Final = re.compile(r"\s*\[([^\[\]]+)\]")
 _KEY: Final = re.compile(r"""\s*([A-Za-z0-9_."'\s-]+?)\s*=""")
@@ -353,6 +359,10 @@ def _unknown(path: str, spell: Callable[[str], str]) -> str:
     pattern = _pattern(path)
     if _is_table(pattern):
         return f"is a table; name a key in it, such as {spell(_example(pattern) + '.key')}"
+    steps = pattern.split(".")
+    if steps[0] == "listener" and len(steps) > 1 and steps[1] in _KINDS_ELSEWHERE:
+        kind = _KINDS_ELSEWHERE[steps[1]]
+        return f"unknown kind of listener; it is called {spell('.'.join(['listener', kind]))} here"
     known = [*OPTIONS, *TABLES]
     table, _, name = pattern.rpartition(".")
     same = [key for key in OPTIONS if key.endswith(f".{name}") and key != pattern]

@@ -41,7 +41,6 @@ _OF_LISTENERS: Final = frozenset(
 )  # fmt: skip
 #: Why a setting has no place here.
 _NO_PLACE: Final[dict[str, str]] = {
-    "persistence": "what is kept is said by keys of its own, see the reference",
     "persistence_file": "the data directory is node.data_dir",
     "persistence_location": "the data directory is node.data_dir",
     "autosave_interval": "nothing is saved at intervals",
@@ -138,6 +137,7 @@ class _Import:
             "max_queued_bytes": self._unlimited("mqueue.max_bytes", 1 << 40),
             "queue_qos0_messages": self._flag("mqueue.store_qos0"),
             "upgrade_outgoing_qos": self._flag("session.upgrade_qos"),
+            "persistence": self._persistence,
             "retain_available": self._flag("mqtt.retain_available"),
             "max_packet_size": self._number("mqtt.max_packet_size"),
             "message_size_limit": self._number("mqtt.max_packet_size"),
@@ -243,6 +243,10 @@ class _Import:
         text = f"{int(found[1]) * days}d" if days else f"{found[1]}h"
         self._set("session.expiry_interval", text)
         self._set("session.max_expiry_interval", text)
+
+    def _persistence(self, line: _Line) -> None:
+        if _true(line.value):
+            self._set("store.kind", "sqlite")
 
     def _log_type(self, line: _Line) -> None:
         kinds = set(line.value.split())

@@ -118,6 +118,36 @@ def test_the_page_says_why_it_is_not_connected(broker: Broker, browser: Chromium
     assert page.evaluate("document.getElementById('publish-button').disabled") is True
 
 
+def test_the_page_checks_a_topic_and_comes_back(broker: Broker, browser: Chromium) -> None:
+    """What is wrong is said before it is sent; a connection that was lost is made again."""
+    found = doors_of(broker)["ws:default"]
+    page = browser.open(f"http://127.0.0.1:{found.port}/")
+    page.wait("document.readyState === 'complete' && typeof mqtt === 'object'")
+    fill(page, client_id="page-back")
+    click(page, "connect-button")
+    page.wait("document.getElementById('status').textContent === 'Connected'")
+    for button, values, told in (
+        ("publish-button", {"topic": "a/+"}, "a topic to publish to has no + or #"),
+        ("subscribe-button", {"filter": "a/#/b"}, "# is the last level"),
+        ("subscribe-button", {"filter": "a/b+"}, "+ and # stand for a whole level"),
+    ):
+        fill(page, **values)
+        click(page, button)
+        page.wait(f"document.getElementById('status').textContent.endsWith({json.dumps(told)})")
+    fill(page, filter="back/#")
+    click(page, "subscribe-button")
+    page.wait("document.querySelectorAll('#subscriptions li').length === 1")
+    control(broker).request("POST", "/listeners/ws:default/restart")
+    page.wait("document.getElementById('status').textContent === 'Connected'")
+    fill(page, topic="back/again", payload="here")
+    click(page, "publish-button")
+    page.wait("document.querySelectorAll('#messages tr').length === 1")
+    control(broker).request("DELETE", "/clients/page-back")
+    page.wait("/ended by the administrator .0x98./.test("
+              "document.getElementById('status').textContent)")  # fmt: skip
+    browser.console.clear()
+
+
 def test_every_field_of_the_page_has_a_name(broker: Broker, browser: Chromium) -> None:
     """What a screen reader says of each control; the status speaks for itself."""
     page = browser.open(f"http://127.0.0.1:{doors_of(broker)['ws:default'].port}/")

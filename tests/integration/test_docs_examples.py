@@ -197,7 +197,7 @@ def test_opened_up_the_rules_say_who_may_publish(opened: Broker) -> None:
     assert "greetings/all good morning" in outputs(TUTORIAL)
     denied = [line for line in opened.lines if "denied:" in line]
     assert len(denied) == 1
-    assert "username='bob'" in denied[0] and "acl.conf:" in denied[0]
+    assert "username=bob " in denied[0] and "acl.conf:" in denied[0]
     refused = run(words(nobody, opened))
     assert refused.returncode != 0
     assert refused.stderr.splitlines()[0] in outputs(TUTORIAL)

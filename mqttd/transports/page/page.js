@@ -9,6 +9,24 @@ let client = null;
 let paused = false;
 let count = 0;
 const filters = new Map(); // topic filter -> QoS
+const RETRY = 2000; // milliseconds until a connection that was lost is tried again
+let again = null;
+
+// Reason codes that a client of a page meets, in words (MQTT 5.0, 2.4, and CONNACK of 3.1.1).
+const WORDS = {
+  0x01: "protocol version not supported", 0x02: "client id not allowed",
+  0x03: "server unavailable", 0x04: "bad user name or password", 0x05: "not authorized",
+  0x80: "unspecified error", 0x81: "malformed packet", 0x82: "protocol error",
+  0x83: "refused by the broker", 0x84: "protocol version not supported",
+  0x85: "client id not allowed", 0x86: "bad user name or password", 0x87: "not authorized",
+  0x88: "server unavailable", 0x89: "server busy", 0x8a: "banned", 0x8b: "server shutting down",
+  0x8d: "keep alive timed out", 0x8e: "another connection has this client id",
+  0x8f: "topic filter not allowed", 0x90: "topic not allowed", 0x95: "packet too large",
+  0x97: "quota exceeded", 0x98: "ended by the administrator", 0x99: "payload has a wrong format",
+  0x9a: "retained messages not allowed", 0x9b: "QoS not supported",
+  0x9e: "shared subscriptions not allowed", 0xa1: "subscription identifiers not allowed",
+  0xa2: "wildcards not allowed",
+};
 
 function status(text, state = "") {
   $("status").textContent = text;
@@ -25,6 +43,10 @@ function connected(is) {
 function connect(event) {
   event.preventDefault();
   end();
+  dial();
+}
+
+function dial() {
   status("Connecting …");
   const username = $("username").value;
   client = mqtt.connect($("url").value, {
@@ -39,29 +61,66 @@ function connect(event) {
     timerVariant: "native",
   });
   const mine = client;
+  let was = false;
   mine.on("connect", () => {
+    was = true;
     status("Connected", "connected");
     connected(true);
+    again = null;
     for (const [filter, qos] of filters) mine.subscribe(filter, { qos });
   });
   mine.on("message", (topic, payload, packet) => {
     if (mine === client) show(topic, payload, packet);
   });
   let reason = "";
-  mine.on("disconnect", (packet) => { reason = `the broker says ${code(packet.reasonCode)}`; });
-  mine.on("error", (error) => { reason = error.message; });
+  let told = false; // by the broker: it would say so again
+  mine.on("disconnect", (packet) => {
+    told = packet.reasonCode !== 0x8b; // one that shuts down may come back
+    reason = `the broker says: ${code(packet.reasonCode)}`;
+  });
+  mine.on("error", (error) => {
+    told = told || Boolean(error.code);
+    reason = error.code ? `the broker says: ${code(error.code)}` : error.message;
+  });
   mine.on("close", () => {
     if (mine !== client) return;
-    status(reason ? `Not connected: ${reason}` : "Not connected", reason ? "failed" : "");
     connected(false);
+    if (was && !told) {
+      status("Connection lost; connecting again …", "failed");
+      $("disconnect-button").disabled = false;
+      again = setTimeout(dial, RETRY);
+      return;
+    }
+    if (again !== null && !told) {
+      $("disconnect-button").disabled = false;
+      again = setTimeout(dial, RETRY);
+    }
+    status(reason ? `Not connected: ${reason}` : "Not connected", reason ? "failed" : "");
   });
 }
 
 function code(number) {
-  return "0x" + Number(number || 0).toString(16).padStart(2, "0");
+  const shown = "0x" + Number(number || 0).toString(16).padStart(2, "0");
+  return WORDS[number] ? `${WORDS[number]} (${shown})` : shown;
+}
+
+// What is wrong with a topic name or filter, "" for nothing (MQTT 5.0, 4.7).
+function fault(topic, isFilter) {
+  if (!topic) return "a topic has at least one character";
+  if (topic.includes("\u0000")) return "a topic has no U+0000";
+  if (new TextEncoder().encode(topic).length > 65535) return "a topic has at most 65535 bytes";
+  if (!isFilter) return /[+#]/.test(topic) ? "a topic to publish to has no + or #" : "";
+  const levels = topic.split("/");
+  for (const [i, level] of levels.entries()) {
+    if (level.length > 1 && /[+#]/.test(level)) return "+ and # stand for a whole level";
+    if (level === "#" && i < levels.length - 1) return "# is the last level";
+  }
+  return "";
 }
 
 function end() {
+  clearTimeout(again);
+  again = null;
   if (client) client.end(true);
   client = null;
   connected(false);
@@ -72,6 +131,11 @@ function subscribe(event) {
   event.preventDefault();
   const filter = $("filter").value;
   const qos = Number($("subscribe-qos").value);
+  const wrong = fault(filter, true);
+  if (wrong) {
+    status(`Connected; not subscribed to ${filter}: ${wrong}`, "connected");
+    return;
+  }
   client.subscribe(filter, { qos }, (error, granted) => {
     const refused = granted && granted.find((each) => each.qos >= 128);
     if (error || refused) {
@@ -105,6 +169,11 @@ function list() {
 function publish(event) {
   event.preventDefault();
   const topic = $("topic").value;
+  const wrong = fault(topic, false);
+  if (wrong) {
+    status(`Connected; not published: ${wrong}`, "connected");
+    return;
+  }
   const options = { qos: Number($("publish-qos").value), retain: $("retain").checked };
   client.publish(topic, $("payload").value, options, (error) => {
     status(error ? `Connected; not published: ${error.message}` : `Connected; published to ${topic}`,

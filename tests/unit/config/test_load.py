@@ -432,3 +432,14 @@ def test_any_text_in_the_environment_is_read_or_refused(option: Option, text: st
 def test_any_name_in_the_environment_is_known_or_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         load(None, {f"MQTTD__{name}": "\x00"})
+
+
+@pytest.mark.parametrize(("kind", "ours"), [("tls", "ssl"), ("mqtts", "ssl"), ("websockets", "ws")])
+def test_a_kind_by_its_name_elsewhere_is_told_ours(tmp_path: Path, kind: str, ours: str) -> None:
+    path = tmp_path / "mqttd.conf"
+    path.write_text(f"[listener.{kind}.default]\nbind = ':8883'\n")
+    with pytest.raises(ConfigError) as refused:
+        load(str(path), {})
+    assert refused.value.mistakes[0].endswith(
+        f"unknown kind of listener; it is called listener.{ours} here"
+    )

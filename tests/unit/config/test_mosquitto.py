@@ -71,6 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
         "listener": {"tcp": {"default": {"auth_chain": ["username", "anonymous"]},
                              "port-8883": {"auth_chain": ["username"]}}},
         "auth": {"username": {"file": "users.conf"}, "anonymous": "always"}},
+    "persistence true": {"store": {"kind": "sqlite"}},
     "include_dir conf.d": {"mqtt": {"max_qos": 1}},
 }  # fmt: skip
 
@@ -108,7 +109,7 @@ def test_a_setting_finds_its_key(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("persistence true", "persistence true: "),
+        ("autosave_interval 60", "autosave_interval 60: "),
         ("plugin /usr/lib/x.so", "plugins for mosquitto are C libraries"),
         ("connection hub\naddress 10.0.0.1\ntopic # both\nbridge_cafile ca", "bridges are not"),
         ("listener 8883\npsk_hint x", "pre-shared keys"),
@@ -163,10 +164,10 @@ def test_the_command_writes_what_starts_and_never_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mosquitto.conf").write_text("listener 1883\npassword_file pw\npersistence true\n")
+    Path("mosquitto.conf").write_text("listener 1883\npassword_file pw\nautosave_interval 9\n")
     Path("pw").write_text("ann:$7$101$c2FsdA==$aGFzaA==\n")
     assert main(["import", "mosquitto.conf"]) == 0
-    assert "persistence true: " in capsys.readouterr().out
+    assert "autosave_interval 9: " in capsys.readouterr().out
     assert Path("etc/users.conf").stat().st_mode & 0o777 == 0o600
     assert load("etc/mqttd.conf", {}).auth.anonymous == "never"
     assert main(["import", "mosquitto.conf"]) == 1
