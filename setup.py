@@ -48,6 +48,7 @@ HOT = [
     "mqttd/session/inbound.py",
     "mqttd/session/incoming.py",
     "mqttd/session/journal.py",
+    "mqttd/session/kept.py",
     "mqttd/session/limits.py",
     "mqttd/session/listener.py",
     "mqttd/session/message.py",

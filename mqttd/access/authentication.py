@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 from twisted.internet.defer import Deferred
-from zope.interface import implementer, verify
+from zope.interface import verify
 
 from mqttd.access.anonymous import Anonymous
 from mqttd.access.guard import Answer, Guard, OnEvent, limits_of
+from mqttd.access.module import BUILT_IN, Absent, Entry, UnknownModule
 from mqttd.access.who import believes_any
 from mqttd.interfaces import IAuthenticator, IEnhancedAuthenticator
 from mqttd.types import (
@@ -37,7 +37,6 @@ from mqttd.types import (
     AuthIgnore,
     AuthOk,
     AuthResult,
-    AuthVerdict,
     ClientInfo,
 )
 
@@ -65,48 +64,6 @@ _NOT_AUTHORIZED: Final = 0x87
 _BAD_USER_NAME: Final = 0x86
 _BANNED: Final = 0x8A
 
-#: Names of the built-in modules.
-BUILT_IN: Final = ("username", "clientid", "certificate", "jwt", "scram", "anonymous")
-
-
-class UnknownModule(ValueError):
-    """No module of that kind has that name."""
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A registered module with its guard and its place."""
-
-    name: str
-    module: Any
-    seq: int
-    number: int
-    guard: Guard
-    #: it judges clients by what CONNECT shows
-    checks: bool
-    #: its ``concerns``, None if it has none
-    concerns: Callable[[ClientInfo, bytes | None], bool] | None
-    #: the Authentication Method it serves, "" for none
-    method: str
-    #: the result of its plain yes, which needs no object per client
-    plain: AuthResult
-    #: Built in and without a back end (`Anonymous`): it cannot fail or wait, so that nothing has
-    #: to be guarded against; 4 us of a connection's 13.
-    immediate: bool
-
-    def describe(self) -> dict[str, object]:
-        try:
-            text = str(self.module.description())
-        except Exception as error:
-            text = f"description failed: {type(error).__name__}"
-        return {
-            "kind": "auth",
-            "name": self.name,
-            "seq": self.seq,
-            "description": text,
-            **self.guard.describe(),
-        }
-
 
 class AuthenticationChain:
     """The modules that authenticate.
@@ -127,7 +84,7 @@ class AuthenticationChain:
         self.reactor = reactor
         self.on_error = on_error
         self.on_event = on_event
-        self._entries: tuple[_Entry, ...] = ()
+        self._entries: tuple[Entry, ...] = ()
         self._number = 0
         #: names of ``auth.chain`` that belong to plugins, and their places
         self._reserved: dict[str, int] = {}
@@ -178,7 +135,7 @@ class AuthenticationChain:
         plain = AuthResult(True, module=name)
         concerns = getattr(module, "concerns", None)
         immediate = type(module) is Anonymous
-        entry = _Entry(
+        entry = Entry(
             name, module, seq, self._number, guard, checks, concerns, method, plain, immediate
         )
         self._entries = tuple(
@@ -187,7 +144,7 @@ class AuthenticationChain:
         if checks and not isinstance(module, Absent):
             self._warn_if_unreached(entry)
 
-    def _warn_if_unreached(self, entry: _Entry) -> None:
+    def _warn_if_unreached(self, entry: Entry) -> None:
         """Tell of a plugin's module that no client with a user name will come to."""
         for before in self._entries[: self._entries.index(entry)]:
             if entry.name not in BUILT_IN and getattr(before.module, "refuses_unknown", False):
@@ -214,14 +171,14 @@ class AuthenticationChain:
             self.add(name, Absent(name), self._reserved[name])
         _close(entry)
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, entry: Entry) -> None:
         self._entries = tuple(other for other in self._entries if other is not entry)
         entry.guard.close()
 
-    def _find(self, name: str) -> _Entry | None:
+    def _find(self, name: str) -> Entry | None:
         return next((entry for entry in self._entries if entry.name == name), None)
 
-    def _serving(self, method: str) -> _Entry | None:
+    def _serving(self, method: str) -> Entry | None:
         return next((entry for entry in self._entries if entry.method == method), None)
 
     # -- authentication
@@ -237,7 +194,7 @@ class AuthenticationChain:
         return self._ask(client, password, self._entries, 0)
 
     def _ask(
-        self, client: ClientInfo, password: bytes | None, chain: tuple[_Entry, ...], start: int
+        self, client: ClientInfo, password: bytes | None, chain: tuple[Entry, ...], start: int
     ) -> AuthResult | Deferred[AuthResult]:
         for i in range(start, len(chain)):
             entry = chain[i]
@@ -266,13 +223,13 @@ class AuthenticationChain:
         answer: Answer,
         client: ClientInfo,
         password: bytes | None,
-        chain: tuple[_Entry, ...],
+        chain: tuple[Entry, ...],
         i: int,
     ) -> AuthResult | Deferred[AuthResult]:
         result = self._judge(client, chain[i], answer)
         return self._ask(client, password, chain, i + 1) if result is None else result
 
-    def _judge(self, client: ClientInfo, entry: _Entry, answer: Answer) -> AuthResult | None:
+    def _judge(self, client: ClientInfo, entry: Entry, answer: Answer) -> AuthResult | None:
         """The result of an answer; None asks the next module."""
         verdict = answer.verdict
         if isinstance(verdict, AuthIgnore):
@@ -282,7 +239,7 @@ class AuthenticationChain:
         assert isinstance(verdict, AuthOk)
         return self._accept(client, entry, verdict, answer.rules)
 
-    def _accept(self, client: ClientInfo, entry: _Entry, ok: AuthOk, rules: Any) -> AuthResult:
+    def _accept(self, client: ClientInfo, entry: Entry, ok: AuthOk, rules: Any) -> AuthResult:
         client.superuser = ok.superuser
         if client.attributes is None:
             client.attributes = ok.attributes
@@ -381,7 +338,7 @@ class Exchange:
     `AuthenticationChain.authenticate`.
     """
 
-    def __init__(self, chain: AuthenticationChain, entry: _Entry, client: ClientInfo) -> None:
+    def __init__(self, chain: AuthenticationChain, entry: Entry, client: ClientInfo) -> None:
         self.method = entry.method
         self.client = client
         self._chain = chain
@@ -409,25 +366,6 @@ class Exchange:
             # Its failure is to be ignored, and there is no next module for a method.
             return AuthResult(False, _NOT_AUTHORIZED, f"module {self._entry.name} failed")
         return result
-
-
-@implementer(IAuthenticator)
-class Absent:
-    """Stands at the place of a plugin's module that is not there, and fails."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def init(self, opts: Mapping[str, object]) -> None:
-        """There are no options."""
-
-    def check(self, client: ClientInfo, password: bytes | None) -> AuthVerdict:
-        """Fails."""
-        raise LookupError(f"auth.chain names {self.name!r}, and no plugin has registered it")
-
-    def description(self) -> str:
-        """Says that it is missing."""
-        return f"{self.name}: missing, no plugin has registered it"
 
 
 class _Check:
@@ -517,7 +455,7 @@ def built_in(
     return cast(object, module)
 
 
-def _concerns(entry: _Entry, client: ClientInfo, password: bytes | None) -> bool:
+def _concerns(entry: Entry, client: ClientInfo, password: bytes | None) -> bool:
     if entry.concerns is None:
         return True
     try:
@@ -530,7 +468,7 @@ def _nothing() -> None:
     pass
 
 
-def _close(entry: _Entry) -> None:
+def _close(entry: Entry) -> None:
     close: Callable[[], None] | None = getattr(entry.module, "close", None)
     if close is not None:
         close()

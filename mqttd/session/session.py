@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec.frame import packet_id_at
-from mqttd.session.account import AWAITING, INFLIGHT, REPLAY
-from mqttd.session.charged import flight_weight
+from mqttd.session.account import INFLIGHT, REPLAY
 from mqttd.session.connection import OPEN, Connection
+from mqttd.session.kept import Kept
 from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.replay import Replay
-from mqttd.session.state import Keeper, State
+from mqttd.session.state import Keeper
 
 __all__ = ["Session"]
 
@@ -29,7 +29,7 @@ __all__ = ["Session"]
 _REPLAYED: Final = 1000
 
 
-class Session(State):
+class Session(Kept):
     """The session of one client id."""
 
     __slots__ = ("next_id", "replays", "retry_marks", "unsent", "window")
@@ -77,52 +77,6 @@ class Session(State):
             self.inflight = None
         if self.awaiting_rel is not None and not self.awaiting_rel:
             self.awaiting_rel = None
-
-    # -- recovery ------------------------------------------------------------------------------
-
-    def restored(self, owner: int, expiry_seconds: int, away_since: int, v5: bool) -> None:
-        """The journal has kept this session; its client is away, and spoke this version."""
-        self.owner = owner
-        self.expiry_interval = expiry_seconds
-        self.clean = False
-        self.away_since = away_since
-        self.v5 = v5
-
-    def restore(self, entry: object, packet_id: int, number: int) -> list[int]:
-        """The journal has kept an entry, in flight (with a packet id) or queued, in their order.
-
-        Returns the numbers of what does not fit any more, and is dropped.
-        """
-        if packet_id:
-            if self.inflight is None:
-                self.inflight = {}
-            if self.numbers is None:
-                self.numbers = {}
-            self.inflight[packet_id] = entry
-            self.account.inflight += flight_weight(entry)
-            self.numbers[packet_id] = number
-            return []
-        mqueue = self.mqueue
-        if mqueue is None:
-            mqueue = self.new_queue()
-            self.mqueue = mqueue
-        self.waiting = True
-        before = mqueue.size
-        mqueue.push(entry, number)
-        self._weigh_queue(mqueue.size, before)
-        return mqueue.take_dropped()
-
-    def restore_received(self, packet_id: int, number: int) -> None:
-        """The journal has kept an incoming QoS 2 id that awaits PUBREL."""
-        if self.awaiting_rel is None:
-            self.awaiting_rel = {}
-        if self.incoming is None:
-            self.incoming = {}
-        if packet_id not in self.awaiting_rel:
-            self.account.awaiting_rel += AWAITING
-            self.charge(AWAITING)
-        self.awaiting_rel[packet_id] = self.server.now
-        self.incoming[packet_id] = number
 
     # -- redelivery ----------------------------------------------------------------------------
 

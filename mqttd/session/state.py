@@ -18,8 +18,6 @@ and but for what is in flight to the session and its user (`mqttd.session.accoun
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mqttd.session.account import AWAITING, INFLIGHT, Account, filter_weight
 from mqttd.session.charged import Charged, flight_weight
 from mqttd.session.connection import Connection, Turn
@@ -461,36 +459,6 @@ class State(Charged):
         self._weigh_queue(kept.size, mqueue.size)
         self.mqueue = kept
 
-    def withdraw(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Take out what is queued, or waits to be sent again, and is unwanted; returns it."""
-        gone: list[Delivery] = []
-        inflight = self.inflight
-        if inflight and self.channel is None:
-            for packet_id, entry in list(inflight.items()):
-                if entry is not RELEASED:
-                    delivery = entry_delivery(entry, self.v5)
-                    if unwanted(delivery):
-                        self.pop_inflight(packet_id)
-                        if delivery.qos == 1 or delivery.group is None:
-                            gone.append(delivery)
-        if self.mqueue is not None:
-            kept = self.new_queue()
-            numbers = self.mqueue.numbers()
-            at = 0
-            for entry in self.mqueue.items():
-                delivery = entry_delivery(entry, self.v5)
-                number = numbers[at] if numbers else 0
-                at += 1
-                if unwanted(delivery):
-                    gone.append(delivery)
-                    if number:
-                        self.server.journal.forget(number)
-                else:
-                    kept.push(entry, number)
-            self._weigh_queue(kept.size, self.mqueue.size)
-            self.mqueue = kept
-        return gone
-
     def speak(self, v5: bool) -> None:
         """A connection of this version opened: entries that are bytes remember theirs."""
         if v5 != self.v5:
@@ -515,37 +483,3 @@ class State(Charged):
         """Count a delivery that is dropped, and tell the hooks; see `DROP_REASONS`."""
         self.server.metrics.drop(reason)
         self.server.dropped(self, delivery, reason)
-
-    # -- shown ---------------------------------------------------------------------------------
-
-    def shared(self) -> list[Delivery]:
-        """What came through shared groups and may go to another member, oldest first.
-
-        Not a QoS 2 message that was sent: its first receiver has to finish it (MQTT-4.8.2-5).
-        """
-        result: list[Delivery] = []
-        if self.inflight is not None:
-            for entry in self.inflight.values():
-                if isinstance(entry, Delivery) and entry.group is not None and entry.qos == 1:
-                    result.append(entry)
-        if self.mqueue is not None:
-            for entry in self.mqueue.items():
-                if isinstance(entry, Delivery) and entry.group is not None and entry.qos:
-                    result.append(entry)
-        return result
-
-    def pending(self) -> list[Delivery]:
-        """What was in flight (not yet released) and queued, oldest first."""
-        result: list[Delivery] = []
-        if self.inflight is not None:
-            for entry in self.inflight.values():
-                if entry is not RELEASED:
-                    result.append(entry_delivery(entry, self.v5))
-        result.extend(self.queued())
-        return result
-
-    def queued(self) -> list[Delivery]:
-        """What waits in the queue, in the order in which it would leave."""
-        if self.mqueue is None:
-            return []
-        return [entry_delivery(entry, self.v5) for entry in self.mqueue.items()]
