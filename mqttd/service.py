@@ -158,6 +158,7 @@ class MqttdService(MultiService):
             threaded=lambda: self.opened,
             gone=self._plugin_gone,
         )
+        self.broker.memory.others.append(self.plugins.held)
         self.plugins.check()
         self.sys_topics.more.append(self.plugins.sys_topics)
         self.api = api = Api(

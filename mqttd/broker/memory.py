@@ -71,6 +71,8 @@ class Memory:
         self.budget: int = broker.settings.memory_budget
         self.grown: Callable[[], int] = _unknown
         self.caches: list[Callable[[], object]] = []
+        #: What others hold for clients in this process, in bytes; asked a few times a second.
+        self.others: list[Callable[[], float]] = []
         #: The last step that was taken.
         self.step: int = FINE
         #: memory.high_water was told.
@@ -131,6 +133,11 @@ class Memory:
     def check(self, fresh: bool = False) -> None:
         """Look at what is held, and take the steps that follow."""
         budget = self.budget
+        if fresh:
+            other = 0
+            for asked in self.others:
+                other += int(asked())
+            self.broker.account.other = other
         if not budget:
             return
         held = self.held(fresh)

@@ -251,7 +251,9 @@ class IPluginHandle(IHooks):
     def add_metric(name: str, help: str, read: Callable[[], float]) -> None:
         """Show ``read()`` among the broker's metrics as ``plugin_NAME_name``.
 
-        :param name: ``[a-z][a-z0-9_]*``; one that ends in ``_total`` is a counter, others gauges.
+        :param name: ``[a-z][a-z0-9_]*``; one that ends in ``_total`` is a counter, others gauges;
+            ``held_bytes`` is what the plugin holds in memory for clients: it counts in
+            ``memory.budget``.
         :raises ValueError: not that, or in use.
         """
 

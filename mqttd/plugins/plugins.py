@@ -212,6 +212,17 @@ class Plugins:
                     found.append((f"plugin_{name}_{metric}", text, float(value)))
         return found
 
+    def held(self) -> float:
+        """What loaded plugins hold in memory for clients, as their metrics `held_bytes` say."""
+        total = 0.0
+        for name in self.loaded():
+            handle = self.handle(name)
+            told = handle.metrics.get("held_bytes")
+            value = handle.read("metric held_bytes", told[1]) if told is not None else None
+            if isinstance(value, (int, float)):
+                total += value
+        return total
+
     def sys_topics(self) -> dict[str, str]:
         """Topic below ``$SYS/broker/`` -> payload, of the loaded plugins."""
         found = {}

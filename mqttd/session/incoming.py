@@ -26,6 +26,8 @@ _PUBLISH: Final = 3
 _RESPONSE: Final = b"\x08"
 #: Blocks in a row that were not as the last, after which none is kept for comparison.
 _TRIES: Final = 8
+#: The largest block that a connection keeps for comparison, in bytes.
+_LARGEST: Final = 4096
 
 
 class Incoming(Forwarding):
@@ -75,7 +77,7 @@ class Incoming(Forwarding):
                     found = -1
             else:
                 found = scan_publish(data, at, end)
-                if found >= 0 and self._tries > 0:
+                if found >= 0 and self._tries > 0 and (found & END_MASK) - at <= _LARGEST:
                     self._tries -= 1
                     self._block = data[at : found & END_MASK]
                     self._found = found - at

@@ -127,17 +127,20 @@ class Message:
         properties: Properties | None = None,
     ) -> Message:
         """The same message (same id) with some fields changed, for hooks."""
-        return Message(
+        made = Message(
             self.id,
             self.topic if topic is None else topic,
             self.payload if payload is None else payload,
             self.qos if qos is None else qos,
             self.retain if retain is None else retain,
-            self.properties if properties is None else properties,
+            self._properties if properties is None else properties,
             self.client_id,
             self.username,
             self.expires_at,
         )
+        if properties is None:
+            made.block = self.block
+        return made
 
     def wire(
         self,

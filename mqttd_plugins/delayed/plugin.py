@@ -32,8 +32,8 @@ PREFIX: Final = "$delayed/"
 LONGEST: Final = 4_294_967
 #: Messages that are published before clients have their turn.
 BATCH: Final = 32
-#: What a message costs beside its topic and payload, in bytes.
-OVERHEAD: Final = 300
+#: What a place in the heap takes, in bytes.
+OVERHEAD: Final = 200
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     #: Messages that may wait.
     max_messages: Annotated[int, Meta(ge=1)] = 100_000
-    #: Bytes that they may have together.
+    #: Memory that they may take together, in bytes: topics, payloads and properties.
     max_bytes: Annotated[int, Meta(ge=1024)] = 64 << 20
     #: The longest delay in seconds.
     max_delay: Annotated[int, Meta(ge=1, le=LONGEST)] = LONGEST
@@ -78,7 +78,8 @@ class Delayed:
         handle.hook("message.publish", self.publish, priority=-100)
         handle.hook("client.authorize", self.authorize, priority=100)
         handle.add_metric("waiting", "Messages that wait.", lambda: len(self._heap))
-        handle.add_metric("waiting_bytes", "Bytes of those.", lambda: self.bytes)
+        handle.add_metric("waiting_bytes", "Memory that those take.", lambda: self.bytes)
+        handle.add_metric("held_bytes", "The same, for memory.budget.", lambda: self.bytes)
         handle.add_metric("published_total", "Messages published late.", lambda: self.published)
         handle.add_metric("refused_total", "Messages that did not fit.", lambda: self.refused)
         handle.add_command("status", self.status, "How many messages wait, and for how long.")
@@ -165,4 +166,5 @@ class Delayed:
 
 
 def _size(message: Any) -> int:
-    return len(message.topic) + len(message.payload) + OVERHEAD
+    weight: int = message.weight()
+    return weight + OVERHEAD

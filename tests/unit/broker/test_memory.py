@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mqttd.broker.memory import Memory
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
@@ -18,7 +20,7 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
-from mqttd.session.account import CONNECTION
+from mqttd.session.account import CONNECTION, properties_weight
 from mqttd.session.settings import NEVER, Settings
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
@@ -270,3 +272,70 @@ def test_the_operator_sees_who_holds_what() -> None:
     assert [user["sessions"] for user in users] == [10, 10, 10]
     assert kinds["queued"] > 10000 and kinds["connections"] == CONNECTION
     assert shown["used"] == sum(kinds.values())
+
+
+PAIRS: Properties = {prop.USER_PROPERTY: [(f"k{i}", f"v{i}") for i in range(2000)]}
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_a_queue_takes_no_more_memory_than_it_may(fast: bool, looked_at: bool) -> None:
+    """User properties, decoded beside their bytes: 80 MiB in a queue of 8 MiB."""
+    node = node_with(0, mqueue_max_bytes=MIB, mqueue_max_length=0)
+    if looked_at:
+        node.hooks.hook("message.publish", lambda message: message.properties and None)
+        node.hooks.hook("message.delivered", lambda client, message: None)
+    node.broker.fast = fast
+    away = node.connect("away", 5, properties=dict(LASTING))
+    away.send(Subscribe(1, [Subscription("q", 1)]))
+    away.drop()
+    sender = node.connect("sender", 5)
+    for i in range(60):
+        sender.send(Publish("q", b"x", 1, packet_id=i + 1, properties=dict(PAIRS)))
+    session = node.broker.sessions["away"]
+    assert 0 < node.broker.account.queued <= MIB
+    decoded = sum(
+        properties_weight(delivery.message._properties)
+        for delivery in session.queued()
+        if delivery.message is not None
+    )
+    assert decoded <= node.broker.account.queued
+    assert node.broker.metrics.dropped_queue_full > 10
+    audit(node.broker, [sender.channel])
+
+
+@pytest.mark.parametrize("topic", ["{}" + "/l" * 120, "{}" + "t" * 60000, "plant/{}/temperature"])
+@pytest.mark.parametrize("properties", [None, PAIRS])
+def test_retained_messages_take_no_more_memory_than_they_may(
+    topic: str, properties: Properties | None
+) -> None:
+    """100 KB of payloads were 900 MiB of user properties, 1,466 MiB of levels, of long topics."""
+    node = node_with(0, retained_max_bytes=MIB)
+    sender = node.connect("sender", 5)
+    codes = []
+    for i in range(8000):
+        packet = Publish(topic.format(i), b"x", 1, True, packet_id=1, properties=properties)
+        sender.send(packet)
+        (answer,) = sender.take()
+        assert isinstance(answer, Puback)
+        codes.append(answer.reason_code)
+        if answer.reason_code >= 0x80:
+            break
+    assert codes[-1] == reasons.QUOTA_EXCEEDED and len(codes) > 5
+    retainer = node.broker.retainer
+    assert MIB - 200_000 < retainer.bytes + retainer.held <= MIB
+    audit(node.broker, [sender.channel])
+
+
+def test_what_a_plugin_holds_for_clients_counts_too() -> None:
+    node = node_with(MIB)
+    held = [0.0]
+    node.broker.memory.others.append(lambda: held[0])
+    node.advance(1000)
+    assert node.broker.memory.step == 0
+    held[0] = 2.0 * MIB
+    node.advance(1000)
+    assert node.broker.memory.step == 3 and node.broker.account.other == 2 * MIB
+    held[0] = 0.0
+    node.advance(1000)
+    assert node.broker.memory.step == 0
