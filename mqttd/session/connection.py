@@ -53,6 +53,10 @@ class Edge:
         """Address and port of the peer; ("", 0) when unknown."""
         raise NotImplementedError
 
+    def holding(self, channel: Connection) -> int:
+        """Bytes that the layers of a connection hold for a peer that has not been let in."""
+        return 0
+
     def drop(self, channel: Connection) -> None:
         """Give up what was written and not read, so that closing waits for nothing."""
 

@@ -161,8 +161,10 @@ class Framing(Acknowledging):
         return super().held() + CONNECTION + self.kept
 
     def weigh(self) -> None:
-        """Charge what is held of unfinished packets now."""
+        """Charge what is held of unfinished packets now, and of a stranger's handshake."""
         held = self.unfinished() + self.asking
+        if self.stranger:
+            held += self.edge.holding(self)
         more = held - self.kept
         if not more:
             return

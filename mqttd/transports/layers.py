@@ -74,6 +74,10 @@ class Layer:
         """The last bytes of this layer to the peer."""
         return b""
 
+    def holding(self) -> int:
+        """Bytes that the layer holds for its peer."""
+        return 0
+
     def identity(self) -> object | None:
         """What the layer knows of its peer, a `mqttd.types.PeerIdentity`."""
         return None
@@ -241,6 +245,7 @@ class LayeredEdge(Carrier):
                 self.server.crashed(channel, error)
             if new:
                 self.port.lobby.heard(channel, self.house, self.server.now)
+                self.channel.weigh()
             if self.counted and (self.stack.ended or not self.stack.begun()):
                 self._uncount()
         elif event & _ERR_HUP:
@@ -446,6 +451,13 @@ class LayeredEdge(Carrier):
         """Read from this descriptor again."""
         if channel.fd >= 0:
             self._watch(channel)
+
+    def holding(self, channel: Connection) -> int:
+        """See `Edge.holding`."""
+        held = 0
+        for layer in self.stack.layers:
+            held += layer.holding()
+        return held
 
     def peer(self, channel: Connection) -> tuple[str, int]:
         """The peer's address: what the proxy said, else what `accept` did."""

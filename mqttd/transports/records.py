@@ -23,6 +23,8 @@ __all__ = ["TlsLayer"]
 #: The most that one read gives: OpenSSL hands out one record at a time.
 _RECORD: Final = 16384
 _HANDSHAKE: Final = 0x16
+#: What OpenSSL's object of a connection takes with its buffers, measured.
+_OBJECT: Final = 48 * 1024
 #: Of a record: type, version, length.
 _HEADER: Final = 5
 
@@ -120,6 +122,10 @@ class TlsLayer(Layer):
     def _take(self) -> None:
         if self.outgoing.pending:
             self.answer += self.outgoing.read()
+
+    def holding(self) -> int:
+        """OpenSSL's object, or what there is of a ClientHello."""
+        return len(self.hello) if self.session is None else _OBJECT
 
     def sent(self, data: bytes) -> bytes:
         """Plain bytes as records."""

@@ -386,3 +386,22 @@ def test_issue_12_a_house_has_so_many_places(site_of: Sites, contexts: Contexts)
     honest = site.peer(HELLO, host="192.0.2.66")
     site.turn()
     assert not honest.waits and site.port.handshakes == 3
+
+
+def test_issue_12_what_a_handshake_takes_counts_as_a_strangers(
+    site_of: Sites, contexts: Contexts
+) -> None:
+    server, client = contexts
+    site = site_of(lambda: [TlsLayer(server, lambda connection: None)])
+    account = site.node.broker.account
+    half, whole = site.peer(HELLO), site.peer()
+    site.turn()
+    before = account.unauthenticated
+    tls = shake(site, whole, client)
+    assert account.unauthenticated - before > 40_000
+    tls.sendall(serialize(Connect("real"), 4))
+    site.turn()
+    assert account.unauthenticated < before
+    half.edge.channel.end("gone")
+    site.turn()
+    assert account.unauthenticated == 0
