@@ -10,6 +10,10 @@ from twisted.internet.task import Clock
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Publish
+from mqttd.config.schema import Log as Settings
+from mqttd.monitor.event_log import EventLog
+from mqttd.monitor.log.service import Log
+from mqttd.monitor.log.targets import StreamTarget
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.session.metrics import COUNTERS, DROP_REASONS
 from tests.unit.admin.node import MemoryClient, make_broker
@@ -105,4 +109,7 @@ def test_every_topic_is_in_the_reference(broker: Broker) -> None:
 def test_every_counter_and_gauge_is_in_the_reference(broker: Broker) -> None:
     page = (DOCS / "metrics.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `([a-z0-9_]+)`", page, re.MULTILINE))
-    assert documented == {*COUNTERS, "messages_received", "dropped", *broker.stats()}
+    events = EventLog(lambda: 0.0)
+    events.write_to(Log(Settings(), StreamTarget()))
+    counted = {*COUNTERS, "messages_received", "dropped", *broker.stats(), *events.counters()}
+    assert documented == counted
