@@ -37,6 +37,7 @@ Overflow = Literal["drop", "block"]
 CLEAN_UP_EVERY: Final = 30.0
 #: And between two looks at what is done in the background.
 LOOK_EVERY: Final = 5.0
+LOOK_SOON: Final = 0.25
 
 
 class _Waiting:
@@ -277,8 +278,9 @@ class Appender:
                     epoch = self.writer.epoch
                     self.writer.write([block.packed(epoch, self.codec) for block in blocks])
                 if self.background is not None and time.monotonic() >= look_at:
-                    look_at = time.monotonic() + LOOK_EVERY
                     self.background.step()
+                    every = LOOK_SOON if self.background.busy else LOOK_EVERY
+                    look_at = time.monotonic() + every
                 if time.monotonic() >= clean_up_at:
                     clean_up_at = time.monotonic() + CLEAN_UP_EVERY
                     before = self.writer.set_aside
@@ -295,6 +297,8 @@ class Appender:
                     self.writer.close()
                 return
             wait = self.retry_every if error is not None else LOOK_EVERY
+            if self.background is not None and self.background.busy:
+                wait = min(wait, LOOK_SOON)
 
     def _settle(self, blocks: list[_Waiting], error: Exception | None) -> None:
         """Take what is written off the queue."""
