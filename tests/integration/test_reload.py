@@ -1,0 +1,94 @@
+"""A running broker takes a changed configuration up: `mqttd-ctl reload`, SIGHUP, under systemd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = start_broker(tmp_path)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def configure(folder: Path, text: str) -> None:
+    path = folder / "etc/mqttd.conf"
+    path.write_text(f"{path.read_text()}\n{text}")
+
+
+def ctl(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).parent / "mqttd-ctl", "--config", folder / "etc/mqttd.conf", *argv],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+
+def test_nobody_without_a_name_is_left_when_the_file_says_never(
+    broker: Broker, tmp_path: Path
+) -> None:
+    client = RawClient(broker.port, mq.V5).connect("anonymous")
+    (tmp_path / "etc/users.conf").write_text("")
+    (tmp_path / "etc/users.conf").chmod(0o600)
+    configure(tmp_path, '[auth]\nanonymous = "never"\n')
+    plan = ctl(tmp_path, "reload", "--dry-run")
+    assert plan.returncode == 0
+    assert 'auth.anonymous: "loopback" -> "never": in force at once' in plan.stdout
+    held = ctl(tmp_path, "reload")
+    assert held.returncode == 1 and "ends the connections of 1 clients" in held.stdout
+    client.ping()
+    assert ctl(tmp_path, "reload", "--yes").returncode == 0
+    assert client.expect(mq.DISCONNECT).reason == 0x87
+    late = RawClient(broker.port, mq.V5)
+    late.send(mq.connect("late", mq.V5))
+    assert late.expect(mq.CONNACK).reason == 0x87
+    late.close()
+    shown = ctl(tmp_path, "config", "show", "auth.anonymous").stdout
+    assert '"never"' in shown and "mqttd.conf:" in shown
+
+
+def test_sighup_does_the_same_and_holds_back_what_cuts_somebody_off(
+    broker: Broker, tmp_path: Path
+) -> None:
+    assert broker.process is not None
+    configure(tmp_path, "[mqtt]\nmax_qos = 1\n")
+    os.kill(broker.process.pid, signal.SIGHUP)
+    assert broker.says("configuration read again, 1 keys differed")
+    client = RawClient(broker.port, mq.V5).connect("one")
+    assert client.connack is not None and client.connack.prop(mq.MAXIMUM_QOS) == 1
+    configure(tmp_path, '[auth]\nchain = ["username"]\n')
+    os.kill(broker.process.pid, signal.SIGHUP)
+    assert broker.says("reload held back")
+    client.ping()
+    client.close()
+
+
+def test_systemd_hears_of_start_and_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        broker = start_broker(tmp_path)
+        try:
+            assert heard.recv(1000) == b"READY=1"
+            assert broker.process is not None
+            os.kill(broker.process.pid, signal.SIGHUP)
+            assert heard.recv(1000).startswith(b"RELOADING=1\n")
+            assert heard.recv(1000) == b"READY=1"
+        finally:
+            broker.stop()
+        assert heard.recv(1000) == b"STOPPING=1"
