@@ -38,9 +38,9 @@ from mqttd.broker.flapping import Flapping
 from mqttd.broker.settings import settings_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, Listener
+from mqttd.faults import Faults
 from mqttd.monitor.event_log import EventLog
 from mqttd.monitor.garbage import WALKABLE, Garbage
-from mqttd.monitor.log.lines import plain
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.machine import grown, memory_of_machine
@@ -50,12 +50,10 @@ from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, lock_data_dir, why
-from mqttd.plugins.budget import Budget
-from mqttd.plugins.callback import Callback
 from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
-from mqttd.plugins.watchdog import Watchdog, where
+from mqttd.plugins.watchdog import Watchdog
 from mqttd.reload import Reload, on_hang_up
 from mqttd.storage.store import StoreError, store_of
 from mqttd.transports.engine import Engine
@@ -113,8 +111,9 @@ class MqttdService(MultiService):
         self.events = EventLog(time.monotonic, config.log)
         #: The log, where it is ours.
         self.logging: Log | LogLevelFilter | None = None
-        self.hooks = Hooks(self._hook_failed, reactor)
-        self.watchdog = Watchdog(self.hooks.watch, self._hook_stuck, interrupts=on_start is None)
+        self.faults = Faults(self.events)
+        self.hooks = Hooks(self.faults.callback, reactor)
+        self.watchdog = Watchdog(self.hooks.watch, self.faults.stuck, interrupts=on_start is None)
         apart = configs_by_listener(config).items()
         self.access = AccessByListener(
             self.access_control(config), {name: self.access_control(own) for name, own in apart}
@@ -246,7 +245,7 @@ class MqttdService(MultiService):
             config,
             self.reactor,
             on_deny=self._denied,
-            on_error=self._module_failed,
+            on_error=self.faults.module,
             on_event=self._access_event,
             on_revoked=self._revoked,
             on_count=self._counted,
@@ -470,35 +469,6 @@ class MqttdService(MultiService):
     def _counted(self, name: str) -> None:
         metrics = self.broker.metrics
         setattr(metrics, name, getattr(metrics, name) + 1)
-
-    def _module_failed(self, kind: str, name: str, error: BaseException) -> None:
-        trace = "".join(traceback.format_exception(error))
-        told = {"module": f"{kind} {name}", "error": error, "traceback": trace}
-        self.events("module failed", told)
-
-    def _hook_failed(self, point: str, callback: Any, error: BaseException, owner: Budget) -> None:
-        self.events.error(
-            "callback failed",
-            {
-                "plugin": owner.name,
-                "point": point,
-                "callback": callback,
-                "error": error,
-                "where": where(error).strip(" ()"),
-                "errors": f"{owner.errors + 1} of {owner.error_limit}",
-                "traceback": "".join(traceback.format_exception(error)),
-            },
-        )
-
-    def _hook_stuck(self, entry: Callback, seconds: float, stack: str) -> None:
-        self.log.critical(
-            "{plugin}: {callback} has kept the reactor for {seconds:.1f} s and cannot be broken"
-            ' off (stuck in C code?); run such a plugin with isolation = "process"\n{stack}',
-            plugin=entry.budget.name,
-            callback=plain(entry.callback),
-            seconds=seconds,
-            stack=stack,
-        )
 
 
 def _milliseconds() -> int:

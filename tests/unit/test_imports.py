@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SIBLINGS = ["access", "plugins", "transports", "storage", "monitor", "pipeline", "admin"]
 RANK = {"codec": 0, "net": 0, "secrets": 0, "session": 1, "broker": 2} | dict.fromkeys(SIBLINGS, 3)
 # These may import everything below.
-TOP = {"service", "options", "reload", "embed", "testing", "bench", "__main__"}
+TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 
 # A program beside the broker, which reads the configuration and the password file itself.

@@ -1,0 +1,61 @@
+"""What plugins get wrong, in the log: each line names the plugin and says where."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Protocol
+
+from twisted.logger import Logger
+
+from mqttd.monitor.log.lines import plain
+from mqttd.plugins.budget import Budget
+from mqttd.plugins.callback import Callback
+from mqttd.plugins.watchdog import where
+
+__all__ = ["Faults"]
+
+
+class _Events(Protocol):
+    def __call__(self, event: str, fields: dict[str, object]) -> None: ...
+
+    def error(self, event: str, fields: dict[str, object]) -> None: ...
+
+
+class Faults:
+    """Writes them to `events`, the log of what happens in the broker."""
+
+    def __init__(self, events: _Events) -> None:
+        self.events = events
+        self.log = Logger(namespace="mqttd")
+
+    def module(self, kind: str, name: str, error: BaseException) -> None:
+        """A module of access control has failed."""
+        trace = "".join(traceback.format_exception(error))
+        told = {"module": f"{kind} {name}", "error": error, "traceback": trace}
+        self.events("module failed", told)
+
+    def callback(self, point: str, callback: Any, error: BaseException, owner: Budget) -> None:
+        """A callback has failed; as `Account.on_error`."""
+        self.events.error(
+            "callback failed",
+            {
+                "plugin": owner.name,
+                "point": point,
+                "callback": callback,
+                "error": error,
+                "where": where(error).strip(" ()"),
+                "errors": f"{owner.errors + 1} of {owner.error_limit}",
+                "traceback": "".join(traceback.format_exception(error)),
+            },
+        )
+
+    def stuck(self, entry: Callback, seconds: float, stack: str) -> None:
+        """A callback cannot be broken off; as the watchdog tells it."""
+        self.log.critical(
+            "{plugin}: {callback} has kept the reactor for {seconds:.1f} s and cannot be broken"
+            ' off (stuck in C code?); run such a plugin with isolation = "process"\n{stack}',
+            plugin=entry.budget.name,
+            callback=plain(entry.callback),
+            seconds=seconds,
+            stack=stack,
+        )
