@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.gears import Gears
-from mqttd.broker.shared import Group
+from mqttd.broker.shared import MAX_TURNS, Group
 from mqttd.broker.trie import Trie
 from mqttd.session.metrics import Metrics
 from mqttd.session.receiver import Receiver
@@ -37,6 +37,9 @@ __all__ = ["Router", "is_wildcard"]
 
 #: A peer gets messages as they were published, and sees to its own receivers.
 _AS_PUBLISHED: Final = 2 | RETAIN_AS_PUBLISHED
+#: Groups that remember as many publishers as a group may; the fewest that any remembers.
+_GROUPS: Final = 64
+_FEW_TURNS: Final = 8
 #: Routes to more receivers than this have lists of their own.
 _SHARED_RECEIVERS: Final = 8
 
@@ -119,7 +122,9 @@ class Router(Topics):
         new = session.add_subscription(full_filter, options, identifier)
         group = self.groups.get(full_filter)
         if group is None:
-            group = Group(name, topic_filter, self.shared_strategy)
+            # Turns of all groups together are bounded: of many groups each remembers fewer.
+            most = MAX_TURNS * _GROUPS // max(len(self.groups), _GROUPS)
+            group = Group(name, topic_filter, self.shared_strategy, None, max(most, _FEW_TURNS))
             self.groups[full_filter] = group
             self._add(topic_filter, group, 0)
         group.add(session, options, identifier)

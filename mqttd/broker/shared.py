@@ -53,13 +53,15 @@ class Group(Target):
     """The members of one shared subscription.
 
     name: the share name; topic_filter: the filter without `$share/name/`; strategy: a name in
-    `STRATEGIES`; random: the source of chance for the strategy "random".
+    `STRATEGIES`; random: the source of chance for the strategy "random"; most: publishers whose
+    turn it remembers.
 
     Raises ValueError for an unknown strategy.
     """
 
     __slots__ = (
         "members",
+        "most",
         "name",
         "order",
         "publishers",
@@ -76,6 +78,7 @@ class Group(Target):
         topic_filter: str,
         strategy: str = "round_robin",
         random: Random | None = None,
+        most: int = MAX_TURNS,
     ) -> None:
         if strategy not in STRATEGIES:
             raise ValueError(
@@ -90,6 +93,7 @@ class Group(Target):
         #: The members in the order they came.
         self.order: list[Receiver] = []
         self.random: Random | None = random
+        self.most: int = most
         #: Publisher -> the place in `order` that is next.
         self.turns: dict[str, int] = {}
         #: Turns begun so far: each publisher begins one member further than the one before.
@@ -159,12 +163,12 @@ class Group(Target):
         """Return the place whose turn it is for messages of `source`, and move its turn on."""
         turn = self.turns.get(source, -1)
         if turn >= 0:
-            if len(self.turns) * 2 > MAX_TURNS:
+            if len(self.turns) * 2 > self.most:
                 del self.turns[source]  # put in anew, at the end: see the other branch
         else:
             turn = self.publishers
             self.publishers += 1
-            if len(self.turns) >= MAX_TURNS:
+            if len(self.turns) >= self.most:
                 del self.turns[next(iter(self.turns))]
         place = self._online_from(turn % count)
         self.turns[source] = place + 1

@@ -52,6 +52,8 @@ REPLAY: Final = 600
 
 #: A subscription beside its filter: its places with the session and the router.
 _SUBSCRIPTION: Final = 150
+#: The group of a shared subscription, without the turns that it remembers.
+_GROUP: Final = 900
 #: A level of a filter with wildcards.
 _LEVEL: Final = 96
 #: A string of ASCII beside its characters, and what the allocator adds.
@@ -186,6 +188,8 @@ def filter_weight(full_filter: str, identifier: bool) -> int:
     weight = _SUBSCRIPTION + len(full_filter)
     if identifier:
         weight += 100
+    if full_filter.startswith(("$share/", "$queue/")):
+        weight += _GROUP
     if "+" not in full_filter and "#" not in full_filter:
         return weight
     levels = full_filter.count("/") + 1

@@ -116,6 +116,10 @@ def filters_literal(stage: Stage, i: int) -> None:
     stage.subscribe(stage.one, [f"plant/line{i}/machine{j}/temperature" for j in range(100)])
 
 
+def groups(stage: Stage, i: int) -> None:
+    stage.subscribe(stage.one, [f"$share/group{i}-{j}/plant/line{i}" for j in range(20)])
+
+
 def filters_of_many(stage: Stage, i: int) -> None:
     client = stage.node.connect(f"c{i}", 5, properties=dict(LASTING))
     stage.subscribe(client, [f"plant/line{i}/+/temperature", f"commands/line{i}"])
@@ -216,8 +220,8 @@ SHAPES: dict[str, Callable[[Stage, int], None]] = {
     for shape in (
         retained_properties, retained_small, retained_levels, retained_words, retained_long,
         aliases, topics, topics_small, filters_levels, filters_words, filters_literal,
-        filters_of_many, queue_properties, queue_looked_at, queue_parsed, queue_small, inflight,
-        awaiting, sessions, wills, wills_properties, unfinished, unfinished_connect,
+        filters_of_many, groups, queue_properties, queue_looked_at, queue_parsed, queue_small,
+        inflight, awaiting, sessions, wills, wills_properties, unfinished, unfinished_connect,
     )
 }  # fmt: skip
 
