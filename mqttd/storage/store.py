@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
 from mqttd.storage.database import Damaged, StoreError, connect, look, set_aside
@@ -23,6 +25,7 @@ from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
+from mqttd.storage.tools import backup
 from mqttd.storage.writer import Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
@@ -124,10 +127,12 @@ class Store:
             self._failing = True
             self.log("store failed", {"path": self.path, "error": str(fault)})
             broker.alarms.activate("store_failed", f"{self.path}: {fault}")
+            broker.set_stuck(True)
         elif fault is None and self._failing:
             self._failing = False
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
+            broker.set_stuck(False)
         while writer.done:
             journal.written(writer.done.popleft())
         broker.perform()
@@ -142,6 +147,46 @@ class Store:
         journal.finish()
         writer.stop()
         self._wake.stop()
+
+    def describe(self) -> dict[str, object]:
+        """Where it is and what is in it."""
+        ledger, journal = self.ledger, self.journal
+        return {
+            "path": self.path,
+            "durability": "fsync" if self.fsync else "os" if self.waits else "none",
+            "blocks": len(ledger.blocks),
+            "block_bytes": ledger.bytes,
+            "file_bytes": os.path.getsize(self.path) if os.path.exists(self.path) else 0,
+            "groups_written": journal.groups if journal is not None else 0,
+            "records_moved": ledger.moved,
+            "failing": self._failing,
+        }
+
+    def backup(self, path: str) -> Deferred[int]:
+        """Copy it to a new file, behind what was told before; fires with its size."""
+        fired: Deferred[int] = Deferred()
+        writer = self.writer
+        if writer is None:
+            fired.errback(StoreError("the store is not open"))
+            return fired
+
+        def copy(base: sqlite3.Connection) -> None:
+            found: object
+            try:
+                backup(base, path)
+                found = os.path.getsize(path)
+            except Exception as error:
+                found = error
+            self.reactor.callFromThread(tell, found)
+
+        def tell(found: object) -> None:
+            if isinstance(found, int):
+                fired.callback(found)
+            elif isinstance(found, Exception):
+                fired.errback(found)
+
+        writer.between(copy)
+        return fired
 
     def description(self) -> str:
         """One line for operators."""
