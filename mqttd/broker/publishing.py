@@ -256,7 +256,7 @@ class Publishing(Rights):
 
     def with_journal(self, keepers: object, topic: str) -> object:
         """See `Router.with_journal`."""
-        if not self.journal.waits:
+        if not self.journal.promises(topic):
             return keepers
         return (self.journal, *keepers) if isinstance(keepers, tuple) else (self.journal,)
 

@@ -21,6 +21,7 @@ from twisted.internet.defer import Deferred
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
 from mqttd.storage.database import Damaged, StoreError, connect, look, set_aside
+from mqttd.storage.durability import NAMES, Durability
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, read
@@ -34,22 +35,19 @@ __all__ = ["Store", "StoreError", "store_of"]
 class Store:
     """Keeps what outlasts the process in the file `path`.
 
-    reactor: whose turns the writer wakes; fsync: acknowledgements wait for the disk; waits: they
-    wait at all; log(event, fields): one structured event.
+    reactor: whose turns the writer wakes; log(event, fields): one structured event.
     """
 
     def __init__(
         self,
         path: str,
         reactor: Any,
-        fsync: bool,
-        waits: bool,
+        durability: Durability,
         log: Callable[[str, dict[str, object]], None],
     ) -> None:
         self.path = path
         self.reactor = reactor
-        self.fsync = fsync
-        self.waits = waits
+        self.durability = durability
         self.log = log
         self.ledger = Ledger()
         self.journal: StoreJournal | None = None
@@ -73,8 +71,9 @@ class Store:
         since = now // 1_000_000 - broker.now
         self._wake.start(self.reactor)
         self.writer = Writer(base, self._wake.wake)
-        journal = StoreJournal(self.ledger, broker, self.writer.submit, _seconds, since, self.fsync)
-        journal.waits = self.waits
+        journal = StoreJournal(
+            self.ledger, broker, self.writer.submit, _seconds, since, self.durability
+        )
         self.journal = journal
         broker.journal = journal
         self.writer.start()
@@ -153,7 +152,7 @@ class Store:
         ledger, journal = self.ledger, self.journal
         return {
             "path": self.path,
-            "durability": "fsync" if self.fsync else "os" if self.waits else "none",
+            "durability": NAMES[self.durability.default],
             "blocks": len(ledger.blocks),
             "block_bytes": ledger.bytes,
             "file_bytes": os.path.getsize(self.path) if os.path.exists(self.path) else 0,
@@ -190,8 +189,7 @@ class Store:
 
     def description(self) -> str:
         """One line for operators."""
-        how = "fsync" if self.fsync else "os" if self.waits else "none"
-        return f"SQLite, {self.path}, durability {how}"
+        return f"SQLite, {self.path}, durability {NAMES[self.durability.default]}"
 
 
 def store_of(
@@ -204,8 +202,10 @@ def store_of(
     if config.store.kind == "memory":
         return None
     path = os.path.join(config.node.data_dir, "store.db")
-    promised = config.durability.default
-    store = Store(path, reactor, promised == "fsync", promised != "none", log)
+    promised = config.durability
+    filters = {name: NAMES.index(level) for name, level in promised.topics.items()}
+    durability = Durability(NAMES.index(promised.default), filters)
+    store = Store(path, reactor, durability, log)
     store.check()
     return store
 
