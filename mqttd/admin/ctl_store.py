@@ -46,7 +46,7 @@ def add_backup(add: Callable[..., Any], commands: Any) -> None:
 
 def _backup(options: argparse.Namespace) -> int:
     answer = client_of(options).request(
-        "POST", "/api/v1/store/backup", {"path": os.path.abspath(options.file)}
+        "POST", "/store/backup", {"path": os.path.abspath(options.file)}
     )
     print(json.dumps(answer) if options.json else f"{answer['path']}: {answer['bytes']} bytes")
     return 0
