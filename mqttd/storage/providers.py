@@ -3,9 +3,9 @@
     SqliteSessions    `ISessionStore`     what an owner of client ids hands over and takes in
     SqliteRetained    `IRetainedStore`    topic -> message
 
-The broker keeps its own state by `mqttd.storage.store`, change by change; these are for whoever asks
-for one record at a time. Each change is a transaction of its own and done when the call returns, or
-it has raised: what was stored survives the end of the process.
+The broker keeps its own state by `mqttd.storage.store`, change by change; these are for whoever
+asks for one record at a time. Each change is a transaction of its own and done when the call
+returns, or it has raised: what was stored survives the end of the process.
 """
 
 from __future__ import annotations
