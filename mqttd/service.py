@@ -31,6 +31,7 @@ from mqttd.admin.log import LogApi
 from mqttd.admin.plugins import PluginsApi
 from mqttd.admin.reload import ReloadApi
 from mqttd.admin.server import AdminService, limit_body
+from mqttd.admin.store import StoreApi
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.bans import Bans
 from mqttd.broker.broker import Broker
@@ -180,6 +181,7 @@ class MqttdService(MultiService):
         api.doors = ListenersApi(self.doors)
         self.reload = Reload(self)
         api.reload = ReloadApi(self.reload)
+        api.store = StoreApi(self.store)
         try:
             self.doors.bind()
         except ListenError as error:

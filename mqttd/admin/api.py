@@ -113,6 +113,8 @@ class Api:
         #: A `mqttd.admin.log.LogApi`, where the log is the broker's own.
         self.logging: Any = None
         self.kept = RetainedApi(broker)
+        #: A `mqttd.admin.store.StoreApi`.
+        self.store: Any = None
         #: A `mqttd.admin.acl.AclApi`, made when it is first asked for.
         self.acl: Any = None
         self.who = who
@@ -420,6 +422,13 @@ class Api:
         if self.reload is None:
             raise ApiError(404, "not_found", "this broker's configuration is not managed here")
         return self.reload
+
+    @app.route("/api/v1/store", branch=True)
+    def stored(self, request: IRequest) -> IResource:
+        """What outlasts the process, see `mqttd.admin.store`."""
+        if self.store is None:
+            raise ApiError(404, "not_found", "the store is not managed here")
+        return cast(IResource, self.store.resource())
 
     @app.route("/api/v1/log", branch=True)
     def levels_of_log(self, request: IRequest) -> IResource:

@@ -27,7 +27,7 @@ from mqttd.session.inbound import Inbound
 from mqttd.session.message import Delivery, Message
 from mqttd.session.notes import Notes
 from mqttd.session.promise import Asker
-from mqttd.session.route import HELD, NOTED, Route
+from mqttd.session.route import HELD, NOTED, STUCK, Route
 from mqttd.session.session import Session
 from mqttd.session.state import State
 
@@ -256,9 +256,16 @@ class Publishing(Rights):
 
     def with_journal(self, keepers: object, topic: str) -> object:
         """See `Router.with_journal`."""
-        if not self.journal.waits:
+        if not self.journal.promises(topic):
             return keepers
         return (self.journal, *keepers) if isinstance(keepers, tuple) else (self.journal,)
+
+    def set_stuck(self, stuck: bool) -> None:
+        """What has to be kept cannot be: refuse it at QoS 1 and 2, or take it again."""
+        gears = self.router.gears
+        changed = gears.ask("store", STUCK, None) if stuck else gears.forget("store")
+        if changed:
+            self.router.all_changed()
 
     def asker(self, client_id: str) -> Asker:
         """See `Router.asker`."""

@@ -26,7 +26,7 @@ from mqttd.session.general import PUBREC, General, answer_to
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Delivery, Message
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import HELD, HOOKED, NOTED, QOS_MASK, SPREAD, TOLD, Route
+from mqttd.session.route import HELD, HOOKED, NOTED, QOS_MASK, SPREAD, STUCK, TOLD, Route
 
 __all__ = ["Forwarding"]
 
@@ -363,6 +363,8 @@ class Forwarding(General):
         packet_id = 0
         if first & 6:
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
+            if gear & STUCK and self.stuck(route, first, packet_id):
+                return
             if not self._accept(route, first, packet_id):
                 return
         else:

@@ -26,7 +26,7 @@ from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
 from mqttd.session.promise import Asker, Promises
 from mqttd.session.publisher import Judge, Publisher
-from mqttd.session.route import HELD, Beyond, Route
+from mqttd.session.route import HELD, STUCK, Beyond, Route
 from mqttd.session.settings import Settings
 from mqttd.session.topics import Topics
 
@@ -189,6 +189,8 @@ class General(Publisher):
                 self._deny(packet, route)
                 return
         qos = packet.qos
+        if route.gear & STUCK and qos and self.stuck(route, first, packet.packet_id):
+            return
         if qos == 2 and not self.record(packet.packet_id):
             self.settle(self.answer(PUBREC, packet.packet_id, 0), route.gear, route.topic)
             return
@@ -279,6 +281,25 @@ class General(Publisher):
         if code >= 0x80 and first & 4 and self.session is not None:
             self.session.complete(packet_id)
         self.settle(self.answer(answer_to(first), packet_id, code), gear, topic)
+
+    def stuck(self, route: Route, first: int, packet_id: int) -> bool:
+        """Refuse a QoS 1 or 2 message that would have to be kept, while nothing can be (`STUCK`).
+
+        Not what is known already: that waits for its first acknowledgement. Says whether it did.
+        """
+        session = self.session
+        assert session is not None
+        awaiting = session.awaiting_rel
+        if awaiting is not None and packet_id in awaiting:
+            return False
+        if not (first & 1 or (first & 4 and session.owner) or route.is_kept()):
+            return False
+        self.router.metrics.dropped_not_kept += 1
+        if self.v5:
+            self.reply(self.answer(answer_to(first), packet_id, reasons.QUOTA_EXCEEDED))
+        else:
+            self.close(reasons.QUOTA_EXCEEDED, "what has to be kept cannot be written")
+        return True
 
     def deny_bytes(self, route: Route, first: int, body: bytes) -> None:
         """What may not be published is parsed, for whoever hears of it, and refused."""

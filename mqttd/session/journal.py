@@ -25,13 +25,11 @@ __all__ = ["Journal"]
 class Journal(Ending):
     """Keeps nothing. Subclasses override what they want to know."""
 
-    __slots__ = ("holding", "touched", "waits")
+    __slots__ = ("holding", "touched")
 
     def __init__(self) -> None:
         #: Something was kept that an acknowledgement promises; whoever publishes sets it back.
         self.touched: bool = False
-        #: Acknowledgements wait for it at all.
-        self.waits: bool = False
         #: Bytes are held for some connection.
         self.holding: bool = False
 
@@ -98,6 +96,10 @@ class Journal(Ending):
 
     def holds(self, channel: Connection) -> bool:
         """Whether bytes are held for this connection: others go behind them."""
+        return False
+
+    def promises(self, topic: str) -> bool:
+        """Whether what was told last is promised by the acknowledgement of a message there."""
         return False
 
     def wait(self, promise: object) -> None:

@@ -55,6 +55,7 @@ class Metrics:
         "dropped_session_ended",
         "dropped_retained_full",
         "dropped_memory",
+        "dropped_not_kept",
         "connections_accepted",
         "connections_refused",
         "connections_closed",
@@ -129,6 +130,7 @@ class Metrics:
         self.dropped_session_ended: int = 0
         self.dropped_retained_full: int = 0
         self.dropped_memory: int = 0
+        self.dropped_not_kept: int = 0
         self.connections_accepted: int = 0
         self.connections_refused: int = 0
         self.connections_closed: int = 0
@@ -212,6 +214,7 @@ class Metrics:
             + self.dropped_session_ended
             + self.dropped_retained_full
             + self.dropped_memory
+            + self.dropped_not_kept
         )
 
     def snapshot(self) -> dict[str, int]:
@@ -248,6 +251,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "dropped_session_ended",
     "dropped_retained_full",
     "dropped_memory",
+    "dropped_not_kept",
     "connections_accepted",
     "connections_refused",
     "connections_closed",

@@ -10,6 +10,7 @@ with their subscription options, and the *gear* that follows from them:
     TOLD       hooks hear of its deliveries, so those remember the message they are of
     UNHEARD    hooks hear of a message that reaches nobody: TOLD, where that may be
     HELD       acknowledgements wait until somebody has kept a promise
+    STUCK      what would have to be kept cannot be: it is refused
 
 A gear is a property of a topic, not of the node: one group or one hook with a topic filter costs
 its own messages. The Route also remembers the last class of clients that may publish here; those
@@ -34,6 +35,7 @@ __all__ = [
     "QOS_MASK",
     "RETAIN_AS_PUBLISHED",
     "SPREAD",
+    "STUCK",
     "TOLD",
     "UNHEARD",
     "Beyond",
@@ -60,6 +62,7 @@ HOOKED: Final = 4
 TOLD: Final = 8
 HELD: Final = 16
 UNHEARD: Final = 32
+STUCK: Final = 64
 
 #: Shared by the routes that lead nowhere.
 _NOBODY: Final[list[Receiver]] = []
@@ -180,6 +183,13 @@ class Route:
         self.owns: dict[Receiver, list[int]] | None = None
         self.blocks: list[bytes] | None = None
         self.groups: list[Target] | None = None
+
+    def is_kept(self) -> bool:
+        """Whether a receiver has a journal, or a member of a group may have."""
+        for receiver in self.sessions:
+            if receiver.owner:
+                return True
+        return self.groups is not None
 
     def clear(self) -> None:
         """Forget the receivers: they are about to be collected anew."""

@@ -201,7 +201,7 @@ class Session(Kept):
             self._send_apart(channel, entry_delivery(wire, self.v5), packet_id)
             return
         if self.owner:
-            self._send_as(channel, entry_delivery(wire, self.v5), packet_id, wire)
+            self._send_kept(channel, inflight, wire, packet_id, id_at)
             return
         self.account.inflight += INFLIGHT + size
         if inflight.setdefault(packet_id, wire) is wire:
@@ -210,6 +210,28 @@ class Session(Kept):
             packet_id = self._free_id(inflight)
             inflight[packet_id] = wire
             channel.send(wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :])
+        server.metrics.messages_sent += 1
+        if server.tap_delivered:
+            server.delivered(self, entry_delivery(wire, self.v5))
+
+    def _send_kept(
+        self,
+        channel: Connection,
+        inflight: dict[int, object],
+        wire: bytes,
+        packet_id: int,
+        id_at: int,
+    ) -> None:
+        """The same where a journal keeps it."""
+        taken = packet_id in inflight
+        if taken:
+            packet_id = self._free_id(inflight)
+        self.put_inflight(packet_id, wire)
+        packet = wire
+        if taken:
+            packet = wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :]
+        self.send_kept(channel, packet, wire[0] >> 1 & 3)
+        server = self.server
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, entry_delivery(wire, self.v5))

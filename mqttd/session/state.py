@@ -110,7 +110,6 @@ class State(Charged):
         "moving",
         "mqueue",
         "numbers",
-        "owner",
         "server",
         "subscriptions",
         "waiting",
@@ -140,8 +139,6 @@ class State(Charged):
         self.waiting: bool = False
         self.will: Message | None = None
         self.will_delay: int = 0
-        #: The journal's number for this session; 0: nobody keeps it, nothing is told.
-        self.owner: int = 0
         #: The journal's numbers: of what is in flight and of incoming QoS 2, by packet id; of the
         #: entry that has just left the queue.
         self.numbers: dict[int, int] | None = None

@@ -31,6 +31,7 @@ from mqttd.storage.database import (
     UNSUBSCRIBE,
     UNSUBSCRIBE_ALL,
 )
+from mqttd.storage.durability import FSYNC, NONE, Durability
 from mqttd.storage.entries import dump, dump_retained, dump_will
 from mqttd.storage.ledger import (
     DELIVERY,
@@ -62,7 +63,8 @@ class StoreJournal(Journal):
     """Keeps sessions and retained messages.
 
     turn: whose end of turn closes groups; submit: has a group written, `written` follows;
-    seconds: since 1970; since: see `mqttd.storage.entries.dump`; fsync: promises wait for the disk.
+    seconds: since 1970; since: see `mqttd.storage.entries.dump`; durability: what is promised of
+    which topic, and the default of everything else that waits.
     """
 
     __slots__ = (
@@ -71,7 +73,7 @@ class StoreJournal(Journal):
         "_under_way",
         "_waiting",
         "_waiting_for",
-        "fsync",
+        "durability",
         "groups",
         "ledger",
         "owners",
@@ -88,7 +90,7 @@ class StoreJournal(Journal):
         submit: Callable[[Group], None],
         seconds: Callable[[], int],
         since: int,
-        fsync: bool,
+        durability: Durability,
     ) -> None:
         super().__init__()
         self.ledger = ledger
@@ -96,12 +98,11 @@ class StoreJournal(Journal):
         self.submit = submit
         self.seconds = seconds
         self.since = since
-        self.fsync = fsync
+        self.durability = durability
         #: The highest owner number that was given.
         self.owners: int = 0
         #: Groups that were written.
         self.groups: int = 0
-        self.waits = True
         self._waiting = _Waiting()
         self._under_way: Group | None = None
         self._waiting_for: _Waiting = self._waiting
@@ -213,12 +214,17 @@ class StoreJournal(Journal):
 
     # -- what waits ----------------------------------------------------------------------------
 
+    def promises(self, topic: str) -> bool:
+        """See `Journal.promises`."""
+        level = self.durability.of(topic)
+        if level == FSYNC:
+            self.ledger.group.fsync = True
+        return level != NONE
+
     def wait(self, promise: object) -> None:
         """See `Journal.wait`."""
         assert isinstance(promise, Promise)
         self._waiting.promises.append(promise)
-        if self.fsync:
-            self.ledger.group.fsync = True
         if not self._noted:
             self._begin()
 
@@ -226,7 +232,7 @@ class StoreJournal(Journal):
         """See `Journal.hold`."""
         if self._noted or not self.ledger.group.empty() or self._waiting.held:
             waiting = self._waiting
-            if self.fsync:
+            if self.durability.default == FSYNC:
                 self.ledger.group.fsync = True
         elif self._under_way is not None:
             waiting = self._waiting_for

@@ -10,19 +10,24 @@ tells through an eventfd that the reactor reads.
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
 from mqttd.storage.database import Damaged, StoreError, connect, look, set_aside
+from mqttd.storage.durability import NAMES, Durability
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
+from mqttd.storage.tools import backup
 from mqttd.storage.writer import Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
@@ -31,22 +36,19 @@ __all__ = ["Store", "StoreError", "store_of"]
 class Store:
     """Keeps what outlasts the process in the file `path`.
 
-    reactor: whose turns the writer wakes; fsync: acknowledgements wait for the disk; waits: they
-    wait at all; log(event, fields): one structured event.
+    reactor: whose turns the writer wakes; log(event, fields): one structured event.
     """
 
     def __init__(
         self,
         path: str,
         reactor: Any,
-        fsync: bool,
-        waits: bool,
+        durability: Durability,
         log: Callable[[str, dict[str, object]], None],
     ) -> None:
         self.path = path
         self.reactor = reactor
-        self.fsync = fsync
-        self.waits = waits
+        self.durability = durability
         self.log = log
         self.ledger = Ledger()
         self.journal: StoreJournal | None = None
@@ -64,14 +66,25 @@ class Store:
 
         Raises StoreError if it cannot be used.
         """
+        # What is made here stays: to look for garbage among it takes a quarter of the time.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return self._recover(broker)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _recover(self, broker: Broker) -> Restored:
         self._broker = broker
         base, contents = self._open(broker)
         now = time.time_ns()
         since = now // 1_000_000 - broker.now
         self._wake.start(self.reactor)
         self.writer = Writer(base, self._wake.wake)
-        journal = StoreJournal(self.ledger, broker, self.writer.submit, _seconds, since, self.fsync)
-        journal.waits = self.waits
+        journal = StoreJournal(
+            self.ledger, broker, self.writer.submit, _seconds, since, self.durability
+        )
         self.journal = journal
         broker.journal = journal
         self.writer.start()
@@ -124,10 +137,12 @@ class Store:
             self._failing = True
             self.log("store failed", {"path": self.path, "error": str(fault)})
             broker.alarms.activate("store_failed", f"{self.path}: {fault}")
+            broker.set_stuck(True)
         elif fault is None and self._failing:
             self._failing = False
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
+            broker.set_stuck(False)
         while writer.done:
             journal.written(writer.done.popleft())
         broker.perform()
@@ -143,10 +158,49 @@ class Store:
         writer.stop()
         self._wake.stop()
 
+    def describe(self) -> dict[str, object]:
+        """Where it is and what is in it."""
+        ledger, journal = self.ledger, self.journal
+        return {
+            "path": self.path,
+            "durability": NAMES[self.durability.default],
+            "blocks": len(ledger.blocks),
+            "block_bytes": ledger.bytes,
+            "file_bytes": os.path.getsize(self.path) if os.path.exists(self.path) else 0,
+            "groups_written": journal.groups if journal is not None else 0,
+            "records_moved": ledger.moved,
+            "failing": self._failing,
+        }
+
+    def backup(self, path: str) -> Deferred[int]:
+        """Copy it to a new file, behind what was told before; fires with its size."""
+        fired: Deferred[int] = Deferred()
+        writer = self.writer
+        if writer is None:
+            fired.errback(StoreError("the store is not open"))
+            return fired
+
+        def copy(base: sqlite3.Connection) -> None:
+            found: object
+            try:
+                backup(base, path)
+                found = os.path.getsize(path)
+            except Exception as error:
+                found = error
+            self.reactor.callFromThread(tell, found)
+
+        def tell(found: object) -> None:
+            if isinstance(found, int):
+                fired.callback(found)
+            elif isinstance(found, Exception):
+                fired.errback(found)
+
+        writer.between(copy)
+        return fired
+
     def description(self) -> str:
         """One line for operators."""
-        how = "fsync" if self.fsync else "os" if self.waits else "none"
-        return f"SQLite, {self.path}, durability {how}"
+        return f"SQLite, {self.path}, durability {NAMES[self.durability.default]}"
 
 
 def store_of(
@@ -159,8 +213,10 @@ def store_of(
     if config.store.kind == "memory":
         return None
     path = os.path.join(config.node.data_dir, "store.db")
-    promised = config.durability.default
-    store = Store(path, reactor, promised == "fsync", promised != "none", log)
+    promised = config.durability
+    filters = {name: NAMES.index(level) for name, level in promised.topics.items()}
+    durability = Durability(NAMES.index(promised.default), filters)
+    store = Store(path, reactor, durability, log)
     store.check()
     return store
 

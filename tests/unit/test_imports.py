@@ -32,6 +32,7 @@ PROGRAMS = {
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_import": {"mqttd.config.load", "mqttd.config.mosquitto"},
     "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
+    "mqttd.admin.ctl_store": {"mqttd.storage.database", "mqttd.storage.tools"},
     "mqttd.admin.ctl_replay": {"mqttd.pipeline"},
     "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
 }

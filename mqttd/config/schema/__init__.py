@@ -106,7 +106,7 @@ class Config(Struct, frozen=True, kw_only=True):
     mqueue: Mqueue = field(default_factory=Mqueue)
     retained: Retained = Retained()
     store: Store = Store()
-    durability: Durability = Durability()
+    durability: Durability = field(default_factory=Durability)
     memory: Memory = Memory()
     output: Output = Output()
     overload: Overload = Overload()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
 from mqttd.config.schema import keys
 
@@ -40,3 +40,14 @@ class Durability(Struct, frozen=True, kw_only=True):
             reload=False,
         ),
     ] = "os"
+    topics: Annotated[
+        dict[Annotated[str, Meta(min_length=1)], Literal["none", "os", "fsync"]],
+        keys.plain(
+            "Topic filters whose messages promise something else; of those that match the one that"
+            ' promises most counts; such as `{ "alarm/#" = "fsync", "sensor/#" = "none" }`.',
+            "message",
+            reload=False,
+            expects="a table of topic filters and none, os or fsync, such as"
+            ' { "alarm/#" = "fsync" }',
+        ),
+    ] = field(default_factory=dict)

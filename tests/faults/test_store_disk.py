@@ -1,0 +1,82 @@
+"""A disk that takes no more: QoS 1 and 2 that would have to be kept are refused, and go on later.
+
+The broker's files may not grow (RLIMIT_FSIZE of the running process), which its writes meet as
+an I/O error; then they may again.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from tests.faults.test_broker_kill import Brokers
+from tests.support import packets as mq
+from tests.support.waiting import until
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> object:
+    made = Brokers(tmp_path)
+    made.start()
+    yield made
+    for client in made.clients:
+        client.close()
+    made.kill()
+
+
+def limit(brokers: Brokers, size: int) -> None:
+    """Let no file of the broker grow beyond so many bytes."""
+    assert brokers.broker is not None and brokers.broker.process is not None
+    resource.prlimit(brokers.broker.process.pid, resource.RLIMIT_FSIZE, (size, UNLIMITED))
+
+
+def test_what_cannot_be_kept_is_refused_and_nothing_acknowledged_is_lost(brokers: Brokers) -> None:
+    """0x97 in MQTT 5.0; before, the connection ends without an acknowledgement; QoS 0 flows."""
+    assert brokers.broker is not None
+    brokers.resume("away").subscribe("kept/#", qos=2)
+    brokers.clients[-1].reset()
+    live = brokers.client().connect("live")
+    live.subscribe("#", qos=2)
+    publisher = brokers.client().connect("publisher")
+    publisher.publish("kept/1", b"before", qos=1)
+    limit(brokers, 4096)
+    # Whoever publishes when it begins waits: nothing is acknowledged that is not written.
+    publisher.send(mq.publish("kept/1", b"waits", 1, 77, version=mq.V5))
+    assert brokers.broker.says("store failed")
+    other = brokers.client().connect("other")
+    for qos in (1, 2):
+        refused = other.publish("kept/1", b"refused", qos=qos)
+        assert refused is not None and refused.reason == 0x97
+    assert other.publish("r", b"refused", qos=1, retain=True).reason == 0x97
+    old = brokers.client(mq.V311).connect("old")
+    old.send(mq.publish("kept/1", b"refused", 1, 5))
+    old.expect_close()
+    other.publish("kept/1", b"QoS 0", qos=0)
+    assert other.publish("free", b"nobody keeps it", qos=1).reason in (0, 0x10)
+    limit(brokers, UNLIMITED)
+    assert publisher.wait_for(mq.PUBACK, packet_id=77).reason == 0
+    assert brokers.broker.says("store works again")
+    until(lambda: other.publish("kept/1", b"after", qos=2).reason == 0, "it is taken again")
+    assert b"refused" not in [p.payload for p in live.collect(5)]
+    brokers.restart()
+    found = [p.payload for p in brokers.resume("away").collect(4)]
+    assert [payload for payload in found if payload != b"QoS 0"] == [b"before", b"waits", b"after"]
+
+
+def test_the_broker_is_killed_while_its_disk_is_full(brokers: Brokers) -> None:
+    """What was acknowledged before is there; what waited may be."""
+    brokers.resume("away").subscribe("t", qos=1)
+    brokers.clients[-1].reset()
+    publisher = brokers.client().connect("publisher")
+    for number in range(20):
+        publisher.publish("t", b"%d" % number, qos=1)
+    limit(brokers, 4096)
+    publisher.send(mq.publish("t", b"waits", 1, 77, version=mq.V5))
+    assert brokers.broker is not None and brokers.broker.says("store failed")
+    brokers.restart()
+    away = brokers.resume("away")
+    assert [p.payload for p in away.collect(20)] == [b"%d" % number for number in range(20)]

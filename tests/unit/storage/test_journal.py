@@ -1,0 +1,188 @@
+"""A broker with a store, in memory but for the file: when acknowledgements go, and what is written.
+
+The writer is a list here: a group is written when the test says so.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Packet, Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from mqttd.storage.database import connect
+from mqttd.storage.durability import FSYNC, NONE, OS, Durability
+from mqttd.storage.journal import StoreJournal
+from mqttd.storage.ledger import Group, Ledger
+from mqttd.storage.recovery import read
+from mqttd.storage.writer import write
+from tests.support.memory import MemoryBroker, MemoryClient
+
+
+class Kept:
+    """A broker, and groups that wait to be written."""
+
+    def __init__(self, path: Path, durability: Durability) -> None:
+        self.base: sqlite3.Connection = connect(str(path))
+        self.node = MemoryBroker()
+        self.ledger = Ledger()
+        self.waiting: list[Group] = []
+        self.fsyncs: list[bool] = []
+        broker = self.node.broker
+        self.journal = StoreJournal(
+            self.ledger, broker, self.waiting.append, lambda: 1000, 0, durability
+        )
+        broker.journal = self.journal
+
+    def write(self) -> None:
+        """The writer has written one group."""
+        group = self.waiting.pop(0)
+        self.fsyncs.append(group.fsync)
+        write(self.base, group)
+        self.journal.written(group)
+        self.node.broker.perform()
+
+    def settle(self) -> None:
+        while self.waiting:
+            self.write()
+
+    def client(self, client_id: str, kept: bool) -> MemoryClient:
+        properties = {prop.SESSION_EXPIRY_INTERVAL: 1000} if kept else None
+        client = self.node.connect(client_id, 5, False, properties=properties)
+        self.settle()
+        return client
+
+    def subscriber(self, client_id: str, topic_filter: str, qos: int, kept: bool) -> MemoryClient:
+        client = self.client(client_id, kept)
+        client.send(Subscribe(1, [Subscription(topic_filter, qos)]))
+        self.settle()
+        client.take()
+        return client
+
+    def living(self) -> int:
+        return len(read(self.base, Ledger()).records.get(1, []))
+
+
+def make(path: Path, default: int = OS, topics: dict[str, int] | None = None) -> Kept:
+    return Kept(path / "store.db", Durability(default, topics or {}))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = make(tmp_path)
+    yield made
+    made.base.close()
+
+
+def publish(
+    client: MemoryClient, topic: str, qos: int, packet_id: int, retain: bool = False
+) -> None:
+    client.send(Publish(topic, b"x", qos, retain, False, packet_id, None))
+
+
+def kinds(packets: list[Packet]) -> list[type]:
+    return [type(packet) for packet in packets]
+
+
+def test_a_message_that_nobody_keeps_is_acknowledged_at_once(kept: Kept) -> None:
+    kept.subscriber("live", "t", 1, kept=False)
+    publisher = kept.client("publisher", kept=False)
+    publish(publisher, "t", 1, 1)
+    assert kinds(publisher.take()) == [Puback]
+    assert kept.waiting == []
+
+
+def test_an_acknowledgement_waits_until_the_message_is_written(kept: Kept) -> None:
+    """And those behind it wait too, in their order; live deliveries do not."""
+    live = kept.subscriber("live", "#", 1, kept=False)
+    kept.subscriber("away", "kept", 1, kept=True).drop()
+    kept.settle()
+    publisher = kept.client("publisher", kept=False)
+    publish(publisher, "kept", 1, 1)
+    publish(publisher, "free", 1, 2)
+    assert publisher.take() == []
+    assert len(live.published()) == 2
+    kept.write()
+    assert [packet.packet_id for packet in publisher.take()] == [1, 2]
+
+
+def test_the_next_group_gathers_while_one_is_written(kept: Kept) -> None:
+    kept.subscriber("away", "t", 1, kept=True).drop()
+    kept.settle()
+    publisher = kept.client("publisher", kept=False)
+    for number in range(1, 6):
+        publish(publisher, "t", 1, number)
+    assert len(kept.waiting) == 1
+    kept.write()
+    assert [packet.packet_id for packet in publisher.take()] == [1]
+    assert len(kept.waiting) == 1
+    kept.write()
+    assert [packet.packet_id for packet in publisher.take()] == [2, 3, 4, 5]
+    assert kept.waiting == []
+
+
+def test_a_qos_2_delivery_goes_out_when_it_is_known_under_which_id(kept: Kept) -> None:
+    subscriber = kept.subscriber("there", "t", 2, kept=True)
+    publisher = kept.client("publisher", kept=False)
+    publish(publisher, "t", 2, 1)
+    assert subscriber.take() == []
+    kept.write()
+    (message,) = subscriber.published()
+    subscriber.send(Pubrec(message.packet_id, 0, None))
+    assert subscriber.take() == []
+    kept.write()
+    assert kinds(subscriber.take()) == [Pubrel]
+
+
+def test_a_retained_message_is_waited_for(kept: Kept) -> None:
+    publisher = kept.client("publisher", kept=False)
+    publish(publisher, "r", 1, 1, retain=True)
+    assert publisher.take() == []
+    kept.write()
+    assert kinds(publisher.take()) == [Puback]
+
+
+@pytest.mark.parametrize(
+    ("default", "topics", "waits", "fsync"),
+    [
+        (NONE, {}, False, False),
+        (OS, {}, True, False),
+        (FSYNC, {}, True, True),
+        (OS, {"t": FSYNC}, True, True),
+        (OS, {"other": FSYNC}, True, False),
+        (FSYNC, {"t": NONE}, False, False),
+        (NONE, {"#": OS, "t": FSYNC}, True, True),
+    ],
+)
+def test_what_is_promised_depends_on_the_topic(
+    tmp_path: Path, default: int, topics: dict[str, int], waits: bool, fsync: bool
+) -> None:
+    """`durability.default` and `durability.topics`."""
+    kept = make(tmp_path, default, topics)
+    kept.subscriber("away", "t", 1, kept=True).drop()
+    kept.settle()
+    publisher = kept.client("publisher", kept=False)
+    publish(publisher, "t", 1, 1)
+    assert (publisher.take() == []) is waits
+    kept.fsyncs.clear()
+    kept.settle()
+    assert kept.fsyncs == [fsync]
+    kept.base.close()
+
+
+def test_what_was_acknowledged_leaves_nothing(kept: Kept) -> None:
+    """Rows go when nothing of them lives."""
+    subscriber = kept.subscriber("there", "t", 1, kept=True)
+    publisher = kept.client("publisher", kept=False)
+    for number in range(1, 30):
+        publish(publisher, "t", 1, number)
+    kept.settle()
+    assert kept.living() == 29
+    for message in subscriber.published():
+        subscriber.send(Puback(message.packet_id, 0, None))
+    kept.settle()
+    assert kept.living() == 0
+    assert kept.base.execute("SELECT count(*) FROM block").fetchone()[0] == 0
