@@ -50,8 +50,7 @@ class Plugins(Struct, frozen=True, kw_only=True):
 
 
 class AdminTcp(Struct, frozen=True, kw_only=True):
-    """The HTTP interface for other machines, such as Spark's: closed until a file of tokens is
-    named."""
+    """The HTTP interface for other machines, closed until a file of tokens is named."""
 
     bind: Annotated[str, keys.address("broker", reload=True)] = "127.0.0.1:8081"
     token_file: Annotated[
