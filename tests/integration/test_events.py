@@ -237,7 +237,7 @@ def pulled(tmp_path: Path) -> Iterator[tuple[Path, int, Broker]]:
             lambda: [line for line in broker.lines if "HTTP interface on port" in line],
             broker.output,
         )
-        port = int(found[0].rpartition(" ")[2])
+        port = int(found[0].rpartition(":")[2])
         one = Publisher(lambda: broker.port, "a/b")
         one.start()
         until(lambda: len(one.acknowledged) >= 500, "nothing is acknowledged")

@@ -177,7 +177,7 @@ def test_events_of_a_running_broker_arrive_by_http(spark: Any, tmp_path: Path) -
         line = until(
             lambda: [one for one in broker.lines if "HTTP interface on port" in one], broker.output
         )
-        port = int(line[0].rpartition(" ")[2])
+        port = int(line[0].rpartition(":")[2])
         publisher = Publisher(lambda: broker.port, "a/b")
         publisher.start()
         until(lambda: len(publisher.acknowledged) >= 2000, "nothing is acknowledged")

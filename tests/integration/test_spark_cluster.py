@@ -143,7 +143,7 @@ def test_the_result_is_exact_though_an_executor_is_killed(
         line = until(
             lambda: [one for one in broker.lines if "HTTP interface on port" in one], broker.output
         )
-        url = f"http://127.0.0.1:{int(line[0].rpartition(' ')[2])}"
+        url = f"http://127.0.0.1:{int(line[0].rpartition(':')[2])}"
         publisher = Publisher(lambda: broker.port, "a/b")
         publisher.start()
         until(lambda: len(publisher.acknowledged) >= 20_000, "nothing is acknowledged")
