@@ -96,6 +96,7 @@ HOT = [
     "mqttd/broker/trie.py",
     "mqttd/broker/turns.py",
     "mqttd/broker/wills.py",
+    "mqttd/storage/blocks.py",
     "mqttd/storage/durability.py",
     "mqttd/storage/entries.py",
     "mqttd/storage/journal.py",

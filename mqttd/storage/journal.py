@@ -20,6 +20,7 @@ from mqttd.session.connection import OPEN, Connection, Turn
 from mqttd.session.journal import Journal
 from mqttd.session.message import Delivery, Message
 from mqttd.session.promise import Promise
+from mqttd.storage.blocks import Group
 from mqttd.storage.database import (
     END_SESSION,
     FORGET_WILL,
@@ -33,16 +34,7 @@ from mqttd.storage.database import (
 )
 from mqttd.storage.durability import FSYNC, NONE, Durability
 from mqttd.storage.entries import dump, dump_retained, dump_will
-from mqttd.storage.ledger import (
-    DELIVERY,
-    MESSAGE3,
-    MESSAGE5,
-    RECEIVED,
-    RELEASED,
-    RETAINED,
-    Group,
-    Ledger,
-)
+from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED, RELEASED, RETAINED, Ledger
 
 __all__ = ["StoreJournal"]
 

@@ -23,6 +23,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from mqttd.storage.blocks import Block, Group, Home
+
 __all__ = [
     "DELIVERY",
     "FORGET",
@@ -35,9 +37,6 @@ __all__ = [
     "RELEASED",
     "RETAINED",
     "SAME",
-    "Block",
-    "Group",
-    "Home",
     "Ledger",
 ]
 
@@ -68,87 +67,6 @@ _READ: Final = 8
 _SMALL: Final = 16
 #: Numbers between two that live, beyond which a home ends (recovery).
 _GAP: Final = 64
-
-
-class Block:
-    """One row of the file."""
-
-    __slots__ = ("count", "homes", "id", "live", "needed", "noted_by", "sends", "size", "stored")
-
-    def __init__(self, id: int) -> None:
-        self.id = id
-        #: Records, those that live, bytes.
-        self.count: int = 0
-        self.live: int = 0
-        self.size: int = 0
-        #: How many blocks it says something about (FORGET, INFLIGHT); does it say INFLIGHT?
-        self.needed: int = 0
-        self.sends: bool = False
-        #: The blocks that say something about its records.
-        self.noted_by: list[Block] | None = None
-        self.homes: list[Home] = []
-        #: There is a row, or one is being written.
-        self.stored: bool = False
-
-
-class Home:
-    """Records that were numbered together, and the block that they are in now."""
-
-    __slots__ = ("block", "count", "dead", "live", "start")
-
-    def __init__(self, start: int, block: Block) -> None:
-        self.start = start
-        self.block = block
-        self.count: int = 0
-        self.live: int = 0
-        #: A bit for each record that is forgotten.
-        self.dead: bytearray | None = None
-
-    def is_dead(self, at: int) -> bool:
-        """Whether the record at this place was forgotten."""
-        dead = self.dead
-        return dead is not None and at >> 3 < len(dead) and dead[at >> 3] >> (at & 7) & 1 == 1
-
-    def bury(self, at: int) -> None:
-        """Note that the record at this place is forgotten."""
-        dead = self.dead
-        if dead is None:
-            dead = bytearray(at // 8 + 8)
-            self.dead = dead
-        elif at >> 3 >= len(dead):
-            dead.extend(bytes((at >> 3) - len(dead) + 8))
-        dead[at >> 3] |= 1 << (at & 7)
-
-
-class Group:
-    """What is written in one transaction."""
-
-    __slots__ = ("block", "data", "drops", "error", "found", "fsync", "home", "last", "reads",
-                 "rows", "size", "words")  # fmt: skip
-
-    def __init__(self, block: Block, home: Home) -> None:
-        self.block = block
-        self.home = home
-        self.words: list[int] = []
-        self.data: list[bytes] = []
-        #: Bytes in `data`, the last of them.
-        self.size: int = 0
-        self.last: bytes = b""
-        #: Statements and their parameters (`mqttd.storage.database`), in their order.
-        self.rows: list[tuple[int, tuple[object, ...]]] = []
-        #: Blocks whose rows go.
-        self.drops: list[int] = []
-        #: Somebody waits for the disk, not only for the system.
-        self.fsync: bool = False
-        #: Blocks to be read again when this is written, and what was read: (id, words, data).
-        self.reads: list[int] = []
-        self.found: list[tuple[int, bytes, bytes]] = []
-        #: Why it could not be written.
-        self.error: BaseException | None = None
-
-    def empty(self) -> bool:
-        """Whether there is nothing to write or read."""
-        return not (self.words or self.rows or self.drops or self.reads)
 
 
 class Ledger:

@@ -14,15 +14,8 @@ import sqlite3
 import zlib
 from array import array
 
-from mqttd.storage.ledger import (
-    FORGET,
-    INFLIGHT,
-    LENGTH_MASK,
-    OWNER_SHIFT,
-    SAME,
-    Block,
-    Ledger,
-)
+from mqttd.storage.blocks import Block
+from mqttd.storage.ledger import FORGET, INFLIGHT, LENGTH_MASK, OWNER_SHIFT, SAME, Ledger
 
 __all__ = ["Contents", "Found", "read"]
 

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
+from mqttd.storage.blocks import Group
 from mqttd.storage.database import STATEMENTS
-from mqttd.storage.ledger import Group
 
 __all__ = ["RETRY", "Writer", "write"]
 

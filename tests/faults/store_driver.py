@@ -14,8 +14,9 @@ import sys
 import threading
 from collections import deque
 
+from mqttd.storage.blocks import Group
 from mqttd.storage.database import KEEP, OPEN_SESSION, connect
-from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED, Group, Ledger
+from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED, Ledger
 from mqttd.storage.recovery import read
 from mqttd.storage.writer import Writer
 

@@ -13,10 +13,11 @@ import pytest
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Packet, Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
 from mqttd.storage.durability import FSYNC, NONE, OS, Durability
 from mqttd.storage.journal import StoreJournal
-from mqttd.storage.ledger import Group, Ledger
+from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import read
 from mqttd.storage.writer import write
 from tests.support.memory import MemoryBroker, MemoryClient
