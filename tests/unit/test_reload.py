@@ -39,6 +39,7 @@ SPECIAL: dict[str, Any] = {
     "auth.backend.ignore_errors_of": ("username",),
     "plugins.load": ("auto_subscribe",),
     "mqueue.priorities": {"alarm/#": 9},
+    "durability.topics": {"alarm/#": "fsync"},
     "log.modules": {"mqttd.access": "debug"},
     "auth_chain": ("username",),
     "protocol_versions": ("5.0",),
