@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import ssl
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -158,7 +159,25 @@ def client_of(options: argparse.Namespace) -> Client:
     """The broker that the command line means."""
     if getattr(options, "url", None):
         return _remote(options)
-    return Client(options.socket or config_of(options).admin.socket)
+    return Client(options.socket or _socket_of(options))
+
+
+def _socket_of(options: argparse.Namespace) -> str:
+    """The broker's socket; mistakes elsewhere in the configuration do not hide a running broker."""
+    from mqttd.config.files import find
+    from mqttd.config.load import ConfigError, admin_socket
+
+    try:
+        return config_of(options).admin.socket
+    except CtlError:
+        path = options.config or find(os.environ)
+        if path is None:
+            raise
+        with suppress(ConfigError, OSError):
+            place = admin_socket(path, os.environ)
+            if os.path.exists(place):
+                return place
+        raise
 
 
 def _remote(options: argparse.Namespace) -> Client:

@@ -100,7 +100,7 @@ class Reports(Ground):
             "reason": reasons.name_of(code) if code else channel.close_reason,
             "detail": channel.close_reason if code else None,
             "seconds": (self.now - channel.since) / 1000,
-            "messages": channel.messages,
+            "messages": channel.taken(),
         }
         self.log(kind, told)
 

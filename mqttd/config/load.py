@@ -84,6 +84,25 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
     return _config(reading, document, base, os.path.abspath(path) if path is not None else "")
 
 
+def admin_socket(path: str | None, environ: Mapping[str, str]) -> str:
+    """Where `admin.socket` is, whatever else is wrong with the configuration.
+
+    Raises ConfigError if not even that can be read.
+    """
+    text = _read_text(path) if path is not None else ""
+    reading = _Reading(path or "defaults", text)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError([f"{path}: not valid TOML: {error}"]) from None
+    reading.override(document, environ)
+    kept: dict[str, Any] = {
+        table: document[table] for table in ("node", "admin") if table in document
+    }
+    base = os.path.dirname(os.path.abspath(path if path is not None else "etc/mqttd.conf"))
+    return _config(reading, kept, base, "").admin.socket
+
+
 def from_tables(tables: Mapping[str, Any], base: str) -> Config:
     """The configuration that these tables would be as a file; paths are relative to `base`.
 

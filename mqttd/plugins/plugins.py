@@ -272,7 +272,8 @@ class Plugins:
         if known is not None and known.state != FAILED:
             raise PluginError(f"plugin {name!r} is {known.state} already")
         plugin = _get(self._discover(), name)
-        if known is not None:
+        if known is not None or remember:
+            # What a look-out has imported since may be older than its file.
             forget(plugin, self._others(name))
             plugin = _get(self._discover(), name)
         active = self._active[name] = Active(plugin)

@@ -228,12 +228,21 @@ class Framing(Acknowledging):
             self.rest = Unfinished(data if rest is None else rest.whole() + data, 0)
             return
         self.router.packet_type = 0
-        before = self._published()
+        outermost = self.messages >= 0
+        if outermost:
+            self.messages -= self._published() + 1  # below 0: see `taken`
         try:
             self._loop(data)
         except MqttError as error:
             self.fail(error, self.router.packet_type)
-        self.messages += self._published() - before
+        if outermost:
+            self.messages += self._published() + 1
+
+    def taken(self) -> int:
+        """PUBLISH packets of this client so far, also while a chunk of it is handled."""
+        if self.messages >= 0:
+            return self.messages
+        return self.messages + self._published() + 1
 
     def _published(self) -> int:
         """PUBLISH packets of everybody so far: counted where they are handled, for all at once."""

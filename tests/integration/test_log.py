@@ -117,7 +117,10 @@ def test_lines_as_json_into_a_file_that_is_rotated(start: Start, tmp_path: Path)
     assert ctl(tmp_path, "log", "level", "mqttd.broker", "debug", "--json")["modules"]
     client = RawClient(port, mq.V5).connect("lamp")
     client.subscribe("a/#")
-    client.disconnect()
+    # In one write: the line tells of what was taken in the same turn, too.
+    said = mq.publish("b", version=mq.V5) * 2
+    client.send(said + mq.disconnect(mq.V5))
+    client.drain()
     process.terminate()
     assert process.wait(DEADLINE) in ENDED
     files = sorted(path.parent.iterdir())
@@ -129,5 +132,5 @@ def test_lines_as_json_into_a_file_that_is_rotated(start: Start, tmp_path: Path)
     assert subscribed["level"] == "debug" and subscribed["module"] == "mqttd.broker"
     gone = [line for line in lines if line["message"] == "disconnected by client"][-1]
     assert gone["client_id"] == "lamp" and gone["reason"] == "client disconnected"
-    assert gone["messages"] == 0 and gone["seconds"] >= 0
+    assert gone["messages"] == 2 and gone["seconds"] >= 0
     assert lines[-1]["message"] == "Server Shut Down."

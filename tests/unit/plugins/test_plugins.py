@@ -70,6 +70,19 @@ def test_a_loaded_one_is_not_loaded_twice(node: Node) -> None:
         node.load("acme")
 
 
+def test_what_was_edited_since_a_look_is_loaded_as_it_is_now(node: Node) -> None:
+    node.write("acme", COUNTING)
+    assert row(node, "acme")["version"] == "1.0"
+    node.write("acme", COUNTING.replace("Messages seen.", "Edited."))
+    node.load("acme")
+    assert node.plugins.metrics() == [("plugin_acme_seen_total", "Edited.", 0.0)]
+    result_of(node.plugins.unload("acme"))
+    node.plugins.list()
+    node.write("acme", COUNTING.replace("Messages seen.", "Again."))
+    node.load("acme")
+    assert node.plugins.metrics() == [("plugin_acme_seen_total", "Again.", 0.0)]
+
+
 def test_one_that_is_missing_is_told_with_those_there_are(node: Node) -> None:
     node.write("acme", COUNTING)
     (node.dir / "broken.py").write_text("import no_such_module\n")
