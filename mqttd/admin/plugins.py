@@ -45,7 +45,10 @@ class PluginsApi:
 
     def list(self) -> Any:
         """Every plugin found, loaded or not, and the modules that failed."""
-        return self.plugins.list()
+        try:
+            return self.plugins.list()
+        except PluginError as error:
+            raise ApiError(409, "refused", str(error)) from None
 
     @app.route("/<string:name>", methods=["GET"])
     def info(self, request: IRequest, name: str) -> bytes:
