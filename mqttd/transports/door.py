@@ -218,7 +218,7 @@ class Door:
     def _settle(self, lobby: Lobby, most: int) -> None:
         """Give a lobby its limits, where there are `most` connections."""
         each = self.settings.max_connections_per_address
-        lobby.each = each or max(most * 3 // 4, 1000)
+        lobby.each = each or max(most - most // 50, 1000)  # a fiftieth stays for the others
         lobby.strangers_each = self.settings.max_strangers_per_address
 
     def _time_factory(self, factory: MqttFactory) -> None:

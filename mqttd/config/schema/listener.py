@@ -33,7 +33,7 @@ class Listener(Struct, frozen=True, kw_only=True):
         keys.count(
             "Connections open at the same time from one address (an IPv6 address counts with its"
             " /64, behind a proxy that of the PROXY header, Unix sockets together as one); further"
-            " ones are closed; 0 takes three quarters of `max_connections`, at least 1000.",
+            " ones are closed; 0 takes all but a fiftieth of `max_connections`, at least 1000.",
             "listener",
             0,
             10_000_000,
