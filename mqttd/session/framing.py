@@ -220,6 +220,8 @@ class Framing(Acknowledging):
         if rest is not None:
             self.rest = None
             self._take(rest.whole())
+        elif self.intake is not None:
+            self._take(b"")  # what was behind it has gone back there
 
     def packets(self, data: bytes) -> None:
         """Handle every complete packet of a chunk, whatever the limits; the rest is kept."""
