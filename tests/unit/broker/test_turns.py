@@ -256,3 +256,19 @@ def test_bans_and_users_that_are_gone_are_looked_for_in_turns() -> None:
     node.run_soon()
     assert all(client.closed for client in clients)
     assert node.broker.metrics.clients_kicked == 500
+
+
+def test_who_has_had_a_turn_gets_one_more_and_not_two() -> None:
+    """Each turn put off two, so the eleventh was one of ten seconds."""
+    node = node_with(high_watermark=1 << 30)
+    for i in range(50):
+        subscribed(node.connect(f"r{i}"), "t/#")
+    sender = node.connect("s")
+    sender.feed(b"".join(serialize(Publish(f"t/{i % 9}", b"", 0), 4) for i in range(3000)))
+    turns = 0
+    while node.tasks:
+        assert len(node.tasks) == 1
+        turns += 1
+        a_turn(node)
+    assert turns + 1 >= 3000 * 50 // ALLOWANCE
+    assert sender.wire.reading and node.broker.metrics.messages_sent == 3000 * 50
