@@ -195,5 +195,6 @@ class _Drain:
         self.session = session
 
     def __call__(self) -> None:
+        self.session.put_off = False
         self.session.drain()
         self.server.perform()
