@@ -13,11 +13,13 @@ before is refused there for its own failures alone, not for those of others; dev
 name or an address do not pay for one of them.
 
 Promise: a log-in costs a few look-ups; at most `MOST` counts and as many clients that got in are
-kept, those of the longest ago go first. Times are seconds of any clock that is handed in.
+kept, those of the longest ago go first, and of a long name its hash. Times are seconds of any clock
+that is handed in.
 """
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final
 
 from mqttd.config.schema import AuthFailures
@@ -30,6 +32,8 @@ __all__ = ["MOST", "Failures"]
 MOST: Final = 100_000
 #: How many times `user_limit` a user name has, whatever the client ids.
 _CLIENTS: Final = 5
+#: Characters of a name that is kept as it is: strangers choose names, of up to 65,535 bytes.
+_SHORT: Final = 64
 #: Seconds by which an answer is put off at most.
 _LONGEST: Final = 4.0
 
@@ -129,5 +133,12 @@ class Failures:
 
 def _key(client: ClientInfo, username: str | None) -> _Key:
     # A name is never empty here: those without one are told apart from those called "".
-    user = "?" if username is None else f"={username}"
-    return house_of(client.peerhost), user, f"={client.client_id}"
+    user = "?" if username is None else _name(username)
+    return house_of(client.peerhost), user, _name(client.client_id)
+
+
+def _name(text: str) -> str:
+    """What stands for a name, of bounded length."""
+    if len(text) <= _SHORT:
+        return f"={text}"
+    return f"#{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

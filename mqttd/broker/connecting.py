@@ -129,7 +129,8 @@ class Connecting:
     def open(self, channel: Channel, connect: Connect) -> None:
         """A CONNECT came."""
         self.registry.channels += 1
-        self.advance(Attempt(self, channel, connect))
+        if channel.state == WAITING:  # and not ended, because this CONNECT is too much to hold
+            self.advance(Attempt(self, channel, connect))
 
     def advance(self, attempt: Attempt) -> None:
         """Go through the stages that are left, as far as they let it."""

@@ -80,6 +80,7 @@ class Ground(Server):
         self.turns = Turns(given.soon, self.perform)
         #: Connections that have had their turn, and go on in a later one.
         self.rested: deque[Channel] = deque()
+        self._rests: bool = False
         #: Client id -> session, whether a client is there or away. The registry's to change.
         self.sessions: dict[str, Session] = {}
 
@@ -99,11 +100,17 @@ class Ground(Server):
         """Have a connection go on in a later turn, behind those that wait for theirs."""
         assert isinstance(channel, Channel)
         self.rested.append(channel)
-        if len(self.rested) == 1:
+        self._work_later()
+
+    def _work_later(self) -> None:
+        """One call for all that have rested, whoever comes to them meanwhile."""
+        if self.rested and not self._rests:
+            self._rests = True
             self.soon(self._end_work)
 
     def _end_work(self) -> None:
         """Those who have had their turn get another, as far as one turn goes."""
+        self._rests = False
         spent = 0
         for _ in range(len(self.rested)):
             channel = self.rested.popleft()
@@ -114,8 +121,7 @@ class Ground(Server):
             spent += self.topics.work
             if spent > ALLOWANCE:
                 break
-        if self.rested:
-            self.soon(self._end_work)
+        self._work_later()
         self.perform()
 
     def crowded(self) -> None:
@@ -189,5 +195,6 @@ class _Drain:
         self.session = session
 
     def __call__(self) -> None:
+        self.session.put_off = False
         self.session.drain()
         self.server.perform()

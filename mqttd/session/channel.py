@@ -392,9 +392,7 @@ class Channel(Framing):
         self.server.metrics.memory_unauthenticated_closed += 1
         self.server.refused(self, "too much is held for clients that are not let in")
         self.end("no room before authentication")
-        self.server.strangers.pop(self, None)
-        self.asking = 0
-        self.weigh()
+        self.let_in()  # of those who wait to be it is none any more, whatever its edge still holds
 
     def _too_late(self, reason: str) -> None:
         self.server.refused(self, reason)

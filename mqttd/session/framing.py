@@ -141,12 +141,12 @@ class Framing(Acknowledging):
 
     def let_in(self) -> None:
         """The client is who it says."""
-        self.asking = 0
-        self.weigh()
         if self.stranger:
             self.stranger = False
             self.router.strangers.pop(self, None)
             self.router.account.unauthenticated -= CONNECTION + self.kept
+        self.asking = 0
+        self.weigh()
 
     def depart(self) -> None:
         """The connection is gone, with all that was held for it."""
@@ -220,6 +220,8 @@ class Framing(Acknowledging):
         if rest is not None:
             self.rest = None
             self._take(rest.whole())
+        elif self.intake is not None:
+            self._take(b"")  # what was behind it has gone back there
 
     def packets(self, data: bytes) -> None:
         """Handle every complete packet of a chunk, whatever the limits; the rest is kept."""

@@ -126,12 +126,13 @@ class Intake(Inlet):
             data = self.held + data
             self.held = b""
         channel = self.channel
-        if channel is None or self.waiting:
+        if channel is None or self.waiting or channel.busy:
             self.held = data
             return
         self._fill(channel.server.now)
         if self._plenty(len(data)):
             self._pass(channel, data)
+            self._take_back(channel, False)
         else:
             end = self._admit(data)
             if end < len(data):
@@ -139,6 +140,7 @@ class Intake(Inlet):
                 data = data[:end]
             if data:
                 channel.packets(data)
+                self._take_back(channel, True)
         wait = self._wait()
         if channel.state == CLOSED:
             self.held = b""
@@ -151,6 +153,17 @@ class Intake(Inlet):
             if server.now - self.told_at >= _TELL:
                 self.told_at = server.now
                 server.limited(channel)
+
+    def _take_back(self, channel: Channel, paid: bool) -> None:
+        """What the channel has put off for a later turn goes before what waits here already."""
+        rest = channel.rest
+        if rest is None or not channel.busy:
+            return
+        channel.rest = None
+        data = rest.whole()
+        if paid:
+            self._pay(data, -1)
+        self.held = data + self.held
 
     def due(self, now: int) -> None:
         """The buckets hold something again: go on, unless something else holds up too."""
@@ -239,10 +252,14 @@ class Intake(Inlet):
 
         A packet is paid for when it is complete.
         """
+        return self._pay(data, 1)
+
+    def _pay(self, data: bytes, times: int) -> int:
+        """Pay for whole packets while there is something to pay with; -1: they are given back."""
         n = len(data)
         pos = 0
         while n - pos >= 2:
-            if self._wait():
+            if times > 0 and self._wait():
                 return pos
             try:
                 size = size_at(data, pos, n)
@@ -251,10 +268,10 @@ class Intake(Inlet):
             if size < 0 or pos + size > n:
                 return n
             for bucket in self.by_bytes:
-                bucket.level -= size
+                bucket.level -= size * times
             if data[pos] & 0xF0 == 0x30:
                 for bucket in self.by_messages:
-                    bucket.level -= 1.0
+                    bucket.level -= times
             pos += size
         return n
 

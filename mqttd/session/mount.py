@@ -10,8 +10,9 @@ rules, hooks and stores see the full names. Only the connection takes the prefix
 message is still made once per shape, whoever gets it.
 
 Promise: a client reaches nothing outside. A value never widens its place: one with `/`, `+`, `#` or
-NUL in it, or none, is refused with its CONNECT, and a level takes one value at most. What does not
-begin with the prefix is not handed to the client. Listeners without a mountpoint pay nothing.
+NUL in it, or none, is refused with its CONNECT, and a level takes one value at most. Nor does one
+give the prefix another meaning: `$share` or `$delayed` as its first level. What does not begin with
+the prefix is not handed to the client. Listeners without a mountpoint pay nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from mqttd.codec.topic import split_shared
 __all__ = ["Mount", "mountpoint"]
 
 _LONGEST: Final = 65535
+#: What a placeholder stands for.
+_WHAT: Final = {"c": "client id", "u": "user name"}
 
 
 class Mount:
@@ -112,12 +115,16 @@ def mountpoint(template: str, client_id: str, username: str | None) -> str:
         if found < 0:
             return prefix + template[at:]
         named = template[found + 1 : found + 2]
-        prefix += template[at:found] + _value(named, client_id, username)
+        prefix += template[at:found]
+        value = _value(named, client_id, username)
+        if not prefix and value.startswith("$"):
+            raise ValueError(f"the mountpoint takes no {_WHAT[named]} that begins with '$'")
+        prefix += value
         at = found + 2
 
 
 def _value(named: str, client_id: str, username: str | None) -> str:
-    what = "client id" if named == "c" else "user name"
+    what = _WHAT[named]
     value = client_id if named == "c" else username
     if not value:
         raise ValueError(f"the mountpoint needs a {what}")

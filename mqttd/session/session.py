@@ -450,14 +450,14 @@ class Session(Kept):
         """Go on with retained messages while the window and the output have room."""
         channel = self.channel
         replays = self.replays
-        if channel is None or replays is None:
+        if channel is None or replays is None or self.put_off:
             return
         settings = self.server.settings
         left = _REPLAYED
         while replays:
             left -= 1
             if left < 0:
-                self.server.resume_later(self)
+                self.put_off_replays()
                 return
             if self.mqueue is not None:
                 return  # goes on when the queue has drained
@@ -474,7 +474,7 @@ class Session(Kept):
             delivery = replay.next(self)
             if delivery is None:
                 if not replay.done():
-                    self.server.resume_later(self)
+                    self.put_off_replays()
                     return
                 if replays.pop(replay.topic_filter, None) is not None:
                     self._weigh_replays(-REPLAY)

@@ -110,6 +110,7 @@ class State(Charged):
         "moving",
         "mqueue",
         "numbers",
+        "put_off",
         "server",
         "subscriptions",
         "waiting",
@@ -137,6 +138,8 @@ class State(Charged):
         self.ended: bool = False
         #: Something waits for room in the window: the queue, replays or what was not sent again.
         self.waiting: bool = False
+        #: Goes on with retained messages in a later turn, and not before.
+        self.put_off: bool = False
         self.will: Message | None = None
         self.will_delay: int = 0
         #: The journal's numbers: of what is in flight and of incoming QoS 2, by packet id; of the
@@ -471,6 +474,11 @@ class State(Charged):
                 mqueue.remember(self.v5)
                 self._weigh_queue(mqueue.size, before)
         self.v5 = v5
+
+    def put_off_replays(self) -> None:
+        """Go on with retained messages in a later turn, whatever is acknowledged meanwhile."""
+        self.put_off = True
+        self.server.resume_later(self)
 
     def drain(self) -> None:
         """Move what waits on, as far as there is room."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,24 @@ def test_a_back_end_that_fails_is_nobodys_failed_log_in(tmp_path: Path) -> None:
     for _ in range(20):
         assert control.authenticate(client(), b"x").reason_code == 0x88  # type: ignore[union-attr]
     assert counted == []
+
+
+@pytest.mark.parametrize("got_in", [True, False])
+def test_names_of_any_length_are_told_apart_and_not_kept(got_in: bool) -> None:
+    them = Failures(AuthFailures(user_limit=4, ban=10.0, address_limit=0))
+    long = "x" * 65_000
+    one, other = client(f"{long}1", client_id=f"{long}2"), client(f"{long}3", client_id=f"{long}2")
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            who = client(f"{number}{long}", client_id=f"{long}{number}")
+            if got_in:
+                them.let_in(who, who.username)
+            else:
+                note(them, who, 0.0)
+        assert tracemalloc.get_traced_memory()[0] < 65_000 * 4
+    finally:
+        tracemalloc.stop()
+    note(them, one, 0.0, 4)
+    assert them.bars(one, 1.0) == 9.0
+    assert them.bars(other, 1.0) == 0

@@ -339,3 +339,36 @@ def test_what_a_plugin_holds_for_clients_counts_too() -> None:
     held[0] = 0.0
     node.advance(1000)
     assert node.broker.memory.step == 0
+
+
+def test_who_makes_room_before_authentication_is_the_oldest_alone() -> None:
+    """What its TLS holds is given back later, and all others went because of it."""
+    node = node_with(memory_unauthenticated=10 * (50_000 + CONNECTION))
+    clients = []
+    for count in range(1, 31):
+        client = node.client(5)
+        client.channel.edge.holding = lambda channel: 50_000  # type: ignore[method-assign]
+        clients.append(client)
+        client.channel.weigh()
+        assert len(node.broker.strangers) == min(count, 10)
+        assert node.broker.account.unauthenticated <= node.settings.memory_unauthenticated
+        node.broker.perform()
+        assert [each.closed for each in clients] == [True] * (count - 10) + [False] * min(count, 10)
+    clients[-1].send(Connect("c", version=5))
+    assert isinstance(clients[-1].take()[0], Connack)
+    for client in clients:
+        client.drop()
+    audit(node.broker, [])
+    assert not node.broker.memory.used()
+
+
+def test_who_is_ended_for_its_connect_is_not_let_in() -> None:
+    """Its own CONNECT is what is too much."""
+    node = node_with(memory_unauthenticated=5000)
+    client = node.connect("c", 5, clean=False, properties=dict(LASTING))
+    intruder = node.client(5)
+    intruder.send(Connect("c", version=5, username=None, password=b"x" * 6000))
+    assert not intruder.take()
+    assert intruder.closed and not client.closed
+    assert node.broker.registry.channels == 1
+    audit(node.broker, [client.channel])

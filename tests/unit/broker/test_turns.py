@@ -256,3 +256,42 @@ def test_bans_and_users_that_are_gone_are_looked_for_in_turns() -> None:
     node.run_soon()
     assert all(client.closed for client in clients)
     assert node.broker.metrics.clients_kicked == 500
+
+
+def test_who_has_had_a_turn_gets_one_more_and_not_two() -> None:
+    """Each turn put off two, so the eleventh was one of ten seconds."""
+    node = node_with(high_watermark=1 << 30)
+    for i in range(50):
+        subscribed(node.connect(f"r{i}"), "t/#")
+    sender = node.connect("s")
+    sender.feed(b"".join(serialize(Publish(f"t/{i % 9}", b"", 0), 4) for i in range(3000)))
+    turns = 0
+    while node.tasks:
+        assert len(node.tasks) == 1
+        turns += 1
+        a_turn(node)
+    assert turns + 1 >= 3000 * 50 // ALLOWANCE
+    assert sender.wire.reading and node.broker.metrics.messages_sent == 3000 * 50
+
+
+def test_acknowledgements_do_not_hasten_the_search_for_retained_messages() -> None:
+    """Each of them began a search that went on beside the others, all of them in one turn."""
+    node = node_with()
+    for i in range(20_000):
+        node.broker.publish_text(f"a/{i}/y", b"x", 0, True)
+    node.broker.publish_text("a/20000/x", b"here", 0, True)
+    sender, seeker = node.connect("s"), node.connect("seeker")
+    seeker.send(Subscribe(1, [Subscription("m", 1)]))
+    seeker.send(Subscribe(2, [Subscription("a/+/x", 1)]))
+    turns, found = 0, b""
+    while node.tasks:
+        for i in range(10):
+            sender.send(Publish("m", b"", 1, packet_id=i + 1))
+        for packet in seeker.published():
+            found += packet.payload
+            seeker.send(*[Puback(packet.packet_id)] if packet.qos else [])
+        assert len(node.tasks) == 1
+        turns += 1
+        a_turn(node)
+    assert turns > 2
+    assert found + b"".join(packet.payload for packet in seeker.published()) == b"here"

@@ -236,3 +236,37 @@ def test_a_listener_has_its_own_largest_packet() -> None:
     assert 2048 in client.connack.properties.values()
     client.send(Publish("t", b"x" * 3000))
     assert client.wire.closed
+
+
+@pytest.mark.parametrize("rates", [{"messages_rate": 100}, {"bytes_rate": 100 * SIZE}])
+@pytest.mark.parametrize("room", [1, 40, 10_000])
+def test_what_waits_for_a_later_turn_keeps_its_place(rates: dict[str, int], room: int) -> None:
+    node = limited(**rates)
+    watcher = watch(node)
+    sender = node.connect("sender")
+    # Its many filters take more than a turn, while what is behind it is limited too.
+    filters = [Subscription(f"f/{number}", 0) for number in range(300)]
+    stream = serialize(Subscribe(1, filters), 4)
+    stream += b"".join(message(number) for number in range(150))
+    for at in range(0, len(stream), len(stream) // room + 1):
+        sender.feed(stream[at : at + len(stream) // room + 1])
+    got = numbers(watcher)
+    for _ in range(160):
+        node.advance(250)
+        got += numbers(watcher)
+    assert got == list(range(150))
+    assert sender.wire.reading
+
+
+def test_what_waits_for_a_later_turn_is_paid_for_once() -> None:
+    node = limited(messages_rate=200)
+    watcher = watch(node)
+    sender = node.connect("sender")
+    filters = [Subscription(f"f/{number}", 0) for number in range(300)]
+    stream = serialize(Subscribe(1, filters), 4)
+    sender.feed(stream + b"".join(message(number) for number in range(150)))
+    got = numbers(watcher)
+    for _ in range(4):
+        node.run_soon()
+        got += numbers(watcher)
+    assert got == list(range(150))

@@ -266,3 +266,16 @@ def test_leaving_undoes_entering(topic: str, payload: bytes, qos: int, version: 
 def test_templates_take_the_client_id_and_the_user_name() -> None:
     assert mountpoint("t/%u/x-%c/", "c", "u") == "t/u/x-c/"
     assert mountpoint("t/", "c", None) == "t/"
+
+
+@pytest.mark.parametrize("template", ["%c/", "%u/", "%c/x/%u/"])
+@pytest.mark.parametrize("name", ["$share", "$queue", "$SYS", "$delayed"])
+def test_a_value_does_not_make_the_prefix_one_that_means_something(
+    template: str, name: str
+) -> None:
+    with pytest.raises(ValueError, match="begins with"):
+        mountpoint(template, name, name)
+    assert mountpoint(f"dev-{template}", name, name).startswith(f"dev-{name}/")
+    client = Door(template).mounted(name, 5, username=name)
+    assert client.connack is not None and client.connack.reason_code == 0x87
+    assert client.closed
