@@ -62,6 +62,7 @@ _REMEDY: Final = (
 
 _NOT_AUTHORIZED: Final = 0x87
 _BAD_USER_NAME: Final = 0x86
+_SERVER_BUSY: Final = 0x89
 _BANNED: Final = 0x8A
 
 
@@ -86,6 +87,8 @@ class AuthenticationChain:
         self.on_event = on_event
         self._entries: tuple[Entry, ...] = ()
         self._number = 0
+        #: it has ended: what it is still asked, or was, it answers with a no
+        self._closed = False
         #: names of ``auth.chain`` that belong to plugins, and their places
         self._reserved: dict[str, int] = {}
         #: a module gave some client rules that look at QoS or RETAIN
@@ -226,6 +229,8 @@ class AuthenticationChain:
         chain: tuple[Entry, ...],
         i: int,
     ) -> AuthResult | Deferred[AuthResult]:
+        if self._closed:
+            return _too_late()
         result = self._judge(client, chain[i], answer)
         return self._ask(client, password, chain, i + 1) if result is None else result
 
@@ -325,6 +330,7 @@ class AuthenticationChain:
         Those named in `shared` serve other chains too, and go on.
         """
         entries, self._entries = self._entries, ()
+        self._closed = True
         for entry in entries:
             entry.guard.close()
             if entry.name not in shared:
@@ -359,6 +365,8 @@ class Exchange:
         return self._exchange.step(data)
 
     def _judge(self, answer: Answer) -> AuthContinue | AuthResult:
+        if self._chain._closed:
+            return _too_late()
         if isinstance(answer.verdict, AuthContinue):
             return answer.verdict
         result = self._chain._judge(self.client, self._entry, answer)
@@ -462,6 +470,11 @@ def _concerns(entry: Entry, client: ClientInfo, password: bytes | None) -> bool:
         return entry.concerns(client, password) is not False
     except Exception:
         return True  # then its ``check`` is asked, whose failures are counted
+
+
+def _too_late() -> AuthResult:
+    """The result for a client whose chain has ended while it was asked about."""
+    return AuthResult(False, _SERVER_BUSY, "authentication is another by now")
 
 
 def _nothing() -> None:

@@ -75,7 +75,8 @@ class Clientid(SecretFileModule):
             return AUTH_OK if client.username is None else AUTH_IGNORE
         if client.username is not None and client.username != client.client_id:
             return AUTH_IGNORE
-        return self._hasher.check(self._file.names, client.client_id, password)
+        name = client.client_id
+        return self._if_still(self._hasher.check(self._file.names, name, password), name)
 
     def description(self) -> str:
         """The file, how many clients it holds, and how many have to show a secret."""

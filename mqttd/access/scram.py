@@ -162,6 +162,8 @@ class ScramExchange:
         stored_key = hashlib.sha256(client_key).digest()
         if not hmac.compare_digest(stored_key, keys.stored_key) or not self._known:
             return _REFUSED
+        if self._lookup(self._user) != (keys, True):
+            return _REFUSED  # gone, or another password, since the exchange began
         verifier = b64(hmac.digest(keys.server_key, signed, "sha256"))
         return AuthOk(username=self._user, data=f"v={verifier}".encode())
 

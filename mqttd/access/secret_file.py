@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from mqttd.secrets import lines
 from mqttd.secrets.lines import CheckProof
+from mqttd.types import AuthError, AuthOk, AuthVerdict
 
 __all__ = ["SecretFile", "SecretFileModule"]
 
@@ -27,6 +28,8 @@ __all__ = ["SecretFile", "SecretFileModule"]
 INTERVAL: Final = 2.0
 #: Bytes from which a changed file is read in a thread.
 LARGE: Final = 64 * 1024
+
+_SERVER_BUSY: Final = 0x89
 
 OnChange: TypeAlias = Callable[[frozenset[str]], None]
 OnFault: TypeAlias = Callable[[Exception], None]
@@ -193,6 +196,19 @@ class SecretFileModule:
     def close(self) -> None:
         """Stop watching the file."""
         self._file.close()
+
+    def _if_still(
+        self, verdict: AuthVerdict | Deferred[AuthVerdict], name: str
+    ) -> AuthVerdict | Deferred[AuthVerdict]:
+        """A verdict about `name`, no yes if its line has changed by the time that it comes."""
+        if isinstance(verdict, Deferred):
+            verdict.addCallback(self._still, name, self._file.names.get(name))
+        return verdict
+
+    def _still(self, verdict: AuthVerdict, name: str, proof: str | None) -> AuthVerdict:
+        if isinstance(verdict, AuthOk) and self._file.names.get(name) != proof:
+            return AuthError("the users have changed meanwhile", _SERVER_BUSY)
+        return verdict
 
     def _changed(self, gone: frozenset[str]) -> None:
         if self._on_gone is not None:

@@ -90,7 +90,8 @@ class Username(SecretFileModule):
         """IGNORE without a user name, else OK or ERROR, later if there is a reactor."""
         if client.username is None or not self.concerns(client, password):
             return AUTH_IGNORE
-        verdict = self._hasher.check(self._file.names, client.username, password)
+        name = client.username
+        verdict = self._if_still(self._hasher.check(self._file.names, name, password), name)
         if password == b"":
             if isinstance(verdict, Deferred):
                 verdict.addCallback(self._empty, client.username)

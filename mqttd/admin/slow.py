@@ -1,4 +1,4 @@
-"""Answers to wrong tokens wait: longer with each, by address.
+"""Answers to wrong tokens wait: longer with each, by address (the /64 of one of IPv6).
 
     401 --> half a second, one, two, ... at most `MOST` --> answered
               '-- more than `WAITING` of one address wait already: 429, and the connection ends
@@ -13,6 +13,8 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from twisted.web.server import NOT_DONE_YET
+
+from mqttd.net.fair import house_of
 
 __all__ = ["Slow"]
 
@@ -42,7 +44,7 @@ class Slow:
 
     def refuse(self, request: Any, body: bytes) -> Any:
         """Answer a request, whose status is set, with this body in a while."""
-        host = str(getattr(request.getClientAddress(), "host", ""))
+        host = house_of(str(getattr(request.getClientAddress(), "host", "")))
         known = self._of(host)
         if known.waiting >= WAITING:
             request.setResponseCode(429)

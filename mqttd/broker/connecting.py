@@ -83,6 +83,7 @@ class Attempt:
         self.owned: Owned | None = None
         #: What takes the answer that is waited for.
         self.take: Callable[[Attempt, Any], bool] | None = None
+        self.waited: bool = False  # since then there may be bans that were not there
 
     def __call__(self, answer: Any) -> None:
         """What was waited for came in a later turn."""
@@ -102,6 +103,7 @@ class Attempt:
         take = self.take
         assert take is not None
         self.take = None
+        self.waited = True
         if take(self, answer):
             self.connecting.advance(self)
 
@@ -368,8 +370,9 @@ class Connecting:
         assert result is not None
         if not result.ok:
             return self.refuse(attempt, result.reason_code, result.reason)
-        if attempt.client.username != attempt.connect.username and not self.ban(attempt):
-            return False  # the module has proved another user name than the client gave
+        other = attempt.client.username != attempt.connect.username
+        if (other or attempt.waited) and not self.ban(attempt):
+            return False  # by the user name that the module has proved, or since it came
         expires_at = result.expires_at
         if expires_at is not None and expires_at * 1_000_000 <= self.broker.clock():
             return self.refuse(attempt, reasons.NOT_AUTHORIZED, "what was shown has expired")

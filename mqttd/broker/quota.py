@@ -4,6 +4,8 @@
                     --> session there already?       it goes on, or is somebody else's: `Claims`
                     --> user, address below limits?  no: 0x97
 
+An address is that of a *house* (`mqttd.net.fair`): whoever has a /64 of IPv6 may show all of it.
+
 A client id is a name that any client may choose, and a session may outlive its client: without a
 limit one stranger may take as many names as he likes, for as long as sessions last.
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mqttd.codec import reasons
+from mqttd.net.fair import house_of
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 from mqttd.types import ClientInfo
@@ -32,7 +35,7 @@ class Quota:
         self.counts: bool = False
         self._by_user: dict[str, int] = {}
         self._by_address: dict[str, int] = {}
-        #: Client id -> the address it was taken from, and by whom.
+        #: Client id -> by whom it was taken, and from which house.
         self._from: dict[str, tuple[str | None, str]] = {}
 
     def settings_changed(self, sessions: Iterable[Session]) -> None:
@@ -52,7 +55,7 @@ class Quota:
     def refusal(self, client: ClientInfo, there: bool) -> tuple[int, str] | None:
         """Reason code and text for a client that may not have its session; None if it may.
 
-        `there`: the session exists, and is counted.
+        `there`: the session exists, and is counted: for its own user it goes on.
         """
         settings = self.settings
         pattern = settings.client_id_pattern
@@ -61,14 +64,20 @@ class Quota:
                 reasons.CLIENT_IDENTIFIER_NOT_VALID,
                 f"the client id is not as session.client_id = {pattern!r} wants it",
             )
-        if not self.counts or there:
+        if not self.counts:
+            return None
+        user = client.username
+        house = house_of(client.peerhost)
+        held = self._from.get(client.client_id)
+        if there and (held is None or held[0] == user):
             return None
         most = settings.max_sessions_per_user
-        user = client.username
         if most and user is not None and self._by_user.get(user, 0) >= most:
             return (reasons.QUOTA_EXCEEDED, f"the user has {most} sessions")
         most = settings.max_sessions_per_address
-        if most and self._by_address.get(client.peerhost, 0) >= most:
+        if held is not None and held[1] == house:
+            return None  # another user's, whose place it takes
+        if most and self._by_address.get(house, 0) >= most:
             return (reasons.QUOTA_EXCEEDED, f"clients from this address have {most} sessions")
         return None
 
@@ -82,24 +91,25 @@ class Quota:
         channel = session.channel
         if not address and channel is not None:
             address = channel.edge.peer(channel)[0]
+        house = house_of(address)
         self.ended(session.client_id)
         user = session.username
-        self._from[session.client_id] = (user, address)
+        self._from[session.client_id] = (user, house)
         if user is not None:
             self._by_user[user] = self._by_user.get(user, 0) + 1
-        if address:
-            self._by_address[address] = self._by_address.get(address, 0) + 1
+        if house:
+            self._by_address[house] = self._by_address.get(house, 0) + 1
 
     def ended(self, client_id: str) -> None:
         """A session is gone."""
         held = self._from.pop(client_id, None)
         if held is None:
             return
-        user, address = held
+        user, house = held
         if user is not None:
             _less(self._by_user, user)
-        if address:
-            _less(self._by_address, address)
+        if house:
+            _less(self._by_address, house)
 
 
 def _less(counts: dict[str, int], name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mqttd.session.channel import CLOSED, Server
 from mqttd.session.connection import Connection
-from mqttd.transports.layers import SERVED, Stack
+from mqttd.transports.layers import MAX_ANSWERS, SERVED, Stack
 from mqttd.transports.stream import StreamEdge
 
 __all__ = ["LayeredStream"]
@@ -24,6 +24,8 @@ class LayeredStream(StreamEdge):
         self.channel = None
         self.known = None
         self.stack = stack
+        #: Bytes of answers since the peer took no more.
+        self.said = 0
         #: Called once a proxy has said for whom it comes; whether there is room for it.
         self.named: Callable[[Any], bool] | None = None
 
@@ -32,12 +34,17 @@ class LayeredStream(StreamEdge):
         channel = self.channel
         stack = self.stack
         over = stack.ended  # a copy: the type checker takes what it saw here for settled
-        if channel is None or over:
+        if channel is None or over or channel.state == CLOSED:
             return
         plain = stack.received(data)
         said = stack.answers()
         if said:
             self.transport.write(said)
+            self.said = self.said + len(said) if channel.blocked else 0
+            if self.said > MAX_ANSWERS:
+                channel.end("reads none of the answers")
+                self.drop(channel)
+                return
         named = self.named
         if named is not None and stack.known is not None:
             self.named = None

@@ -196,6 +196,8 @@ class LayeredEdge(Carrier):
         #: Bytes as the socket takes them, and how many of them it has taken.
         self.rest: bytes = b""
         self.rest_at: int = 0
+        #: Of answers in there: what was said since all of it was taken last.
+        self.said: int = 0
         self.ending: str = ""
         self.shaking: bool = stack.shaking()
         #: This is one of the port's `handshakes`.
@@ -324,7 +326,8 @@ class LayeredEdge(Carrier):
             self.rest = self.rest[self.rest_at :] + said
             self.rest_at = 0
             channel.out_bytes += len(said)
-            if len(self.rest) > MAX_ANSWERS:
+            self.said += len(said)
+            if self.said > MAX_ANSWERS:
                 channel.end("reads none of the answers")
                 return
             if not channel.blocked:
@@ -382,6 +385,7 @@ class LayeredEdge(Carrier):
         else:
             self.rest = b""
             self.rest_at = 0
+            self.said = 0
         if written and channel.blocked:
             self.server.slow[channel] = self.server.now
         self._settle(channel)

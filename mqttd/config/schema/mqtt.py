@@ -269,8 +269,8 @@ class Session(Struct, frozen=True, kw_only=True):
     max_per_address: Annotated[
         int,
         keys.count(
-            "Sessions that clients from one address may have, likewise; a house behind one NAT is"
-            " one address.",
+            "Sessions that clients from one address (of IPv6: one /64) may have, likewise; a house"
+            " behind one NAT is one address.",
             "broker",
             0,
             100_000_000,

@@ -142,6 +142,28 @@ def test_hashing_waits_in_the_pool_not_in_the_reactor(users: Path) -> None:
     assert answers == [AUTH_OK]
 
 
+@pytest.mark.parametrize(
+    "line", ["", f"alice:{SHA512_OF_NOTHING}\n", f"alice:{SECRET}\nb:{SECRET}\n"]
+)
+def test_who_is_gone_while_the_password_is_verified_is_not_let_in(users: Path, line: str) -> None:
+    """Whoever was connected has been ended by then, and nobody looks again."""
+    pool = Pool()
+    names = checker(users, reactor=Reactor(), pool=pool)
+    answers: list[AuthVerdict] = []
+    waiting = names.check(client("alice"), b"secret")
+    assert isinstance(waiting, Deferred)
+    waiting.addCallback(answers.append)
+    users.write_text(line, "utf-8")
+    names.reload()
+    pool.jobs.pop()()
+    (answer,) = answers
+    if SECRET in line:
+        assert answer is AUTH_OK
+    else:
+        assert isinstance(answer, AuthError)
+        assert answer.reason_code == 0x89
+
+
 def test_too_many_at_a_time_are_refused_as_busy_until_threads_are_done(users: Path) -> None:
     pool = Pool()
     names = checker(users, reactor=Reactor(), pool=pool)

@@ -87,3 +87,10 @@ def test_so_many_addresses_are_remembered(clock: Clock, monkeypatch: pytest.Monk
         slow.refuse(Request(f"10.0.0.{number}"), b"no")
     assert list(slow._addresses) == ["10.0.0.6", "10.0.0.7", "10.0.0.8"]
     clock.advance(10)
+
+
+def test_an_address_of_ipv6_is_its_network(clock: Clock) -> None:
+    slow = Slow(clock)
+    first = [waits(slow, clock, f"2001:db8::{number}") for number in range(1, 4)]
+    assert first == [FIRST, 2 * FIRST, 4 * FIRST]
+    assert waits(slow, clock, "2001:db8:0:1::1") == FIRST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -456,3 +456,65 @@ def test_a_refusal_of_the_chain_is_told_as_CONNACK(bench: Bench) -> None:
     client.send(Connect("c", version=5))
     assert one(client).reason_code == 0x8A
     bench.says.answer = AUTH_IGNORE
+
+
+# -- what changes while it is under way
+
+
+def begun(bench: Bench) -> tuple[MemoryClient, Auth]:
+    """A client that has been challenged, and its answer."""
+    client = bench.connect(SCRAM, scram_first())
+    challenge = one(client)
+    answer = scram_final(scram_first(), challenge.properties[AUTHENTICATION_DATA])
+    return client, auth(0x18, answer, SCRAM)
+
+
+def new_password(bench: Bench) -> None:
+    add_scram_user(bench.scram_file, "alice", "another")
+    bench.access.reload_auth()
+
+
+def no_user(bench: Bench) -> None:
+    bench.scram_file.write_text("")
+    bench.access.reload_auth()
+
+
+def another_chain(bench: Bench) -> None:
+    bench.access.close()
+
+
+def a_ban(bench: Bench) -> None:
+    bench.node.broker.bans.add("client_id", "c")
+    bench.node.broker.enforce_bans()
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [(new_password, 0x87), (no_user, 0x87), (another_chain, 0x89), (a_ban, 0x8A)],
+)
+def test_what_changes_during_an_exchange_counts_at_its_end(
+    bench: Bench, change: Callable[[Bench], None], code: int
+) -> None:
+    """Whoever held one open got in afterwards, and stayed."""
+    client, answer = begun(bench)
+    change(bench)
+    client.send(answer)
+    assert one(client).reason_code == code
+    assert client.closed
+    assert not bench.node.broker.sessions
+
+
+@pytest.mark.parametrize("change, code", [(another_chain, 0x89), (a_ban, 0x8A)])
+def test_and_while_a_module_is_asked_about_a_password(
+    bench: Bench, change: Callable[[Bench], None], code: int
+) -> None:
+    waiting: Deferred[Any] = Deferred()
+    bench.says.answer = waiting
+    client = bench.node.client(5)
+    client.send(Connect("c", version=5, username="bob", password=b"x"))
+    assert not client.take()
+    change(bench)
+    waiting.callback(AuthOk())
+    bench.node.run_soon()
+    assert one(client).reason_code == code
+    assert not bench.node.broker.sessions

@@ -151,3 +151,31 @@ def test_counts_come_back_to_nothing() -> None:
     assert not node.broker.sessions and not quota._from and not quota._by_user
     info = ClientInfo("x", "alice", "10.0.0.1", 1, "tcp:default", 5)
     assert isinstance(quota, Quota) and quota.refusal(info, False) is None
+
+
+def test_an_address_of_ipv6_is_its_network() -> None:
+    """One host has 2^64 of them, each of which had its own sessions."""
+    node = broker(max_sessions_per_address=2)
+    codes = [connect(node, f"c{i}", peer=f"2001:db8::{i:x}")[1] for i in range(5)]
+    assert codes == [0, 0, 0x97, 0x97, 0x97]
+    assert connect(node, "d", peer="2001:db8:0:1::1")[1] == 0
+    assert connect(node, "e", peer="::ffff:10.0.0.1")[1] == 0
+    assert connect(node, "f", peer="10.0.0.1")[1] == 0
+    assert connect(node, "g", peer="10.0.0.1")[1] == 0x97
+
+
+def test_to_take_the_sessions_of_others_is_no_way_past_the_limit() -> None:
+    node = broker(max_sessions_per_user=2, owned_by_user=False)
+    for i in range(2):
+        connect(node, f"a{i}", "alice", peer=f"10.0.1.{i}")
+        connect(node, f"b{i}", "bob", peer=f"10.0.2.{i}")
+    assert connect(node, "a0", "bob")[1] == 0x97
+    assert node.broker.sessions["a0"].username == "alice"
+    assert connect(node, "b0", "bob")[1] == 0
+    node = broker(max_sessions_per_address=1, owned_by_user=False)
+    assert connect(node, "a", "alice")[1] == 0
+    assert connect(node, "a", "bob", peer="10.0.0.2")[1] == 0
+    assert connect(node, "c", "bob", peer="10.0.0.2")[1] == 0x97
+    assert connect(node, "a", "alice", peer="10.0.0.2")[1] == 0  # in its place
+    assert connect(node, "d", "alice")[1] == 0
+    assert connect(node, "a", "carol")[1] == 0x97
