@@ -30,8 +30,9 @@ class Faults:
 
     def module(self, kind: str, name: str, error: BaseException) -> None:
         """A module of access control has failed."""
-        trace = "".join(traceback.format_exception(error))
-        told = {"module": f"{kind} {name}", "error": error, "traceback": trace}
+        told: dict[str, object] = {"module": f"{kind} {name}", "error": error}
+        if not isinstance(error, OSError):  # that and TimeoutError are its back end's
+            told["traceback"] = "".join(traceback.format_exception(error))
         self.events("module failed", told)
 
     def callback(self, point: str, callback: Any, error: BaseException, owner: Budget) -> None:

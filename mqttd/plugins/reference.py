@@ -11,6 +11,8 @@ import inspect
 import re
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from zope.interface import Interface
@@ -82,7 +84,7 @@ def types_page() -> str:
         (packets, ("Subscription",)),
         (message, _MESSAGE),
     ):
-        for node in ast.parse(inspect.getsource(module)).body:
+        for node in ast.parse(_source(module)).body:
             if isinstance(node, ast.ClassDef) and node.name in names:
                 parts.append(f"\n## {node.name}\n\n{_text(ast.get_docstring(node) or '')}")
                 fields = list(_fields(node))
@@ -134,7 +136,7 @@ def _signatures() -> dict[str, dict[str, str]]:
     """Interface -> member -> its arguments and result as they are written, in that order."""
     found: dict[str, dict[str, str]] = {}
     modules = (access, handle, hooks, plugin, stores)
-    for node in chain.from_iterable(ast.parse(inspect.getsource(each)).body for each in modules):
+    for node in chain.from_iterable(ast.parse(_source(each)).body for each in modules):
         if not isinstance(node, ast.ClassDef):
             continue
         members = found.setdefault(node.name, {})
@@ -145,6 +147,14 @@ def _signatures() -> dict[str, dict[str, str]]:
             elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
                 members[item.targets[0].id] = ""
     return found
+
+
+def _source(module: ModuleType) -> str:
+    """The text of a module, also of one that is compiled: it stands beside its sources."""
+    spec = module.__spec__
+    assert spec is not None and spec.origin is not None
+    folder, _, name = spec.origin.rpartition("/")
+    return Path(folder, f"{name.partition('.')[0]}.py").read_text(encoding="utf-8")
 
 
 def _rules(text: str) -> str:

@@ -56,6 +56,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
                     "first_byte_timeout": 0,
                     "connect_timeout": "5s",
                     "accept_rate": 0,
+                    "max_strangers_per_address": 0,
                 },
                 "twisted": {"bind": "127.0.0.1:0", "transport": "twisted"},
             }

@@ -10,21 +10,11 @@ import pytest
 from mqttd.codec.packets import Connect
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel import CLOSED, Channel
-from mqttd.session.connection import Connection, Edge
 from mqttd.transports.lobby import SILENT, House, Lobby
-from tests.support.memory import MemoryBroker
+from mqttd.transports.stream import StreamEdge
+from tests.support.memory import MemoryBroker, Wire
 
 CROWD, OTHER = "10.0.0.66", "10.0.0.7"
-
-
-class Door(Edge):
-    def flush(self, channel: Connection) -> None:
-        channel.out = None
-
-    def shut(self, channel: Connection) -> None: ...
-
-    def peer(self, channel: Connection) -> tuple[str, int]:
-        return (CROWD, 1)
 
 
 class Hall:
@@ -39,7 +29,8 @@ class Hall:
 
     def comes(self, host: str = CROWD) -> Channel:
         pair = socketpair()
-        channel = Channel(self.node.broker, Door(), pair[0].fileno(), "tcp:hall")
+        edge = StreamEdge(self.node.broker, Wire(None), CROWD, 1)
+        channel = edge.channel = Channel(self.node.broker, edge, pair[0].fileno(), "tcp:hall")
         self.houses[channel] = self.lobby.enter(channel, host, self.now)
         self.socks[channel] = pair
         return channel
