@@ -184,6 +184,7 @@ class Intake(Inlet):
         if data:
             try:
                 self.take(data)
+                channel.weigh()
             except Exception as error:  # as in the edges: it must end this connection only
                 server.crashed(channel, error)
         if not self.waiting:

@@ -12,6 +12,7 @@ from mqttd.codec.packets import Connect, Pingreq, Puback, Publish, Subscribe, Su
 from mqttd.codec.serializer import serialize
 from mqttd.session.limits import Bucket, Limits
 from mqttd.session.listener import Listener
+from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 
 SIZE = 100  # bytes of a message
@@ -270,3 +271,15 @@ def test_what_waits_for_a_later_turn_is_paid_for_once() -> None:
         node.run_soon()
         got += numbers(watcher)
     assert got == list(range(150))
+
+
+def test_what_has_passed_is_charged_for_no_longer() -> None:
+    """It was until the client sent something again, or had gone."""
+    node = limited(messages_rate=10)
+    sender = node.connect("sender")
+    sender.feed(b"".join(message(number) for number in range(30)))
+    assert node.broker.account.unfinished >= 20 * SIZE
+    node.advance(4000)
+    assert sender.wire.reading
+    assert sender.channel.unfinished() == node.broker.account.unfinished == 0
+    audit(node.broker, [sender.channel])
