@@ -438,6 +438,8 @@ class Channel(Framing):
             self.intake = None
         if self.server.slow:
             self.server.slow.pop(self, None)
+        if self.server.stalled:
+            self.server.stalled.pop(self, None)
         self.server.closed(self)
         if self.promises is not None:
             self.promises.close()

@@ -256,7 +256,7 @@ class Turn:
         #: Connections whose output became empty while something waits for room.
         self.thirsty: list[Connection] = []
         #: Publishers that are not read from while the backlog is over its budget.
-        self.stalled: list[Connection] = []
+        self.stalled: dict[Connection, None] = {}
         #: Connections whose peer takes no more, and when it last took something; a look-out sweeps
         #: it (`mqttd.transports.stalled`), so it may hold some that go on by now.
         self.slow: dict[Connection, int] = {}
@@ -286,7 +286,7 @@ class Turn:
                 self.perform_later()
         if self.stalled and not self.congested and self.backlog * 2 < self.settings.backlog:
             stalled = self.stalled
-            self.stalled = []
+            self.stalled = {}
             for channel in stalled:
                 channel.resume()
         if self.endings:

@@ -196,7 +196,7 @@ class Framing(Acknowledging):
             and not self.paused
         ):
             self.pause()
-            router.stalled.append(self)
+            router.stalled[self] = None
 
     def resume(self) -> None:
         """Read from the peer again."""

@@ -257,3 +257,29 @@ def test_the_acknowledgements_are_those_before_the_first_that_is_held(
             break
         held.pop(choice % len(held))[1]()
         node.settle()
+
+
+def test_of_publishers_that_wait_none_is_kept_twice_or_after_its_end() -> None:
+    """While a log could not follow, each release and each connection that had gone was one more."""
+    node = MemoryBroker()
+    releases: list[Callable[[], None]] = []
+    node.broker.add_holder(lambda release, client_id: releases.append(release))
+    node.broker.set_congested(True)
+    alice = node.connect("alice")
+    for i in range(10):
+        alice.send(Publish("t", b"", 1, packet_id=i + 1))
+        assert not alice.wire.reading
+        releases.pop()()
+        node.settle()
+        alice.channel.resume()
+    alice.send(Publish("t", b""))
+    assert list(node.broker.stalled) == [alice.channel]
+    for i in range(10):
+        passing = node.connect(f"p{i}")
+        passing.send(Publish("t", b""))
+        passing.drop()
+    assert list(node.broker.stalled) == [alice.channel]
+    node.broker.set_congested(False)
+    node.settle()
+    assert alice.wire.reading
+    assert not node.broker.stalled
