@@ -57,6 +57,8 @@ class _Lane:
         items = self.items
         head = self.head
         taken = items[head]
+        # It would be held until the list is compacted: a thousand messages, of any size.
+        items[head] = None
         numbers = self.numbers
         if numbers is not None:
             self.taken = numbers[head]
