@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import mqttd
 from mqttd.session.channel import CLOSED, Channel
 from mqttd.transports.engine import Engine
 from mqttd.transports.layered_stream import LayeredStream
@@ -16,6 +17,8 @@ from mqttd.transports.ports import Port
 from tests.support.memory import MemoryBroker
 
 PING = b"p" * 10_000
+
+pytestmark = pytest.mark.skipif(mqttd.compiled(), reason="derives from a compiled class")
 
 
 class Echo(Layer):
