@@ -34,6 +34,11 @@ _PUBLISH: Final = 3
 _ACK1: Final = b"\x40\x02"
 _ACK2: Final = b"\x50\x02"
 
+#: Bytes that go on as they came are less than a unit of work for each receiver: 1/32 at QoS 0, 1/8
+#: above. A thousand receivers then have 80 messages a turn, and 80 messages a write.
+_LIGHT0: Final = 5
+_LIGHT1: Final = 3
+
 
 class Forwarding(General):
     """A connection that forwards what its client publishes."""
@@ -158,9 +163,7 @@ class Forwarding(General):
             sent += 1
         if sent:
             self.router.metrics.messages_sent += sent * ((end - pos) // size)
-        count = len(route.sessions)
-        if count > 1:
-            self.router.topics.work += count
+        self.router.topics.work += len(route.sessions) >> _LIGHT0
 
     def _recast(
         self,
@@ -256,7 +259,7 @@ class Forwarding(General):
                     self.send(ack)
                 return
         if count:
-            self.router.topics.work += count
+            self.router.topics.work += count >> _LIGHT1
             if expiry or not self._same(route, first >> 1 & 3):
                 self._inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
             else:
