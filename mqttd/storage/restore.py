@@ -204,9 +204,9 @@ def _wills(broker: Broker, base: sqlite3.Connection, now: int) -> None:
             continue
         if session is None:
             session = Session(broker, client_id, username)
-        session.will = will
-        session.will_delay = delay
+        session.restore_will(will, delay)
         if session.client_id not in broker.sessions:
             broker.wills.publish(session)
+            session.forget()
     for session in list(broker.sessions.values()):
         broker.registry.resume_waiting(session)

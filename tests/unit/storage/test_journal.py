@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from mqttd.codec import properties as prop
-from mqttd.codec.packets import Packet, Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from mqttd.codec.packets import (
+    Connect,
+    Packet,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
 from mqttd.storage.durability import FSYNC, NONE, OS, Durability
@@ -21,6 +31,7 @@ from mqttd.storage.ledger import RELEASED, Ledger
 from mqttd.storage.recovery import read
 from mqttd.storage.restore import restore
 from mqttd.storage.writer import write
+from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 
 
@@ -228,3 +239,28 @@ def test_a_record_of_a_message_that_is_none_is_unreadable(kept: Kept) -> None:
     restored = restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
     assert restored.unreadable == 1
     assert not node.broker.sessions["away"].pending()
+
+
+def test_wills_that_are_put_back_are_charged_for_as_others_are(kept: Kept) -> None:
+    """They were given back and never taken, and one without a session left a session's weight."""
+    will = Will("w", b"x" * 1000, 1, False, {prop.WILL_DELAY_INTERVAL: 500})
+    for client_id, lasting in (("there", 1000), ("short", 0)):
+        client = kept.node.client(5)
+        properties = {prop.SESSION_EXPIRY_INTERVAL: lasting}
+        client.send(
+            Connect(
+                client_id, version=5, username="u", password=b"", properties=properties, will=will
+            )
+        )
+        kept.settle()
+    node = MemoryBroker()
+    node.broker.journal = StoreJournal(
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
+    assert node.broker.metrics.wills_published == 1
+    assert list(node.broker.sessions) == ["there"]
+    audit(node.broker, [])
+    node.broker.end_session("there", 0x98)
+    audit(node.broker, [])
+    assert not node.broker.account.sessions and not node.broker.account.purses
