@@ -28,12 +28,13 @@ class Acknowledging(Incoming):
         assert session is not None
         if packet_id == 0:
             raise MalformedPacket("PUBACK with packet id 0")
-        entry = session.pop_inflight(packet_id)
+        inflight = session.inflight
+        entry = inflight.get(packet_id) if inflight is not None else None
         if entry is None:
             return
         if entry_qos(entry) != 1:
-            session.put_inflight(packet_id, entry)
             raise ProtocolViolation("PUBACK for a QoS 2 message")
+        session.pop_inflight(packet_id)
         router = self.router
         router.metrics.messages_acked += 1
         if router.tap_acked:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from mqttd.session.account import AWAITING
 from mqttd.session.charged import flight_weight
-from mqttd.session.message import RELEASED, Delivery, entry_delivery
+from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery
 from mqttd.session.state import State
 
 __all__ = ["Kept"]
@@ -69,6 +69,12 @@ class Kept(State):
             self.charge(AWAITING)
         self.awaiting_rel[packet_id] = self.server.now
         self.incoming[packet_id] = number
+
+    def restore_will(self, will: Message, delay_seconds: int) -> None:
+        """The journal has kept this will."""
+        self._weigh_will(will, self.will)
+        self.will = will
+        self.will_delay = delay_seconds
 
     # -- taken away ---------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ MQTT 5.0: 3.1.2.5 (a will is published when the connection ends without DISCONNE
 from __future__ import annotations
 
 import sqlite3
+from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Subscription
@@ -27,6 +28,8 @@ from mqttd.storage.recovery import Contents, Found
 from mqttd.types import ClientInfo
 
 __all__ = ["Restored", "restore"]
+
+_PUBLISH: Final = 3
 
 
 class Restored:
@@ -143,6 +146,8 @@ def _put(
     if kind != RELEASED_KIND:
         try:
             wire = data.of(found)
+            if kind != DELIVERY and wire[0] >> 4 != _PUBLISH:
+                raise ValueError("no PUBLISH")
             if kind == DELIVERY:
                 entry = load(wire, journal.since)
             elif (kind == MESSAGE5) == session.v5:
@@ -199,9 +204,9 @@ def _wills(broker: Broker, base: sqlite3.Connection, now: int) -> None:
             continue
         if session is None:
             session = Session(broker, client_id, username)
-        session.will = will
-        session.will_delay = delay
+        session.restore_will(will, delay)
         if session.client_id not in broker.sessions:
             broker.wills.publish(session)
+            session.forget()
     for session in list(broker.sessions.values()):
         broker.registry.resume_waiting(session)

@@ -12,14 +12,26 @@ from pathlib import Path
 import pytest
 
 from mqttd.codec import properties as prop
-from mqttd.codec.packets import Packet, Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from mqttd.codec.packets import (
+    Connect,
+    Packet,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
 from mqttd.storage.durability import FSYNC, NONE, OS, Durability
 from mqttd.storage.journal import StoreJournal
-from mqttd.storage.ledger import Ledger
+from mqttd.storage.ledger import RELEASED, Ledger
 from mqttd.storage.recovery import read
+from mqttd.storage.restore import restore
 from mqttd.storage.writer import write
+from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 
 
@@ -187,3 +199,68 @@ def test_what_was_acknowledged_leaves_nothing(kept: Kept) -> None:
     kept.settle()
     assert kept.living() == 0
     assert kept.base.execute("SELECT count(*) FROM block").fetchone()[0] == 0
+
+
+def test_a_puback_for_what_is_released_leaves_it_as_it_was(kept: Kept) -> None:
+    """It was kept as a message anew, whose bytes are none: after a restart its client crashed."""
+    subscriber = kept.subscriber("there", "t", 2, kept=True)
+    publish(kept.client("publisher", kept=False), "t", 2, 1)
+    kept.settle()
+    (message,) = subscriber.published()
+    subscriber.send(Pubrec(message.packet_id, 0, None))
+    kept.settle()
+    subscriber.send(Puback(message.packet_id, 0, None))
+    kept.settle()
+    assert subscriber.closed
+    (record,) = read(kept.base, Ledger()).records[1]
+    assert (record.kind, record.packet_id) == (RELEASED, message.packet_id)
+    node = MemoryBroker()
+    node.broker.journal = StoreJournal(
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    restored = restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
+    assert (restored.sessions, restored.messages, restored.unreadable) == (1, 1, 0)
+    back = node.connect("there", 5, False, properties={prop.SESSION_EXPIRY_INTERVAL: 1000})
+    node.broker.perform()
+    assert not back.closed
+    assert not node.broker.sessions["there"].pending()
+
+
+def test_a_record_of_a_message_that_is_none_is_unreadable(kept: Kept) -> None:
+    kept.subscriber("away", "t", 1, kept=True).drop()
+    kept.settle()
+    kept.journal.sent(1, 1, b"\x62\x02\x00\x00", False)
+    kept.node.broker.perform()
+    kept.settle()
+    node = MemoryBroker()
+    node.broker.journal = StoreJournal(
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    restored = restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
+    assert restored.unreadable == 1
+    assert not node.broker.sessions["away"].pending()
+
+
+def test_wills_that_are_put_back_are_charged_for_as_others_are(kept: Kept) -> None:
+    """They were given back and never taken, and one without a session left a session's weight."""
+    will = Will("w", b"x" * 1000, 1, False, {prop.WILL_DELAY_INTERVAL: 500})
+    for client_id, lasting in (("there", 1000), ("short", 0)):
+        client = kept.node.client(5)
+        properties = {prop.SESSION_EXPIRY_INTERVAL: lasting}
+        client.send(
+            Connect(
+                client_id, version=5, username="u", password=b"", properties=properties, will=will
+            )
+        )
+        kept.settle()
+    node = MemoryBroker()
+    node.broker.journal = StoreJournal(
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
+    assert node.broker.metrics.wills_published == 1
+    assert list(node.broker.sessions) == ["there"]
+    audit(node.broker, [])
+    node.broker.end_session("there", 0x98)
+    audit(node.broker, [])
+    assert not node.broker.account.sessions and not node.broker.account.purses
