@@ -11,9 +11,9 @@ __all__ = ["open_attack", "stop"]
 _BATCH = 20
 
 
-def open_attack(port: int, rate: float = 0.0, levels: int = 127, size: int = 2) -> Attack:
-    """Begin; a topic has `levels` levels of `size` bytes."""
-    rest = b"/".join([b"l" * max(size - 1, 1)] * (levels - 1))
+def open_attack(port: int, rate: float = 0.0, levels: int = 126, size: int = 1) -> Attack:
+    """Begin; a topic has a number and `levels` levels of `size` bytes."""
+    rest = b"/".join([b"l" * size] * levels)
 
     def keep(attack: Attack) -> None:
         sock = attack.client(b"keeper")

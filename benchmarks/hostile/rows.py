@@ -64,7 +64,7 @@ ROWS: Final[Mapping[str, Row]] = {
             "retained_levels",
             "retained_topics",
             peer=True,
-            shapes={"levels": (1, 30, 127), "size": (2, 100)},
+            shapes={"levels": (1, 30, 126), "size": (1, 100)},
         ),  # fmt: skip
         Row(
             "retained_long",

@@ -4,7 +4,7 @@
     held > budget   caches are dropped, memory that is free goes back to the system
                     QoS 0 that waits is dropped, and none is kept for later
                     no new session, subscription or retained message is taken in (0x97)
-    and 1/32 more   whoever holds most is shed: connection and session end
+    and 1/128 more  whoever holds most is shed: connection and session end
     held < 90 %     all is as before
 
 *Held* is what the account says (`mqttd.session.account`), which is too much where messages are
@@ -37,7 +37,7 @@ LARGEST: Final = 20
 _HIGH: Final = 85
 _LOW: Final = 90
 #: So much of the budget more is given those who hold most, while nobody new comes.
-_SLACK: Final = 32
+_SLACK: Final = 128
 #: Bytes that may come between two looks at the process.
 _MOVED: Final = 2 << 20
 #: Sessions that one look sheds at most.
