@@ -3,8 +3,8 @@
     newcomers   connect, subscribe, QoS 1 there and back, leave; all of that is one time
     residents   connected from before; QoS 1 there and back, in turn
 
-Each has a time when it is due, and is measured from then: who waits for a slow answer does not
-keep the next one from being late as well.
+Each has a time when it is due and is measured from then, and a thread of its own: nobody waits
+behind another one here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ __all__ = ["Honest", "HonestClient", "Times", "TurnedAway"]
 
 #: Seconds after which an answer does not come any more.
 PATIENCE: Final = 10.0
+#: Newcomers that may be on their way in at the same time.
+NEWCOMERS: Final = 8
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK = 2, 3, 4, 9, 11
 #: Reason codes of who may come again later: memory or connections are used up.
 LATER: Final = frozenset({0x88, 0x89, 0x97, 0x9F})
@@ -192,8 +194,12 @@ class Honest:
         for client in self._residents:
             client.subscribe()
         self._threads = [
-            threading.Thread(target=self._beat, args=(one, times), daemon=True)
-            for one, times in ((self._newcomer, self.new), (self._resident, self.old))
+            threading.Thread(target=self._beat, args=(one, times, at, count), daemon=True)
+            for one, times, count in (
+                (self._newcomer, self.new, NEWCOMERS),
+                (self._resident, self.old, residents),
+            )
+            for at in range(count)
         ]
 
     def open(self) -> Honest:
@@ -215,22 +221,18 @@ class Honest:
         for client in self._residents:
             client.leave()
 
-    def _beat(self, one: Any, times: Times) -> None:
-        due = time.monotonic()
-        number = 0
-        while not self._over.is_set():
-            number += 1
+    def _beat(self, one: Any, times: Times, at: int, count: int) -> None:
+        """``one(at)``, ``one(at + count)`` and so on: one of all each `every` seconds."""
+        due = time.monotonic() + at * self.every
+        number = at
+        while not self._over.wait(max(due - time.monotonic(), 0.0)):
             try:
                 one(number)
                 times.took.append(time.monotonic() - due)
             except (OSError, TurnedAway) as error:
                 times.fail(error)
-            due += self.every
-            late = time.monotonic() - due
-            if late > PATIENCE:
-                due += late
-            elif late < 0:
-                self._over.wait(-late)
+            number += count
+            due = max(due + count * self.every, time.monotonic() - PATIENCE)
 
     def _newcomer(self, number: int) -> None:
         client = HonestClient(self.port, f"newcomer-{number}", **self.asked)
