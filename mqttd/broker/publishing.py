@@ -295,7 +295,10 @@ class Publishing(Rights):
         assert isinstance(session, Session)
         group = delivery.group
         if isinstance(group, Group):
-            group.remove(session)
+            # All that are over at once: each choice of another one of them costs a copy.
+            for member in list(group.order):
+                if isinstance(member, Session) and member.ended:
+                    group.remove(member)
             self.pubsub.redispatch(delivery)
 
     def send_info(self, client_id: str, info: object) -> bool:

@@ -236,6 +236,8 @@ class PubSub:
         """Give a delivery of a shared group to another member."""
         group = delivery.group
         assert isinstance(group, Group)
+        if not len(group):
+            return  # there is no other; of a large message a copy would be made, for each group
         message = delivery.get_message(self.server.next_message_id())
         if message.expires_at and message.expires_at <= self.server.now:
             return

@@ -215,6 +215,8 @@ class Router(Topics):
                 subscribers = level.subscribers
                 if subscribers is None:
                     continue
+                # Thousands of filters may lead to a few receivers.
+                self.work += 1 + len(subscribers)
                 topic_filter = ""
                 for subscriber, options in subscribers.items():
                     if isinstance(subscriber, Session) and subscriber.identifiers is not None:
