@@ -20,7 +20,7 @@ from tests.support.broker import Broker, start_broker
 from tests.support.waiting import until
 
 #: MiB
-BUDGET = 64
+BUDGET = 32
 #: Row -> steps, each of which is a megabyte or sixty kilobytes of what is kept.
 STEPS = {"many_filters": 2, "topics": 3000, "endless_sessions": 2000}
 
