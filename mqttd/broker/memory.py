@@ -122,7 +122,9 @@ class Memory:
         used = self.used()
         # What weights may be short of.
         most = used + used // 4
-        if most * 100 < self.budget * _HIGH:
+        # Divided, not multiplied: a product of large numbers looks for signals half way, and a
+        # watchdog that breaks a plugin off right there ends the process (CPython 3.11, mypyc).
+        if most // _HIGH < self.budget // 100:
             return used
         if fresh or self._asked_at < 0 or abs(used - self._asked_at) > _MOVED:
             self._asked_at = used
@@ -141,7 +143,7 @@ class Memory:
         if not budget:
             return
         held = self.held(fresh)
-        if held * 100 < budget * _HIGH:
+        if held // _HIGH < budget // 100:
             self.high = False
         elif not self.high:
             self.high = True
@@ -149,7 +151,7 @@ class Memory:
                 self.broker.hooks.run_hooks("memory.high_water", (held, budget))
         if held > budget:
             self._save(budget)
-        elif self.step and held * 100 < budget * _LOW:
+        elif self.step and held // _LOW < budget // 100:
             self._relax()
 
     # -- steps ---------------------------------------------------------------------------------
