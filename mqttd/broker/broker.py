@@ -162,6 +162,15 @@ class Broker(Publishing):
         """
         return self.subscribing.subscribe_client(client_id, subscription)
 
+    def unsubscribe_client(self, client_id: str, topic_filter: str) -> bool:
+        """End a subscription on its client's behalf; False if there is none."""
+        session = self.sessions.get(client_id)
+        if session is None or not self.pubsub.unsubscribe(session, topic_filter):
+            return False
+        self.tell("session.unsubscribed", session, topic_filter)
+        self.perform()
+        return True
+
     def kick(
         self,
         client_id: str,
@@ -234,14 +243,10 @@ class Broker(Publishing):
 
     def stats(self) -> dict[str, int]:
         """Gauges: what is there now (counters are in `metrics`)."""
-        connected = 0
-        for session in self.sessions.values():
-            if session.channel is not None:
-                connected += 1
         return {
             "uptime_seconds": (self.now - self.started_at) // 1000,
             "connections": self.channels,
-            "clients_connected": connected,
+            "clients_connected": self.attached,
             "sessions": len(self.sessions),
             "subscriptions": self.router.subscriptions,
             "topics_cached": len(self.router.table),

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from mqttd.broker.alone import Alone, Forgets
+from mqttd.broker.directory import Directory
 from mqttd.broker.endings import Banned, Burial, Revoked
 from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
@@ -82,6 +83,8 @@ class Registry:
         self.alone: bool = isinstance(ownership, Alone) and isinstance(store, Forgets)
         self.store: SessionStore = store
         self.sessions = broker.sessions
+        #: The client ids of `sessions` in order.
+        self.directory = Directory()
         #: Client id -> epoch of its ownership, where that is not the first.
         self.epochs: dict[str, int] = {}
         #: Connections that have sent CONNECT.
@@ -121,7 +124,7 @@ class Registry:
     def create(self, client: ClientInfo) -> Session:
         """A new session for this client."""
         session = Session(self.broker, client.client_id, client.username)
-        self.sessions[client.client_id] = session
+        self._entered(session)
         self.quota.began(session, client.peerhost)
         self.broker.metrics.sessions_created += 1
         return session
@@ -212,7 +215,7 @@ class Registry:
 
     def put_back(self, session: Session) -> None:
         """A session was restored, whose client is away."""
-        self.sessions[session.client_id] = session
+        self._entered(session)
         self.quota.began(session, "")
 
     def resume_waiting(self, session: Session) -> None:
@@ -254,7 +257,7 @@ class Registry:
         """
         broker = self.broker
         client_id = session.client_id
-        self.sessions.pop(client_id, None)
+        self._gone(client_id)
         self.quota.ended(client_id)
         if self.store.keeps:
             self._told(self.store.remove, client_id)
@@ -298,6 +301,16 @@ class Registry:
         self.end(session, "session.discarded", detail)
         broker.metrics.sessions_discarded += 1
 
+    def _entered(self, session: Session) -> None:
+        client_id = session.client_id
+        if client_id not in self.sessions:
+            self.directory.add(client_id)
+        self.sessions[client_id] = session
+
+    def _gone(self, client_id: str) -> None:
+        if self.sessions.pop(client_id, None) is not None:
+            self.directory.remove(client_id)
+
     # -- owners and stores ---------------------------------------------------------------------
 
     def is_foreign(self, client: ClientInfo) -> bool:
@@ -318,7 +331,7 @@ class Registry:
     def enter(self, client_id: str, epoch: int, state: SessionState, record: Record) -> Session:
         """A session that was stored or handed over is here from now on."""
         session = restore(self.broker, client_id, state, record)
-        self.sessions[client_id] = session
+        self._entered(session)
         self.quota.began(session, "")
         self.own(client_id, epoch)
         return session
@@ -373,7 +386,7 @@ class Registry:
             state = SessionState(record_of(broker, session), tuple(queue_of(broker, session)), own)
             if self.store.keeps:
                 self._told(self.store.remove, client_id)
-            del self.sessions[client_id]
+            self._gone(client_id)
             self.quota.ended(client_id)
             session.leave_journal()
             broker.wheel.cancel(session)

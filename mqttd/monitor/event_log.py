@@ -64,6 +64,8 @@ class EventLog:
         #: Events that were not written for want of room in their second.
         self.suppressed = 0
         self._seconds = seconds
+        #: Told of each event, whatever its level and however many there are.
+        self.listeners: list[Callable[[str, dict[str, object]], None]] = []
         self._log: Log | None = None
         self._loggers: dict[str, Logger] = {}
         self._second = 0
@@ -89,7 +91,9 @@ class EventLog:
         self._on.clear()
 
     def admits(self, event: str) -> bool:
-        """Whether an event of this kind would be written now; if not, it is counted."""
+        """Whether an event of this kind would be written now, or heard; if not, it is counted."""
+        if self.listeners:
+            return True
         on = self._on.get(event)
         if on is None:
             on = self._on[event] = self._is_on(event)
@@ -108,6 +112,8 @@ class EventLog:
 
     def __call__(self, event: str, fields: dict[str, object], level: str = "") -> None:
         """Log `event` with its fields, or count it as suppressed."""
+        for listener in self.listeners:
+            listener(event, fields)
         on = self._on.get(event)
         if on is None:
             on = self._on[event] = self._is_on(event)

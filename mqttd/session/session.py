@@ -48,6 +48,8 @@ class Session(Kept):
 
     def attach(self, channel: Connection, receive_maximum: int, max_packet: int) -> None:
         """A connection opened for this session; its limits hold until it closes."""
+        if self.channel is None:
+            self.server.attached += 1
         self.channel = channel
         self.speak(channel.v5)
         settings = self.server.settings
@@ -63,6 +65,8 @@ class Session(Kept):
 
     def detach(self) -> None:
         """The connection is gone."""
+        if self.channel is not None:
+            self.server.attached -= 1
         self.channel = None
         if self.replays is not None:
             for topic_filter in list(self.replays):

@@ -48,6 +48,8 @@ class Keeper(Turn):
         self.account = Account(settings.memory_per_session, settings.memory_per_user)
         #: Connections that have not been let in, oldest first.
         self.strangers: dict[Connection, None] = {}
+        #: Sessions whose client is connected.
+        self.attached: int = 0
         self.tap_delivered: bool = False
         self.tap_acked: bool = False
         self.tap_completed: bool = False

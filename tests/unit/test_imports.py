@@ -1,6 +1,6 @@
 """The direction of imports: an arrow may only point towards the codec.
 
-    {codec, net, secrets} <- session <- broker
+    {codec, net, secrets} <- session <- broker <- readmodel
              <- {access, plugins, transports, storage, monitor, pipeline, admin} <- service, embed
 
 Parts on one line do not import one another. Everyone may import what crosses the borders:
@@ -20,7 +20,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 SIBLINGS = ["access", "plugins", "transports", "storage", "monitor", "pipeline", "admin"]
-RANK = {"codec": 0, "net": 0, "secrets": 0, "session": 1, "broker": 2} | dict.fromkeys(SIBLINGS, 3)
+RANK = {
+    "codec": 0,
+    "net": 0,
+    "secrets": 0,
+    "session": 1,
+    "broker": 2,
+    "readmodel": 3,
+} | dict.fromkeys(SIBLINGS, 4)
 # These may import everything below.
 TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
