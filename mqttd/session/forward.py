@@ -26,7 +26,18 @@ from mqttd.session.general import PUBREC, General, answer_to
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Delivery, Message
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import HELD, HOOKED, NOTED, QOS_MASK, SPREAD, STUCK, TOLD, Route
+from mqttd.session.route import (
+    HELD,
+    HOOKED,
+    IDENTIFIED,
+    NOTED,
+    QOS_MASK,
+    SPREAD,
+    STUCK,
+    TOLD,
+    Route,
+    Target,
+)
 
 __all__ = ["Forwarding"]
 
@@ -76,6 +87,11 @@ class Forwarding(General):
                 topics.catch_up(route)  # whoever was asked has changed subscriptions
         gear = route.gear
         if gear & ~(HELD | NOTED) or first & 1:
+            if gear & ~HELD == SPREAD and not first & 1:
+                group = route.lone
+                if group is not None:
+                    self._lent(route, group, data, pos, p, topic_end, at, body, end, expiry)
+                    return end
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if first & 6:
@@ -273,6 +289,58 @@ class Forwarding(General):
             self.router.metrics.messages_no_subscriber += 1
             ack = self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
         self.settle(ack, route.gear, route.topic)
+
+    def _lent(
+        self,
+        route: Route,
+        group: Target,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> None:
+        """Forward one packet to a member of the only shared group that gets it; acknowledge it."""
+        router = self.router
+        session = self.session
+        assert session is not None
+        first = data[pos]
+        qos = first >> 1 & 3
+        packet_id = 0
+        if qos:
+            packet_id = data[topic_end] << 8 | data[topic_end + 1]
+            router.journal.touched = False
+            if not self._accept(route, first, packet_id):
+                return
+        else:
+            router.metrics.messages_received_qos0 += 1
+        member = group.choose(session.client_id, route.topic)
+        if member is None:
+            self.published(first, packet_id, 0, route.gear, route.topic)
+            return
+        router.topics.work += 2
+        packed = group.options(member)
+        if (
+            packed & QOS_MASK < qos
+            or packed & IDENTIFIED
+            or expiry
+            or first & 8
+            or member.v5 != self.v5
+        ):
+            inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+            inbound.lend(group, member, route.topic, None)
+        else:
+            id_at = topic_end - pos if qos else 0
+            made = Delivery(cut(data, pos, end), qos, self.v5, packet_id, id_at, session.client_id)
+            made.group = group
+            if qos:
+                member.deliver(made, packet_id)
+            else:
+                member.deliver_qos0(made)
+        self.published(first, packet_id, 1, route.gear, route.topic)
 
     def _same(self, route: Route, qos: int) -> bool:
         """Whether the bytes fit all receivers as they are."""

@@ -25,6 +25,7 @@ from mqttd.session.route import (
     QOS_MASK,
     RETAIN_AS_PUBLISHED,
     Route,
+    Target,
     identifier_block,
 )
 
@@ -46,6 +47,7 @@ class Inbound:
         "expiry_at",
         "p",
         "pos",
+        "published",
         "qos",
         "retain",
         "source",
@@ -83,6 +85,8 @@ class Inbound:
         self.username = username
         #: The message that deliveries remember, where somebody hears of them.
         self.whole: Message | None = None
+        #: The message as published, once a member of a shared group was sent it in another shape.
+        self.published: Message | None = None
         self.expires_at: int = 0
         self.expiry_at: int = 0
 
@@ -228,36 +232,42 @@ class Inbound:
         groups = route.groups
         if groups is not None:
             alone = len(groups) == 1 and not shapes
-            published: Message | None = None
             for group in groups:
                 member = group.choose(source, route.topic)
-                if member is None:
-                    continue
-                packed = group.options(member)
-                number = self._number(packed, member.v5)
-                named: list[int] | None = None
-                if packed & IDENTIFIED and member.v5:
-                    named = group.identifiers(member)
-                    if named is not None:
-                        number |= -1 - named[0] << 4
-                shape = shapes.get(number)
-                if shape is None:
-                    shape = self.cut(
-                        number & 3, member.v5, number & 8 != 0, identifier_block(named)
-                    )
-                    shape.identifiers = named
-                    if not alone:
-                        shapes[number] = shape
-                own = shape if alone else shape.copy()
-                own.group = group
-                if own.message is None and (own.qos != self.qos or self.retain):
-                    # Another member may get it as it was published.
-                    if published is None:
-                        published = self.message(route.topic, 0)
-                    own.message = published
-                self._hand(member, own, packet_id)
-                count += 1
+                if member is not None:
+                    self.lend(group, member, route.topic, None if alone else shapes)
+                    count += 1
         return count
+
+    def lend(
+        self,
+        group: Target,
+        member: Receiver,
+        topic: str,
+        shapes: dict[int, Delivery] | None,
+    ) -> None:
+        """Deliver to the member that a shared group has chosen; `shapes`: those made for others."""
+        packed = group.options(member)
+        number = self._number(packed, member.v5)
+        named: list[int] | None = None
+        if packed & IDENTIFIED and member.v5:
+            named = group.identifiers(member)
+            if named is not None:
+                number |= -1 - named[0] << 4
+        shape = shapes.get(number) if shapes is not None else None
+        if shape is None:
+            shape = self.cut(number & 3, member.v5, number & 8 != 0, identifier_block(named))
+            shape.identifiers = named
+            if shapes is not None:
+                shapes[number] = shape
+        own = shape if shapes is None else shape.copy()
+        own.group = group
+        if own.message is None and (own.qos != self.qos or self.retain):
+            # Another member may get it as it was published.
+            if self.published is None:
+                self.published = self.message(topic, 0)
+            own.message = self.published
+        self._hand(member, own, self.packet_id())
 
     def _number(self, packed: int, v5: bool) -> int:
         """What sets the bytes for one receiver apart, in four bits: QoS, version, RETAIN."""

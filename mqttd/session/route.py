@@ -131,6 +131,7 @@ class Route:
         "identifiers",
         "key",
         "kinds",
+        "lone",
         "mark1",
         "mark2",
         "mark3",
@@ -183,6 +184,8 @@ class Route:
         self.owns: dict[Receiver, list[int]] | None = None
         self.blocks: list[bytes] | None = None
         self.groups: list[Target] | None = None
+        #: The shared group that is the only one to get these messages.
+        self.lone: Target | None = None
 
     def is_kept(self) -> bool:
         """Whether a receiver has a journal, or a member of a group may have."""
@@ -201,6 +204,7 @@ class Route:
         self.kinds = None
         self.blocks = None
         self.groups = None
+        self.lone = None
 
     def empty(self) -> bool:
         """Nobody wants this topic."""
@@ -208,7 +212,10 @@ class Route:
 
     def settle(self) -> None:
         """The receivers are collected: see what sets their shapes apart."""
-        spread = self.groups is not None
+        groups = self.groups
+        spread = groups is not None
+        if groups is not None and len(groups) == 1 and not self.sessions:
+            self.lone = groups[0]
         for options in self.options:
             if options & ~QOS_MASK:
                 spread = True

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec.frame import packet_id_at
-from mqttd.session.account import INFLIGHT, REPLAY
+from mqttd.session.account import INFLIGHT, QUEUED, REPLAY
 from mqttd.session.connection import OPEN, Connection
 from mqttd.session.kept import Kept
 from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
@@ -259,7 +259,23 @@ class Session(Kept):
         if channel.special or size > self.max_packet or delivery.v5 != self.v5:
             self._send_apart(channel, delivery, packet_id)
             return
-        self._send_as(channel, delivery, packet_id, delivery)
+        if self.owner:
+            self._send_as(channel, delivery, packet_id, delivery)
+            return
+        if inflight is None:
+            inflight = {}
+            self.inflight = inflight
+        elif packet_id in inflight:
+            packet_id = self._free_id(inflight)
+        inflight[packet_id] = delivery
+        self.account.inflight += INFLIGHT - QUEUED + delivery.weigh()
+        if packet_id != delivery.packet_id:
+            wire = delivery.packet(packet_id, False)
+        channel.send(wire)
+        server = self.server
+        server.metrics.messages_sent += 1
+        if server.tap_delivered:
+            server.delivered(self, delivery)
 
     def _send_as(
         self, channel: Connection, delivery: Delivery, packet_id: int, entry: object
