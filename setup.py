@@ -121,8 +121,8 @@ HOT = [
     "mqttd/transports/stream.py",
 ]
 
-#: All but the modules' entry points stays inside: calls then need no jump through a table, and small
-#: functions are inlined (0.80 to 0.97 of the CPU per message without it).
+#: All but the modules' entry points stays inside: calls then need no jump through a table, and
+#: small functions are inlined (0.80 to 0.97 of the CPU per message without it).
 HIDDEN = ["-fvisibility=hidden"]
 
 PURE = os.environ.get("MQTTD_PURE") == "1"
