@@ -159,7 +159,7 @@ def extensions() -> list[Extension]:
         )
         if sys.platform != "win32":
             for extension in made:
-                extension.extra_compile_args += HIDDEN
+                extension.extra_compile_args = [*extension.extra_compile_args, *HIDDEN]
         return made
     except (Exception, SystemExit) as error:
         if REQUIRE:
