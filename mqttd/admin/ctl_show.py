@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from mqttd.admin.ctl_client import client_of
+from mqttd.admin.ctl_client import CtlError, client_of
 from mqttd.admin.ctl_print import (
     bytes_text,
+    counted,
     done,
     print_json,
     print_pairs,
@@ -40,6 +41,11 @@ def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: An
     listing.add_argument("--address", metavar="IP", help="from this address or network")
     listing.add_argument("--listener", metavar="KIND:NAME", help="of this listener")
     listing.add_argument("--state", choices=("connected", "away"))
+    listing.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        help="these columns: names as `clients show` has them, or all",
+    )
     for name, run, text in (
         ("show", _clients_show, "Show one client."),
         ("kick", _clients_kick, "End a client's connection."),
@@ -153,19 +159,45 @@ def _clients_list(options: argparse.Namespace) -> None:
     if options.json:
         return print_json({"clients": clients})
     for client in clients:
-        client["peer"] = _peer(client)
-    print_table(
-        clients,
-        ["client_id", "username", "connected", "peer", "listener", "subscriptions", "inflight",
-         "mqueue"],
-    )  # fmt: skip
+        _readable(client)
+    print_table(clients, _columns(options.columns, clients))
+
+
+#: The columns of a list that nobody asked for others.
+_COLUMNS = ("client_id", "username", "connected", "peer", "listener", "connected_at",
+            "messages_received", "messages_dropped", "subscriptions", "inflight",
+            "mqueue")  # fmt: skip
+
+
+def _columns(wanted: str | None, clients: list[Json]) -> list[str]:
+    """The columns to print; CtlError for one that no client has."""
+    if wanted is None or not clients:
+        return list(_COLUMNS)
+    if wanted == "all":
+        return list(clients[0])
+    names = [name.strip().replace(" ", "_") for name in wanted.split(",")]
+    for name in names:
+        if name not in clients[0]:
+            raise CtlError(f"no column {name!r}; there are: {', '.join(clients[0])}")
+    return names
+
+
+def _readable(client: Json) -> None:
+    """Its address in one piece, a time as a date."""
+    client["peer"] = _peer(client)
+    if client["connected_at"] is not None:
+        client["connected_at"] = time_text(client["connected_at"])
 
 
 def _clients_show(options: argparse.Namespace) -> None:
     answer = client_of(options).get("/clients/" + quote(options.client_id, safe=""))
     if options.json:
         return print_json(answer)
-    print_pairs([(name.replace("_", " "), value) for name, value in answer.items()])
+    _readable(answer)
+    hidden = ("peerhost", "peerport")
+    print_pairs(
+        [(name.replace("_", " "), value) for name, value in answer.items() if name not in hidden]
+    )
 
 
 def _clients_kick(options: argparse.Namespace) -> None:
@@ -223,8 +255,7 @@ def _publish(options: argparse.Namespace) -> None:
             "retain": options.retain,
         },
     )
-    count = answer["receivers"]
-    done(options, answer, f"published to {count} receiver{'' if count == 1 else 's'}")
+    done(options, answer, f"published to {counted(answer['receivers'], 'receiver')}")
 
 
 def _peer(client: Json) -> str:

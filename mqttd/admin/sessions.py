@@ -6,6 +6,7 @@ A client is one session, whether it is connected or away; see `mqttd.admin.api` 
 from __future__ import annotations
 
 import ipaddress
+import time
 from typing import Any
 
 from twisted.web.iweb import IRequest
@@ -67,15 +68,20 @@ def _is_within(host: str, network: Any) -> bool:
 
 
 def described(broker: Broker, session: Session) -> Json:
-    """One client as JSON; durations in seconds."""
+    """One client as JSON; durations in seconds, times in seconds since 1970.
+
+    What came and went is counted since the connection began, what was dropped since the session.
+    """
     now = broker.now
     info = broker.client_of(session)
     channel = broker.channel_of(session)
     queue = session.mqueue
     expiry = session.expiry_interval
     keep_alive = 0
+    connected_at = None
     if channel is not None:
         keep_alive = round(channel.keepalive / 1000 / broker.settings.keepalive_multiplier)
+        connected_at = round(time.time() - (now - channel.since) / 1000)
     return {
         "client_id": session.client_id,
         "username": session.username,
@@ -85,9 +91,12 @@ def described(broker: Broker, session: Session) -> Json:
         "listener": info.listener if channel is not None else "",
         "protocol_version": channel.version if channel is not None else None,
         "superuser": info.superuser,
+        "connected_at": connected_at,
         "keep_alive": keep_alive,
+        "clean_start": info.clean_start if channel is not None else None,
         "session_age": (now - session.created_at) // 1000,
         "away": (now - session.away_since) // 1000 if channel is None else 0,
+        "last_reason": session.last_reason or None,
         "session_expiry_interval": "never" if expiry == NEVER else expiry,
         "will": session.will.topic if session.will is not None else None,
         "subscriptions": len(session.subscriptions or ()),
@@ -95,6 +104,10 @@ def described(broker: Broker, session: Session) -> Json:
         "awaiting_rel": len(session.awaiting_rel or ()),
         "mqueue": queue.length if queue is not None else 0,
         "mqueue_bytes": queue.size if queue is not None else 0,
+        "messages_received": channel.taken() if channel is not None else 0,
+        "messages_dropped": session.dropped,
+        "bytes_received": channel.bytes_received if channel is not None else 0,
+        "bytes_sent": channel.bytes_sent if channel is not None else 0,
         "unsent_bytes": channel.out_bytes if channel is not None else 0,
         "idle": (now - channel.last) // 1000 if channel is not None else None,
     }

@@ -66,6 +66,9 @@ _GONE: Final = _Gone()
 #: The epoch of an ownership that never changes.
 FIRST_EPOCH: Final = 1
 
+#: Characters that are kept of why a connection ended: it may name what a client has sent.
+_REASON: Final = 200
+
 #: Packets of a queue that are stored at once.
 _BATCH: Final = 100
 
@@ -151,7 +154,7 @@ class Registry:
         channel = broker.channel_of(session)
         if channel is not None:
             broker.metrics.sessions_takenover += 1
-            self._left(channel, session)
+            self._left(channel, session, "taken over")
             broker.tell("session.takenover", session)
             broker.tell("client.disconnected", session, "taken over")
             session.client = broker.client_of(session)
@@ -190,7 +193,7 @@ class Registry:
         if session is None or session.channel is not channel:
             return
         broker.tell("client.disconnected", session, channel.close_reason)
-        self._left(channel, session)
+        self._left(channel, session, channel.close_reason)
         session.detach()
         if self.stopping and broker.settings.wills_at_stop == "drop":
             session.set_will(None, 0)
@@ -207,7 +210,8 @@ class Registry:
         if self.store.keeps:
             self._save(session)
 
-    def _left(self, channel: Channel, session: Session) -> None:
+    def _left(self, channel: Channel, session: Session, reason: str) -> None:
+        session.last_reason = reason[:_REASON]
         flapping = self.broker.flapping
         listener = self.broker.listeners.get(channel.listener)
         if flapping is not None and listener is not None and listener.flapping is not None:
@@ -291,7 +295,7 @@ class Registry:
         broker = self.broker
         channel = broker.channel_of(session)
         if channel is not None:
-            self._left(channel, session)
+            self._left(channel, session, detail)
             broker.tell("client.disconnected", session, detail)
             session.client = broker.client_of(session)
             session.detach()

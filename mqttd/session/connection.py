@@ -76,6 +76,8 @@ class Connection(Timer):
         "aliases",
         "backlogged",
         "blocked",
+        "bytes_received",
+        "bytes_sent",
         "close_reason",
         "dirty",
         "edge",
@@ -136,6 +138,9 @@ class Connection(Timer):
         #: The prefix of every topic name and filter of this client.
         self.mount: Mount | None = None
         self.close_reason: str = ""
+        #: What was read and written, in bytes: counted once for each read and write.
+        self.bytes_received: int = 0
+        self.bytes_sent: int = 0
         #: Of the DISCONNECT or CONNACK by which we end it; 0 while we do not.
         self.reason_code: int = 0
 

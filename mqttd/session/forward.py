@@ -166,6 +166,7 @@ class Forwarding(General):
             out_bytes = channel.out_bytes + len(wire)
             if out_bytes > channel.limit and channel.over(len(wire)):
                 self.router.metrics.dropped_slow_consumer += (end - pos) // size
+                receiver.dropped += (end - pos) // size
                 continue
             out = channel.out
             if out is None:

@@ -96,6 +96,7 @@ class Framing(Acknowledging):
         """Take a chunk of received bytes; handles every complete packet in it."""
         router = self.router
         router.metrics.bytes_received += len(data)
+        self.bytes_received += len(data)
         if self.state == WAITING:
             self.hold(data)
             self.weigh()
@@ -117,6 +118,7 @@ class Framing(Acknowledging):
         rest = self.rest
         assert rest is not None
         self.router.metrics.bytes_received += count
+        self.bytes_received += count
         data = rest.came(count)
         if data:
             self.rest = None

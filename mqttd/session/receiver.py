@@ -22,7 +22,7 @@ NO_LIMIT: Final = 1 << 28
 class Receiver(Timer):
     """Something that takes deliveries."""
 
-    __slots__ = ("bare", "channel", "client_id", "max_packet", "owner", "v5")
+    __slots__ = ("bare", "channel", "client_id", "dropped", "max_packet", "owner", "v5")
 
     def __init__(self, client_id: str) -> None:
         self.due_at = 0
@@ -36,6 +36,8 @@ class Receiver(Timer):
         self.bare: bool = True
         #: The journal's number for this session; 0: nobody keeps it, nothing is told.
         self.owner: int = 0
+        #: Deliveries to it that were dropped, for any reason.
+        self.dropped: int = 0
         #: The largest packet it takes, in bytes.
         self.max_packet: int = NO_LIMIT
 

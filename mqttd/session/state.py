@@ -109,6 +109,7 @@ class State(Charged):
         "expiry_interval",
         "identifiers",
         "incoming",
+        "last_reason",
         "moving",
         "mqueue",
         "numbers",
@@ -131,6 +132,8 @@ class State(Charged):
         self.expiry_interval: int = 0
         self.created_at: int = server.now
         self.away_since: int = 0
+        #: Why its last connection ended; empty before that.
+        self.last_reason: str = ""
         self.subscriptions: dict[str, int] | None = None
         self.identifiers: dict[str, int] | None = None
         #: Packet id -> when it came, in order of arrival.
@@ -488,5 +491,6 @@ class State(Charged):
 
     def drop(self, delivery: Delivery, reason: str) -> None:
         """Count a delivery that is dropped, and tell the hooks; see `DROP_REASONS`."""
+        self.dropped += 1
         self.server.metrics.drop(reason)
         self.server.dropped(self, delivery, reason)

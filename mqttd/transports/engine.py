@@ -406,6 +406,7 @@ class Engine(Sockets):
             return
         server = self.server
         server.metrics.bytes_sent += written
+        channel.bytes_sent += written
         give_back(channel, pieces, written)
         if channel.out is not None:
             if not channel.blocked:

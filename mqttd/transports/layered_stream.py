@@ -67,6 +67,7 @@ class LayeredStream(StreamEdge):
         channel.out_bytes = 0
         data = self.stack.sent(data)
         self.server.metrics.bytes_sent += len(data)
+        channel.bytes_sent += len(data)
         self.transport.write(data)
         if not channel.blocked:
             self._room(channel)

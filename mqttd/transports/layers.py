@@ -378,6 +378,7 @@ class LayeredEdge(Carrier):
             channel.end(os_reason(error))
             return
         self.server.metrics.bytes_sent += written
+        channel.bytes_sent += written
         channel.out_bytes -= written
         at += written
         if at < len(data):

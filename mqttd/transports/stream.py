@@ -62,6 +62,7 @@ class StreamEdge(Edge):
         channel.out = None
         channel.out_bytes = 0
         self.server.metrics.bytes_sent += len(data)
+        channel.bytes_sent += len(data)
         self.transport.write(data)
         if not channel.blocked:
             self._room(channel)

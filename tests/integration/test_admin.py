@@ -8,6 +8,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -64,6 +65,17 @@ def test_an_operator_looks_in_and_acts(broker: Broker, ctl: Ctl, tmp_path: Path)
         assert "news" in ctl("subscriptions", "list", "--client", "one/two").stdout
         shown = json.loads(ctl("clients", "show", "one/two", "--json").stdout)
         assert (shown["subscriptions"], shown["protocol_version"]) == (2, 5)
+        assert (shown["clean_start"], shown["messages_received"]) == (True, 0)
+        client.publish("news/not", b"1", 1, packet_id=9)
+        shown = json.loads(ctl("clients", "show", "one/two", "--json").stdout)
+        assert (shown["messages_received"], shown["messages_dropped"]) == (1, 0)
+        counted = json.loads(ctl("metrics", "--json").stdout)["counters"]
+        assert shown["bytes_received"] == counted["bytes_received"] > 0
+        assert shown["bytes_sent"] == counted["bytes_sent"] > 0
+        assert 0 <= time.time() - shown["connected_at"] < 60
+        table = ctl("clients", "list", "--columns", "client_id,keep_alive,bytes_sent").stdout
+        assert table.splitlines()[0].split("  ") == ["client id", "keep alive", "bytes sent"]
+        assert "there are: client_id, username" in ctl("clients", "list", "--columns", "x").stderr
         assert ctl("clients", "kick", "one/two").returncode == 0
         client.expect_close(0x98)
     finally:

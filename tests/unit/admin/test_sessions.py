@@ -58,6 +58,26 @@ def test_clients_are_found_by_user_address_listener_and_state(ask: Door, broker:
         assert names(ask("GET", "/clients", **given)[1]) == found, given
 
 
+def test_what_a_client_sent_lost_and_left_for_is_told(ask: Door, broker: Broker) -> None:
+    client = MemoryClient(broker, "a")
+    client.subscribe("t", 1)
+    client.send(Publish("u", b"1", 0))
+    client.send(Publish("u", b"2", 0))
+    shown = ask("GET", "/clients/a")[1]
+    assert shown["messages_received"] == 2
+    assert shown["bytes_sent"] == len(client.edge.written)
+    assert shown["bytes_received"] > shown["messages_dropped"] == 0
+    assert shown["clean_start"] is not None and shown["last_reason"] is None
+    assert shown["connected_at"] > 1_600_000_000
+    client.send(Disconnect(0))
+    broker.settings.mqueue_store_qos0 = False
+    broker.publish_text("t", b"nobody there", 0)
+    shown = ask("GET", "/clients/a")[1]
+    assert shown["last_reason"] == "client disconnected"
+    assert (shown["connected_at"], shown["clean_start"]) == (None, None)
+    assert (shown["bytes_received"], shown["messages_dropped"]) == (0, 1)
+
+
 @pytest.mark.parametrize("given", [{"state": "gone"}, {"address": "nowhere"}])
 def test_a_wish_that_means_nothing_is_refused(ask: Door, given: dict[str, str]) -> None:
     status, answer = ask("GET", "/clients", **given)
