@@ -14,9 +14,13 @@ import socket
 from typing import Final
 
 from twisted.internet.defer import TimeoutError as DeadlineError
-from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
+from twisted.internet.error import TimeoutError as UserTimeout
+from twisted.python.failure import Failure
 
-__all__ = ["is_of_back_end"]
+from mqttd.types import PluginError
+
+__all__ = ["is_of_back_end", "words_of"]
 
 _NETWORK: Final = frozenset(
     (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
@@ -25,6 +29,14 @@ _BACK_END: Final = (
     ConnectionError, TimeoutError, DeadlineError, ConnectError, ConnectionClosed,
     socket.gaierror, socket.herror,
 )  # fmt: skip
+
+#: What is said of an error, the first that fits.
+_WORDS: Final[tuple[tuple[tuple[type[BaseException], ...], str], ...]] = (
+    ((socket.gaierror, socket.herror, DNSLookupError), "the name of its back end is not known"),
+    ((TimeoutError, DeadlineError, UserTimeout), "its back end did not answer in time"),
+    ((ConnectionRefusedError, ConnectError), "its back end could not be reached"),
+    ((ConnectionError, ConnectionClosed), "its back end closed the connection"),
+)
 
 
 def is_of_back_end(error: BaseException) -> bool:
@@ -35,3 +47,24 @@ def is_of_back_end(error: BaseException) -> bool:
     if isinstance(error, _BACK_END):
         return True
     return isinstance(error, OSError) and error.errno in _NETWORK
+
+
+def words_of(error: BaseException) -> str:
+    """Why a module failed, in words for an operator.
+
+    Of what an error says only texts of our own: others may hold addresses with passwords in them.
+    """
+    if isinstance(error, PluginError):
+        return str(error)
+    # What treq fails with holds what happened.
+    reasons = getattr(error, "reasons", None)
+    if isinstance(reasons, list) and reasons and isinstance(reasons[0], Failure):
+        first = reasons[0].value
+        if first is not None:
+            return words_of(first)
+    for kinds, text in _WORDS:
+        if isinstance(error, kinds):
+            return text
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"it raised {type(error).__name__}"

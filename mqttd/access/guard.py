@@ -34,7 +34,7 @@ from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.python.failure import Failure
 
 from mqttd.access.answer_cache import AnswerCache
-from mqttd.access.back_end import is_of_back_end
+from mqttd.access.back_end import is_of_back_end, words_of
 from mqttd.access.breaker import HALF_OPEN, Breakers
 from mqttd.broker.verdicts import fault_of, kind_of, refusal
 from mqttd.config.schema import AuthBackend
@@ -345,7 +345,7 @@ class Guard:
         The breaker hears of what is the back end's fault, unless it is not to `blame`.
         """
         self.error += 1
-        text = type(error).__name__
+        text = words_of(error)
         if isinstance(error, DeadlineError):
             self.late += 1
             text = f"no answer within {self.limits.deadline:g} s"

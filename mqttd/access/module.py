@@ -10,7 +10,7 @@ from zope.interface import implementer
 
 from mqttd.access.guard import Guard
 from mqttd.interfaces import IAuthenticator
-from mqttd.types import AuthResult, AuthVerdict, ClientInfo
+from mqttd.types import AuthResult, AuthVerdict, ClientInfo, PluginError
 
 __all__ = ["BUILT_IN", "Absent", "Entry", "UnknownModule"]
 
@@ -69,7 +69,7 @@ class Absent:
 
     def check(self, client: ClientInfo, password: bytes | None) -> AuthVerdict:
         """Fails."""
-        raise LookupError(f"auth.chain names {self.name!r}, and no plugin has registered it")
+        raise PluginError(f"auth.chain names {self.name!r}, and no plugin has registered it")
 
     def description(self) -> str:
         """Says that it is missing."""

@@ -32,6 +32,7 @@ from twisted.web.client import (
     HTTPConnectionPool,
     ResponseDone,
 )
+from twisted.web.http import PotentialDataLoss
 from zope.interface import implementer
 
 from mqttd.interfaces import IPlugin, IPluginHandle
@@ -39,9 +40,9 @@ from mqttd.plugins.backends.asking import Module, within
 from mqttd.plugins.backends.rules import acl_text
 from mqttd.plugins.backends.settings import BackendSettings, require_encryption
 from mqttd.plugins.backends.templates import Template
-from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, AuthVerdict
+from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, AuthVerdict, PluginError
 
-__all__ = ["AuthHttp", "Settings", "verdict"]
+__all__ = ["AnswerError", "AuthHttp", "Settings", "verdict"]
 
 _PASSWORD: Final = {"${password}": "password"}
 _REFUSED: Final = AuthError("the service refuses the client")
@@ -50,6 +51,10 @@ _KEYS: Final = frozenset(("result", "is_superuser", "acl", "expire_at", "client_
 
 #: Sends a request: method, URL, headers, body; gives a Deferred of status and body.
 Send = Callable[[str, str, dict[str, str], bytes | None], Deferred[tuple[int, bytes]]]
+
+
+class AnswerError(PluginError, ValueError):
+    """The service has answered with what is no answer; the text is the operator's."""
 
 
 class Settings(BackendSettings, frozen=True, kw_only=True):
@@ -161,7 +166,7 @@ class _WithoutPassword(Module):
 
 
 def verdict(status: int, body: bytes, unknown: str = "deny") -> AuthVerdict:
-    """What the service's answer says; ValueError for one that says nothing."""
+    """What the service's answer says; AnswerError for one that says nothing."""
     if status == 204:
         return AuthOk()
     if status == 404:
@@ -170,16 +175,16 @@ def verdict(status: int, body: bytes, unknown: str = "deny") -> AuthVerdict:
         # What a strange name may bring about is no failure of the service.
         return AuthError(f"the service refuses the client: status {status}")
     if status != 200:
-        raise ValueError(f"the service answered with status {status}")
+        raise AnswerError(f"the service answered with status {status}")
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        raise ValueError("the service's answer is not JSON") from None
+        raise AnswerError("the service's answer is not JSON") from None
     if not isinstance(said, Mapping) or said.get("result") not in ("allow", "deny", "ignore"):
-        raise ValueError('the service\'s answer has no "result": "allow", "deny" or "ignore"')
+        raise AnswerError('the service\'s answer has no "result": "allow", "deny" or "ignore"')
     if unknown_keys := set(said) - _KEYS:
         # It could be a limit that is not kept.
-        raise ValueError(f"the service's answer: unknown key {min(unknown_keys)!r}")
+        raise AnswerError(f"the service's answer: unknown key {min(unknown_keys)!r}")
     if said["result"] != "allow":
         return _REFUSED if said["result"] == "deny" else AUTH_IGNORE
     return _allowed(said)
@@ -189,17 +194,17 @@ def _allowed(said: Mapping[str, Any]) -> AuthVerdict:
     superuser, expires_at = said.get("is_superuser", False), said.get("expire_at")
     attributes, rules = said.get("client_attrs"), said.get("acl")
     if not isinstance(superuser, bool):
-        raise ValueError("the service's answer: is_superuser: expected true or false")
+        raise AnswerError("the service's answer: is_superuser: expected true or false")
     if expires_at is not None and (
         isinstance(expires_at, bool) or not isinstance(expires_at, int | float)
     ):
-        raise ValueError("the service's answer: expire_at: expected seconds since 1970")
+        raise AnswerError("the service's answer: expire_at: expected seconds since 1970")
     if attributes is not None and not (
         isinstance(attributes, Mapping) and all(isinstance(v, str) for v in attributes.values())
     ):
-        raise ValueError("the service's answer: client_attrs: expected texts by name")
+        raise AnswerError("the service's answer: client_attrs: expected texts by name")
     if rules is not None and not isinstance(rules, list):
-        raise ValueError("the service's answer: acl: expected a list of rules")
+        raise AnswerError("the service's answer: acl: expected a list of rules")
     try:
         acl = acl_text(rules) if rules else None
     except ValueError as error:
@@ -225,7 +230,7 @@ class _Body(Protocol):
         if self._left >= 0:
             self._parts.append(data)
         elif not self._done.called:
-            self._done.errback(ValueError("the service's answer is longer than max_body"))
+            self._done.errback(AnswerError("the service's answer is longer than max_body"))
             self.stop()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -234,6 +239,8 @@ class _Body(Protocol):
             return
         if reason.check(ResponseDone):
             self._done.callback(b"".join(self._parts))
+        elif reason.check(PotentialDataLoss):
+            self._done.errback(AnswerError("the service's answer has no Content-Length"))
         else:
             self._done.errback(reason)
 

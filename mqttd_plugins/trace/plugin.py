@@ -31,7 +31,7 @@ from zope.interface import implementer
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import match, validate_topic_filter
 from mqttd.interfaces import IPlugin, IPluginHandle
-from mqttd.types import Action, ClientInfo
+from mqttd.types import Action, ClientInfo, PluginError
 
 __all__ = ["Settings", "Trace", "TraceError"]
 
@@ -46,7 +46,7 @@ _USAGE: Final = (
 )
 
 
-class TraceError(ValueError):
+class TraceError(PluginError):
     """The operator asked for something that cannot be; the text says what can."""
 
 

@@ -210,7 +210,7 @@ def test_garbage_is_a_failure_and_is_not_shown(tmp_path: Path, garbage: object) 
     result = bench.ask()
     backend.open[0].callback(garbage)
     assert codes(result) == [0x88]
-    assert result[0].reason == "module m0 failed: TypeError"
+    assert result[0].reason == "module m0 failed: it raised TypeError"
     assert bench.events == []  # it is this client's failure, and nobody else's
 
 
