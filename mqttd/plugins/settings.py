@@ -20,7 +20,7 @@ import stat
 import tomllib
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -140,10 +140,17 @@ def _read(
     try:
         return msgspec.convert(tables, schema)
     except msgspec.ValidationError as error:
-        raise PluginError(_explain(path, text, tables, str(error), above)) from None
+        raise PluginError(_explain(path, text, tables, schema, str(error), above)) from None
 
 
-def _explain(path: str, text: str, tables: Mapping[str, Any], message: str, above: str) -> str:
+def _explain(
+    path: str,
+    text: str,
+    tables: Mapping[str, Any],
+    schema: type[msgspec.Struct],
+    message: str,
+    above: str,
+) -> str:
     """msgspec's "Expected `int`, got `str` - at `$.a.b`" as one of our lines."""
     found = _AT.match(message)
     assert found is not None
@@ -157,8 +164,31 @@ def _explain(path: str, text: str, tables: Mapping[str, Any], message: str, abov
             value = value.get(step)
         elif isinstance(value, list) and step.isdigit():
             value = value[int(step)]
+    if choices := _choices(schema, key):
+        what = f"expected {' or '.join(json.dumps(choice) for choice in choices)}"
+        words = [choice for choice in choices if isinstance(choice, str)]
+        if close := difflib.get_close_matches(str(value), words, 1):
+            what += f"; did you mean {json.dumps(close[0])}?"
     shown = "..." if _SECRET.search(key) else json.dumps(value, default=str, ensure_ascii=False)
     return f"{_where(path, text, key)}: {above}{key} = {shown[:80]}: {what}"
+
+
+def _choices(schema: type[msgspec.Struct], key: str) -> list[Any]:
+    """The values that a key may have, where they are counted out; else none."""
+    kind: Any = schema
+    for step in re.findall(r"[^.\[\]]+", key):
+        fields = {}
+        for inner in (kind, *get_args(kind)):
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                fields = {part.encode_name: part.type for part in msgspec.structs.fields(inner)}
+        if step not in fields:
+            return []
+        kind = fields[step]
+    found: list[Any] = []
+    for inner in (kind, *get_args(kind)):
+        if get_origin(inner) is Literal:
+            found += get_args(inner)
+    return found
 
 
 def _unknown(

@@ -391,7 +391,11 @@ def test_an_operator_may_put_it_into_a_process_of_its_own(node: Node) -> None:
         ("mqttd = 3", "acme.conf:1: mqttd: expected a table, [mqttd]"),
         ("[mqttd]\nper_cal = 1", ":2: mqttd.per_cal: unknown key; did you mean per_call?"),
         ("[mqttd]\nper_call = 0", ":2: mqttd.per_call = 0: expected `float` > 0"),
-        ('[mqttd]\npolicy = "allow"', ":2: mqttd.policy = \"allow\": invalid enum value 'allow'"),
+        ('[mqttd]\npolicy = "allow"', ':2: mqttd.policy = "allow": expected "ignore" or "deny"'),
+        (
+            '[mqttd]\npolicy = "denyy"',
+            ':2: mqttd.policy = "denyy": expected "ignore" or "deny"; did you mean "deny"?',
+        ),
     ],
 )
 def test_mistakes_in_its_limits_are_told(node: Node, text: str, message: str) -> None:
