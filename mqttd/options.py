@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import shlex
 import sys
 from typing import TextIO
 
@@ -43,10 +44,19 @@ def why(error: Exception, config: Config | None = None) -> str:
             return f"{error.filename}: {error.strerror}"
         text = f"{key} = {str(error.filename)!r}: {error.strerror}"
         if isinstance(error, FileNotFoundError) and os.path.basename(error.filename) in SHIPPED:
-            folder = os.path.dirname(os.path.dirname(error.filename))
-            text += f"; `mqttd-ctl init {folder}` writes one"
+            text += _remedy(config, error.filename)
         return text
     return str(error)
+
+
+def _remedy(config: Config, path: str) -> str:
+    """What puts a shipped file that is missing into its place; what else is there stays."""
+    folder = os.path.dirname(path)
+    above, name = os.path.split(folder)
+    if name == "etc":
+        return f"; `mqttd-ctl init {shlex.quote(above)}` writes one"
+    data = shlex.quote(config.node.data_dir)
+    return f"; `mqttd-ctl init {shlex.quote(folder)} --data {data}` writes one"
 
 
 def _key_of(config: Config, path: object) -> str | None:

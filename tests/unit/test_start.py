@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+from mqttd.admin import ctl
+from mqttd.config.files import initialize
 from mqttd.service import Options
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +49,7 @@ def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
         (folder / "acl.conf").unlink()
         told = (
             f"acl.file = '{folder}/acl.conf': No such file or directory;"
-            f" `mqttd-ctl init {folder.parent}` writes one"
+            f" `mqttd-ctl init {folder} --data {folder}/data` writes one"
         )
     elif fault == "listener's rules":
         change(folder, '#acl_file = ""', 'acl_file = "other.conf"')
@@ -60,6 +63,20 @@ def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
     with pytest.raises(SystemExit) as stopped:
         check(folder)
     assert stopped.value.code == f"mqttd cannot start: {told}"
+
+
+def test_the_remedy_for_missing_rules_puts_them_where_they_are_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "broker's own"
+    initialize(str(folder), str(folder / "data"))
+    (folder / "acl.conf").unlink()
+    with pytest.raises(SystemExit) as stopped:
+        check(folder)
+    _, _, remedy = str(stopped.value.code).partition("; `mqttd-ctl ")
+    command = shlex.split(remedy.partition("` writes one")[0])
+    assert ctl.main(command) == 0
+    with pytest.raises(SystemExit) as stopped:
+        check(folder)
+    assert stopped.value.code == 0
 
 
 def test_the_shipped_configuration_is_sound_and_a_check_makes_nothing(
