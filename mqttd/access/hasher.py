@@ -8,9 +8,9 @@ name, of the line's hash and of the password: a line that is gone or is another 
 again, so that nothing has to be forgotten when users change.
 
 Promise: `Hasher` never hashes in the reactor thread: threads of its own do (argon2 and PBKDF2 let
-go of the interpreter lock; on Linux they stand back behind the event loop), at most 100 clients
-wait for them and the next is refused as busy; a client that is not known costs a hash all the same.
-Remembered are at most `MOST` answers, those of the longest ago go first.
+go of the interpreter lock; on Linux they stand back behind the event loop), at most `waiting`
+clients wait for them and the next is refused as busy; a client that is not known costs a hash all
+the same. Remembered are at most `MOST` answers, those of the longest ago go first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ MOST: Final = 100_000
 #: How far the threads stand back behind the event loop.
 _NICE: Final = 3
 _KEY: Final = os.urandom(32)
-_MAX_WAITING: Final = 100
 _SERVER_BUSY: Final = 0x89
 _REFUSED: Final = AuthError("bad user name or password")
 
@@ -46,11 +45,13 @@ class Hasher:
     """Verifies passwords off the reactor thread.
 
     Without a `reactor`, in the caller's thread.  `pool` is a thread pool to use instead of one of
-    its own.  `threads` and `remember` (seconds, 0: nothing) may be set before the first check.
+    its own.  `threads`, `waiting` (clients beside those that the threads are at) and `remember`
+    (seconds, 0: nothing) may be set before the first check.
     """
 
     def __init__(self, reactor: Any = None, pool: Any = None) -> None:
         self.threads = 2
+        self.waiting = 100
         self.remember = 0.0
         #: What a hash costs where there are no users.
         self.cost = Cost()
@@ -61,11 +62,13 @@ class Hasher:
         self._own_pool: ThreadPool | None = None
         self._stopped = False
         self._trigger: Any = None
-        self._waiting = 0
+        #: Checks that have not come to their end, also of clients that are gone.
+        self._asked = 0
 
     def settle(self, opts: Mapping[str, object]) -> dict[str, object]:
         """Take the options of ``[auth.password]``; returns the `limits` of a module with them."""
         self.threads = int(str(opts.get("threads", self.threads)))
+        self.waiting = int(str(opts.get("waiting", self.waiting)))
         self.remember = float(str(opts.get("remember", 0)))
         if "memory" in opts:
             memory, passes, lanes = (int(str(opts[key])) for key in ("memory", "passes", "lanes"))
@@ -97,9 +100,9 @@ class Hasher:
         key = _key(name, hashed, secret) if usable and self.remember else None
         if self._reactor is None:
             return self._judge(verify(hashed, secret), usable, key)
-        if self._waiting >= _MAX_WAITING:
+        if self._asked >= self.threads + self.waiting:
             return AuthError("too many clients wait for password checks", _SERVER_BUSY)
-        self._waiting += 1
+        self._asked += 1
         # A Deferred of its own: one that is cancelled leaves its thread at work, still counted.
         answer: Deferred[AuthVerdict] = Deferred()
         work = deferToThreadPool(
@@ -116,7 +119,7 @@ class Hasher:
         self._stop()
 
     def _waited(self, result: Any) -> Any:
-        self._waiting -= 1
+        self._asked -= 1
         return result
 
     def _verify_unless_stopped(self, hashed: str, password: bytes) -> bool:

@@ -166,8 +166,9 @@ def test_who_is_gone_while_the_password_is_verified_is_not_let_in(users: Path, l
 
 def test_too_many_at_a_time_are_refused_as_busy_until_threads_are_done(users: Path) -> None:
     pool = Pool()
-    names = checker(users, reactor=Reactor(), pool=pool)
-    for _ in range(100):
+    names = Username(reactor=Reactor(), pool=pool)
+    names.init({"file": str(users), "threads": 3, "waiting": 7})
+    for _ in range(3 + 7):
         waiting = names.check(client("alice"), b"secret")
         assert isinstance(waiting, Deferred)
         waiting.addErrback(lambda failure: None)
