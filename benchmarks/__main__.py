@@ -77,7 +77,8 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="measure nothing: one table of these results")  # fmt: skip
     parser.add_argument("--into", metavar="PAGE", type=Path,
                         help="with --merge: write the short table into this page")  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="show the workloads and stop")
+    parser.add_argument("--list", action="store_true",
+                        help="show the workloads, those of --only, and stop")  # fmt: skip
     found = parser.parse_args(arguments)
     if found.broker == found.against:
         parser.error(f"--broker and --against are both {found.against}")
@@ -237,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write; returns the exit status."""
     given = options(arguments)
     if given.list:
-        for workload in WORKLOADS:
+        for workload in given.workloads:
             print(f"{workload.name:20} {workload.title:48} {' '.join(workload.args)}")
         return 0
     if given.merge:

@@ -30,6 +30,7 @@ from twisted.python.failure import Failure
 
 from mqttd.access.by_listener import configs_by_listener
 from mqttd.access.chain import AccessControl
+from mqttd.admin.ctl_print import counted
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.login import module_of
 from mqttd.broker.settings import settings_of
@@ -283,7 +284,7 @@ class Reload:
             gone = door.configured and door.name not in after.listener.get(door.kind, {})
             count = door.describe()["connections"]
             if gone and count:
-                found.append(f"closes listener {door.id}, which {count} clients use")
+                found.append(f"closes listener {door.id}, with {counted(count, 'connection')}")
         tcp = after.admin.tcp
         if service.admin_tcp is not None and before.admin.tcp.token_file and not tcp.token_file:
             found.append(
@@ -295,8 +296,8 @@ class Reload:
             ended = len(self._cut_off(trial.still_admits))
             if ended:
                 found.append(
-                    f"ends the connections of {ended} clients, whom auth.chain would not let in"
-                    " any more"
+                    f"ends the connections of {counted(ended, 'client')}, whom auth.chain would"
+                    " not let in any more"
                 )
         revoked, of = self._revoked(trial)
         if revoked * 10 > of:

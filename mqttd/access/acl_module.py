@@ -72,4 +72,5 @@ class AclFile:
 
     def description(self) -> str:
         """The file and how many rules it holds."""
-        return f"acl: {len(self.rules.rules)} rules in {self.path}"
+        count = len(self.rules.rules)
+        return f"acl: {count} rule{'' if count == 1 else 's'} in {self.path}"

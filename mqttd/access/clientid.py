@@ -82,7 +82,8 @@ class Clientid(SecretFileModule):
         """The file, how many clients it holds, and how many have to show a secret."""
         names = self._file.names
         secret = sum(1 for proof in names.values() if proof)
-        return f"clientid: {len(names)} clients in {self._file.path}, {secret} with a secret"
+        clients = f"{len(names)} client{'' if len(names) == 1 else 's'}"
+        return f"clientid: {clients} in {self._file.path}, {secret} with a secret"
 
     def close(self) -> None:
         """Stop the threads; waits for those that are hashing."""

@@ -75,7 +75,8 @@ class Scram(SecretFileModule):
 
     def description(self) -> str:
         """The file and how many users it holds."""
-        return f"scram: {METHOD}, {len(self._file.names)} users in {self._file.path}"
+        count = len(self._file.names)
+        return f"scram: {METHOD}, {count} user{'' if count == 1 else 's'} in {self._file.path}"
 
     def _keys(self, user: str) -> tuple[Keys, bool]:
         """The user's keys and True, or made-up ones that nobody has, and False."""

@@ -124,7 +124,8 @@ class Username(SecretFileModule):
 
     def description(self) -> str:
         """The file and how many users it holds."""
-        return f"username: {len(self._file.names)} users in {self._file.path}"
+        count = len(self._file.names)
+        return f"username: {count} user{'' if count == 1 else 's'} in {self._file.path}"
 
     def close(self) -> None:
         """Stop the threads; waits for those that are hashing."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mqttd.admin.ctl_client import CtlError, client_of
-from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, printable
+from mqttd.admin.ctl_print import counted, done, print_json, print_pairs, print_table, printable
 
 __all__ = ["add_commands"]
 
@@ -92,7 +92,8 @@ def _explain(options: argparse.Namespace) -> None:
         ]
     )  # fmt: skip
     if answer["hooks"]:
-        print(f"{answer['hooks']} callbacks at client.authorize come first; they were not asked")
+        first = "comes first; it was" if answer["hooks"] == 1 else "come first; they were"
+        print(f"{counted(answer['hooks'], 'callback')} at client.authorize {first} not asked")
     print()
     rows = [
         {"rule": step["rule"], "why": step["reason"] if not step["matched"] else "decides"}
@@ -191,7 +192,7 @@ def _shadow(options: argparse.Namespace) -> None:
         return print_json(answer)
     print_pairs(
         [
-            ("candidate", f"{answer['file']}, {answer['rules']} rules"),
+            ("candidate", f"{answer['file']}, {counted(answer['rules'], 'rule')}"),
             ("compared", f"{answer['compared']} decisions since it was read"),
             ("would allow", answer["would_allow"]),
             ("would deny", answer["would_deny"]),

@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "bytes_text",
+    "counted",
     "done",
     "print_json",
     "print_pairs",
@@ -31,6 +32,11 @@ def done(options: argparse.Namespace, answer: Json, text: str) -> None:
         print_json(answer)
     else:
         print(printable(text))
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things: 1 message, 2 messages."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def time_text(seconds: float) -> str:

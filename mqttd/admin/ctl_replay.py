@@ -15,7 +15,7 @@ from typing import Any
 from mqttd.admin import ctl_client
 from mqttd.admin.ctl_client import CtlError, client_of
 from mqttd.admin.ctl_events import log_directory
-from mqttd.admin.ctl_print import print_json
+from mqttd.admin.ctl_print import counted, print_json
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter, validate_topic_name
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(done.__dict__)
     else:
-        print(f"{done.sent} messages were sent")
+        print(f"{counted(done.sent, 'message')} sent")
         if done.without_payload:
             print(f"{done.without_payload} have no payload in the log and were left out")
         if done.lost:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from mqttd.admin.ctl_client import client_of
-from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, printable
+from mqttd.admin.ctl_print import counted, done, print_json, print_pairs, print_table, printable
 
 __all__ = ["add_commands"]
 
@@ -164,7 +164,6 @@ def _retained_delete(options: argparse.Namespace) -> None:
         print(printable(topic))
     if answer["count"] > len(answer["topics"]):
         print("...")
-    count = answer["count"]
-    messages = f"{count} retained message{'' if count == 1 else 's'}"
+    messages = counted(answer["count"], "retained message")
     print(f"deleted {messages}" if answer["deleted"] else f"would delete {messages}")
     return None

@@ -383,7 +383,7 @@ def test_anonymous_clients_go_when_they_are_not_let_in_any_more(site: Site) -> N
     assert not held["applied"]
     assert held["warnings"] == [
         "locks everybody out: no module of auth.chain has anybody to let in",
-        "ends the connections of 1 clients, whom auth.chain would not let in any more",
+        "ends the connections of 1 client, whom auth.chain would not let in any more",
     ]
     assert service.broker.stats()["clients_connected"] == 1
     assert run(service, confirmed=True)["applied"]

@@ -21,6 +21,12 @@ def test_workloads_are_chosen_by_name_and_pattern_in_the_order_asked() -> None:
     assert selected(None) == WORKLOADS
 
 
+def test_the_list_is_of_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--only", "idle*"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == ["idle", "idle-sub"]
+
+
 def test_a_wrong_name_is_answered_with_the_names_there_are() -> None:
     with pytest.raises(ValueError, match=r"no workload 'p2p-q3'; there are: v5props-q0, .*idle"):
         selected("p2p-q3")
