@@ -128,6 +128,7 @@ def _memory(options: argparse.Namespace) -> None:
             ("held", bytes_text(answer["held"])),
             ("counted", bytes_text(answer["used"])),
             ("process grown by", bytes_text(answer["grown"])),
+            ("not accounted for", bytes_text(answer["unexplained"])),
             *([("what is done", answer["step"])] if answer["step"] else []),
             ("not let in", bytes_text(answer["unauthenticated"])),
             *((name, bytes_text(size)) for name, size in answer["kinds"].items()),
@@ -144,7 +145,7 @@ def _memory(options: argparse.Namespace) -> None:
     )
     if answer["users"]:
         print()
-        print_table(answer["users"], ["username", "sessions", "bytes"])
+        print_table(answer["users"], ["username", "sessions", "retained", "bytes"])
 
 
 def _clients_list(options: argparse.Namespace) -> None:

@@ -134,6 +134,8 @@ class Broker(Publishing):
         self.retainer.max_messages = settings.retained_max_messages
         self.retainer.max_bytes = settings.retained_max_bytes
         self.retainer.max_payload = settings.retained_max_payload
+        self.retainer.max_per_user = settings.retained_max_per_user
+        self.retainer.max_bytes_per_user = settings.retained_max_bytes_per_user
         self.memory.configure()
         # The gears, and what channels remember of their topics, depend on some of them.
         super().hooks_changed("", False)
@@ -255,6 +257,8 @@ class Broker(Publishing):
             "retained_messages": len(self.retainer),
             "retained_bytes": self.retainer.bytes + self.retainer.held,
             "memory_used_bytes": self.memory.used(),
+            "memory_process_bytes": self.memory.process,
+            "memory_unexplained_bytes": self.memory.unexplained(),
             "backlog_bytes": self.backlog,
             "slow_connections": len(self.slow),
             "alarms": len(self.alarms),

@@ -146,6 +146,11 @@ class Claims:
         self.broker.metrics.claims_failed += 1
         return Refusal(reasons.SERVER_UNAVAILABLE, f"the client id cannot be claimed: {error!r}")
 
+    def give_back(self, client: ClientInfo, owned: Owned) -> None:
+        """A client that has its client id may not have it after all."""
+        claim = Claim(owned.epoch, Held.HERE, state=owned.state)
+        self.unwanted(claim, client, owned.state)
+
     def unwanted(self, claim: Claim, client: ClientInfo, state: SessionState | None) -> None:
         """An answer for a client that has gone: keep its state, or give the client id back."""
         client_id = client.client_id

@@ -51,12 +51,7 @@ STAGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("mounted", "its names below the listener's mountpoint", "0x87, as the name's fault", False),
     ("will", "may it publish its will?", "0x87 Not authorized", False),
     ("fits", "does CONNACK fit what the client takes?", "0x95 Packet too large", False),
-    (
-        "owner",
-        "is the client id its own? the state, from where?",
-        "0x85, 0x87, 0x88, 0x89, 0x97",
-        True,
-    ),
+    ("owner", "is the client id its own? whose state?", "0x85, 0x87 to 0x8A, 0x97", True),
     ("accepted", "session, CONNACK, what waited for it", "", False),
 )
 
@@ -437,6 +432,9 @@ class Connecting:
         if isinstance(outcome, Refusal):
             return self.refuse(attempt, outcome.code, outcome.detail)
         attempt.owned = outcome
+        if attempt.waited and not self.ban(attempt):  # since it came there may be others
+            self.claims.give_back(attempt.client, outcome)
+            return False
         return True
 
     def accepted(self, attempt: Attempt) -> bool:

@@ -4,7 +4,10 @@
                         '-- release() by all, for these and those before --> PUBACK, PUBREC
 
 What is held waits with its connection (`mqttd.session.promise`); here is only who holds. A holder
-that is removed may still release what it holds, but nothing waits for that any more.
+that is removed may still release what it holds, but nothing waits for that any more. Of one that is
+gone for good nothing comes: what it held is acknowledged as if it had not been asked, or, where
+nothing may be acknowledged that it has not kept (`required`), its publisher's connection ends; the
+client sends that again.
 
 MQTT 5.0: 4.6 (MQTT-4.6.0-2 and 4.6.0-3, order of acknowledgements).
 """
@@ -24,12 +27,18 @@ Hold = Callable[[Callable[[], None], str], object]
 
 
 class Holder:
-    """One who holds acknowledgements: of messages on these topics, or (None) of all."""
+    """One who holds acknowledgements: of messages on these topics, or (None) of all.
 
-    def __init__(self, name: str, hold: Hold, topic_filters: list[str] | None) -> None:
+    required: without its release nothing is acknowledged, also when it is gone.
+    """
+
+    def __init__(
+        self, name: str, hold: Hold, topic_filters: list[str] | None, required: bool = False
+    ) -> None:
         #: Under which it has asked for its topics (`mqttd.broker.gears`).
         self.name = name
         self.hold = hold
+        self.required = required
         self.topics: Trie | None = None
         if topic_filters is not None:
             self.topics = Trie()
@@ -54,10 +63,10 @@ class Holders:
         self._topic: str = ""
         self._wanting: tuple[Holder, ...] = ()
 
-    def add(self, hold: Hold, topic_filters: list[str] | None) -> Holder:
+    def add(self, hold: Hold, topic_filters: list[str] | None, required: bool = False) -> Holder:
         """One more from now on."""
         self._made += 1
-        holder = Holder(f"holder {self._made}", hold, topic_filters)
+        holder = Holder(f"holder {self._made}", hold, topic_filters, required)
         self._set((*self.holders, holder))
         return holder
 

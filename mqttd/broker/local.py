@@ -37,6 +37,7 @@ from mqttd.codec.topic import validate_topic_filter, validate_topic_name
 from mqttd.session.message import Delivery, Message, entry_delivery
 from mqttd.session.mqueue import MQueue
 from mqttd.session.session import Session
+from mqttd.session.wheel import milliseconds
 
 __all__ = ["BATCH", "LocalSession", "publish", "republish", "subscribe"]
 
@@ -246,7 +247,7 @@ def publish(
         properties = dict(properties)
         expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
         if isinstance(expiry, int):
-            expires_at = broker.now + expiry * 1000
+            expires_at = broker.now + milliseconds(expiry)
             if expires_at == 0:
                 expires_at = 1
         if not properties:

@@ -7,11 +7,19 @@
     and 1/128 more  whoever holds most is shed: connection and session end
     held < 90 %     all is as before
 
+Who holds most is a user with all sessions of some size together, or a session of nobody's: so many
+middle-sized sessions of one user go before a large one of another. Of a user the largest go first,
+and none any more when others hold more. Small sessions count by themselves: a thousand devices may
+share a name.
+
 *Held* is what the account says (`mqttd.session.account`), which is too much where messages are
 shared: so it is never taken for more than the process has grown since its start, as the system
 says, and that is asked for only near the budget.
 
 Retained messages may take half of the budget: the other half is held by somebody who can go.
+
+Whether the account is right is looked at too: a process that has grown by far more than is held for
+clients has a leak, or holds what nobody weighs. That is the alarm `memory_account`.
 
 Promise: checked after each turn, for a few additions while far from the budget; each step is
 counted, logged when it begins, and shown by the alarm `memory` while it lasts.
@@ -19,8 +27,8 @@ counted, logged when it begins, and shown by the alarm `memory` while it lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import nlargest
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush, nlargest
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
@@ -29,7 +37,7 @@ from mqttd.codec import reasons
 from mqttd.session.account import SESSION
 from mqttd.session.session import Session
 
-__all__ = ["LARGEST", "Memory"]
+__all__ = ["LARGEST", "Memory", "offenders"]
 
 #: How many of those who hold most are shown.
 LARGEST: Final = 20
@@ -44,6 +52,16 @@ _MOVED: Final = 2 << 20
 _SHED: Final = 64
 #: A session that holds less is not shed: it cannot have grown, and none begins any more.
 _WORTH: Final = 4 * SESSION
+#: In powers of two below the budget: smaller sessions do not count to their user's. 128 KiB of
+#: 512 MiB.
+_MIDDLE: Final = 12
+#: Milliseconds between two looks at whether the account is right, and looks in a row that say it
+#: is not before anybody is told.
+_LOOK: Final = 5000
+_LOOKS: Final = 12
+#: Bytes that the process may have grown by beside what is held and half of that, and beside an
+#: eighth of the budget: what is free and has not gone back to the system.
+_SPARE: Final = 64 << 20
 #: Milliseconds between two lines about those who were shed.
 _TELL: Final = 1000
 
@@ -85,6 +103,11 @@ class Memory:
         self._shed: int = 0
         self._shed_at: int = -1
         self._shed_used: int = 0
+        #: By how much the process has grown, when that was looked at last; 0: nobody knows.
+        self.process: int = 0
+        self._looked_at: int = broker.now
+        #: Looks in a row that found far more than the account says.
+        self._odd: int = 0
 
     def watch(self, default: int, grown: Callable[[], int], cache: Callable[[], object]) -> None:
         """What only the process knows.
@@ -140,6 +163,9 @@ class Memory:
             for asked in self.others:
                 other += int(asked())
             self.broker.account.other = other
+            if self.broker.now - self._looked_at >= _LOOK:
+                self._looked_at = self.broker.now
+                self._compare(budget)
         if not budget:
             return
         held = self.held(fresh)
@@ -153,6 +179,33 @@ class Memory:
             self._save(budget)
         elif self.step and held // _LOW < budget // 100:
             self._relax()
+
+    def unexplained(self) -> int:
+        """Bytes by which the process has grown more than what is held accounts for."""
+        used = self.used()
+        more = self.process - used - used // 2
+        return more if more > 0 else 0
+
+    def _compare(self, budget: int) -> None:
+        """See whether the account and the process tell of the same memory."""
+        self.process = self.grown()
+        more = self.unexplained() - _SPARE
+        alarms = self.broker.alarms
+        if not budget or more <= budget // 8:
+            if self._odd >= _LOOKS:
+                alarms.clear("memory_account")
+            self._odd = 0
+            return
+        self._odd += 1
+        if self._odd == _LOOKS - 1:
+            for cache in self.caches:
+                cache()  # what is free goes back to the system, before it is called held
+        if self._odd >= _LOOKS:
+            alarms.activate(
+                "memory_account",
+                f"the process has grown by {self.process >> 20} MiB, {self.used() >> 20} MiB of it"
+                " are held for clients: a plugin or a leak has the rest",
+            )
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -209,17 +262,16 @@ class Memory:
                 session.drop_qos0()
 
     def _shed_largest(self, budget: int) -> None:
-        """Those who hold most go, until what they held covers what is too much."""
+        """Those who hold most go, until what they held covers what is over 90 % of the budget."""
         broker = self.broker
         used = broker.account.used()
         if broker.now == self._shed_at and used - self._shed_used < _MOVED:
             return  # nothing has come since everybody was looked at
         self._shed_at = broker.now
-        too_much = self.held() - budget * _LOW // 100
+        too_much = self.held() - budget + budget // 10
         gone = 0
-        for session in nlargest(_SHED, broker.sessions.values(), key=weight_of):
-            weight = weight_of(session)
-            if too_much <= 0 or weight < _WORTH:
+        for weight, session in offenders(broker.sessions.values(), _SHED, budget >> _MIDDLE):
+            if too_much <= 0:
                 break
             if self.step < SHEDDING:
                 self._begin(SHEDDING)
@@ -259,12 +311,21 @@ class Memory:
         account = broker.account
         budget = self.budget
         used = self.used()
+        retained = broker.retainer.users
         sessions = nlargest(LARGEST, broker.sessions.values(), key=weight_of)
-        users = nlargest(LARGEST, account.purses.values(), key=_bytes_of)
+        held_by: dict[str, int] = {}
+        for session in broker.sessions.values():
+            if session.username is not None:
+                known = held_by.get(session.username, 0)
+                held_by[session.username] = known + weight_of(session)
+        for name, kept in retained.items():
+            held_by[name] = held_by.get(name, 0) + kept.bytes
+        users = nlargest(LARGEST, held_by, key=held_by.__getitem__)
         return {
             "budget": budget,
             "used": used,
             "grown": self.grown(),
+            "unexplained": self.unexplained(),
             "held": self.held(True),
             "step": _STEPS[self.step],
             "unauthenticated": account.unauthenticated,
@@ -282,8 +343,13 @@ class Memory:
                 for session in sessions
             ],
             "users": [
-                {"username": purse.name, "sessions": purse.sessions, "bytes": purse.bytes}
-                for purse in users
+                {
+                    "username": name,
+                    "sessions": account.purses[name].sessions if name in account.purses else 0,
+                    "bytes": held_by[name],
+                    "retained": retained[name].count if name in retained else 0,
+                }
+                for name in users
             ],
         }
 
@@ -297,8 +363,43 @@ def weight_of(session: Session) -> int:
     return weight
 
 
-def _bytes_of(purse: object) -> int:
-    return int(getattr(purse, "bytes", 0))
+def offenders(sessions: Iterable[Session], most: int, middle: int) -> list[tuple[int, Session]]:
+    """At most so many sessions with their weights, in the order in which they go.
+
+    Each time the largest of whoever holds most by then: of a user with his sessions of `middle`
+    bytes or more, or of one session by itself.
+    """
+    alone: list[tuple[int, int, Session]] = []
+    users: dict[str, list[tuple[int, int, Session]]] = {}
+    number = 0
+    for session in sessions:
+        weight = weight_of(session)
+        if weight < _WORTH:
+            continue
+        number += 1
+        one = (weight, number, session)
+        if session.username is None or weight < middle:
+            alone.append(one)
+        elif session.username in users:
+            users[session.username].append(one)
+        else:
+            users[session.username] = [one]
+    heap = [(-one[0], one[1], [one]) for one in nlargest(most, alone)]
+    for held in users.values():
+        held.sort()
+        total = 0
+        for one in held:
+            total += one[0]
+        heap.append((-total, held[0][1], held))
+    heapify(heap)
+    found: list[tuple[int, Session]] = []
+    while heap and len(found) < most:
+        minus, number, held = heappop(heap)
+        weight, _, session = held.pop()
+        found.append((weight, session))
+        if held:
+            heappush(heap, (minus + weight, number, held))
+    return found
 
 
 def _unknown() -> int:

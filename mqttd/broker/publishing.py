@@ -20,6 +20,7 @@ from mqttd.broker.retained import Retained, RetainedMessages
 from mqttd.broker.rights import Rights
 from mqttd.broker.shared import Group
 from mqttd.broker.trie import Trie
+from mqttd.codec import reasons
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.general import General
@@ -63,6 +64,8 @@ class Publishing(Rights):
             settings.retained_max_bytes,
             settings.retained_max_payload,
         )
+        self.retainer.max_per_user = settings.retained_max_per_user
+        self.retainer.max_bytes_per_user = settings.retained_max_bytes_per_user
         self.pubsub = PubSub(self, self.router, self.retainer)
         #: Who holds acknowledgements, and which.
         self.holders = Holders(self.flush_later)
@@ -221,14 +224,16 @@ class Publishing(Rights):
 
     # -- acknowledgements ----------------------------------------------------------------------
 
-    def add_holder(self, hold: Hold, topic_filters: list[str] | None = None) -> object:
+    def add_holder(
+        self, hold: Hold, topic_filters: list[str] | None = None, required: bool = False
+    ) -> object:
         """Have ``hold(release, client_id)`` called for what a client has published in a turn.
 
         With `topic_filters` only for messages that a client has published to these topics. Their
         acknowledgements go when all who were asked have called their `release`, and those behind
         them wait for them. Returns what `remove_holder` takes.
         """
-        holder = self.holders.add(hold, topic_filters)
+        holder = self.holders.add(hold, topic_filters, required)
         if self.router.gears.ask(holder.name, HELD, topic_filters):
             self.router.all_changed()
         return holder
@@ -238,14 +243,25 @@ class Publishing(Rights):
         """Whether somebody holds acknowledgements."""
         return bool(self.holders.holders)
 
-    def remove_holder(self, token: object) -> None:
-        """Ask one who holds acknowledgements no more; what it holds stays held."""
+    def remove_holder(self, token: object, gone: bool = False) -> None:
+        """Ask one who holds acknowledgements no more; what it holds stays held.
+
+        With `gone` it will release nothing: what it holds is acknowledged, or if the holder is
+        `required` the connections end that wait for it.
+        """
         assert isinstance(token, Holder)
-        self.holders.remove(token)
-        for session in self.sessions.values():
+        for session in list(self.sessions.values()):
             channel = self.channel_of(session)
-            if channel is not None and channel.promises is not None:
+            if channel is None or channel.promises is None:
+                continue
+            if not gone:
                 channel.promises.forget(token)
+            elif token.required and channel.promises.waits_for(token):
+                detail = "a plugin is gone that had to keep what was sent"
+                self.end_channel(channel, reasons.ADMINISTRATIVE_ACTION, detail)
+            else:
+                channel.promises.release(token)
+        self.holders.remove(token)
         self.flush_later()
         if self.router.gears.forget(token.name):
             self.router.all_changed()

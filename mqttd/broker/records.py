@@ -24,6 +24,7 @@ from mqttd.codec.reasons import MqttError
 from mqttd.session.message import Delivery, Message
 from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
+from mqttd.session.wheel import milliseconds
 from mqttd.types import ClientInfo, SessionState
 
 __all__ = ["Record", "queue_of", "record_of", "restore"]
@@ -97,7 +98,7 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
     session.set_expiry(record.expiry)
     seconds = broker.clock() // 1_000_000
     away = seconds - record.away_since if record.away_since else 0
-    session.away_since = broker.now - max(away, 0) * 1000
+    session.away_since = broker.now - milliseconds(max(away, 0))
     if record.mountpoint:
         session.client = ClientInfo(
             client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint
@@ -111,7 +112,7 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
             2,  # no retained messages: they were sent when it subscribed
         )
         broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
-    late = max(seconds - record.written_at, 0) * 1000
+    late = milliseconds(max(seconds - record.written_at, 0))
     for packet in state.queue:
         try:
             delivery = _delivery(broker, packet, late)
@@ -138,7 +139,7 @@ def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
     expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
     expires_at = 0
     if isinstance(expiry, int):
-        expires_at = broker.now + expiry * 1000 - late
+        expires_at = broker.now + milliseconds(expiry) - late
         if expires_at <= broker.now:
             return None
     message = Message(

@@ -36,6 +36,7 @@ from mqttd.session.connection import Connection, Edge
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
 from mqttd.session.state import State
+from mqttd.session.wheel import milliseconds
 from mqttd.types import ClientInfo, SessionState
 
 __all__ = ["FIRST_EPOCH", "Registry"]
@@ -231,9 +232,9 @@ class Registry:
         session.away_since = since
         at = 0
         if session.expiry_interval != NEVER:
-            at = since + session.expiry_interval * 1000
+            at = since + milliseconds(session.expiry_interval)
         if session.will is not None:
-            will_at = since + session.will_delay * 1000
+            will_at = since + milliseconds(session.will_delay)
             if at == 0 or will_at < at:
                 at = will_at
         if at:
@@ -245,12 +246,12 @@ class Registry:
             return
         broker = self.broker
         since = session.away_since
-        if session.expires() and broker.now >= since + session.expiry_interval * 1000:
+        if session.expires() and broker.now >= since + milliseconds(session.expiry_interval):
             broker.metrics.sessions_expired += 1
             self.wills.publish(session)
             self.end(session, "session.terminated", "expired")
             return
-        if session.will is not None and broker.now >= since + session.will_delay * 1000:
+        if session.will is not None and broker.now >= since + milliseconds(session.will_delay):
             self.wills.publish(session)
         self._await_end(session, since)
 

@@ -13,6 +13,7 @@ MQTT 5.0, 3.3.1.3 (RETAIN), 3.3.2.3.3 (what is left of the Message Expiry Interv
 from __future__ import annotations
 
 from mqttd.broker.retainer import RetainedCursor, Retainer
+from mqttd.codec.reasons import QUOTA_EXCEEDED, SUCCESS
 from mqttd.session.inbound import Inbound, inbound_of
 from mqttd.session.message import Delivery, Message
 from mqttd.session.replay import Replay
@@ -32,7 +33,7 @@ _RETAINED = 160
 class Retained(Delivery):
     """The last message of a topic; `wire` has RETAIN set and the QoS it was published with."""
 
-    __slots__ = ("checked", "listener", "number", "peerhost", "username")
+    __slots__ = ("charged", "checked", "listener", "number", "peerhost", "username")
 
     def __init__(
         self, wire: bytes, qos: int, v5: bool, packet_id: int, id_at: int, source: str
@@ -46,6 +47,8 @@ class Retained(Delivery):
         self.checked: int = 0
         #: By which the journal knows it; 0: it is not kept.
         self.number: int = 0
+        #: What its user is charged for it, its topic included.
+        self.charged: int = 0
 
     def get_message(self, message_id: int) -> Message:
         """As `Delivery.get_message`; not remembered here, where it would lie as long as this."""
@@ -97,20 +100,84 @@ def retained_of(delivery: Delivery, username: str | None) -> Retained:
     return made
 
 
-class RetainedMessages(Retainer):
-    """The retained messages of a broker, whose journal is told of those that go."""
+class Share:
+    """The retained messages that one user has set."""
 
-    __slots__ = ("server",)
+    __slots__ = ("bytes", "count")
+
+    def __init__(self) -> None:
+        self.bytes: int = 0
+        self.count: int = 0
+
+
+class RetainedMessages(Retainer):
+    """The retained messages of a broker, whose journal is told of those that go.
+
+    Each is charged to the user who has set it, with what its topic took then; whoever sets it anew
+    takes that over. Clients without a user name are one user, the broker itself is none.
+    `max_per_user` and `max_bytes_per_user` bound what one user has, 0: not at all.
+    """
+
+    __slots__ = ("max_bytes_per_user", "max_per_user", "server", "users")
 
     def __init__(
         self, server: Keeper, max_messages: int = 0, max_bytes: int = 0, max_payload: int = 0
     ) -> None:
         super().__init__(max_messages, max_bytes, max_payload)
         self.server = server
+        self.max_per_user: int = 0
+        self.max_bytes_per_user: int = 0
+        #: By user name, "" for those who have none.
+        self.users: dict[str, Share] = {}
+
+    def store(
+        self, topic: str, message: object, size: int, expires_at: int = 0, weight: int = 0
+    ) -> int:
+        """See `Retainer.store`; QUOTA_EXCEEDED also where its user has too much."""
+        if not isinstance(message, Retained) or not message.source:
+            return super().store(topic, message, size, expires_at, weight)
+        level = self.topics.get(topic)
+        before = level.message if level is not None else None
+        charge = weight
+        own = 0
+        user = message.username or ""
+        if level is not None and isinstance(before, Retained) and before.charged:
+            charge += before.charged - level.size
+            if (before.username or "") == user:
+                own = before.charged
+        else:
+            charge += self._cost(topic)
+        share = self.users.get(user)
+        count = 0 if share is None else share.count
+        held = 0 if share is None else share.bytes
+        if self.max_per_user and not own and count >= self.max_per_user:
+            return QUOTA_EXCEEDED
+        if self.max_bytes_per_user and held + charge - own > self.max_bytes_per_user:
+            return QUOTA_EXCEEDED
+        code = super().store(topic, message, size, expires_at, weight)
+        if code == SUCCESS:
+            share = self.users.get(user)  # what it has replaced may have been the last
+            if share is None:
+                share = Share()
+                self.users[user] = share
+            share.bytes += charge
+            share.count += 1
+            message.charged = charge
+        return code
 
     def gone(self, message: object | None) -> None:
         """See `Retainer.gone`."""
-        if isinstance(message, Retained) and message.number:
+        if not isinstance(message, Retained):
+            return
+        if message.charged:
+            user = message.username or ""
+            share = self.users[user]
+            share.bytes -= message.charged
+            share.count -= 1
+            message.charged = 0
+            if not share.count:
+                del self.users[user]
+        if message.number:
             journal = self.server.journal
             journal.forget(message.number)
             journal.touched = True

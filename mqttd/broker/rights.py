@@ -23,7 +23,7 @@ from mqttd.session.message import Delivery
 from mqttd.session.publisher import Publisher
 from mqttd.types import Action, ClientInfo, Verdict
 
-__all__ = ["Rights"]
+__all__ = ["Rights", "brings_rights"]
 
 _PUBLISH: Final = "publish"
 
@@ -112,9 +112,7 @@ class Rights(Taps):
         if session is None or session.username != username:
             return ("", "")
         client = self.client_of(session)
-        if client.superuser or client.acl or client.attributes or client.cert_common_name:
-            return ("", "")
-        return (client.peerhost, client.listener)
+        return ("", "") if brings_rights(client) else (client.peerhost, client.listener)
 
     def may_still_publish(self, kept: Delivery) -> bool:
         """Whether the publisher of a retained message would be allowed to publish it now."""
@@ -127,3 +125,10 @@ class Rights(Taps):
             return True
         self.metrics.dropped_revoked += 1
         return False
+
+
+def brings_rights(client: ClientInfo) -> bool:
+    """Whether a client may have rights that came with its authentication, not by name, address."""
+    if client.superuser or client.acl or client.attributes:
+        return True
+    return bool(client.cert_common_name)

@@ -51,6 +51,8 @@ def settings_of(config: Config, into: Settings | None = None) -> Settings:
     s.retained_max_messages = config.retained.max_messages
     s.retained_max_bytes = config.retained.max_bytes
     s.retained_max_payload = config.retained.max_payload
+    s.retained_max_per_user = config.retained.max_per_user
+    s.retained_max_bytes_per_user = config.retained.max_bytes_per_user
     expiry = config.retained.expiry
     s.retained_expiry = 0 if expiry == NEVER else int(expiry * 1000)
     s.memory_budget = config.memory.budget

@@ -3,7 +3,8 @@
     CONNECT --fault--> refused     keep --> session.will --connection ends, delay over--> publish
 
 The right to publish it is asked for at CONNECT and again when it is published: rules may have
-changed in between.
+changed in between. A will that a store has kept is asked about by where its client came from
+(`Testament`), unless its right came with the authentication, as for retained messages.
 
 MQTT 5.0: 3.1.2.5 (will), 3.1.3.2.2 (will delay), 3.1.3.2.4 (its expiry, from its publication).
 """
@@ -13,19 +14,54 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
+from mqttd.broker.rights import brings_rights
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Connect, Will
+from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.message import Message
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
+from mqttd.session.wheel import milliseconds
 from mqttd.types import Action, ClientInfo
 
-__all__ = ["Wills", "connect_fault", "will_fault"]
+__all__ = ["Testament", "Wills", "connect_fault", "will_fault"]
 
 _PUBLISH: Final = "publish"
+
+
+class Testament(Message):
+    """A will, with what its right is asked by when the session does not know its client any more.
+
+    Its expiry is in seconds, from its publication.
+    """
+
+    __slots__ = ("free", "listener", "mountpoint", "peerhost", "restored")
+
+    def __init__(
+        self,
+        id: int,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
+        client_id: str,
+        username: str | None,
+        expires_at: int,
+    ) -> None:
+        super().__init__(
+            id, topic, payload, qos, retain, properties, client_id, username, expires_at
+        )
+        #: The right came with the authentication: it is not looked at again.
+        self.free: bool = False
+        self.peerhost: str = ""
+        self.listener: str = ""
+        self.mountpoint: str = ""
+        #: A store has kept it.
+        self.restored: bool = False
 
 
 class Wills:
@@ -53,7 +89,7 @@ class Wills:
             value = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, 0)
             expiry = value if isinstance(value, int) else 0
         # Its expiry counts from its publication: kept as seconds until then.
-        message = Message(
+        message = Testament(
             0,
             will.topic,
             will.payload,
@@ -64,6 +100,10 @@ class Wills:
             client.username,
             expiry,
         )
+        message.free = brings_rights(client)
+        message.peerhost = client.peerhost
+        message.listener = client.listener
+        message.mountpoint = client.mountpoint
         session.set_will(message, delay)
 
     def publish(self, session: Session) -> None:
@@ -72,14 +112,14 @@ class Wills:
         if will is None:
             return
         broker = self.broker
-        if session.client is not None and not broker.authorize(
-            broker.client_of(session), Action(_PUBLISH, will.qos, will.retain), will.topic
-        ):
+        client = self._client(session, will)
+        action = Action(_PUBLISH, will.qos, will.retain)
+        if client is not None and not broker.authorize(client, action, will.topic):
             broker.metrics.publishes_denied += 1
             broker.metrics.dropped_denied += 1
             return
         broker.metrics.wills_published += 1
-        expires_at = broker.now + will.expires_at * 1000 if will.expires_at else 0
+        expires_at = broker.now + milliseconds(will.expires_at) if will.expires_at else 0
         broker.publish(
             Message(
                 broker.next_message_id(),
@@ -93,6 +133,23 @@ class Wills:
                 expires_at,
             )
         )
+
+    def _client(self, session: Session, will: Message) -> ClientInfo | None:
+        """Who is asked about; None if its right is not looked at again."""
+        if isinstance(will, Testament) and will.restored:
+            if will.free:
+                return None
+            return ClientInfo(
+                session.client_id,
+                session.username,
+                will.peerhost,
+                0,
+                will.listener,
+                5,
+                False,
+                mountpoint=will.mountpoint,
+            )
+        return None if session.client is None else self.broker.client_of(session)
 
 
 def will_fault(will: Will, settings: Settings) -> MqttError | None:

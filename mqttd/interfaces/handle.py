@@ -175,9 +175,10 @@ class IPluginHandle(IHooks):
         The PUBACKs and PUBRECs are sent when its ``release()`` is called, in the reactor thread,
         and only then; where several plugins hold them, when all of them have released them.  Those
         of one client are sent in the order of its messages, so what is not released keeps what is
-        behind it.  What was held at unload can still be released, but nothing waits for it any
-        more.  A call that fails holds nothing; with the plugin's policy ``deny`` the client's
-        connection is ended instead, and nothing is acknowledged.
+        behind it.  What is still held when the plugin is unloaded is acknowledged then; with
+        `required` or the policy ``deny`` the connections end that wait for it, and their clients
+        send it again.  A call that fails holds nothing; with the plugin's policy ``deny`` the
+        client's connection is ended instead, and nothing is acknowledged.
 
         :param hold: takes the place of what this plugin gave before; None ends it.
         :param topic_filter: an MQTT topic filter, or some: only messages that a client has

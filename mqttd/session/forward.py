@@ -38,6 +38,7 @@ from mqttd.session.route import (
     Route,
     Target,
 )
+from mqttd.session.wheel import milliseconds
 
 __all__ = ["Forwarding"]
 
@@ -362,7 +363,7 @@ class Forwarding(General):
         assert session is not None
         made = Delivery(wire, wire[0] >> 1 & 3, self.v5, packet_id, id_at, session.client_id)
         seconds = int.from_bytes(wire[expiry_at : expiry_at + 4], "big")
-        made.expires_at = self.router.now + seconds * 1000 or 1
+        made.expires_at = self.router.now + milliseconds(seconds) or 1
         made.expiry_at = expiry_at
         receiver.deliver(made, packet_id)
 

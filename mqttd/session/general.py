@@ -29,6 +29,7 @@ from mqttd.session.publisher import Judge, Publisher
 from mqttd.session.route import HELD, STUCK, Beyond, Route
 from mqttd.session.settings import Settings
 from mqttd.session.topics import Topics
+from mqttd.session.wheel import milliseconds
 
 __all__ = ["PUBACK", "PUBREC", "General", "Router", "answer_to"]
 
@@ -168,7 +169,7 @@ class General(Publisher):
                 raw = self.resolve(alias, raw)
             expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
             if isinstance(expiry, int):
-                expires_at = router.now + expiry * 1000
+                expires_at = router.now + milliseconds(expiry)
                 if expires_at == 0:
                     expires_at = 1
             _check_response_topic(properties)

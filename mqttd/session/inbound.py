@@ -28,6 +28,7 @@ from mqttd.session.route import (
     Target,
     identifier_block,
 )
+from mqttd.session.wheel import milliseconds
 
 __all__ = ["Inbound", "inbound_of"]
 
@@ -95,7 +96,7 @@ class Inbound:
         if expiry_at:
             self.expiry_at = expiry_at
             seconds = int.from_bytes(self.data[expiry_at : expiry_at + 4], "big")
-            self.expires_at = now + seconds * 1000 or 1
+            self.expires_at = now + milliseconds(seconds) or 1
 
     def packet_id(self) -> int:
         """The publisher's packet id; 0 at QoS 0."""

@@ -168,6 +168,20 @@ class Promises(Ending):
         self._waiting = kept
         self._go_on()
 
+    def waits_for(self, keeper: object) -> bool:
+        """Whether something waits for this keeper, as far as it was asked."""
+        self.end_turn()
+        for promise in self._waiting:
+            if promise.keepers is not None and keeper in promise.keepers:
+                return True
+        return False
+
+    def release(self, keeper: object) -> None:
+        """A keeper is gone, and what it has promised counts as kept."""
+        self.end_turn()
+        for promise in list(self._waiting):
+            promise.keep(keeper)
+
     def close(self) -> None:
         """The connection is gone: promises may still be kept, and nobody hears of it."""
         self._channel = None

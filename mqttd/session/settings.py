@@ -59,6 +59,9 @@ class Settings:
         self.retained_max_messages: int = 1_000_000
         self.retained_max_bytes: int = 1 << 30
         self.retained_max_payload: int = 1 << 20
+        #: Of one user; 0: no limit.
+        self.retained_max_per_user: int = 500_000
+        self.retained_max_bytes_per_user: int = 512 << 20
         self.retained_expiry: int = 0  # 0: never
         self.high_watermark: int = 1 << 20
         self.low_watermark: int = 256 << 10

@@ -15,13 +15,25 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TICK_MS", "Timer", "Wheel"]
+__all__ = ["TICK_MS", "Timer", "Wheel", "milliseconds"]
 
 #: Milliseconds per slot.
 TICK_MS: Final = 256
 _SHIFT: Final = 8
 _SLOTS: Final = 1024
 _MASK: Final = _SLOTS - 1
+
+
+def milliseconds(seconds: int) -> int:
+    """Seconds in milliseconds, also the four bytes of an expiry that a client may choose.
+
+    Shifted, not multiplied. In compiled code a product with a factor of 2^30 or more is left to
+    Python, which looks for signals half way through it (CPython 3.11, `x_mul`). Where a watchdog
+    breaks a plugin off right there, the product fails; mypyc takes that for a lack of memory, and
+    ends the process. So no compiled module multiplies what may be as large: it adds, shifts or
+    divides, as here.
+    """
+    return (seconds << 10) - (seconds << 4) - (seconds << 3)
 
 
 class Timer:

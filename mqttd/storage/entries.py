@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.retained import Retained
-from mqttd.codec.frame import body_at, packet_id_at
+from mqttd.broker.wills import Testament
+from mqttd.codec.frame import body_at, packet_id_at, size_at
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.session.message import Delivery, Message
@@ -153,18 +154,29 @@ def load_retained(data: bytes, since: int) -> tuple[Retained, int]:
 
 
 def dump_will(will: Message) -> bytes:
-    """A will as a PUBLISH of MQTT 5.0, without its expiry."""
+    """A will as a PUBLISH of MQTT 5.0, without its expiry, and behind it who may publish it."""
     bare = Message(
         0, will.topic, will.payload, will.qos, will.retain, will.properties, will.client_id
     )
-    return bare.wire(will.qos, will.retain, True, None, 0)
+    parts = [bare.wire(will.qos, will.retain, True, None, 0)]
+    if isinstance(will, Testament):
+        parts.append(b"\x01" if will.free else b"\0")
+        for text in (will.peerhost, will.listener, will.mountpoint):
+            data = text.encode()
+            parts.append(len(data).to_bytes(2, "big"))
+            parts.append(data)
+    return b"".join(parts)
 
 
-def load_will(packet: bytes, client_id: str, username: str | None, expiry: int) -> Message:
-    """What `dump_will` has written; `expiry` in seconds, 0: never."""
-    found = parse_packet(packet[0], packet[body_at(packet) :], 5)
+def load_will(data: bytes, client_id: str, username: str | None, expiry: int) -> Testament:
+    """What `dump_will` has written; `expiry` in seconds, 0: never. Raises as `load`.
+
+    Of one that was written without who may publish it, client id and user name alone are known.
+    """
+    size = size_at(data, 0, len(data))
+    found = parse_packet(data[0], data[body_at(data) : size], 5)
     assert isinstance(found, Publish)
-    return Message(
+    will = Testament(
         0,
         found.topic,
         found.payload,
@@ -175,3 +187,16 @@ def load_will(packet: bytes, client_id: str, username: str | None, expiry: int) 
         username,
         expiry,
     )
+    will.restored = True
+    if size < len(data):
+        will.free = data[size] == 1
+        will.peerhost, at = _text(data, size + 1)
+        will.listener, at = _text(data, at)
+        will.mountpoint, at = _text(data, at)
+    return will
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    """The text at this place, and where it ends."""
+    end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+    return data[at + 2 : end].decode(), end

@@ -20,6 +20,7 @@ from mqttd.codec.reasons import SUCCESS, MqttError
 from mqttd.session.message import RELEASED, Delivery, entry_delivery
 from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
+from mqttd.session.wheel import milliseconds
 from mqttd.storage.entries import load, load_retained, load_will
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED
@@ -88,7 +89,7 @@ def restore(
             session.client = ClientInfo(
                 client_id, username, "", 0, "", 5, False, mountpoint=mountpoint
             )
-        session.restored(0, expiry, broker.now - max(away, 0) * 1000, _speaks_v5(records))
+        session.restored(0, expiry, broker.now - milliseconds(max(away, 0)), _speaks_v5(records))
         _subscribe(broker, session, base, owner)
         session.restored(owner, expiry, session.away_since, session.v5)
         broker.registry.put_back(session)

@@ -6,6 +6,7 @@ Each sum is made anew from what is there: sessions, windows, queues, connections
 from __future__ import annotations
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.retained import Retained
 from mqttd.broker.retainer import RetainedLevel, topic_weight
 from mqttd.session.account import AWAITING, CONNECTION, REPLAY, SESSION, filter_weight
 from mqttd.session.channel import Channel
@@ -64,6 +65,15 @@ def audit(broker: Broker, channels: list[Channel]) -> None:
 def _audit_retained(broker: Broker) -> None:
     retainer = broker.retainer
     assert retainer.bytes == sum(level.size for level in retainer.topics.values())
+    users: dict[str, list[int]] = {}
+    for level in retainer.topics.values():
+        message = level.message
+        if isinstance(message, Retained) and message.source:
+            assert message.charged >= level.size
+            users.setdefault(message.username or "", []).append(message.charged)
+    assert {name: (share.count, share.bytes) for name, share in retainer.users.items()} == {
+        name: (len(charged), sum(charged)) for name, charged in users.items()
+    }
     levels: list[RetainedLevel] = [retainer.root]
     words: set[tuple[int, str]] = set()
     held = sum(map(topic_weight, retainer.topics))

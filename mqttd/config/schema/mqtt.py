@@ -353,6 +353,25 @@ class Retained(Struct, frozen=True, kw_only=True):
         int,
         keys.size("Largest payload that is retained.", "message", 0, 256 * MIB),
     ] = MIB
+    max_per_user: Annotated[
+        int,
+        keys.count(
+            "Retained messages that one user may have set, all clients without a user name being"
+            " one; a further one is refused with 0x97, and 0 is no limit.",
+            "broker",
+            0,
+            1_000_000_000,
+        ),
+    ] = 500_000
+    max_bytes_per_user: Annotated[
+        int,
+        keys.size(
+            "Memory that the retained messages of one user may take, topics included, likewise.",
+            "broker",
+            0,
+            1024 * GIB,
+        ),
+    ] = 512 * MIB
     expiry: Annotated[
         int,
         keys.duration(

@@ -38,7 +38,8 @@ class Promises(HandleBase):
         self._release_holder()
         if hold is not None:
             guarded = self._guarded(hold, required)
-            self._holder = self._host.broker.add_holder(guarded, topic_filters)
+            required = required or self.budget.policy == "deny"
+            self._holder = self._host.broker.add_holder(guarded, topic_filters, required)
             self._held = topic_filters
 
     def keep_messages(self, notes: Any, topic_filter: Patterns = None) -> None:
@@ -77,10 +78,10 @@ class Promises(HandleBase):
             held = ["#"] if self._held is None else self._held
         return {"acknowledgements": held, **super().describe()}
 
-    def _release_holder(self) -> None:
+    def _release_holder(self, gone: bool = False) -> None:
         holder, self._holder = self._holder, None
         if holder is not None:
-            self._host.broker.remove_holder(holder)
+            self._host.broker.remove_holder(holder, gone)
 
     def _stop_keeping(self) -> None:
         keeping, self._keeping = self._keeping, None
@@ -89,6 +90,6 @@ class Promises(HandleBase):
 
     def _let_go(self) -> None:
         self._stop_keeping()
-        self._release_holder()
+        self._release_holder(gone=True)
         if self._pauses:
             self._host.broker.set_congested(False)

@@ -547,3 +547,23 @@ def test_a_store_that_fails_is_logged_and_the_client_goes_as_it_does() -> None:
     begin(node, "c").drop()
     assert "session store failed" in [event for event, _ in node.events]
     assert connack(begin(node, "c")).session_present
+
+
+@pytest.mark.parametrize("kind", ["client_id", "username"])
+def test_a_ban_that_comes_during_the_claim_keeps_it_out(kind: str) -> None:
+    """It was let in by what it proved, and there was no ban then."""
+    registry = Slow()
+    node = MemoryBroker(ownership=registry)
+    client = begin(node, "c", username="u")
+    other = begin(node, "other", username="v")
+    node.broker.bans.add(kind, "c" if kind == "client_id" else "u")
+    node.broker.enforce_bans()
+    registry.answer()
+    registry.answer()
+    node.run_soon()
+    assert connack(client).reason_code == 0x8A and client.closed
+    assert connack(other).reason_code == 0
+    assert "c" not in node.broker.sessions
+    assert node.broker.metrics.refused_banned == 1
+    assert registry.released == [("c", 1)]
+    assert not node.broker.connecting.claims.lines

@@ -21,11 +21,11 @@ Release = Callable[[], None]
 class Keeper:
     """Holds, and releases when the test says so."""
 
-    def __init__(self, node: MemoryBroker, *topic_filters: str) -> None:
+    def __init__(self, node: MemoryBroker, *topic_filters: str, required: bool = False) -> None:
         self.node = node
         self.held: list[Release] = []
         self.clients: list[str] = []
-        self.token = node.broker.add_holder(self.hold, list(topic_filters) or None)
+        self.token = node.broker.add_holder(self.hold, list(topic_filters) or None, required)
 
     def hold(self, release: Release, client_id: str) -> None:
         self.held.append(release)
@@ -35,8 +35,8 @@ class Keeper:
         self.held.pop(number)()
         self.node.settle()
 
-    def go(self) -> None:
-        self.node.broker.remove_holder(self.token)
+    def go(self, gone: bool = False) -> None:
+        self.node.broker.remove_holder(self.token, gone)
         self.node.settle()
 
 
@@ -196,6 +196,40 @@ def test_what_a_removed_holder_holds_is_not_waited_for(node: MemoryBroker) -> No
     assert acked(client) == [2, 3, 1, 1]
     stays.go()
     assert not node.broker.holders.holders
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_a_holder_holds_that_is_gone_for_good_is_acknowledged(
+    node: MemoryBroker, qos: int
+) -> None:
+    gone, stays = Keeper(node, "gone/#", "both"), Keeper(node, "both")
+    client = node.connect("a")
+    publish(client, "gone/1", "gone/2", "free", "both", qos=qos)
+    assert acked(client) == []
+    gone.go(gone=True)
+    assert acked(client) == [1, 2, 3]
+    stays.release()
+    assert acked(client) == [1, 2, 3, 4]
+    gone.release()  # too late, and for nobody
+    assert acked(client) == [1, 2, 3, 4] and not client.closed
+
+
+def test_where_nothing_may_be_acknowledged_unkept_the_connections_end_that_wait(
+    node: MemoryBroker,
+) -> None:
+    gone = Keeper(node, "gone", required=True)
+    waits, done, other = (node.connect(name, 5) for name in ("a", "b", "c"))
+    publish(waits, "gone")
+    publish(done, "gone")
+    gone.release(1)
+    publish(other, "other")
+    gone.go(gone=True)
+    assert acked(waits) == [] and waits.closed
+    assert waits.disconnect_packet is not None and waits.disconnect_packet.reason_code == 0x98
+    assert (acked(done), acked(other), done.closed, other.closed) == ([1], [1], False, False)
+    again = node.connect("a", 5)
+    publish(again, "gone")
+    assert acked(again) == [1]
 
 
 def test_a_connection_that_has_gone_is_forgotten(node: MemoryBroker) -> None:

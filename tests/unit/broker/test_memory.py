@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mqttd
-from mqttd.broker.memory import Memory
+from mqttd.broker.memory import Memory, offenders
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import (
@@ -22,6 +22,7 @@ from mqttd.codec.packets import (
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 from mqttd.session.account import CONNECTION, properties_weight
+from mqttd.session.session import Session
 from mqttd.session.settings import NEVER, Settings
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
@@ -137,6 +138,86 @@ def test_whoever_holds_most_is_shed_and_told_why() -> None:
     honest.send(Publish("fine", b"x", 1, packet_id=99))
     assert {type(packet) for packet in honest.take()} == {Publish, Puback}
     audit(node.broker, [client.channel for client in (honest, sleepers[0], sleepers[2])])
+
+
+def test_many_middle_sized_sessions_of_one_user_go_before_a_large_one_of_another() -> None:
+    """Each of them holds less than the honest one, all of them more."""
+    node = node_with(64 * MIB)
+    node.settings.mqueue_max_bytes = 0
+    sender = node.connect("sender", 5)
+    names = {"honest": 16, **{f"crowd-{i}": 2 for i in range(40)}}
+    for name in names:
+        client = node.connect(
+            name,
+            5,
+            properties={prop.RECEIVE_MAXIMUM: 1, **LASTING},
+            username=name.partition("-")[0],
+        )
+        client.send(Subscribe(1, [Subscription(f"q/{name}", 1)]))
+        client.take()
+    for name, half in names.items():
+        for i in range(half + 1):
+            sender.send(Publish(f"q/{name}", b"x" * (MIB // 2), 1, packet_id=i + 1))
+            node.run_soon()
+    shed = node.broker.metrics.memory_shed
+    assert 0 < shed < 20
+    assert "honest" in node.broker.sessions and "sender" in node.broker.sessions
+    assert len([name for name in node.broker.sessions if name.startswith("crowd")]) == 40 - shed
+    users = node.broker.memory.describe()["users"]
+    assert isinstance(users, list)
+    assert [(user["username"], user["sessions"]) for user in users] == [
+        ("crowd", 40 - shed),
+        ("honest", 1),
+    ]
+    assert users[0]["bytes"] > MIB * (39 - shed)
+
+
+def test_who_goes_first() -> None:
+    """Of a user the largest; small sessions by themselves; nobody's too."""
+    node = node_with(0)
+
+    def session(name: str, username: str | None, size: int) -> Session:
+        made = Session(node.broker, name, username)
+        made.charge(size - made.weight)
+        return made
+
+    sessions = [
+        session("a", "crowd", 50_000),
+        session("b", "crowd", 60_000),
+        session("alone", None, 100_000),
+        session("c", "crowd", 55_000),
+        session("small", "crowd", 9_000),
+        session("tiny", "crowd", 3_000),
+    ]
+    gone = [(one.client_id, weight) for weight, one in offenders(sessions, 9, 10_000)]
+    # 165 k of the crowd's, then 105 k, then 100 k of nobody's, 50 k, and what is small.
+    assert [name for name, _ in gone] == ["b", "c", "alone", "a", "small"]
+    assert [name for _, name in gone] == [60_000, 55_000, 100_000, 50_000, 9_000]
+    assert len(offenders(sessions, 2, 10_000)) == 2
+
+
+def test_a_process_that_holds_far_more_than_the_account_says_is_an_alarm() -> None:
+    node = node_with(512 * MIB)
+    memory = node.broker.memory
+    trimmed: list[int] = []
+    memory.caches.append(lambda: trimmed.append(1))
+    memory.grown = lambda: 100 * MIB
+    for _ in range(20):
+        node.advance(5000)
+    assert not node.broker.alarms.active() and not trimmed
+    assert node.broker.stats()["memory_process_bytes"] == 100 * MIB
+    memory.grown = lambda: 200 * MIB
+    for _ in range(11):
+        node.advance(5000)
+    assert not node.broker.alarms.active() and trimmed == [1]
+    node.advance(5000)
+    (alarm,) = node.broker.alarms.active()
+    assert alarm.name == "memory_account" and "200 MiB" in alarm.text
+    assert node.broker.stats()["memory_unexplained_bytes"] > 199 * MIB
+    assert not memory.step  # nobody has to go for it
+    memory.grown = lambda: 100 * MIB
+    node.advance(5000)
+    assert not node.broker.alarms.active()
 
 
 def test_what_a_hundred_queues_share_is_not_taken_for_a_hundred_times_as_much() -> None:

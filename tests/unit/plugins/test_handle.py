@@ -399,6 +399,21 @@ def test_a_plugin_holds_once_and_no_more_when_it_is_unloaded(
     assert held == ["new"] and acked(client) == [2]
 
 
+@pytest.mark.parametrize("required", [False, True])
+def test_nobody_waits_for_a_plugin_that_is_unloaded(
+    node: Node, handle: PluginHandle, required: bool
+) -> None:
+    """What it held is acknowledged, or where it had to keep it the client has to send it again."""
+    handle.hold_acknowledgements(lambda release, client_id: None, required=required)
+    client = node.connect("x")
+    client.send(Publish("a", b"", 1, packet_id=1), Publish("b", b"", 1, packet_id=2))
+    assert acked(client) == []
+    handle.revoke()
+    node.settle()
+    assert acked(client) == ([] if required else [1, 2])
+    assert client.closed is required
+
+
 @pytest.mark.parametrize("topic_filter", ["", "a/#/b", "$share/g/a", []])
 def test_what_is_held_is_a_topic_filter(
     node: Node, handle: PluginHandle, topic_filter: str | list[str]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mqttd.codec import properties as prop
+from mqttd.codec.frame import size_at
 from mqttd.codec.packets import (
     Connect,
     Packet,
@@ -23,6 +24,7 @@ from mqttd.codec.packets import (
     Subscription,
     Will,
 )
+from mqttd.session.session import Session
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
 from mqttd.storage.durability import FSYNC, NONE, OS, Durability
@@ -31,6 +33,7 @@ from mqttd.storage.ledger import RELEASED, Ledger
 from mqttd.storage.recovery import read
 from mqttd.storage.restore import restore
 from mqttd.storage.writer import write
+from mqttd.types import ClientInfo, Verdict
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 
@@ -264,3 +267,56 @@ def test_wills_that_are_put_back_are_charged_for_as_others_are(kept: Kept) -> No
     node.broker.end_session("there", 0x98)
     audit(node.broker, [])
     assert not node.broker.account.sessions and not node.broker.account.purses
+
+
+@pytest.mark.parametrize("lasting", [0, 1000], ids=["due at once", "due later"])
+@pytest.mark.parametrize("old", [False, True], ids=["", "written without its origin"])
+@pytest.mark.parametrize("denied", [False, True])
+def test_the_right_to_a_will_that_was_kept_is_asked_for_again(
+    kept: Kept, lasting: int, old: bool, denied: bool
+) -> None:
+    will = Will("w", b"x", 1, False, {prop.WILL_DELAY_INTERVAL: 5} if lasting else None)
+    properties = {prop.SESSION_EXPIRY_INTERVAL: lasting}
+    kept.node.connect("c", 5, will=will, properties=properties, username="u")
+    kept.settle()
+    if old:
+        ((packet,),) = kept.base.execute("SELECT packet FROM will").fetchall()
+        bare = packet[: size_at(packet, 0, len(packet))]
+        assert len(bare) < len(packet)
+        kept.base.execute("UPDATE will SET packet = ?", (bare,))
+    node = MemoryBroker()
+    if denied:
+        node.access.denied.add("w")
+    asked: list[ClientInfo] = []
+    node.hooks.hook(
+        "client.authorize",
+        lambda client, action, topic, acc: asked.append(client) or Verdict.IGNORE,
+    )
+    node.broker.journal = StoreJournal(
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
+    node.advance(10_000)
+    assert node.broker.metrics.wills_published == (0 if denied else 1)
+    assert node.broker.metrics.publishes_denied == (1 if denied else 0)
+    (client,) = asked
+    before = kept.node.broker.client_of(kept.node.broker.sessions["c"])
+    assert (client.client_id, client.username) == ("c", "u")
+    assert before.peerhost and client.peerhost == ("" if old else before.peerhost)
+    assert client.listener == ("" if old else before.listener)
+
+
+def test_a_will_whose_right_came_with_the_authentication_is_not_asked_about(kept: Kept) -> None:
+    """As for retained messages: nobody knows it any more."""
+    client = ClientInfo("c", "u", "192.0.2.1", 1, "tcp:default", 5, superuser=True)
+    session = Session(kept.node.broker, "c", "u")
+    kept.node.broker.wills.keep(session, Will("w", b"x", 1, False, None), client)
+    kept.node.broker.perform()
+    kept.settle()
+    node = MemoryBroker()
+    node.access.denied.add("w")
+    node.broker.journal = StoreJournal(
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
+    assert node.broker.metrics.wills_published == 1
