@@ -73,6 +73,7 @@ HOT = [
     "mqttd/broker/connack.py",
     "mqttd/broker/connecting.py",
     "mqttd/broker/endings.py",
+    "mqttd/broker/fans.py",
     "mqttd/broker/gears.py",
     "mqttd/broker/ground.py",
     "mqttd/broker/holders.py",

@@ -137,7 +137,7 @@ class Memory:
         retainer = broker.retainer
         account.retained = retainer.bytes + retainer.held
         account.topics = broker.router.bytes
-        account.output = broker.backlog
+        account.output = broker.backlog + broker.fans.bytes
         return account.used()
 
     def held(self, fresh: bool = False) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from mqttd.broker.fans import Fans, InboundFan
 from mqttd.broker.ground import Given
 from mqttd.broker.holders import Asking, Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
@@ -66,7 +67,9 @@ class Publishing(Rights):
         )
         self.retainer.max_per_user = settings.retained_max_per_user
         self.retainer.max_bytes_per_user = settings.retained_max_bytes_per_user
-        self.pubsub = PubSub(self, self.router, self.retainer)
+        #: Messages on their way to very many receivers.
+        self.fans = Fans(self)
+        self.pubsub = PubSub(self, self.router, self.retainer, self.fans)
         #: Who holds acknowledgements, and which.
         self.holders = Holders(self.flush_later)
         #: Who is noted messages, and of which topics.
@@ -124,6 +127,10 @@ class Publishing(Rights):
         kept = Retained.of_inbound(inbound)
         origin = self.origin(inbound.source, inbound.username)
         return self.pubsub.retain(route.topic, kept, size, origin, self.epoch)
+
+    def fan_out(self, inbound: Inbound, route: Route) -> int:
+        """See `Router.fan_out`."""
+        return self.fans.run(InboundFan(inbound, route))
 
     def publish_text(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> int:
         """Publish a message of the broker's own (`$SYS`, API) and flush it.

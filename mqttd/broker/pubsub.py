@@ -11,6 +11,7 @@ MQTT 5.0: 3.3.1 (retain), 3.8.4 (subscribe), 4.8 (subscriptions), 4.8.2 (shared 
 
 from __future__ import annotations
 
+from mqttd.broker.fans import Fan, Fans
 from mqttd.broker.retained import Retained, RetainedReplay, retained_of
 from mqttd.broker.retainer import Retainer
 from mqttd.broker.router import Router, is_wildcard
@@ -40,8 +41,9 @@ __all__ = ["PubSub", "RetainedReplay"]
 class PubSub:
     """The node's dispatcher."""
 
-    def __init__(self, server: Keeper, router: Router, retainer: Retainer) -> None:
+    def __init__(self, server: Keeper, router: Router, retainer: Retainer, fans: Fans) -> None:
         self.server = server
+        self.fans = fans
         self.router = router
         self.retainer = retainer
 
@@ -94,13 +96,32 @@ class PubSub:
         return reasons.QUOTA_EXCEEDED
 
     def dispatch(self, message: Message, route: Route) -> int:
-        """Deliver a message to every receiver of its route, and to one of each shared group."""
+        """Deliver a message to every receiver of its route, and to one of each shared group.
+
+        To very many in later turns too, and behind what its publisher has under way.
+        """
+        if route.is_wide(len(message.payload)) or self.fans.busy_with(message.client_id):
+            return self.fans.run(_Dispatch(self, message, route))
         shapes: dict[tuple[int, ...], Delivery] = {}
+        receivers = self.to_sessions(message, route, shapes, 0, len(route.sessions))
+        if route.groups is not None:
+            receivers += self.to_groups(message, route, shapes, 0, len(route.groups))
+        return receivers
+
+    def to_sessions(
+        self,
+        message: Message,
+        route: Route,
+        shapes: dict[tuple[int, ...], Delivery],
+        at: int,
+        end: int,
+    ) -> int:
+        """Deliver to the sessions of a route from one place to another."""
         receivers = 0
         sessions = route.sessions
         options = route.options
         identifiers = route.identifiers
-        for i in range(len(sessions)):
+        for i in range(at, end):
             session = sessions[i]
             packed = options[i]
             named = identifiers.get(session) if identifiers is not None else None
@@ -112,19 +133,33 @@ class PubSub:
                     named = route.owns.get(session, named) or None
             self._deliver(session, message, packed, named, shapes, None)
             receivers += 1
-        if route.groups is not None:
-            for group in route.groups:
-                member = group.choose(message.client_id, message.topic)
-                if member is not None:
-                    self._deliver(
-                        member,
-                        message,
-                        group.options(member),
-                        group.identifiers(member),
-                        shapes,
-                        group,
-                    )
-                    receivers += 1
+        return receivers
+
+    def to_groups(
+        self,
+        message: Message,
+        route: Route,
+        shapes: dict[tuple[int, ...], Delivery],
+        at: int,
+        end: int,
+    ) -> int:
+        """Deliver to a member of each of these groups of a route."""
+        groups = route.groups
+        assert groups is not None
+        receivers = 0
+        for i in range(at, end):
+            group = groups[i]
+            member = group.choose(message.client_id, message.topic)
+            if member is not None:
+                self._deliver(
+                    member,
+                    message,
+                    group.options(member),
+                    group.identifiers(member),
+                    shapes,
+                    group,
+                )
+                receivers += 1
         return receivers
 
     def deliver_to(self, session: Session, message: Message) -> None:
@@ -246,3 +281,29 @@ class PubSub:
             self._deliver(
                 member, message, group.options(member), group.identifiers(member), {}, group
             )
+
+
+class _Dispatch(Fan):
+    """A whole message on its way to a wide route."""
+
+    def __init__(self, pubsub: PubSub, message: Message, route: Route) -> None:
+        super().__init__(message.client_id, route, message.weight(), len(message.payload))
+        self.pubsub = pubsub
+        self.message = message
+        self.shapes: dict[tuple[int, ...], Delivery] = {}
+
+    def made(self) -> int:
+        """See `Fan.made`."""
+        return len(self.shapes)
+
+    def forget(self) -> None:
+        """See `Fan.forget`."""
+        self.shapes.clear()
+
+    def sessions(self, at: int, end: int) -> int:
+        """See `Fan.sessions`."""
+        return self.pubsub.to_sessions(self.message, self.route, self.shapes, at, end)
+
+    def groups(self, at: int, end: int) -> int:
+        """See `Fan.groups`."""
+        return self.pubsub.to_groups(self.message, self.route, self.shapes, at, end)

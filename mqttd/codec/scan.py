@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-__all__ = ["ALIAS_SHIFT", "END_MASK", "EXPIRY_SHIFT", "OFFSET_MASK", "scan_publish"]
+__all__ = [
+    "ALIAS_SHIFT",
+    "END_MASK",
+    "EXPIRY_SHIFT",
+    "OFFSET_MASK",
+    "more_filters",
+    "scan_publish",
+]
 
 #: The answer of `scan_publish`: the index behind the block in the low bits, ...
 END_MASK: Final = 0xFFFFFFF
@@ -167,3 +174,29 @@ def _topic_ok(data: bytes, start: int, stop: int) -> bool:
     """Is there no wildcard in it?"""
     name = data[start:stop]
     return b"+" not in name and b"#" not in name
+
+
+def more_filters(body: bytes, v5: bool, options: int, most: int) -> bool:
+    """Whether a SUBSCRIBE (`options` 1) or UNSUBSCRIBE (0) has more filters than `most`.
+
+    Nothing else is looked at, and no more than that many; a packet that is malformed may pass.
+    """
+    at = 2
+    end = len(body)
+    if v5:
+        size = 0
+        shift = 0
+        while at < end and shift < 28:
+            byte = body[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        at += size
+    while at + 2 <= end:
+        if not most:
+            return True
+        most -= 1
+        at += 2 + (body[at] << 8 | body[at + 1]) + options
+    return False

@@ -41,7 +41,7 @@ from mqttd.codec.serializer import serialize, serialize_within
 from mqttd.session.account import properties_weight, text_weight
 from mqttd.session.aliases import Aliases
 from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
-from mqttd.session.framing import Framing
+from mqttd.session.framing import FEW, Framing
 from mqttd.session.general import Router
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.session import Session
@@ -223,6 +223,8 @@ class Channel(Framing):
             raise ProtocolViolation("a second CONNECT")
         if kind in (2, 9, 11, 13) or kind == 0:
             raise ProtocolViolation(f"packet type {kind} from a client")
+        if len(body) > FEW:
+            self.check_size(kind, body)
         packet = parse_packet(first, body, self.version)
         check_direction(packet, True)
         if isinstance(packet, Subscribe):

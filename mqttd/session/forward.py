@@ -35,6 +35,7 @@ from mqttd.session.route import (
     SPREAD,
     STUCK,
     TOLD,
+    WIDE,
     Route,
     Target,
 )
@@ -470,13 +471,14 @@ class Forwarding(General):
                     router.unheard(message, "retained_full")
                 self.published(first, packet_id, -code, gear, route.topic)
                 return
-        if not gear & (SPREAD | TOLD):
+        wide = gear & (SPREAD | TOLD | WIDE) != 0 and route.is_wide(end - pos)
+        if not wide and not gear & (SPREAD | TOLD):
             if packet_id:
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             else:
                 self._qos0(route, data, pos, p, topic_end, at, body, end, end - pos, expiry)
             return
-        count = inbound.fan(route)
+        count = router.fan_out(inbound, route) if wide else inbound.fan(route)
         router.topics.work += count + 1
         if not count and gear & TOLD and message is not None:
             router.unheard(message, "no_subscriber")

@@ -19,7 +19,14 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec.frame import size_at
-from mqttd.codec.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolViolation
+from mqttd.codec.reasons import (
+    MalformedPacket,
+    MqttError,
+    PacketTooLarge,
+    ProtocolViolation,
+    QuotaExceeded,
+)
+from mqttd.codec.scan import more_filters
 from mqttd.codec.sniff import looks_like
 from mqttd.session.account import CONNECTION
 from mqttd.session.acknowledging import Acknowledging
@@ -28,10 +35,17 @@ from mqttd.session.general import Router
 from mqttd.session.unfinished import Unfinished
 from mqttd.session.wheel import Timer
 
-__all__ = ["ALLOWANCE", "Framing", "Inlet"]
+__all__ = ["ALLOWANCE", "FEW", "Framing", "Inlet"]
 
 #: Units of work that one connection causes in a turn (a delivery is one): 5 to 10 milliseconds.
 ALLOWANCE: Final = 10_000
+
+#: A packet that is not larger than this is parsed whatever it is.
+FEW: Final = 10_000
+#: Bytes of a packet that is no PUBLISH, whatever is allowed for those; filters of one, if a session
+#: may not have more. All are parsed in one step: 10,000 filters in 1 ms, a megabyte in up to 0.1 s.
+_CONTROL: Final = 1 << 20
+_FILTERS: Final = 10_000
 
 
 class Inlet(Timer):
@@ -355,6 +369,15 @@ class Framing(Acknowledging):
             raise ProtocolViolation("the first packet is not CONNECT")
         size = size_at(data, pos, n)
         self.rest = Unfinished(data[pos:], size if size > 0 else n - pos + 1)
+
+    def check_size(self, kind: int, body: bytes) -> None:
+        """Such a packet is parsed at once: not for longer than others may wait."""
+        if len(body) > _CONTROL:
+            raise PacketTooLarge(f"more than {_CONTROL} bytes that are no PUBLISH")
+        most = self.router.settings.max_subscriptions
+        most = most if most > _FILTERS else _FILTERS
+        if (kind == 8 or kind == 10) and more_filters(body, self.v5, 1 if kind == 8 else 0, most):
+            raise QuotaExceeded(f"more than {most} filters in a packet")
 
     def hold(self, data: bytes) -> None:
         """Keep what comes while authentication is under way."""

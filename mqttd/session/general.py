@@ -31,13 +31,24 @@ from mqttd.session.settings import Settings
 from mqttd.session.topics import Topics
 from mqttd.session.wheel import milliseconds
 
-__all__ = ["PUBACK", "PUBREC", "General", "Router", "answer_to"]
+__all__ = ["PUBACK", "PUBREC", "General", "Later", "Router", "answer_to"]
 
 _PUBLISH: Final = 3
 #: Units of work of a message that goes the general way, beside its receivers.
 _GENERAL: Final = 5
 PUBACK: Final = 0x40
 PUBREC: Final = 0x50
+
+
+class Later:
+    """A message on its way to many receivers, which is not done yet; see `Router.later`."""
+
+    #: The client id of its publisher.
+    source: str
+
+    def then(self, channel: General, first: int, packet_id: int, gear: int, topic: str) -> None:
+        """When it is done: have `channel` acknowledge it, and go on with what came behind it."""
+        raise NotImplementedError
 
 
 class Router(Judge):
@@ -51,6 +62,15 @@ class Router(Judge):
         self.packet_type: int = 0
         #: What the publisher of the message that `ask_publish` stopped last is told.
         self.refusal: int = 0
+        #: What was published last goes on in later turns.
+        self.later: Later | None = None
+
+    def fan_out(self, inbound: Inbound, route: Route) -> int:
+        """Deliver to all of a wide route: some now, the others in later turns; see `later`.
+
+        Returns how many receivers there are.
+        """
+        raise NotImplementedError
 
     def publish(self, message: Message) -> int:
         """Route one message by the general path; returns the number of receivers.
@@ -271,6 +291,12 @@ class General(Publisher):
 
     def published(self, first: int, packet_id: int, receivers: int, gear: int, topic: str) -> None:
         """Acknowledge a PUBLISH that had so many receivers, or minus a reason code."""
+        later = self.router.later
+        if later is not None:
+            self.router.later = None
+            if self.session is not None and later.source == self.session.client_id:
+                later.then(self, first, packet_id, gear, topic)
+                return
         code = 0
         if receivers == 0:
             self.router.metrics.messages_no_subscriber += 1

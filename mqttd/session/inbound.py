@@ -198,6 +198,14 @@ class Inbound:
     def fan(self, route: Route) -> int:
         """Deliver to all of a route, one shape each at most; returns how many receivers."""
         shapes: dict[int, Delivery] = {}
+        count = self.fan_sessions(route, shapes, 0, len(route.sessions))
+        groups = route.groups
+        if groups is not None:
+            count += self.fan_groups(route, shapes, 0, len(groups))
+        return count
+
+    def fan_sessions(self, route: Route, shapes: dict[int, Delivery], at: int, end: int) -> int:
+        """Deliver to the sessions of a route from one place to another."""
         count = 0
         options = route.options
         kinds = route.kinds
@@ -205,7 +213,7 @@ class Inbound:
         sessions = route.sessions
         source = self.source
         packet_id = self.packet_id()
-        for i in range(len(sessions)):
+        for i in range(at, end):
             receiver = sessions[i]
             packed = options[i]
             if packed & (NO_LOCAL | OWN) and receiver.client_id == source:
@@ -230,14 +238,20 @@ class Inbound:
                 shapes[number] = shape
             self._hand(receiver, shape, packet_id)
             count += 1
+        return count
+
+    def fan_groups(self, route: Route, shapes: dict[int, Delivery], at: int, end: int) -> int:
+        """Deliver to a member of each of these groups of a route."""
         groups = route.groups
-        if groups is not None:
-            alone = len(groups) == 1 and not shapes
-            for group in groups:
-                member = group.choose(source, route.topic)
-                if member is not None:
-                    self.lend(group, member, route.topic, None if alone else shapes)
-                    count += 1
+        assert groups is not None
+        alone = len(groups) == 1 and not shapes
+        count = 0
+        for i in range(at, end):
+            group = groups[i]
+            member = group.choose(self.source, route.topic)
+            if member is not None:
+                self.lend(group, member, route.topic, None if alone else shapes)
+                count += 1
         return count
 
     def lend(

@@ -43,6 +43,8 @@ class MqttProtocol(Protocol):
     house: House | None = None
     #: What the peer has been seen to speak instead, or what broke its TLS handshake.
     wrong = ""
+    #: What has come of something that is one piece.
+    pieces: list[bytes] | None = None
 
     def connectionMade(self) -> None:
         """Make the channel and listen to the transport's back-pressure."""
@@ -94,8 +96,21 @@ class MqttProtocol(Protocol):
             self.channel.end("too many connections")
             factory.perform_soon()
 
+    def gather(self) -> None:
+        """Take what comes until `gathered` for one piece."""
+        self.pieces = []
+
+    def gathered(self) -> None:
+        """All of it has come."""
+        pieces, self.pieces = self.pieces, None
+        if pieces:
+            self.dataReceived(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the peer."""
+        if self.pieces is not None:
+            self.pieces.append(data)
+            return
         channel = self.channel
         if channel is not None:
             new = channel.state == NEW

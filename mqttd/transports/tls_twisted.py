@@ -4,6 +4,10 @@
 
 The same certificates and demands as the engine's record layer (`mqttd.transports.tls.Tls`), made
 into a context by `mqttd.transports.tls_openssl`.
+
+Twisted hands on each TLS record by itself, and does not stop when told to pause: so what one read
+holds is gathered, and fed at once, as the engine does. What a client may do in a turn then holds
+here too, whatever the size of its records.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from mqttd.codec.sniff import looks_like
-from mqttd.transports.protocol import MqttFactory
+from mqttd.transports.protocol import MqttFactory, MqttProtocol
 from mqttd.transports.proxy import ProxyLayer
 from mqttd.transports.tls import Tls
 
@@ -27,6 +31,8 @@ __all__ = ["tls_factory"]
 
 #: Seconds a closing connection waits for the peer's close_notify.
 GOODBYE: Final = 2.0
+#: Handshakes that begin in one turn of the reactor, about a millisecond each.
+_TURN: Final = 16
 #: Seconds for which a handshake holds its place while the peer says nothing.
 PATIENCE: Final = 0.5
 
@@ -69,6 +75,8 @@ class _Handshakes(TLSMemoryBIOFactory):
         self.tls = tls
         self.most: int = tls.settings.max_handshakes
         self.shaking = 0
+        #: Of them: begun in this turn.
+        self.begun = 0
         #: Connections whose handshake has not begun, in order.
         self.waiting: dict[_Records, None] = {}
         #: Those that hold a place, and since when they have said nothing; the longest first.
@@ -79,7 +87,7 @@ class _Handshakes(TLSMemoryBIOFactory):
         """Whether one more handshake may begin; if not, `records` is told when it may."""
         if self.shaking >= self.most:
             self._relieve()
-        if self.shaking >= self.most:
+        if self.shaking >= self.most or self.begun >= _TURN:
             self.waiting[records] = None
             self._look_again()
             return False
@@ -102,10 +110,17 @@ class _Handshakes(TLSMemoryBIOFactory):
 
     def _take(self, records: _Records) -> None:
         self.shaking += 1
+        if not self.begun:
+            self.clock.callLater(0, self._next_turn)
+        self.begun += 1
         self.busy_with[records] = self.clock.seconds()
 
+    def _next_turn(self) -> None:
+        self.begun = 0
+        self._go_on()
+
     def _go_on(self) -> None:
-        while self.waiting and self.shaking < self.most:
+        while self.waiting and self.shaking < self.most and self.begun < _TURN:
             following = next(iter(self.waiting))
             del self.waiting[following]
             self._take(following)
@@ -200,7 +215,14 @@ class _Records(BufferingTLSTransport):
         self._records(data)
 
     def _records(self, data: bytes) -> None:
-        super().dataReceived(data)  # type: ignore[no-untyped-call]
+        mqtt = self.wrappedProtocol
+        if isinstance(mqtt, MqttProtocol):
+            mqtt.gather()
+        try:
+            super().dataReceived(data)  # type: ignore[no-untyped-call]
+        finally:
+            if isinstance(mqtt, MqttProtocol):
+                mqtt.gathered()
         if self.shaking and self._handshakeDone:
             self._cancel()
             self._shaken()

@@ -6,7 +6,8 @@ from typing import cast
 
 from twisted.internet.task import Clock
 
-from mqttd.transports.tls_twisted import PATIENCE, _Handshakes, _Records
+from mqttd.transports.protocol import MqttFactory, MqttProtocol
+from mqttd.transports.tls_twisted import _TURN, PATIENCE, _Handshakes, _Records
 
 
 class Peer:
@@ -27,7 +28,7 @@ class Peer:
 def handshakes(most: int) -> _Handshakes:
     made = object.__new__(_Handshakes)
     made.most = most
-    made.shaking = 0
+    made.shaking = made.begun = 0
     made.waiting = {}
     made.busy_with = {}
     made.clock = Clock()
@@ -88,3 +89,48 @@ def test_issue_12_who_leaves_us_waiting_goes_on_without_a_place() -> None:
     assert made.shaking == 0 and not made.busy_with
     made.clock.advance(PATIENCE)
     assert made.clock.getDelayedCalls() == []
+
+
+def test_issue_12_no_turn_has_more_handshakes_than_others_can_wait_for() -> None:
+    made = handshakes(1000)
+    peers = [Peer(made) for _ in range(3 * _TURN)]
+    seen = []
+    while not all(peer.reading for peer in peers):
+        seen.append(sum(peer.reading for peer in peers))
+        made._next_turn()
+    assert seen == [_TURN, 2 * _TURN] and made.shaking == 3 * _TURN
+    for peer in peers:
+        peer.end()
+    made.clock.advance(PATIENCE)
+    assert not made.shaking and made.clock.getDelayedCalls() == []
+
+
+def test_issue_12_small_records_of_one_read_are_fed_at_once() -> None:
+    """Else each of them would have an allowance of its own, and a turn thousands of them."""
+    fed: list[bytes] = []
+
+    class Channel:
+        state = 1
+
+        def feed(self, data: bytes) -> None:
+            fed.append(data)
+
+    class Server:
+        now = 0
+
+    protocol = MqttProtocol()
+    protocol.channel = Channel()  # type: ignore[assignment]
+    factory = object.__new__(MqttFactory)
+    factory.broker = Server()  # type: ignore[assignment]
+    factory.reactor = Clock()
+    factory._scheduled = True
+    protocol.factory = factory
+    protocol.gather()
+    for byte in b"abc":
+        protocol.dataReceived(bytes([byte]))
+    assert fed == []
+    protocol.gathered()
+    protocol.gather()
+    protocol.gathered()
+    protocol.dataReceived(b"d")
+    assert fed == [b"abc", b"d"]

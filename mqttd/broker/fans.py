@@ -1,0 +1,242 @@
+"""Messages to more receivers than one step is for: in slices, with other clients served in between.
+
+    message --> wide route --> Fan: a slice now, the others in later turns --> acknowledged
+                                |
+                                '-- what its publisher sends next waits: a client is not read from,
+                                    messages of this process stand in line behind it
+
+Who receives it is what the route was when it came. A message with many shapes (identifiers) is
+weighed by the bytes that are made of it, not by its receivers alone.
+
+Promise: a slice is at most `_SLICE` units of work, a delivery being one; messages of one publisher
+reach each receiver in their order; an acknowledgement goes when the last receiver has its message,
+and it is kept where that has to be. What is under way is counted (`Fans.bytes`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from mqttd.broker.ground import Ground
+from mqttd.broker.turns import Job
+from mqttd.codec.reasons import MqttError
+from mqttd.session.channel import OPEN, Channel
+from mqttd.session.general import General, Later
+from mqttd.session.inbound import Inbound
+from mqttd.session.message import Delivery
+from mqttd.session.route import Route
+
+__all__ = ["Fan", "Fans", "InboundFan"]
+
+#: Units of work of a slice; those of a shared group, and bytes of a shape that are one.
+_SLICE: Final = 4096
+_GROUP: Final = 2
+_COPIED: Final = 13
+#: Deliveries between two looks at the work; fewer where each may make a shape of a large message.
+_LOOK: Final = 64
+_FEW: Final = 4
+_LARGE: Final = 1 << 16
+#: Bytes of shapes that are remembered for further receivers.
+_REMEMBERED: Final = 4 << 20
+
+
+class Fan(Later):
+    """One message on its way. weight: what it is counted with; size: of one shape, in bytes."""
+
+    def __init__(self, source: str, route: Route, weight: int, size: int) -> None:
+        self.source = source
+        self.route = route.snapshot()
+        self.weight = weight
+        self.size = size
+        self.at: int = 0
+        self.group_at: int = 0
+        #: Receivers so far.
+        self.count: int = 0
+        #: A journal keeps something of it.
+        self.touched: bool = False
+        #: Who is to acknowledge it, and how.
+        self.channel: Channel | None = None
+        self.first: int = 0
+        self.packet_id: int = 0
+        self.gear: int = 0
+        self.topic: str = ""
+
+    def made(self) -> int:
+        """How many shapes are remembered."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Remember no shapes."""
+        raise NotImplementedError
+
+    def sessions(self, at: int, end: int) -> int:
+        """Deliver to these sessions of the route; returns to how many."""
+        raise NotImplementedError
+
+    def groups(self, at: int, end: int) -> int:
+        """Deliver to these groups of the route."""
+        raise NotImplementedError
+
+    def then(self, channel: General, first: int, packet_id: int, gear: int, topic: str) -> None:
+        """See `Later.then`."""
+        assert isinstance(channel, Channel)
+        self.channel = channel
+        self.first = first
+        self.packet_id = packet_id
+        self.gear = gear
+        self.topic = topic
+        if channel.state == OPEN:
+            channel.begin_work()
+
+    def receivers(self) -> int:
+        """At most so many get it."""
+        groups = self.route.groups
+        return len(self.route.sessions) + (0 if groups is None else len(groups))
+
+    def some(self) -> bool:
+        """A slice; whether anything is left."""
+        work = 0
+        step = _FEW if self.size > _LARGE else _LOOK
+        count = len(self.route.sessions)
+        while self.at < count:
+            if work >= _SLICE:
+                return True
+            end = self.at + step if self.at + step < count else count
+            work += end - self.at + self._made(True, self.at, end)
+            self.at = end
+        groups = self.route.groups
+        count = 0 if groups is None else len(groups)
+        while self.group_at < count:
+            if work >= _SLICE:
+                return True
+            end = self.group_at + step if self.group_at + step < count else count
+            work += _GROUP * (end - self.group_at) + self._made(False, self.group_at, end)
+            self.group_at = end
+        return False
+
+    def _made(self, sessions: bool, at: int, end: int) -> int:
+        """Deliver to these; the work that making shapes of it was."""
+        before = self.made()
+        self.count += self.sessions(at, end) if sessions else self.groups(at, end)
+        shapes = self.made() - before
+        if (before + shapes) * self.size > _REMEMBERED:
+            self.forget()
+        return shapes * (1 + (self.size >> _COPIED))
+
+
+class InboundFan(Fan):
+    """A PUBLISH as it came."""
+
+    def __init__(self, inbound: Inbound, route: Route) -> None:
+        size = inbound.end - inbound.pos
+        super().__init__(inbound.source, route, len(inbound.data), size)
+        self.inbound = inbound
+        self.shapes: dict[int, Delivery] = {}
+
+    def made(self) -> int:
+        """See `Fan.made`."""
+        return len(self.shapes)
+
+    def forget(self) -> None:
+        """See `Fan.forget`."""
+        self.shapes.clear()
+
+    def sessions(self, at: int, end: int) -> int:
+        """See `Fan.sessions`."""
+        return self.inbound.fan_sessions(self.route, self.shapes, at, end)
+
+    def groups(self, at: int, end: int) -> int:
+        """See `Fan.groups`."""
+        return self.inbound.fan_groups(self.route, self.shapes, at, end)
+
+
+class Fans:
+    """All that are under way in one broker."""
+
+    def __init__(self, broker: Ground) -> None:
+        self.broker = broker
+        #: Publisher -> the message under way and those behind it.
+        self.lines: dict[str, deque[Fan]] = {}
+        #: What they weigh.
+        self.bytes: int = 0
+
+    def busy_with(self, source: str) -> bool:
+        """Whether a message of this publisher is under way."""
+        return bool(self.lines) and source in self.lines
+
+    def run(self, fan: Fan) -> int:
+        """Deliver it, some in later turns; how many receivers there are."""
+        broker = self.broker
+        line = self.lines.get(fan.source)
+        if line is None:
+            if not fan.some():
+                return fan.count
+            fan.touched = broker.journal.touched
+            line = deque([fan])
+            self.lines[fan.source] = line
+            broker.turns.add(_Slices(self, line))
+        else:
+            line.append(fan)
+        self.bytes += fan.weight
+        broker.later = fan
+        return fan.receivers()
+
+    def go_on(self, line: deque[Fan]) -> bool:
+        """A slice of the first in line; whether anything is left."""
+        fan = line[0]
+        broker = self.broker
+        journal = broker.journal
+        journal.touched = False
+        left = False
+        try:
+            left = fan.some()
+            fan.touched |= journal.touched
+        except Exception as error:  # of one message: those behind it go on
+            self._failed(fan, error)
+        if left:
+            return True
+        line.popleft()
+        self.bytes -= fan.weight
+        if not line:
+            del self.lines[fan.source]
+        self._done(fan)
+        return bool(line)
+
+    def _done(self, fan: Fan) -> None:
+        """All have it: its publisher hears of it, and is read from again."""
+        channel = fan.channel
+        if channel is None:
+            return
+        fan.channel = None
+        if channel.state != OPEN:
+            return
+        broker = self.broker
+        broker.journal.touched = fan.touched
+        broker.later = None
+        try:
+            channel.published(fan.first, fan.packet_id, fan.count, fan.gear, fan.topic)
+            channel.end_work()
+        except MqttError as error:
+            channel.fail(error, 3)
+        except Exception as error:  # as in the edges: it must end this connection only
+            broker.crashed(channel, error)
+
+    def _failed(self, fan: Fan, error: Exception) -> None:
+        if fan.channel is not None:
+            self.broker.crashed(fan.channel, error)
+        else:
+            self.broker.metrics.crashes += 1
+            self.broker.log("internal error", {"topic": fan.route.topic, "error": repr(error)})
+
+
+class _Slices(Job):
+    """The messages of one publisher, one after the other."""
+
+    def __init__(self, fans: Fans, line: deque[Fan]) -> None:
+        self.fans = fans
+        self.line = line
+
+    def slice(self) -> bool:
+        """See `Job.slice`."""
+        return self.fans.go_on(self.line)
