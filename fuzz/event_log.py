@@ -255,6 +255,8 @@ class Life:
         self.done: Counter[str] = Counter()
         #: Blocks of a foreign format: file, bytes now and before.
         self.foreign: list[tuple[str, bytes, bytes]] = []
+        #: Offsets in a segment that was moved away before the last start.
+        self.moved_away: set[int] = set()
         #: What was done, in order.
         self.steps: list[str] = []
         self.writer: Writer | None = None
@@ -315,6 +317,7 @@ class Life:
 
     def start(self) -> None:
         """A broker starts."""
+        self.moved_away = set()
         try:
             self._start()
         except ValueError as error:
@@ -330,7 +333,9 @@ class Life:
             except ValueError:
                 # It was harmed since: moved away, as the error says.
                 folder = os.path.join(self.path, NODE)
+                before = self.intact()
                 os.unlink(os.path.join(folder, segments_in(folder)[-1]))
+                self.moved_away = before - self.intact()
                 self._start()
 
     def _start(self) -> None:
@@ -451,7 +456,7 @@ class Life:
         reader = LogReader(self.path)
         bounds = reader.bounds()[NODE]
         read = {one.seq for one in events(reader, NODE, *bounds, whole=False)}
-        if missing := sorted(whole - read):
+        if missing := sorted(whole - read - self.moved_away):
             raise Fault(f"whole before the start, gone behind it: {missing}")
 
     def told(self) -> None:

@@ -143,8 +143,8 @@ def walk(
 def behind(read: Read, at: int, size: int) -> int:
     """Where to search behind a block that is harmed.
 
-    Where it says it ends, if the block that should follow does follow: a payload that looks like a
-    block is then not taken for one.
+    Where it says it ends, if the block that should follow does follow, or one of another format: a
+    payload that looks like a block is then not taken for one.
     """
     try:
         block = block_at(read, at, size, False)
@@ -155,6 +155,8 @@ def behind(read: Read, at: int, size: int) -> int:
         deep = not has_header_crc(read(end, HEADER_SIZE))
         return end if block_at(read, end, size, deep).base == block.end else at + 1
     except UnknownFormat:
-        return end if has_header_crc(read(at, HEADER_SIZE)) else at + 1
+        # The header may be a copy that lies elsewhere, and its end in a payload.
+        sure = has_header_crc(read(at, HEADER_SIZE)) and foreign_at(read, end, True)
+        return end if sure else at + 1
     except Corrupt:
         return at + 1

@@ -29,6 +29,7 @@ from mqttd.pipeline.log.reader import (
     split,
 )
 from mqttd.pipeline.log.retention import Retention, commit_group
+from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.writer import RESERVE, Encoded, Writer
 from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, offsets, written
 
@@ -117,6 +118,15 @@ def test_a_flipped_bit_costs_its_block_and_a_gap_counts_it(tmp_path: Path, where
     assert (found[20].event, found[20].lost) == ("log.gap", 10)
     assert found[20].reason == f"10 events lost: damaged; the file is kept as {kept.name}"
     assert found[41].reason.startswith(f"{RESERVE - 40} offsets skipped: ")  # none is lost there
+
+
+def test_14_a_copied_header_that_ends_in_a_payload_hides_no_block() -> None:
+    """The end that it names looks like a block of another format, and is none."""
+    first, last = block(0, 60).data, block(60, 3, payload=b"MQEB" * 9).data
+    inside = last.index(b"MQEBMQEB")
+    data = first + first[:64] + bytes(len(first) - inside - 64) + last
+    found = list(walk(lambda at, size: data[at : at + size], 0, len(data), True))
+    assert [one.base for one in found if not isinstance(one, Harm)] == [0, 60]
 
 
 def test_what_is_cut_off_is_counted_and_its_offsets_are_not_given_again(tmp_path: Path) -> None:
