@@ -107,7 +107,9 @@ class Failed(Exception):
 class Run:
     """The broker and the driver in `folder`, and what was killed when."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(
+        self, folder: Path, seed: int, driver: str = DRIVER, plugin: str = PLUGIN_CONF
+    ) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
         self.broker_kills = 0
@@ -122,8 +124,8 @@ class Run:
         for name, text in (
             ("mqttd.conf", BROKER_CONF.format(port=self._port)),
             ("acl.conf", "{allow, all}.\n"),
-            ("plugins/spark.conf", PLUGIN_CONF),
-            ("driver.py", DRIVER),
+            ("plugins/spark.conf", plugin),
+            ("driver.py", driver),
         ):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,15 +196,18 @@ class Run:
             found.append(max(numbers, default=-1) + 1)
         return found[0], found[1]
 
-    def kill_driver(self) -> None:
-        """kill -9 of the driver, its JVM and its workers."""
+    def kill_driver(self, doing: str = "") -> None:
+        """kill -9 of the driver, its JVM and its workers.
+
+        :param doing: what it did, if that is known better than by its micro-batches.
+        """
         driver = self._driver
         if driver is None:
             return
         begun, done = self.batches()
-        if done == self._since:
+        if not doing and done == self._since:
             doing = "starting" if begun == done else "in its first micro-batch"
-        else:
+        elif not doing:
             doing = "in a micro-batch" if begun > done else "between micro-batches"
         self.driver_kills[doing] += 1
         for _ in range(2):  # a worker may be forked meanwhile
@@ -212,6 +217,23 @@ class Run:
                 except ProcessLookupError:
                     pass
         driver.wait()
+        self._driver = None
+
+    def stop_driver(self) -> None:
+        """SIGSTOP to the driver, its JVM and its workers: it does nothing more."""
+        if self._driver is not None:
+            for pid in _session(self._driver.pid):
+                try:
+                    os.kill(pid, signal.SIGSTOP)
+                except ProcessLookupError:
+                    pass
+
+    def adopt_driver(self, driver: subprocess.Popen[bytes]) -> None:
+        """One that was started otherwise."""
+        self._driver = driver
+
+    def forget_driver(self) -> None:
+        """It has ended by itself."""
         self._driver = None
 
     def check_driver(self) -> None:
@@ -277,7 +299,7 @@ def drained(run: Run) -> list[str]:
         run.check_driver()
     if driver.returncode:
         run.check_driver()
-    run._driver = None
+    run.forget_driver()
     (line,) = (line for line in out.decode().splitlines() if line.startswith("FILES "))
     return [one.removeprefix("file://") for one in json.loads(line[6:])]
 

@@ -1,12 +1,13 @@
 """How fast Spark reads the event log: python -m benchmarks.spark_read [--help]
 
-    log        the format mqttd, from the directory
-    json       the same events as JSON files, Spark's own source
-    parquet    the same events as Parquet files, Spark's own source
-    log, 3     the format mqttd, three columns
-    log, few   the format mqttd, one event in a hundred (events=client.*)
+    log         the format mqttd, from the directory
+    json        the same events as JSON files, Spark's own source
+    parquet     the same events as Parquet files, Spark's own source
+    log, 2      the format mqttd, two columns
+    parquet, 2  the same columns, selected from Parquet
+    log, few    the format mqttd, one event in a hundred (events=client.*)
 
-One session, local[2]; the sources take turns, and each round k of one is compared with round k of
+The log is as the broker writes it, blocks of 4,096 events with zstd; --plain leaves both. One session, local[2]; the sources take turns, and each round k of one is compared with round k of
 the others. What is timed is a stream's addBatch (Trigger.AvailableNow) into a sink that drops
 everything, and into Parquet files. Leaves with 1 if the log is read less than 1.3 x as fast as
 JSON or 0.55 x as fast as Parquet, or written to Parquet less than 0.75 x as fast as from Parquet.
@@ -38,6 +39,7 @@ from mqttd.pipeline.log.blocks import (
     Row,
     encode_block,
 )
+from mqttd.pipeline.log.packed import pack, taken_of, zstd
 from mqttd.pipeline.log.schema import CODES
 from mqttd.pipeline.log.writer import Encoded, Writer
 
@@ -49,8 +51,11 @@ BOUNDS: Final = {
     ("noop", "parquet"): 0.55,
     ("parquet", "parquet"): 0.75,
 }
+#: The columns of a scan of two.
+TWO: Final = ("topic", "payload")
 MOST_DELAY: Final = 1.5
-BLOCK: Final = 256
+BLOCK: Final = 4096
+PLAIN_BLOCK: Final = 256
 START: Final = 1_700_000_000_000_000
 
 
@@ -77,12 +82,16 @@ def row_of(i: int) -> Row:
     )
 
 
-def write_log(path: str, events: int) -> int:
+def write_log(path: str, events: int, plain: bool = False) -> int:
     """A log of about so many events; returns how many."""
     writer = Writer(path, "n1")
+    size = PLAIN_BLOCK if plain else BLOCK
+    codec = None if plain else zstd()
     while writer.next < events:
-        rows = [row_of(i) for i in range(writer.next, writer.next + BLOCK)]
-        writer.write([Encoded(writer.next, BLOCK, encode_block(rows, writer.next))])
+        base = writer.next
+        rows = [row_of(i) for i in range(base, base + size)]
+        data = encode_block(rows, base) if plain else pack(taken_of(rows), base, 0, codec)
+        writer.write([Encoded(base, size, data)])
     writer.close()
     return writer.next
 
@@ -91,12 +100,14 @@ def read_stream(spark: Any, source: str, folder: Path, schema: Any) -> Any:
     """The events of a source as a stream."""
     if source.startswith("log"):
         reader = spark.readStream.format("mqttd").option("startingOffsets", "earliest")
-        if source == "log, 3":
-            reader = reader.option("columns", "seq,event,topic")
+        if source == "log, 2":
+            reader = reader.option("columns", ",".join(TWO))
         elif source == "log, few":
             reader = reader.option("events", "client.*")
         return reader.load(str(folder / "log"))
-    return spark.readStream.schema(schema).format(source).load(str(folder / source))
+    kind, comma, _ = source.partition(",")
+    frame = spark.readStream.schema(schema).format(kind).load(str(folder / kind))
+    return frame.select(*TWO) if comma else frame
 
 
 def timed(frame: Any, sink: str, folder: Path) -> float:
@@ -112,13 +123,16 @@ def timed(frame: Any, sink: str, folder: Path) -> float:
 
 def throughput(spark: Any, folder: Path, given: argparse.Namespace, told: list[str]) -> bool:
     """Tell the tables, a line each; False if a bound was missed."""
-    events = write_log(str(folder / "log"), given.events)
+    events = write_log(str(folder / "log"), given.events, given.plain)
     batch = spark.read.format("mqttd").load(str(folder / "log"))
     for source in ("json", "parquet"):
         batch.write.format(source).save(str(folder / source))
+    for name, suffix in (("log", "events"), ("parquet", "parquet")):
+        size = sum(one.stat().st_size for one in (folder / name).rglob(f"*.{suffix}"))
+        say(told, f"{name}: {size / events:.1f} bytes an event")
     good = True
     for sink, sources in (
-        ("noop", ["log", "json", "parquet", "log, 3", "log, few"]),
+        ("noop", ["log", "json", "parquet", "log, 2", "parquet, 2", "log, few"]),
         ("parquet", ["log", "parquet"]),
     ):
         found: dict[str, list[float]] = {source: [] for source in sources}
@@ -223,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.spark_read", description="How fast Spark reads the event log."
     )
     parser.add_argument("--events", type=int, default=2_000_000, help="(%(default)d)")
+    parser.add_argument("--plain", action="store_true", help="small blocks, not compressed")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)d)")
     parser.add_argument("--delay", type=float, metavar="SECONDS", help="measure the delay so long")
     parser.add_argument("--only-delay", action="store_true", help="and nothing else")

@@ -183,8 +183,10 @@ class Query:
             self.first = min((row["seq"] for row in rows), default=end["nodes"].get(NODE, 0))
         self.take(rows)
         if self.strict and end["log"] == self.at["log"]:
-            first = self.at["nodes"].get(NODE, min((row["seq"] for row in rows), default=0))
-            self.whole(first, end["nodes"].get(NODE, first))
+            # It may have begun where nothing was, and there is nothing whole yet.
+            upto = end["nodes"].get(NODE, 0)
+            first = min((row["seq"] for row in rows), default=upto)
+            self.whole(self.at["nodes"].get(NODE, first), upto)
         self.life.steps.append(
             f"query {self.url}, {self.strict}: {self.at} to {end}, {len(rows)} rows"
         )

@@ -21,6 +21,7 @@ from benchmarks.exactly_once import Run, exactly_once
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.log.retention import Retention, groups
 from mqttd.pipeline.log.writer import Writer
+from mqttd.pipeline.spark import progress
 from tests.integration.test_events import everything, start
 from tests.support.numbered import Publisher
 from tests.support.spark import local_spark
@@ -96,6 +97,42 @@ def test_batch_options_change_what_is_read_not_what_is_right(spark: Any, tmp_pat
     assert chosen.count() == 1600
     pattern = spark.read.format("mqttd").option("subscribePattern", "t/[34]").load(str(log))
     assert pattern.count() == 1600
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"events": "message.*"}, "event like 'message.%'"),
+        ({"events": "client.connected"}, "event = 'client.connected'"),
+        ({"subscribe": "t/+"}, "topic like 't/%'"),
+        ({"subscribe": "t/1, +/3"}, "topic in ('t/1', 't/3')"),
+        ({"subscribe": "$share/g/t/2"}, "topic = 't/2'"),
+        ({"subscribe": "#", "events": "message.acked"}, "event = 'message.acked'"),
+        ({"subscribePattern": "t/[0-2]"}, "topic < 't/3'"),
+        ({"startingOffsets": '{"mqttd": 37}'}, "seq >= 37"),
+        ({"endingOffsets": '{"mqttd": 252}'}, "seq < 252"),
+        ({"startingTimestamp": "1700000000000", "endingTimestamp": "1700000000001"}, "TIME"),
+        ({"events": "message.publish", "startingOffsets": '{"mqttd": 95}', "subscribe": "t/4"},
+         "event = 'message.publish' and seq >= 95 and topic = 't/4'"),
+    ],
+)  # fmt: skip
+def test_14_options_give_the_rows_that_a_query_would(
+    spark: Any, tmp_path: Path, options: dict[str, str], where: str
+) -> None:
+    log = tmp_path / "log"
+    writer = Writer(str(log), NODE, segment_bytes=20_000)
+    for event in ("message.publish", "client.connected", "message.acked") * 2:
+        fill(writer, 5, 10, event=event)
+    writer.close()
+    everything = spark.read.format("mqttd").load(str(log))
+    if where == "TIME":  # an event each microsecond
+        where = "timestamp >= timestamp_micros(1700000000000000)"
+        where += " and timestamp < timestamp_micros(1700000000001000)"
+    wanted = everything.where(where).orderBy("seq").collect()
+    chosen = spark.read.format("mqttd").options(**options)
+    assert wanted and chosen.load(str(log)).orderBy("seq").collect() == wanted
+    pruned = chosen.option("columns", "topic,seq").load(str(log)).orderBy("seq").collect()
+    assert [(one.topic, one.seq) for one in pruned] == [(one.topic, one.seq) for one in wanted]
 
 
 def test_a_log_is_a_view_of_sql(spark: Any, tmp_path: Path) -> None:
@@ -251,6 +288,10 @@ def test_a_stream_outlives_its_broker(spark: Any, tmp_path: Path) -> None:
         until(lambda: read() == len(found), f"the query does not come to {len(found)}", 100)
         source = query.lastProgress["sources"][0]
         assert json.loads(source["latestOffset"])["offsetsBehindLatest"] == 0
+        (told,) = (progress(query) or {})["sources"]
+        assert told["description"] == f"mqttd[http://127.0.0.1:{port} groupId=tests]"
+        assert told["metrics"]["offsetsBehindLatest"] == "0" and int(told["metrics"]["bytes"]) >= 0
+        assert set(told["latestOffset"]) == {"log", "nodes"}
     finally:
         if query is not None:
             query.stop()

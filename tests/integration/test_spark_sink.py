@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.exactly_once import Run
+from benchmarks.sink_once import sink_once
 from mqttd.pipeline.client import Address, Client
 from tests.integration.test_events import everything, start
 from tests.support.doors import doors_of, write_certificates
@@ -24,7 +26,9 @@ from tests.support.spark import local_spark
 from tests.support.waiting import until
 from tests.unit.pipeline.logs import written
 
-pytestmark = pytest.mark.timeout(300)
+LONG = os.environ.get("MQTTD_LONG") == "1"
+
+pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 TLS = {"certificate": "server.crt", "private_key": "server.key"}
 
@@ -183,6 +187,28 @@ def test_a_stream_is_published_once_while_the_broker_is_killed_and_batches_are_r
         assert payloads(tmp_path / "out") == wanted
     finally:
         broker.stop()
+
+
+def test_14_a_driver_killed_in_a_staged_batch_loses_and_doubles_nothing(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Once; MQTTD_LONG=1: thirty times, as `python -m benchmarks.sink_once` does."""
+
+    def rest(run: Run) -> None:
+        # In this session, since starting another takes ten seconds; from the same checkpoint.
+        frame = spark.readStream.format("mqttd").load(str(tmp_path / "source"))
+        query = (
+            frame.selectExpr("topic", "payload", "2 as qos")
+            .writeStream.format("mqttd")
+            .option("broker", (tmp_path / "address").read_text())
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert ended(query)
+
+    found = sink_once(tmp_path, 30 if LONG else 1, rest=rest)
+    assert found["in_staged_batches"] >= 1 and found["twice_at_qos_2"] == 0
 
 
 def ended(query: Any) -> bool:

@@ -8,6 +8,7 @@ Needs pyspark and pyarrow (``pip install mqttd[spark]``) and Java; neither Twist
 Options: docs/reference/spark.md.
 """
 
+from mqttd.pipeline.spark.metrics import progress
 from mqttd.pipeline.spark.sessions import NoJava, register, session
 
-__all__ = ["NoJava", "register", "session"]
+__all__ = ["NoJava", "progress", "register", "session"]

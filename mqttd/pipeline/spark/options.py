@@ -102,6 +102,21 @@ class Options:
     cores: int = CORES
 
     @property
+    def description(self) -> str:
+        """Which log is read, and what of it, for people; neither token nor password."""
+        url = re.sub(r"//[^/@]*@", "//", self.url or "")
+        told = [self.path or url]
+        for name, text in (
+            ("archive", (self.archive or "").partition("?")[0]),
+            ("subscribe", ",".join(self.filters)),
+            ("subscribePattern", self.pattern or ""),
+            ("groupId", self.group or ""),
+        ):
+            if text:
+                told.append(f"{name}={re.sub(r'//[^/@]*@', '//', text)}")
+        return f"mqttd[{' '.join(told)}]"
+
+    @property
     def gaps(self) -> bool:
         """Whether rows that stand for lost events are wanted."""
         if self.codes is not None:

@@ -82,6 +82,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             except Away:
                 away = self._away()
         told = dict(self._reported or {"log": "", "nodes": {}})
+        told["source"] = self.options.description
         ends: dict[str, int] = self._end
         told["offsetsBehindLatest"] = sum(
             max(latest - ends.get(node, latest), 0) for node, latest in told["nodes"].items()

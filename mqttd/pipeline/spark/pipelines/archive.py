@@ -1,4 +1,4 @@
-"""Everything to Parquet, by date and event; small files become large ones.
+"""Everything to Parquet, Delta or Iceberg, by date and event; small files become large ones.
 
     micro-batch --> out/_new/BATCH --plan--> out/date=2026-01-31/event=message.publish/*.parquet
     compaction  --> out/_new/...   --plan--> fewer files in place of many
@@ -9,7 +9,7 @@ that Spark runs again after that is passed over. So the table is a plain Hive la
 reads, and holds each event once.
 
 Promise: exactly once, whenever driver or executors are killed. A reader that lists files while a
-plan is carried out may see a part of it.
+plan is carried out may see a part of it. Formats without plans and renames are in `lake`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from mqttd.pipeline.spark.pipelines.command import main, source
 from mqttd.pipeline.spark.pipelines.command import run as run_stream
+from mqttd.pipeline.spark.pipelines.lake import FORMATS, MOST, lake_of
 
 __all__ = ["Table", "add_arguments", "frame", "run"]
 
@@ -30,7 +31,15 @@ NEW: Final = "_new"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Arguments of this pipeline."""
-    command.add_argument("--out", required=True, metavar="DIRECTORY", help="the table")
+    command.add_argument("--out", required=True, metavar="PLACE", help="the table")
+    command.add_argument(
+        "--format",
+        choices=["parquet", *FORMATS],
+        default="parquet",
+        help="parquet (default) is written by Spark, where files can be renamed; files is Parquet"
+        " wherever pyarrow reaches (s3://...); delta and iceberg (--out CATALOG/NAMESPACE.TABLE)"
+        " are tables of these kinds",
+    )
     command.add_argument(
         "--events", default="*", metavar="GLOBS", help="names or globs, comma-separated"
     )
@@ -45,11 +54,32 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(spark: Any, options: argparse.Namespace) -> None:
     """Archive, then compact."""
+    if options.format != "parquet":
+        _run_lake(spark, options)
+        return
     table = Table(spark, options.out)
     events = source(spark, options, options.events, includeHeaders="true")
     run_stream(frame(events), options, lambda to: to.foreachBatch(table.add), options.out)
     if options.compact:
         table.compact(options.compact)
+
+
+def _run_lake(spark: Any, options: argparse.Namespace) -> None:
+    if options.checkpoint is None and ("://" in options.out or options.format == "iceberg"):
+        raise ValueError("--checkpoint DIRECTORY is needed: it remembers what was read")
+    options.max_events = options.max_events or MOST
+    lake = lake_of(options.format, options.out)
+
+    def add(batch: Any, number: int) -> None:
+        query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        rows = batch.toArrow()
+        if rows.num_rows:
+            lake.add(rows, query, number)
+
+    events = source(spark, options, options.events, includeHeaders="true")
+    run_stream(frame(events), options, lambda to: to.foreachBatch(add), options.out)
+    if options.compact:
+        lake.compact(options.compact)
 
 
 def frame(events: Any) -> Any:
