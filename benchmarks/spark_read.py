@@ -7,8 +7,9 @@
     parquet, 2  the same columns, selected from Parquet
     log, few    the format mqttd, one event in a hundred (events=client.*)
 
-The log is as the broker writes it, blocks of 4,096 events with zstd; --plain leaves both. One session, local[2]; the sources take turns, and each round k of one is compared with round k of
-the others. What is timed is a stream's addBatch (Trigger.AvailableNow) into a sink that drops
+The log is as the broker writes it, blocks of 4,096 events with zstd; --plain leaves both. One
+session, local[2]; the sources take turns, and each round k of one is compared with round k of the
+others. What is timed is a stream's addBatch (Trigger.AvailableNow) into a sink that drops
 everything, and into Parquet files. Leaves with 1 if the log is read less than 1.3 x as fast as
 JSON or 0.55 x as fast as Parquet, or written to Parquet less than 0.75 x as fast as from Parquet.
 
