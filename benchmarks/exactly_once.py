@@ -11,6 +11,8 @@ logged. Afterwards, and not by the code that Spark read with:
     the table    equals the log, row for row and column for column
     the log      has no gap, every number that was acknowledged, and nothing that was not sent
 
+With `--trouble` a full disk, a clock that jumps or an archive under way befall the broker as well.
+
 Leaves with 1 if it is not so, or if the rate of acknowledged messages, over all of the time with
 the broker's absences in it, was below `--rate`.
 """
@@ -19,25 +21,31 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.brokers import Mqttd, StartError, free_port
+from benchmarks.brokers import Mqttd, StartError
+from benchmarks.killed import DEADLINE, Failed, Run
 from benchmarks.numbered import Publishers
 from benchmarks.report import machine
+from benchmarks.troubles import (
+    NAMES,
+    Troubles,
+    archive_of,
+    environment,
+    plugin_conf,
+    stream_options,
+)
+from mqttd.pipeline.log.archive import ArchivedLog
 from mqttd.pipeline.log.blocks import (
     HAS_PAYLOAD,
     HAS_QOS,
@@ -49,27 +57,10 @@ from mqttd.pipeline.log.blocks import (
     parse_header,
 )
 from mqttd.pipeline.log.decode import rows_of
-from mqttd.pipeline.log.reader import LogReader, runs_of, split
+from mqttd.pipeline.log.reader import EventLog, LogReader, runs_of, split
 from mqttd.pipeline.log.schema import EVENTS
 
 __all__ = ["Failed", "Run", "compared", "drained", "exactly_once", "main"]
-
-BROKER_CONF: Final = """\
-[node]
-data_dir = "data"
-
-[listener.tcp.default]
-bind = "127.0.0.1:{port}"
-
-[acl]
-file = "acl.conf"
-
-[auth]
-anonymous = "always"
-
-[plugins]
-load = ["spark"]
-"""
 
 PLUGIN_CONF: Final = """\
 events = ["message.publish"]
@@ -85,6 +76,7 @@ spark = register(session("driver", "local[2]", spark__ui__enabled="false",
                          spark__driver__memory="2g"))
 spark.sparkContext.setLogLevel("ERROR")
 stream = (spark.readStream.format("mqttd").option("path", folder + "/data/events")
+          .options(**json.load(open(folder + "/options.json")))
           .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most).load()
           .writeStream.format("parquet").option("path", folder + "/table")
           .option("checkpointLocation", folder + "/checkpoint"))
@@ -93,174 +85,6 @@ if mode == "run":
 stream.trigger(availableNow=True).start().awaitTermination()
 print("FILES", json.dumps(list(spark.read.parquet(folder + "/table").inputFiles())), flush=True)
 """
-
-#: Events of a micro-batch.
-MOST: Final = 400_000
-#: How much longer than the process itself a start, a micro-batch or the rest may take.
-DEADLINE: Final = 240.0
-
-
-class Failed(Exception):
-    """What should be equal is not; the text says what."""
-
-
-class Run:
-    """The broker and the driver in `folder`, and what was killed when."""
-
-    def __init__(
-        self, folder: Path, seed: int, driver: str = DRIVER, plugin: str = PLUGIN_CONF
-    ) -> None:
-        self.folder = folder
-        self.chance = random.Random(seed)
-        self.broker_kills = 0
-        self.broker_absent = 0.0
-        #: What the driver was doing when it was killed -> how often.
-        self.driver_kills: Counter[str] = Counter()
-        self._mqttd = Mqttd()
-        self._port = free_port()
-        self._broker: subprocess.Popen[bytes] | None = None
-        self._driver: subprocess.Popen[bytes] | None = None
-        self._since = 0
-        for name, text in (
-            ("mqttd.conf", BROKER_CONF.format(port=self._port)),
-            ("acl.conf", "{allow, all}.\n"),
-            ("plugins/spark.conf", plugin),
-            ("driver.py", driver),
-        ):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
-    # -- the broker
-
-    def start_broker(self) -> int:
-        """Start it and wait until it listens; its port. Raises StartError."""
-        log = self.folder / "broker.log"
-        with log.open("ab") as out:
-            seen = out.tell()
-            self._broker = subprocess.Popen(
-                self._mqttd.command(self.folder, self._port),
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                env=self._mqttd.environment(), cwd=self.folder,
-            )  # fmt: skip
-        deadline = time.monotonic() + DEADLINE
-        while True:
-            said = log.read_bytes()[seen:].decode("utf-8", "replace")
-            if self._mqttd.ready_port(said, self._port):
-                return self._port
-            if self._broker.poll() is not None or time.monotonic() > deadline:
-                raise StartError(f"the broker does not start:\n{said[-2000:]}")
-            time.sleep(0.02)
-
-    def kill_broker(self) -> None:
-        """kill -9."""
-        assert self._broker is not None
-        self._broker.kill()
-        self._broker.wait()
-        self.broker_kills += 1
-
-    def stop_broker(self) -> None:
-        """As an operator does."""
-        if self._broker is not None and self._broker.poll() is None:
-            self._broker.terminate()
-            try:
-                self._broker.wait(20)
-            except subprocess.TimeoutExpired:
-                self._broker.kill()
-                self._broker.wait()
-
-    # -- the driver
-
-    def start_driver(self, most: int = MOST, mode: str = "run") -> subprocess.Popen[bytes]:
-        """Start Spark; behind the broker in the queue for a processor."""
-        self._since = self.batches()[1]
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-        command = ["nice", "-n", "5", sys.executable, str(self.folder / "driver.py")]
-        with (self.folder / "driver.log").open("ab") as output:
-            self._driver = subprocess.Popen(
-                [*command, str(self.folder), str(most), mode],
-                stdout=subprocess.PIPE if mode != "run" else output,
-                stderr=output,
-                start_new_session=True,
-                env=environment,
-            )
-        return self._driver
-
-    def batches(self) -> tuple[int, int]:
-        """How many micro-batches were begun, and how many are done."""
-        found = []
-        for name in ("offsets", "commits"):
-            path = self.folder / "checkpoint" / name
-            numbers = [int(one.name) for one in path.glob("[0-9]*") if one.name.isdigit()]
-            found.append(max(numbers, default=-1) + 1)
-        return found[0], found[1]
-
-    def kill_driver(self, doing: str = "") -> None:
-        """kill -9 of the driver, its JVM and its workers.
-
-        :param doing: what it did, if that is known better than by its micro-batches.
-        """
-        driver = self._driver
-        if driver is None:
-            return
-        begun, done = self.batches()
-        if not doing and done == self._since:
-            doing = "starting" if begun == done else "in its first micro-batch"
-        elif not doing:
-            doing = "in a micro-batch" if begun > done else "between micro-batches"
-        self.driver_kills[doing] += 1
-        for _ in range(2):  # a worker may be forked meanwhile
-            for pid in _session(driver.pid):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-        driver.wait()
-        self._driver = None
-
-    def stop_driver(self) -> None:
-        """SIGSTOP to the driver, its JVM and its workers: it does nothing more."""
-        if self._driver is not None:
-            for pid in _session(self._driver.pid):
-                try:
-                    os.kill(pid, signal.SIGSTOP)
-                except ProcessLookupError:
-                    pass
-
-    def adopt_driver(self, driver: subprocess.Popen[bytes]) -> None:
-        """One that was started otherwise."""
-        self._driver = driver
-
-    def forget_driver(self) -> None:
-        """It has ended by itself."""
-        self._driver = None
-
-    def check_driver(self) -> None:
-        """Raise Failed if it ended by itself."""
-        if self._driver is not None and self._driver.poll() is not None:
-            said = (self.folder / "driver.log").read_text("utf-8", "replace")
-            raise Failed(f"the driver ended:\n{said[-4000:]}")
-
-    def stop(self) -> None:
-        """End what still runs."""
-        self.stop_broker()
-        if self._driver is not None:
-            self.kill_driver()
-
-
-def _session(leader: int) -> list[int]:
-    """The processes of a session (Linux)."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path("/proc", entry, "stat").read_text()
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[3]) == leader:
-                found.append(int(entry))
-    return found
 
 
 def _kill_brokers(run: Run, publishers: Publishers, spread: float, ending: threading.Event) -> None:
@@ -312,17 +136,22 @@ def exactly_once(
     seed: int = 7,
     rest: Callable[[Run], list[str]] = drained,
     say: Callable[[str], None] = lambda text: None,
+    troubles: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Do all of it in `folder`; what was found. Raises Failed.
 
     :param rate: messages a second.
     :param spread: seconds within which a kill follows what it follows.
     :param rest: reads what the killed drivers left, and gives the table's files.
+    :param troubles: names of `benchmarks.troubles`.
     """
-    run = Run(folder, seed)
+    conf = plugin_conf(PLUGIN_CONF, troubles, folder)
+    options, more = stream_options(troubles, folder), environment(troubles, folder)
+    run = Run(folder, seed, DRIVER, conf, options, more)
     publishers = Publishers(folder / "publishers", rate)
     ending = threading.Event()
     broken: list[BaseException] = []
+    beside = Troubles(troubles, folder, lambda: run.broker_pid, random.Random(seed + 1), ending)
 
     def kill_brokers() -> None:
         try:
@@ -334,11 +163,13 @@ def exactly_once(
         publishers.port = run.start_broker()
         killer = threading.Thread(target=kill_brokers, daemon=True)
         killer.start()
+        beside.start()
         _kill_drivers(run, kills, spread, say)
         while run.broker_kills < kills and not broken:
             time.sleep(0.05)
         ending.set()
         killer.join(DEADLINE)
+        beside.join(DEADLINE)
         if broken:
             raise broken[0]
         told = publishers.stop()
@@ -350,6 +181,7 @@ def exactly_once(
         run.stop()
     found: dict[str, Any] = {
         "broker_kills": run.broker_kills,
+        "troubles": dict(beside.made),
         "driver_kills": dict(run.driver_kills),
         "micro_batches": run.batches()[1],
         "broker_absent_seconds": round(run.broker_absent, 1),
@@ -376,7 +208,7 @@ def compared(folder: Path, files: Sequence[str], told: dict[str, Any]) -> dict[s
     order = pc.sort_indices(table["seq"])
     rows = 0
     payloads = []
-    for part in _log(folder / "data/events"):
+    for part in _log(folder):
         here = table.take(order[rows : rows + len(part)])
         for name in part.column_names:
             if (
@@ -404,7 +236,8 @@ def compared(folder: Path, files: Sequence[str], told: dict[str, Any]) -> dict[s
             raise Failed(f"{lost} messages of publisher {path.stem} acknowledged and not logged")
         once += int(np.count_nonzero(times))
         acknowledged += int(np.count_nonzero(sent))
-    if acknowledged != told["acknowledged"] or rows - once > told["sent_again"]:
+    # One that was refused may have been logged all the same.
+    if acknowledged != told["acknowledged"] or (rows - once > told["sent_again"] + told["refused"]):
         raise Failed(f"{acknowledged} acknowledged, {rows} logged, {once} different; {told}")
     return {
         "events_in_log": rows,
@@ -412,16 +245,19 @@ def compared(folder: Path, files: Sequence[str], told: dict[str, Any]) -> dict[s
         "different_messages": once,
         "logged_twice_and_sent_again": rows - once,
         "log_bytes": sum(one.stat().st_size for one in (folder / "data/events").rglob("*.events")),
+        "archived_segments": len([*(folder / "archive").rglob("*.json")]),
         "equal": True,
     }
 
 
-def _log(path: Path) -> Iterator[Any]:
+def _log(folder: Path) -> Iterator[Any]:
     """The log as Arrow tables of about a million events, from its bytes; raises Failed."""
     import numpy as np
     import pyarrow as pa
 
-    log = LogReader(str(path))
+    log: EventLog = LogReader(str(folder / "data/events"))
+    if (folder / "archive").exists():
+        log = ArchivedLog(log, archive_of(folder))
     ((node, bounds),) = log.bounds().items()
     if bounds.earliest != 0:
         raise Failed(f"the log begins at {bounds.earliest}")
@@ -502,6 +338,8 @@ def page(found: dict[str, Any]) -> str:
         ("it was away for", f"{found['broker_absent_seconds']:g} s"),
         ("kill -9 of the driver, its JVM and workers", sum(found["driver_kills"].values())),
         ("of these", kills),
+        ("troubles beside", ", ".join(f"{n} x {one}" for one, n in found["troubles"].items())),
+        ("segments archived", found["archived_segments"]),
         ("micro-batches", found["micro_batches"]),
         ("messages sent and acknowledged", f"{found['acknowledged']:,}"),
         ("sent again, since a connection broke", f"{found['sent_again']:,}"),
@@ -527,6 +365,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=20, help="of each (%(default)d)")
     parser.add_argument("--spread", type=float, default=20, help="seconds (%(default)g)")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--trouble", nargs="+", choices=NAMES, default=[], help="that befalls the broker, too"
+    )
     parser.add_argument("--folder", type=Path, help="work here, and leave everything behind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep it, and a page beside")
     given = parser.parse_args(arguments)
@@ -534,6 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = exactly_once(
             folder, given.rate * 1.01, given.kills, given.spread, given.seed,
+            troubles=given.trouble,
             say=lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True),
         )  # fmt: skip
     except Failed as error:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.exactly_once import DEADLINE, Failed, Run
+from benchmarks.killed import DEADLINE, Failed, Run
 from mqttd.pipeline.client import Address, Client
 from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, encode_block
 from mqttd.pipeline.log.schema import CODES

@@ -27,7 +27,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.exactly_once import DEADLINE, Failed, Run
+from benchmarks.killed import DEADLINE, Failed, Run
 from benchmarks.report import machine
 from mqttd.codec.packets import Connect, Publish, Subscribe, Subscription
 from mqttd.codec.parser import Parser

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.exactly_once import Run
+from benchmarks.killed import Run
 from benchmarks.sink_once import sink_once
 from mqttd.pipeline.client import Address, Client
 from tests.integration.test_events import everything, start

@@ -1,0 +1,224 @@
+"""A broker and a Spark driver that can be killed, stopped and started again, in one folder.
+
+What is killed is a process group of its own session: a driver with its JVM and workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from benchmarks.brokers import Mqttd, StartError, free_port
+
+__all__ = ["DEADLINE", "Failed", "Run"]
+
+BROKER_CONF: Final = """\
+[node]
+data_dir = "data"
+
+[listener.tcp.default]
+bind = "127.0.0.1:{port}"
+
+[acl]
+file = "acl.conf"
+
+[auth]
+anonymous = "always"
+
+[plugins]
+load = ["spark"]
+"""
+
+#: How much longer than the process itself a start, a micro-batch or the rest may take.
+DEADLINE: Final = 240.0
+
+
+class Failed(Exception):
+    """What should be equal is not; the text says what."""
+
+
+class Run:
+    """The broker and the driver in `folder`, and what was killed when.
+
+    :param driver: the driver's program.
+    :param plugin: the plugin's configuration.
+    :param options: of the stream, for drivers that read options.json.
+    :param environment: what the broker's has beside the rest.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        driver: str,
+        plugin: str,
+        options: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.chance = random.Random(seed)
+        self.broker_kills = 0
+        self.broker_absent = 0.0
+        #: What the driver was doing when it was killed -> how often.
+        self.driver_kills: Counter[str] = Counter()
+        self._mqttd = Mqttd()
+        self._port = free_port()
+        self._broker: subprocess.Popen[bytes] | None = None
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._since = 0
+        self._environment = environment or {}
+        for name, text in (
+            ("mqttd.conf", BROKER_CONF.format(port=self._port)),
+            ("acl.conf", "{allow, all}.\n"),
+            ("plugins/spark.conf", plugin),
+            ("driver.py", driver),
+            ("options.json", json.dumps(options or {})),
+        ):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    # -- the broker
+
+    def start_broker(self) -> int:
+        """Start it and wait until it listens; its port. Raises StartError."""
+        log = self.folder / "broker.log"
+        with log.open("ab") as out:
+            seen = out.tell()
+            self._broker = subprocess.Popen(
+                self._mqttd.command(self.folder, self._port),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env={**self._mqttd.environment(), **self._environment}, cwd=self.folder,
+            )  # fmt: skip
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            said = log.read_bytes()[seen:].decode("utf-8", "replace")
+            if self._mqttd.ready_port(said, self._port):
+                return self._port
+            if self._broker.poll() is not None or time.monotonic() > deadline:
+                raise StartError(f"the broker does not start:\n{said[-2000:]}")
+            time.sleep(0.02)
+
+    @property
+    def broker_pid(self) -> int:
+        """Its process; 0 for none."""
+        broker = self._broker
+        return 0 if broker is None or broker.poll() is not None else broker.pid
+
+    def kill_broker(self) -> None:
+        """kill -9."""
+        assert self._broker is not None
+        self._broker.kill()
+        self._broker.wait()
+        self.broker_kills += 1
+
+    def stop_broker(self) -> None:
+        """As an operator does."""
+        if self._broker is not None and self._broker.poll() is None:
+            self._broker.terminate()
+            try:
+                self._broker.wait(20)
+            except subprocess.TimeoutExpired:
+                self._broker.kill()
+                self._broker.wait()
+
+    # -- the driver
+
+    def start_driver(self, most: int = 400_000, mode: str = "run") -> subprocess.Popen[bytes]:
+        """Start Spark, behind the broker in the queue for a processor; `most`: of a batch."""
+        self._since = self.batches()[1]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+        command = ["nice", "-n", "5", sys.executable, str(self.folder / "driver.py")]
+        with (self.folder / "driver.log").open("ab") as output:
+            self._driver = subprocess.Popen(
+                [*command, str(self.folder), str(most), mode],
+                stdout=subprocess.PIPE if mode != "run" else output,
+                stderr=output,
+                start_new_session=True,
+                env=environment,
+            )
+        return self._driver
+
+    def batches(self) -> tuple[int, int]:
+        """How many micro-batches were begun, and how many are done."""
+        found = []
+        for name in ("offsets", "commits"):
+            path = self.folder / "checkpoint" / name
+            numbers = [int(one.name) for one in path.glob("[0-9]*") if one.name.isdigit()]
+            found.append(max(numbers, default=-1) + 1)
+        return found[0], found[1]
+
+    def kill_driver(self, doing: str = "") -> None:
+        """kill -9 of the driver, its JVM and its workers.
+
+        :param doing: what it did, if that is known better than by its micro-batches.
+        """
+        driver = self._driver
+        if driver is None:
+            return
+        begun, done = self.batches()
+        if not doing and done == self._since:
+            doing = "starting" if begun == done else "in its first micro-batch"
+        elif not doing:
+            doing = "in a micro-batch" if begun > done else "between micro-batches"
+        self.driver_kills[doing] += 1
+        for _ in range(2):  # a worker may be forked meanwhile
+            for pid in _session(driver.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        driver.wait()
+        self._driver = None
+
+    def stop_driver(self) -> None:
+        """SIGSTOP to the driver, its JVM and its workers: it does nothing more."""
+        if self._driver is not None:
+            for pid in _session(self._driver.pid):
+                try:
+                    os.kill(pid, signal.SIGSTOP)
+                except ProcessLookupError:
+                    pass
+
+    def adopt_driver(self, driver: subprocess.Popen[bytes]) -> None:
+        """One that was started otherwise."""
+        self._driver = driver
+
+    def forget_driver(self) -> None:
+        """It has ended by itself."""
+        self._driver = None
+
+    def check_driver(self) -> None:
+        """Raise Failed if it ended by itself."""
+        if self._driver is not None and self._driver.poll() is not None:
+            said = (self.folder / "driver.log").read_text("utf-8", "replace")
+            raise Failed(f"the driver ended:\n{said[-4000:]}")
+
+    def stop(self) -> None:
+        """End what still runs."""
+        self.stop_broker()
+        if self._driver is not None:
+            self.kill_driver()
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session (Linux)."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path("/proc", entry, "stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[3]) == leader:
+                found.append(int(entry))
+    return found
