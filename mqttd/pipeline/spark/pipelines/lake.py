@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 __all__ = ["FORMATS", "MOST", "Delta", "Files", "Iceberg", "Lake", "lake_of"]
@@ -156,7 +157,11 @@ class Iceberg:
         """Files stay as they are: Iceberg's engines rewrite them."""
 
 
-FORMATS: Final = {"files": Files, "delta": Delta, "iceberg": Iceberg}
+FORMATS: Final[dict[str, Callable[[str], Lake]]] = {
+    "files": Files,
+    "delta": Delta,
+    "iceberg": Iceberg,
+}
 
 
 def lake_of(kind: str, out: str) -> Lake:
