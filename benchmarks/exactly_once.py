@@ -121,8 +121,6 @@ def drained(run: Run) -> list[str]:
     out, _ = driver.communicate(timeout=DEADLINE * 2)
     if driver.returncode:
         run.check_driver()
-    if driver.returncode:
-        run.check_driver()
     run.forget_driver()
     (line,) = (line for line in out.decode().splitlines() if line.startswith("FILES "))
     return [one.removeprefix("file://") for one in json.loads(line[6:])]

@@ -74,6 +74,9 @@ class Run:
         self._broker: subprocess.Popen[bytes] | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._since = 0
+        self._again: tuple[int, str] | None = None
+        #: How often the machine was too slow for Spark to start.
+        self.slow_starts = 0
         self._environment = environment or {}
         for name, text in (
             ("mqttd.conf", BROKER_CONF.format(port=self._port)),
@@ -135,6 +138,7 @@ class Run:
     def start_driver(self, most: int = 400_000, mode: str = "run") -> subprocess.Popen[bytes]:
         """Start Spark, behind the broker in the queue for a processor; `most`: of a batch."""
         self._since = self.batches()[1]
+        self._again = (most, mode)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
         command = ["nice", "-n", "5", sys.executable, str(self.folder / "driver.py")]
@@ -198,10 +202,17 @@ class Run:
         self._driver = None
 
     def check_driver(self) -> None:
-        """Raise Failed if it ended by itself."""
+        """Raise Failed if it ended by itself.
+
+        Spark gives a Python worker ten seconds to start: on a machine that has too much to do, it
+        is started again.
+        """
         if self._driver is not None and self._driver.poll() is not None:
-            said = (self.folder / "driver.log").read_text("utf-8", "replace")
-            raise Failed(f"the driver ended:\n{said[-4000:]}")
+            said = (self.folder / "driver.log").read_text("utf-8", "replace")[-8000:]
+            if "worker failed to connect back" not in said or self._again is None:
+                raise Failed(f"the driver ended:\n{said}")
+            self.slow_starts += 1
+            self.start_driver(*self._again)
 
     def stop(self) -> None:
         """End what still runs."""
