@@ -84,8 +84,8 @@ class Broker:
     one that is installed.
 
     Without a path nothing outside is read or kept: no listener is opened but those named here, the
-    data directory is a temporary one unless the tables name it, and unless they have an ``acl``
-    every client that may connect may do everything. Who may connect is ``auth.anonymous``: by
+    data directory is a temporary one and the store in memory unless the tables name them, and
+    unless they have an ``acl`` every client that may connect may do everything. Who may connect is ``auth.anonymous``: by
     default only clients on this machine need no password.
 
     Raises `mqttd.config.load.ConfigError`, naming the mistakes.
@@ -127,6 +127,9 @@ class Broker:
             made = from_tables({"listener": {"tcp": named}}, os.getcwd()) if named else None
             listener = made.listener if made is not None else {"tcp": {}}
             config = msgspec.structs.replace(config, listener=listener)
+        if not config.path and "store.kind" not in config.given:
+            store = msgspec.structs.replace(config.store, kind="memory")
+            config = msgspec.structs.replace(config, store=store)
         if "output.gather" not in config.given:
             # A rest would hold up the program's own turns.
             output = msgspec.structs.replace(config.output, gather=0.0)

@@ -245,8 +245,7 @@ class _Import:
         self._set("session.max_expiry_interval", text)
 
     def _persistence(self, line: _Line) -> None:
-        if _true(line.value):
-            self._set("store.kind", "sqlite")
+        self._set("store.kind", "sqlite" if _true(line.value) else "memory")
 
     def _log_type(self, line: _Line) -> None:
         kinds = set(line.value.split())

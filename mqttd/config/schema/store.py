@@ -15,16 +15,16 @@ class Store(Struct, frozen=True, kw_only=True):
     """Where sessions, their messages and retained messages are kept."""
 
     kind: Annotated[
-        Literal["memory", "sqlite"],
+        Literal["sqlite", "memory"],
         keys.plain(
-            "`memory`: nothing outlasts the process; `sqlite`: sessions that outlive their"
-            " connection, their queues, wills and retained messages are in the file `store.db` in"
-            " `node.data_dir`, and there again after a restart, a crash, or a power cut (see"
-            " `[durability]`).",
+            "`sqlite`: sessions that outlive their connection, their queues, wills and retained"
+            " messages are in the file `store.db` in `node.data_dir`, and there again after a"
+            " restart, a crash, or a power cut (see `[durability]`); `memory`: nothing outlasts the"
+            " process.",
             "broker",
             reload=False,
         ),
-    ] = "memory"
+    ] = "sqlite"
 
 
 class Durability(Struct, frozen=True, kw_only=True):

@@ -72,6 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
                              "port-8883": {"auth_chain": ["username"]}}},
         "auth": {"username": {"file": "users.conf"}, "anonymous": "always"}},
     "persistence true": {"store": {"kind": "sqlite"}},
+    "persistence false": {"store": {"kind": "memory"}},
     "include_dir conf.d": {"mqtt": {"max_qos": 1}},
 }  # fmt: skip
 
