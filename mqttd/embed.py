@@ -85,8 +85,8 @@ class Broker:
 
     Without a path nothing outside is read or kept: no listener is opened but those named here, the
     data directory is a temporary one and the store in memory unless the tables name them, and
-    unless they have an ``acl`` every client that may connect may do everything. Who may connect is ``auth.anonymous``: by
-    default only clients on this machine need no password.
+    unless they have an ``acl`` every client that may connect may do everything. Who may connect is
+    ``auth.anonymous``: by default only clients on this machine need no password.
 
     Raises `mqttd.config.load.ConfigError`, naming the mistakes.
     """
