@@ -127,35 +127,30 @@ class Ledger:
 
     def forget(self, number: int) -> None:
         """A record is not needed any more; nothing happens to one that is unknown."""
-        home = self.find(number)
-        if home is None:
-            return
-        at = number - home.start
-        if home.is_dead(at):
-            return
-        home.bury(at)
-        home.live -= 1
-        block = home.block
-        block.live -= 1
-        if block.live == 0 and block.needed == 0 and block is not self.group.block:
-            self._drop(block)
-        else:
+        block = self._bury(number)
+        if block is not None:
             self._say(FORGET, number, 0, block)
 
     def lose(self, number: int) -> None:
         """A record whose owner is gone: its row in `session` says so, nothing else has to."""
+        self._bury(number)
+
+    def _bury(self, number: int) -> Block | None:
+        """A record is dead; returns its block, None if that went with it or before."""
         home = self.find(number)
         if home is None:
-            return
+            return None
         at = number - home.start
         if home.is_dead(at):
-            return
+            return None
         home.bury(at)
         home.live -= 1
         block = home.block
         block.live -= 1
         if block.live == 0 and block.needed == 0 and block is not self.group.block:
             self._drop(block)
+            return None
+        return block
 
     def send(self, number: int, packet_id: int) -> None:
         """A record is in flight under this packet id from now on."""
