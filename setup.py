@@ -36,6 +36,7 @@ HOT = [
     "mqttd/codec/topic.py",
     "mqttd/session/account.py",
     "mqttd/session/acknowledging.py",
+    "mqttd/session/ahead.py",
     "mqttd/session/aliases.py",
     "mqttd/session/changes.py",
     "mqttd/session/channel.py",

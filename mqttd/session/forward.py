@@ -72,12 +72,16 @@ class Forwarding(General):
         """Route a PUBLISH whose parts are known, as bytes; see `Inbound` for their names."""
         router = self.router
         first = data[pos]
-        key = data[p:topic_end]
         topics = router.topics
-        route = topics.table.get(key)
+        ahead = topics.ahead
+        route: Route | None = None
+        if ahead is not None and ahead.data is data:
+            route = ahead.take(p)
+        if route is None:
+            route = topics.table.get(data[p:topic_end])
         if route is None:
             router.packet_type = _PUBLISH
-            route = self.find(key)
+            route = self.find(data[p:topic_end])
         elif route.seq != topics.changes.seq:
             topics.catch_up(route)
         route.seen = True

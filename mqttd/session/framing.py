@@ -30,6 +30,7 @@ from mqttd.codec.scan import more_filters
 from mqttd.codec.sniff import looks_like
 from mqttd.session.account import CONNECTION
 from mqttd.session.acknowledging import Acknowledging
+from mqttd.session.ahead import look_ahead
 from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
 from mqttd.session.general import Router
 from mqttd.session.unfinished import Unfinished
@@ -39,6 +40,8 @@ __all__ = ["ALLOWANCE", "FEW", "Framing", "Inlet"]
 
 #: Units of work that one connection causes in a turn (a delivery is one): 5 to 10 milliseconds.
 ALLOWANCE: Final = 10_000
+#: Bytes of a chunk that may hold several messages.
+_LEAST: Final = 32
 
 #: A packet that is not larger than this is parsed whatever it is.
 FEW: Final = 10_000
@@ -253,6 +256,7 @@ class Framing(Acknowledging):
             self._loop(data)
         except MqttError as error:
             self.fail(error, self.router.packet_type)
+        self.router.topics.ahead = None
         if outermost:
             self.messages += self._published() + 1
 
@@ -280,6 +284,8 @@ class Framing(Acknowledging):
         pos: int = 0
         count: int = 0
         opened: bool = self.state == OPEN
+        if opened and n > _LEAST and len(topics.table) >= router.settings.look_ahead:
+            topics.ahead = look_ahead(data, topics.table)
         largest: int = self.largest if opened else router.settings.max_connect_size
         while n - pos >= 2:
             first: int = data[pos]

@@ -83,4 +83,6 @@ class Settings:
         #: Switches of the optimisations: the slow twin must give the same bytes (tests use them).
         self.fast_path: bool = True
         self.coalesce_runs: bool = True
+        #: Topics in use from which on those of a chunk are looked up together.
+        self.look_ahead: int = 8192
         self.cache_grants: bool = True

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqttd.session.ahead import Ahead
 from mqttd.session.changes import Changes
 from mqttd.session.route import Route
 
@@ -48,6 +49,8 @@ class Topics:
         self.evicted: int = 0
         #: Units of work that the connection in turn has caused: routes built, deliveries.
         self.work: int = 0
+        #: The routes of the chunk that is being handled, if they were looked up together.
+        self.ahead: Ahead | None = None
         self._ring: list[Route | None] = []
         self._free: list[int] = []
         self._hand: int = 0

@@ -3,6 +3,7 @@
     story --> broker with everything on        --> bytes of every client --+
           --> broker without `fast_path`       -->                         +-- must be equal
           --> broker without `coalesce_runs`   -->                         |
+          --> broker that always looks ahead   -->                         |
           --> broker without `cache_grants`    -->                         |
           --> broker with none of them         -->                       --+
 
@@ -366,19 +367,20 @@ def with_numbers(stage: Stage) -> object:
     return stage.packets
 
 
-VARIANTS: list[tuple[dict[str, bool], Callable[[Stage], object]]] = [
+VARIANTS: list[tuple[dict[str, Any], Callable[[Stage], object]]] = [
     ({"coalesce_runs": False}, with_bytes),
+    ({"look_ahead": 0}, with_bytes),
     ({"cache_grants": False}, with_bytes),
     ({"fast_path": False}, with_numbers),
     ({"fast_path": False, "coalesce_runs": False, "cache_grants": False}, with_numbers),
 ]
 
 
-@pytest.mark.parametrize(("switches", "view"), VARIANTS, ids=["runs", "grants", "fast", "all"])
+@pytest.mark.parametrize(("switches", "view"), VARIANTS, ids=["runs", "ahead", "grants", "fast", "all"])
 @settings(max_examples=100, deadline=None)
 @given(story=stories())
 def test_every_path_gives_the_same_bytes(
-    story: Story, switches: dict[str, bool], view: Callable[[Stage], object]
+    story: Story, switches: dict[str, Any], view: Callable[[Stage], object]
 ) -> None:
     """Whether a message took the short way cannot be seen from outside."""
     fast = Stage(story).play()
