@@ -376,7 +376,9 @@ VARIANTS: list[tuple[dict[str, Any], Callable[[Stage], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("switches", "view"), VARIANTS, ids=["runs", "ahead", "grants", "fast", "all"])
+@pytest.mark.parametrize(
+    ("switches", "view"), VARIANTS, ids=["runs", "ahead", "grants", "fast", "all"]
+)
 @settings(max_examples=100, deadline=None)
 @given(story=stories())
 def test_every_path_gives_the_same_bytes(
