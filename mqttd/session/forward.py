@@ -276,10 +276,7 @@ class Forwarding(General):
                 else:
                     receiver.take(wire, packet_id, topic_end - pos)
                 ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
-                if route.gear or self.promises is not None or self.router.journal.touched:
-                    self.settle(ack, route.gear, route.topic)
-                else:
-                    self.send(ack)
+                self._settled(ack, route)
                 return
         if count:
             self.router.topics.work += count >> _LIGHT1
@@ -295,7 +292,14 @@ class Forwarding(General):
         else:
             self.router.metrics.messages_no_subscriber += 1
             ack = self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
-        self.settle(ack, route.gear, route.topic)
+        self._settled(ack, route)
+
+    def _settled(self, ack: bytes, route: Route) -> None:
+        """`settle`, at once where nobody keeps anything: the topic's name stays untouched then."""
+        if route.gear or self.promises is not None or self.router.journal.touched:
+            self.settle(ack, route.gear, route.topic)
+        else:
+            self.send(ack)
 
     def _lent(
         self,
