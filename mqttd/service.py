@@ -16,7 +16,7 @@ from typing import Any
 
 from twisted.application.service import MultiService
 from twisted.internet import task
-from twisted.internet.defer import DeferredList
+from twisted.internet.defer import DeferredList, maybeDeferred
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.components import Componentized
 from twisted.python.failure import Failure
@@ -134,6 +134,7 @@ class MqttdService(MultiService):
             self.store = store_of(config, reactor, self.events)
         except StoreError as error:
             raise StartError(str(error)) from None
+        self.broker.drawers.most = config.plugins.max_store_bytes
         self.broker.memory.watch(memory_of_machine() // 2, grown, trim)
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
@@ -148,13 +149,13 @@ class MqttdService(MultiService):
         self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
         self.overload = Overload(reactor, config.overload.lag, self._overloaded)
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
+        self.host = Host(
+            self.broker, reactor, lambda name: MqttFactory(self.broker, name, reactor, files)
+        )
+        self.host.opened = False
         self.plugins = Plugins(
             config,
-            Host(
-                self.broker,
-                reactor,
-                lambda name: MqttFactory(self.broker, name, reactor, files),
-            ),
+            self.host,
             threaded=lambda: self.opened,
             gone=self._plugin_gone,
         )
@@ -236,6 +237,11 @@ class MqttdService(MultiService):
             if service is not None:
                 limit_body(service.site, most)
 
+    def _open_store(self) -> None:
+        """What plugins and the broker keep under keys."""
+        if self.store is not None:
+            self.store.open(self.broker)
+
     def _recover(self, result: object) -> object:
         """Take in what was kept, before clients are let in."""
         if self.store is not None:
@@ -281,9 +287,10 @@ class MqttdService(MultiService):
             keep_freed()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
-        self.plugins.load().addCallback(self._recover).addCallback(self.open).addErrback(
-            self._cannot_start
-        )
+        # What they have kept is there before them.
+        maybeDeferred(self._open_store).addCallback(lambda _: self.plugins.load()).addCallback(
+            self._recover
+        ).addCallback(self.open).addErrback(self._cannot_start)
 
     def open(self, result: object = None) -> None:
         """Listen, say where and for whom."""
@@ -291,6 +298,7 @@ class MqttdService(MultiService):
             return
         self.doors.start()
         self.opened = True
+        self.host.let_in()
         self.sys_topics.start()
         if self.garbage is not None:
             self.garbage.start()

@@ -45,6 +45,7 @@ __all__ = [
     "QueueFull",
     "SessionState",
     "StaleEpoch",
+    "StoreFull",
     "Verdict",
 ]
 
@@ -256,6 +257,10 @@ class HookError(ValueError):
 
 class QueueFull(Exception):
     """Too much waits already: this was not taken, try again later."""
+
+
+class StoreFull(Exception):
+    """There is no room to keep this; the text says whose limit it is. Nothing was changed."""
 
 
 class _Unchanged:

@@ -21,6 +21,7 @@ from typing import Final
 
 from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.connecting import Connecting
+from mqttd.broker.drawers import Drawers
 from mqttd.broker.ground import Given
 from mqttd.broker.memory import Memory
 from mqttd.broker.publishing import Publishing
@@ -75,6 +76,7 @@ class Broker(Publishing):
         #: How late the event loop was at worst in the last second, in milliseconds.
         self.loop_lag: int = 0
         self._cooled_at: int = now
+        self.drawers = Drawers(self)
         self.wills = Wills(self)
         self.revision = Revision(self)
         self.registry = Registry(
@@ -86,6 +88,7 @@ class Broker(Publishing):
         self.connecting = Connecting(self, self.registry, self.wills, self.revision)
         self.subscribing = Subscribing(self)
         self.memory = Memory(self, self.registry)
+        self.memory.others.append(self.drawers.held)
 
     # -- asked and told by the session layer ---------------------------------------------------
 

@@ -32,7 +32,7 @@ from mqttd.interfaces.access import (
 from mqttd.interfaces.handle import IPluginHandle
 from mqttd.interfaces.hooks import IHooks, IRepeating, ISubscription
 from mqttd.interfaces.plugin import IHookPlugin, IMqttdPlugin, IPlugin
-from mqttd.interfaces.stores import IRegistry, IRetainedStore, ISessionStore
+from mqttd.interfaces.stores import IPluginStore, IRegistry, IRetainedStore, ISessionStore
 
 __all__ = [
     "API_VERSION",
@@ -46,6 +46,7 @@ __all__ = [
     "IMqttdPlugin",
     "IPlugin",
     "IPluginHandle",
+    "IPluginStore",
     "IRegistry",
     "IRepeating",
     "IRetainedStore",

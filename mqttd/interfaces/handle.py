@@ -35,7 +35,8 @@ class IPluginHandle(IHooks):
 
         plugin --- handle ---> hooks, modules, timers, threads, subscriptions,
                                  routes, commands, metrics, topics, services, listeners
-                     '-- unload: every one of them is taken back, whatever the plugin does
+                     |-- unload: every one of them is taken back, whatever the plugin does
+                     '-- store, data_dir: stay
 
     Each plugin has a handle of its own, made for one load and dead after it: once the plugin is
     unloaded each method raises `RuntimeError`.  The exceptions are those that end something
@@ -54,6 +55,11 @@ class IPluginHandle(IHooks):
     node = Attribute("str: name of this node, as in ``node.name``")
     data_dir = Attribute(
         "str: absolute path of a directory of the plugin's own, mode 0700, which stays after unload"
+    )
+
+    store = Attribute(
+        "IPluginStore: keys and values of the plugin's own, which stay after unload, and with a"
+        " store after a restart"
     )
 
     config_dir = Attribute(
@@ -145,6 +151,18 @@ class IPluginHandle(IHooks):
         :return: int, how many sessions it was handed to.
         """
 
+    def dump_message(message: Any) -> bytes:
+        """A message as bytes, to be put away, with its id, publisher and expiry.
+
+        :param message: `mqttd.session.message.Message`.
+        """
+
+    def load_message(data: bytes) -> Any:
+        """The message of `dump_message`, after a restart too; `republish` takes it.
+
+        :raises ValueError: bytes of another make.
+        """
+
     def authorize(client: ClientInfo, action: Action, topic: str) -> bool:
         """Whether a client may do that: hooks and rules are asked, as when it does it itself.
 
@@ -203,6 +221,16 @@ class IPluginHandle(IHooks):
         """Stop reading from clients that send, for as long as something cannot follow.
 
         What was received already is still handled, at most 64 KiB per connection.
+        """
+
+    def ready() -> Deferred[None]:
+        """Know when sessions and retained messages are there and clients are let in.
+
+        Plugins are loaded before: what one publishes then, sessions that come back from the store
+        do not get.  Do not wait for it in `load`, which clients wait for.
+
+        :return: a Deferred that fires then, at once when clients are let in already; after unload
+            it does not fire any more.
         """
 
     def client(client_id: str) -> ClientInfo | None:

@@ -2,6 +2,7 @@
 
     ISessionStore, IRetainedStore    what outlasts a restart
     IRegistry                        who owns a client id, among several processes
+    IPluginStore                     what a plugin keeps for itself
 
 Keys and values are opaque to a store: the broker hands over bytes and gets the same bytes back.
 "Stored" means: as durable as the store promises in `description`, when the Deferred fires. Part of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
 
-__all__ = ["ISessionStore", "IRetainedStore", "IRegistry"]
+__all__ = ["ISessionStore", "IRetainedStore", "IRegistry", "IPluginStore"]
 
 
 class ISessionStore(Interface):
@@ -142,3 +143,49 @@ class IRegistry(Interface):
 
     def description() -> str:
         """One line for operators."""
+
+
+class IPluginStore(Interface):
+    """What one plugin keeps under keys, small enough for memory; other plugins do not see it.
+
+    ::
+
+        put, delete --at once--> get, keys        in memory
+               '----one transaction a turn--> the store, as durable as ``durability.default`` says
+
+    It outlives the load of its plugin; with ``store.kind = "sqlite"`` the process too, ``kill -9``
+    included.  What is changed in a callback at ``message.publish`` is kept before the message is
+    acknowledged: a plugin that takes a message there and puts it here has not lost it.  All
+    changes of one turn are kept together or not at all.
+    """
+
+    used = Attribute("int: what is kept weighs: keys, values, and 200 bytes for each")
+    most = Attribute("int: what it may weigh, ``plugins.max_store_bytes``")
+
+    def get(key: str) -> bytes | None:
+        """The value of a key, None if there is none."""
+
+    def put(key: str, value: bytes) -> None:
+        """Keep a value under a key, in place of the one before.
+
+        :param key: 1 to 1024 bytes of UTF-8.
+        :param value: bytes; what is kept is a copy.
+        :raises StoreFull: `mqttd.types.StoreFull`: it does not fit, or the disk takes no more.
+            Nothing was changed.
+        :raises ValueError: no such key.
+        :raises TypeError: the key is no str, or the value no bytes.
+        """
+
+    def delete(key: str) -> bool:
+        """Forget a key; returns whether there was one.  This never fails for want of room."""
+
+    def keys(prefix: str = "") -> list[str]:
+        """The keys that begin with `prefix`, sorted by code point."""
+
+    def written() -> Deferred[None]:
+        """Know when what was changed so far is kept.
+
+        :return: a Deferred that fires when it is as durable as ``durability.default`` says, at
+            once where that is ``none`` or there is no store.  While the disk takes no more it
+            waits; after unload it does not fire any more.
+        """

@@ -29,10 +29,16 @@ from twisted.python.failure import Failure
 from zope.interface import directlyProvides, implementer
 from zope.interface.verify import verifyObject
 
-from mqttd.interfaces import IPlugin, IPluginHandle, IRepeating, ISubscription
+from mqttd.interfaces import (
+    IPlugin,
+    IPluginHandle,
+    IPluginStore,
+    IRepeating,
+    ISubscription,
+)
 from mqttd.plugins.filters import Patterns
 from mqttd.plugins.pipe import Pipe
-from mqttd.types import Action, ClientInfo, HookResult
+from mqttd.types import Action, ClientInfo, HookResult, StoreFull
 
 __all__ = ["ChildHandle", "main"]
 
@@ -63,6 +69,49 @@ class _Repeating:
             self._loop.stop()
 
 
+@implementer(IPluginStore)
+class _Store:
+    """The plugin's store, which the broker has."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    def _ask(self, what: str, *args: Any) -> Any:
+        return self._pipe.call("store", what, *args, seconds=ANSWER)
+
+    @property
+    def used(self) -> int:
+        """See `IPluginStore`."""
+        return int(self._ask("used"))
+
+    @property
+    def most(self) -> int:
+        """See `IPluginStore`."""
+        return int(self._ask("most"))
+
+    def get(self, key: str) -> Any:
+        """See `IPluginStore.get`."""
+        return self._ask("get", key)
+
+    def put(self, key: str, value: Any) -> None:
+        """See `IPluginStore.put`."""
+        full = self._ask("put", key, value)
+        if full:
+            raise StoreFull(full)
+
+    def delete(self, key: str) -> bool:
+        """See `IPluginStore.delete`."""
+        return bool(self._ask("delete", key))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """See `IPluginStore.keys`."""
+        return list(self._ask("keys", prefix))
+
+    def written(self) -> Deferred[None]:
+        """See `IPluginStore.written`."""
+        return self._pipe.ask("store", "written")
+
+
 class ChildHandle:
     """The handle in the child: most of `IPluginHandle`."""
 
@@ -75,6 +124,7 @@ class ChildHandle:
         self.data_dir = data_dir
         self.config_dir = config_dir
         self.clock = clock
+        self.store = _Store(pipe)
         self.log = Logger(namespace=f"mqttd.plugin.{name}", observer=_ToBroker(pipe))
         self.functions: dict[int, Callable[..., Any]] = {}
         self._hooked: dict[tuple[str, Any], int] = {}
@@ -154,6 +204,10 @@ class ChildHandle:
         self.ask("subscribe", topic_filter, key, qos)
         return _Subscribed(self, topic_filter, key)
 
+    def ready(self) -> Deferred[None]:
+        """See `IPluginHandle.ready`."""
+        return self.pipe.ask("ready")
+
     def client(self, client_id: str) -> ClientInfo | None:
         """See `IPluginHandle.client`."""
         found: ClientInfo | None = self.ask("client", client_id)
@@ -220,6 +274,14 @@ class ChildHandle:
     def republish(self, message: Any) -> int:
         """See `IPluginHandle.republish`."""
         return int(self.ask("republish", message))
+
+    def dump_message(self, message: Any) -> bytes:
+        """See `IPluginHandle.dump_message`."""
+        return bytes(self.ask("dump_message", message))
+
+    def load_message(self, data: bytes) -> Any:
+        """See `IPluginHandle.load_message`."""
+        return self.ask("load_message", data)
 
     def clear_alarm(self, name: str) -> None:
         """See `IPluginHandle.clear_alarm`."""

@@ -3,6 +3,7 @@
     plugin --- PluginHandle --+-- hooks, modules        (the broker's)
                               +-- timers, threads       (its own)
                               +-- subscriptions, routes, commands, metrics, topics, alarms
+                              +-- its store           (what is in it stays)
                               `-- services, listeners
     revoke(): all of it goes; a method called afterwards raises
 
@@ -27,13 +28,16 @@ from mqttd.plugins.groups.messages import MOST_NESTED, Messages
 from mqttd.plugins.groups.operators import Operators
 from mqttd.plugins.groups.promises import Promises
 from mqttd.plugins.groups.services import Services
+from mqttd.plugins.groups.storing import Storing
 from mqttd.plugins.groups.timers import Timers
 
 __all__ = ["MOST_NESTED", "Host", "PluginHandle"]
 
 
 @implementer(IPluginHandle)
-class PluginHandle(Hooking, Access, Promises, Timers, Messages, Clients, Operators, Services):
+class PluginHandle(
+    Hooking, Access, Promises, Timers, Messages, Clients, Operators, Services, Storing
+):
     """The handle of one load of one plugin; see `IPluginHandle`.
 
     The last base is made first and taken back last: hooks go before all else.

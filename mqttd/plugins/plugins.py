@@ -140,6 +140,7 @@ class Plugins:
                 if name not in self.loaded():
                     await self._load(name, remember=False)
                     fresh.append(name)
+            self.host.broker.drawers.most = config.plugins.max_store_bytes
         except PluginError:
             for name in reversed(fresh):
                 await self._unload(name)

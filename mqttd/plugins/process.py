@@ -36,6 +36,7 @@ import mqttd_plugins
 from mqttd.broker.points import POINTS
 from mqttd.interfaces import IPlugin, IPluginHandle
 from mqttd.plugins.pipe import Pipe
+from mqttd.types import StoreFull
 
 __all__ = ["MOST_PAUSE", "PATIENCE", "PER_CALL", "IsolatedPlugin"]
 
@@ -51,8 +52,12 @@ _GRACE: Final = 9.0
 #: What a child may call of its handle, by the names of `IPluginHandle`.
 _CALLS: Final = frozenset(
     {"publish", "client", "clients", "subscribe_client", "disconnect", "send_info", "alarm",
-     "clear_alarm", "authorize", "figures", "plugin_metrics", "budgets", "republish"}
+     "clear_alarm", "authorize", "figures", "plugin_metrics", "budgets", "republish",
+     "dump_message", "load_message", "ready"}
 )  # fmt: skip
+
+#: What of its store.
+_STORE: Final = frozenset({"delete", "get", "keys", "most", "put", "used", "written"})
 
 #: Points where nobody looks at the accumulator that comes out.
 _TOLD: Final = frozenset(
@@ -224,6 +229,8 @@ class IsolatedPlugin:
             return getattr(handle, what)(*args)
         if what.startswith("add_"):
             return self._add(what, *args)
+        if what == "store":
+            return self._stored(*args)
         if what == "hook":
             point, key, *wanted = args
             known = self._callbacks.get((point, key))
@@ -253,6 +260,16 @@ class IsolatedPlugin:
         else:
             raise NotImplementedError(f"{what} is not offered to a plugin in another process")
         return None
+
+    def _stored(self, what: str, *args: Any) -> Any:
+        """Something asked of the plugin's store; for `put`, why there is no room."""
+        if what not in _STORE:
+            raise NotImplementedError(f"{what} is not offered by a store")
+        found = getattr(self.handle.store, what)
+        try:
+            return found if what in ("most", "used") else found(*args)
+        except StoreFull as error:
+            return str(error)
 
     def _add(self, what: str, name: str, key: int, text: str = "") -> None:
         """A command, metric or topic: after a new start, under the key of the new function."""

@@ -17,6 +17,8 @@ is a fault of the broker. MQTT 5.0, 4.1 (session state).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mqttd.session.connection import OPEN, Connection, Ending
 
 __all__ = ["Journal"]
@@ -108,6 +110,15 @@ class Journal(Ending):
     def retained(self, message: object) -> int:
         """A retained message (`mqttd.broker.retained.Retained`). Returns its number."""
         return 0
+
+    # -- what plugins keep ---------------------------------------------------------------------
+
+    def value(self, name: str, key: str, data: bytes | None) -> None:
+        """A plugin (or the broker, under a name no plugin has) keeps this; None: no more."""
+
+    def when_kept(self, told: Callable[[], None]) -> None:
+        """Call `told` when everything told so far is kept, at once if it is."""
+        told()
 
     def end_turn(self) -> None:
         """See `Ending`."""

@@ -24,11 +24,13 @@ from mqttd.storage.blocks import Group
 from mqttd.storage.database import (
     END_SESSION,
     FORGET_WILL,
+    KEEP,
     LEAVE_SESSION,
     OPEN_SESSION,
     PLACE_SESSION,
     SET_WILL,
     SUBSCRIBE,
+    UNKEEP,
     UNSUBSCRIBE,
     UNSUBSCRIBE_ALL,
 )
@@ -42,13 +44,15 @@ __all__ = ["StoreJournal"]
 class _Waiting:
     """What waits for one group."""
 
-    __slots__ = ("channels", "held", "promises")
+    __slots__ = ("channels", "held", "promises", "told")
 
     def __init__(self) -> None:
         self.promises: list[Promise] = []
         #: Bytes that go out when it is written.
         self.held: list[tuple[Connection, bytes]] = []
         self.channels: set[Connection] = set()
+        #: Who is told that it is written.
+        self.told: list[Callable[[], None]] = []
 
 
 class StoreJournal(Journal):
@@ -242,6 +246,29 @@ class StoreJournal(Journal):
             self._under_way is not None and channel in self._waiting_for.channels
         )
 
+    # -- what plugins keep ---------------------------------------------------------------------
+
+    def value(self, name: str, key: str, data: bytes | None) -> None:
+        """See `Journal.value`."""
+        self.touched = True
+        if data is None:
+            self._row(UNKEEP, (name, key))
+        else:
+            self._row(KEEP, (name, key, data))
+
+    def when_kept(self, told: Callable[[], None]) -> None:
+        """See `Journal.when_kept`."""
+        if self.durability.default == NONE:
+            told()
+        elif self._noted or not self.ledger.group.empty():
+            if self.durability.default == FSYNC:
+                self.ledger.group.fsync = True
+            self._waiting.told.append(told)
+        elif self._under_way is not None:
+            self._waiting_for.told.append(told)
+        else:
+            told()
+
     def busy(self) -> bool:
         """Whether something is not written yet."""
         return self._under_way is not None or not self.ledger.group.empty()
@@ -270,7 +297,7 @@ class StoreJournal(Journal):
         ledger.sweep()
         group = ledger.close()
         if group is None or group.empty():
-            if waiting.promises or waiting.held:
+            if waiting.promises or waiting.held or waiting.told:
                 self._waiting = _Waiting()
                 self._keep(waiting)
             return
@@ -304,3 +331,5 @@ class StoreJournal(Journal):
                 channel.send(data)
         for promise in waiting.promises:
             promise.keep(self)
+        for told in waiting.told:
+            told()

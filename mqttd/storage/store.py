@@ -1,7 +1,8 @@
 """The store of one worker: its file, its writer, its journal, from start to stop.
 
     check()     may this broker use the file?      before it turns into a daemon
-    recover()   file --> broker                    in the reactor, before clients are let in
+    open()      what is kept under keys            in the reactor, before plugins are loaded
+    recover()   file --> broker                    before clients are let in
     stop()      what was told is written, closed
 
 The writer's thread begins with `recover`, so nothing of it crosses a fork. What it has written it
@@ -56,10 +57,26 @@ class Store:
         self._broker: Broker | None = None
         self._wake = _Wake(self)
         self._failing = False
+        self._opened: tuple[sqlite3.Connection, Contents] | None = None
 
     def check(self) -> None:
         """See whether the file can be used, without touching it. Raises StoreError."""
         look(self.path)
+
+    def open(self, broker: Broker) -> None:
+        """Open the file, and give plugins what they have kept; `recover` follows.
+
+        Raises StoreError if it cannot be used.
+        """
+        base, contents = self._open(broker)
+        try:
+            kept = base.execute("SELECT plugin, key, value FROM kept").fetchall()
+        except sqlite3.DatabaseError as error:
+            base.close()
+            base, contents = self._anew(broker, str(error))
+            kept = []
+        self._opened = base, contents
+        broker.drawers.restore(kept)
 
     def recover(self, broker: Broker) -> Restored:
         """Read the file into a broker that has just begun, and keep what happens from now on.
@@ -77,7 +94,11 @@ class Store:
 
     def _recover(self, broker: Broker) -> Restored:
         self._broker = broker
-        base, contents = self._open(broker)
+        if self._opened is None:
+            self.open(broker)
+        assert self._opened is not None
+        base, contents = self._opened
+        self._opened = None
         now = time.time_ns()
         since = now // 1_000_000 - broker.now
         self._wake.start(self.reactor)
@@ -88,6 +109,7 @@ class Store:
         self.journal = journal
         broker.journal = journal
         self.writer.start()
+        broker.drawers.follow()
         restored = restore(broker, journal, base, contents)
         damaged = contents.damaged + restored.unreadable
         if damaged:
@@ -138,11 +160,13 @@ class Store:
             self.log("store failed", {"path": self.path, "error": str(fault)})
             broker.alarms.activate("store_failed", f"{self.path}: {fault}")
             broker.set_stuck(True)
+            broker.drawers.stuck = True
         elif fault is None and self._failing:
             self._failing = False
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
             broker.set_stuck(False)
+            broker.drawers.stuck = False
         while writer.done:
             journal.written(writer.done.popleft())
         broker.perform()
@@ -150,6 +174,9 @@ class Store:
     def stop(self) -> None:
         """Write what was told, and close the file."""
         writer, journal, broker = self.writer, self.journal, self._broker
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
         if writer is None or journal is None or broker is None:
             return
         self.writer = None

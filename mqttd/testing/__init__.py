@@ -22,6 +22,7 @@ from mqttd.testing.conformance import (
 from mqttd.testing.faults import FaultInjector
 from mqttd.testing.memory import MemoryBroker, MemoryClient, NotConnected
 from mqttd.testing.plugin import LoadedPlugin, result_of
+from mqttd.testing.plugin_store import PluginStoreConformance
 from mqttd.testing.recorder import HookCall, HookRecorder
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "MemoryClient",
     "NotConnected",
     "PluginConformance",
+    "PluginStoreConformance",
     "RegistryConformance",
     "RetainedStoreConformance",
     "SessionStoreConformance",

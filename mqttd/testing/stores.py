@@ -27,7 +27,7 @@ from mqttd.interfaces import IRegistry, IRetainedStore, ISessionStore
 from mqttd.testing.provider import HOSTILE, Conformance
 from mqttd.types import Claim, Held, SessionState, StaleEpoch
 
-__all__ = ["RegistryConformance", "RetainedStoreConformance", "SessionStoreConformance"]
+__all__ = ["RegistryConformance", "RetainedStoreConformance", "SessionStoreConformance", "raises"]
 
 RECORDS: Final = (b"", b"x", bytes(range(256)), b"\x00" * 70_000)
 CLIENT_IDS: Final = ("alice", "", "bob's", "ü/#+$", "x" * 256, "../up", "\U0001f600", *HOSTILE[2:])

@@ -2,14 +2,16 @@
 
     $delayed/60/lamp/off --> waits --60 s--> lamp/off, with its publisher, id and expiry
 
-    heap  (due, order, message)     one timer, for the first of them
+    handle.store  "due in ms, order" -> message     heap of these keys, one timer for the first
 
 The right to publish to ``$delayed/60/lamp/off`` is the right to publish to ``lamp/off``: the rules
-are asked for that. Messages that wait are in memory: they are lost when the plugin is unloaded or
-the broker stops, which is logged with their number.
+are asked for that. Messages that wait are in the plugin's store: they survive unload and reload,
+and with ``store.kind = "sqlite"`` the broker, whose acknowledgement says so. What was due while
+the broker was down is published when it is there again.
 
 Promise: at most `max_messages` and `max_bytes` wait, none longer than `max_delay`; a message that
-does not fit is refused and counted. Messages of the same second come out in the order they came.
+does not fit is refused (0x97) and counted. Messages of the same millisecond come out in the order
+they came. One that is being published when the broker is killed may be published again.
 """
 
 from __future__ import annotations
@@ -20,10 +22,19 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 from zope.interface import implementer
 
-from mqttd.codec.reasons import MqttError
+from mqttd.codec.reasons import QUOTA_EXCEEDED, MqttError
 from mqttd.codec.topic import validate_topic_name
 from mqttd.interfaces import IPlugin, IPluginHandle
-from mqttd.types import ACTION_PUBLISH, OK, STOP, Action, ClientInfo, HookResult, Verdict
+from mqttd.types import (
+    ACTION_PUBLISH,
+    OK,
+    STOP,
+    Action,
+    ClientInfo,
+    HookResult,
+    StoreFull,
+    Verdict,
+)
 
 __all__ = ["Delayed", "Settings", "parse"]
 
@@ -32,8 +43,6 @@ PREFIX: Final = "$delayed/"
 LONGEST: Final = 4_294_967
 #: Messages that are published before clients have their turn.
 BATCH: Final = 32
-#: What a place in the heap takes, in bytes.
-OVERHEAD: Final = 200
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -41,7 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     #: Messages that may wait.
     max_messages: Annotated[int, Meta(ge=1)] = 100_000
-    #: Memory that they may take together, in bytes: topics, payloads and properties.
+    #: What they may weigh together, in bytes: topics, payloads, properties, about 300 for each.
     max_bytes: Annotated[int, Meta(ge=1024)] = 64 << 20
     #: The longest delay in seconds.
     max_delay: Annotated[int, Meta(ge=1, le=LONGEST)] = LONGEST
@@ -70,32 +79,40 @@ class Delayed:
         self.config = config
         self.published = 0
         self.refused = 0
-        self.bytes = 0
-        self._heap: list[tuple[float, int, Any]] = []
-        self._order = 0
+        self._store = handle.store
+        #: Keys of the store, the next one first.
+        self._heap = self._store.keys()  # a sorted list is a heap
+        self._order = max((int(key[14:]) for key in self._heap), default=0)
         self._timer: Any = None
+        self._ready = False
         # After what rewrites and checks messages, before what only looks at them.
         handle.hook("message.publish", self.publish, priority=-100)
         handle.hook("client.authorize", self.authorize, priority=100)
         handle.add_metric("waiting", "Messages that wait.", lambda: len(self._heap))
-        handle.add_metric("waiting_bytes", "Memory that those take.", lambda: self.bytes)
-        handle.add_metric("held_bytes", "The same, for memory.budget.", lambda: self.bytes)
+        handle.add_metric("waiting_bytes", "What those weigh.", lambda: self._store.used)
         handle.add_metric("published_total", "Messages published late.", lambda: self.published)
         handle.add_metric("refused_total", "Messages that did not fit.", lambda: self.refused)
+        if self._heap:
+            handle.log.info("{count} messages wait since before", count=len(self._heap))
+        handle.ready().addCallback(self._begin)
         handle.add_command("status", self.status, "How many messages wait, and for how long.")
 
     def unload(self) -> None:
-        """What waits is lost."""
+        """What waits stays in the store."""
         waiting = len(getattr(self, "_heap", ()))
         if waiting:
-            self.handle.log.warn("{count} delayed messages are lost", count=waiting)
-            self._heap.clear()
+            self.handle.log.info("{count} delayed messages stay in the store", count=waiting)
+
+    def _begin(self, ready: None) -> None:
+        """Sessions are there: what was due meanwhile can be published."""
+        self._ready = True
+        self._wind()
 
     def status(self, argv: list[str]) -> str:
         """`mqttd-ctl delayed status`"""
-        text = f"{len(self._heap)} messages wait, {self.bytes} bytes"
+        text = f"{len(self._heap)} messages wait, {self._store.used} bytes"
         if self._heap:
-            text += f", the next for {self._heap[0][0] - self.handle.clock.seconds():.0f} s"
+            text += f", the next for {self._left():.0f} s"
         return f"{text}; {self.published} published, {self.refused} refused"
 
     def authorize(
@@ -121,14 +138,21 @@ class Delayed:
         message = message.replace(topic=topic)
         if seconds == 0:
             return OK(message)
-        size = _size(message)
         config = self.config
-        if len(self._heap) >= config.max_messages or self.bytes + size > config.max_bytes:
+        if len(self._heap) >= config.max_messages or self._store.used >= config.max_bytes:
             return self._refuse(message, "too many wait")
+        due = round((self.handle.clock.seconds() + seconds) * 1000)
         self._order += 1
-        self.bytes += size
-        heappush(self._heap, (self.handle.clock.seconds() + seconds, self._order, message))
-        if self._heap[0][2] is message:
+        key = f"{due:013d}-{self._order:012d}"
+        data = self.handle.dump_message(message)
+        if self._store.used + len(data) > config.max_bytes:
+            return self._refuse(message, "too many wait")
+        try:
+            self._store.put(key, data)
+        except StoreFull as error:
+            return self._refuse(message, str(error))
+        heappush(self._heap, key)
+        if self._heap[0] is key and self._ready:
             self._wind()
         return STOP(None)
 
@@ -142,7 +166,7 @@ class Delayed:
                 why=why,
                 count=self.refused,
             )
-        return STOP(None)
+        return STOP(QUOTA_EXCEEDED)
 
     def _wind(self) -> None:
         """Set the timer to the first message."""
@@ -150,21 +174,30 @@ class Delayed:
             self._timer.cancel()
         self._timer = None
         if self._heap:
-            left = max(self._heap[0][0] - self.handle.clock.seconds(), 0)
-            self._timer = self.handle.call_later(left, self._due)
+            self._timer = self.handle.call_later(max(self._left(), 0), self._due)
+
+    def _left(self) -> float:
+        """Seconds until the first is due."""
+        left: float = int(self._heap[0][:13]) / 1000 - self.handle.clock.seconds()
+        return left
 
     def _due(self) -> None:
-        now = self.handle.clock.seconds()
         for _ in range(BATCH):
-            if not self._heap or self._heap[0][0] > now + 1e-6:
+            if not self._heap or self._left() > 1e-3:
                 break
-            _, _, message = heappop(self._heap)
-            self.bytes -= _size(message)
-            self.published += 1
-            self.handle.republish(message)
+            key = heappop(self._heap)
+            data = self._store.get(key)
+            if data is not None:
+                self._publish(key, data)
         self._wind()
 
-
-def _size(message: Any) -> int:
-    weight: int = message.weight()
-    return weight + OVERHEAD
+    def _publish(self, key: str, data: bytes) -> None:
+        try:
+            message = self.handle.load_message(data)
+        except ValueError as error:
+            self.handle.log.error("a delayed message cannot be read: {error}", error=error)
+        else:
+            self.published += 1
+            self.handle.republish(message)
+        # In the turn it is published in: both are kept, or neither.
+        self._store.delete(key)

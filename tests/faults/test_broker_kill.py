@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +53,13 @@ class Brokers:
         client = RawClient(self.broker.port, version)
         self.clients.append(client)
         return client
+
+    def ctl(self, *argv: str) -> str:
+        """What `mqttd-ctl` prints."""
+        return subprocess.run(
+            [Path(sys.executable).parent / "mqttd-ctl", "-c", self.path / "etc/mqttd.conf", *argv],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+        ).stdout  # fmt: skip
 
     def settle(self) -> None:
         """What the broker was told up to now is kept: groups are written in their order."""
@@ -298,3 +307,24 @@ def test_a_stop_loses_nothing_either(brokers: Brokers) -> None:
     brokers.broker.stop()
     brokers.start()
     assert brokers.resume("away").message().payload == b"x"
+
+
+def test_delayed_messages_come_after_a_restart_at_their_time(brokers: Brokers) -> None:
+    """What the plugin keeps by `handle.store`, acknowledged or not, and what was due meanwhile."""
+    brokers.kill()
+    brokers.settings["plugins"] = {"load": ["delayed"]}
+    brokers.start()
+    brokers.resume("away").subscribe("t/#", qos=1)
+    brokers.clients[-1].reset()
+    publisher = brokers.client().connect("publisher")
+    for seconds, qos, topic in ((3, 1, "c"), (1, 2, "a"), (600, 1, "later"), (2, 1, "b")):
+        publisher.publish(f"$delayed/{seconds}/t/{topic}", topic.encode(), qos=qos)
+    brokers.restart()
+    away = brokers.resume("away")
+    assert [p.topic for p in away.collect(3)] == ["t/a", "t/b", "t/c"]
+    brokers.settle()
+    brokers.restart()  # what was published is not published again
+    away = brokers.resume("away")
+    away.expect_nothing()
+    status = brokers.ctl("delayed", "status")
+    assert status.startswith("1 messages wait"), status

@@ -28,7 +28,7 @@ from zope.interface import implementer
 from mqttd.codec.packets import Subscription
 from mqttd.interfaces import IPlugin
 from mqttd.plugins.declare import MqttdPlugin
-from mqttd.types import OK, STOP, AuthError
+from mqttd.types import OK, STOP, AuthError, StoreFull
 
 apart = MqttdPlugin(name="apart", version="1.0", description="Runs apart.",
                     factory="mqttd_plugins.apart:Apart", isolation="process", policy="deny")
@@ -46,6 +46,7 @@ class Apart:
         handle.subscribe("ask/#", self.asked)
         handle.add_command("seen", lambda argv: " ".join(self.seen))
         handle.add_command("pid", lambda argv: str(os.getpid()))
+        handle.add_command("keep", self.keep)
         handle.add_command("fail", lambda argv: int("x"))
         handle.add_command("clients", self.clients)
         handle.add_metric("seen", "What was seen.", lambda: len(self.seen))
@@ -59,6 +60,16 @@ class Apart:
     async def authenticate(self, client, password, verdict):
         if client.client_id == "enemy":
             return STOP(AuthError("no friend"))
+
+    async def keep(self, argv):
+        store = self.handle.store
+        count = len(store.keys())
+        store.put(f"key {count}", b"x" * 10)
+        await store.written()
+        try:
+            store.put("large", bytes(2_000_000))
+        except StoreFull as error:
+            return f"{store.keys()} {store.get('key 0')} {store.used} of {store.most}: {error}"
 
     def publish(self, message, mark):
         if message.topic == "crash":
@@ -100,7 +111,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     directory.mkdir(parents=True)
     directory.chmod(0o755)
     (directory / "apart.py").write_text(PLUGIN)
-    broker = start_broker(tmp_path)
+    broker = start_broker(tmp_path, plugins={"max_store_bytes": "1MB"})
     try:
         yield broker
     finally:
@@ -163,6 +174,10 @@ def test_it_works_as_if_it_were_in_the_broker(broker: Broker, ctl: Ctl) -> None:
     eventually(lambda: "thread-3" in ctl("apart", "seen").stdout, lambda: broker.output)
     seen = ctl("apart", "seen").stdout.split()
     assert {"no-routes", "friend", "#"} <= set(seen)
+    for keys in ("['key 0']", "['key 0', 'key 1']"):
+        kept = ctl("apart", "keep")
+        assert kept.stdout.startswith(f"{keys} b'xxxxxxxxxx' "), kept.stderr
+        assert "of 1048576: " in kept.stdout and "no room for 2000205" in kept.stdout
     failed = ctl("apart", "fail")
     assert failed.returncode == 1 and "ValueError: invalid literal" in failed.stderr
     assert "plugin_apart_seen" in ctl("metrics").stdout

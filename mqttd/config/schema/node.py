@@ -47,6 +47,16 @@ class Plugins(Struct, frozen=True, kw_only=True):
         str,
         keys.path("Directory whose Python files are plugins too; it may be missing.", reload=True),
     ] = "plugins"
+    max_store_bytes: Annotated[
+        int,
+        keys.size(
+            "What each plugin may keep by `handle.store`: its keys and values, and 200 bytes for"
+            " each; it is in memory, and counts in `memory.budget`.",
+            "broker",
+            0,
+            4 * GIB,
+        ),
+    ] = 128 * MIB
 
 
 class AdminTcp(Struct, frozen=True, kw_only=True):

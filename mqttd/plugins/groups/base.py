@@ -43,6 +43,16 @@ class Host:
         self.make_factory = make_factory
         #: The metrics of all plugins; `Plugins` knows them.
         self.metrics: Callable[[], list[tuple[str, str, float]]] = list
+        #: Clients are let in, what was kept is there.
+        self.opened = True
+        self.opening: list[Callable[[], None]] = []
+
+    def let_in(self) -> None:
+        """Clients are let in from now on."""
+        self.opened = True
+        opening, self.opening = self.opening, []
+        for told in opening:
+            told()
 
 
 class HandleBase:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from mqttd.plugins.groups.base import HandleBase
 from mqttd.types import ClientInfo
 
@@ -12,6 +14,21 @@ __all__ = ["Clients"]
 
 class Clients(HandleBase):
     """The clients of the broker."""
+
+    def ready(self) -> Deferred[None]:
+        """See `IPluginHandle.ready`."""
+        self._check()
+        fired: Deferred[None] = Deferred()
+
+        def told() -> None:
+            if not self.revoked:
+                self._guard("ready", fired.callback, (None,))
+
+        if self._host.opened:
+            told()
+        else:
+            self._host.opening.append(told)
+        return fired
 
     def client(self, client_id: str) -> ClientInfo | None:
         """See `IPluginHandle.client`."""

@@ -125,10 +125,50 @@ def test_retained_and_expiring_messages_stay_so(node: MemoryBroker) -> None:
     assert not old.messages(), "it expired while it waited"
 
 
-def test_unloading_drops_what_waits(node: MemoryBroker) -> None:
+def test_unloading_keeps_what_waits(node: MemoryBroker) -> None:
     loaded = node.load(delayed)
-    heard = node.subscribe("t")
-    node.connect("alice").publish("$delayed/1/t", b"x")
+    heard = node.subscribe("#")
+    alice = node.connect("alice")
+    for seconds, topic in ((2, "b"), (1, "a"), (2, "c"), (20, "d")):
+        alice.publish(f"$delayed/{seconds}/{topic}", b"x")
     loaded.unload()
-    node.advance(3)
+    node.advance(5)
     assert not heard
+    again = node.load(delayed)
+    alice.publish("$delayed/1/e", b"x")
+    node.advance(0.5)
+    assert [message.topic for message in heard] == ["a", "b", "c"], "those that were due, in order"
+    node.advance(20)
+    assert [message.topic for message in heard] == ["a", "b", "c", "e", "d"]
+    assert again.metrics()["waiting_bytes"] == 0
+
+
+def test_a_message_keeps_who_sent_it_and_when_it_expires(node: MemoryBroker) -> None:
+    loaded = node.load(delayed)
+    expiry = {prop.MESSAGE_EXPIRY_INTERVAL: 30, prop.CONTENT_TYPE: "x"}
+    node.connect("alice", username="al").publish("$delayed/10/t", b"x", 1, properties=expiry)
+    loaded.unload()
+    node.load(delayed)
+    seen = HookRecorder(node.hooks, "message.publish")
+    node.connect("bob").subscribe("t", qos=1)
+    node.advance(11)
+    message = seen.only("message.publish").acc
+    assert (message.client_id, message.username, message.qos) == ("alice", "al", 1)
+    assert message.properties == {prop.CONTENT_TYPE: "x"}
+    assert 18_000 < message.expires_at - node.now <= 20_000
+
+
+def test_what_does_not_fit_is_refused_by_its_reason_code(node: MemoryBroker) -> None:
+    node.broker.drawers.most = 1000
+    loaded = node.load(delayed)
+    alice = node.connect("alice")
+    assert alice.publish("$delayed/1/t", b"x", 1) < 0x80
+    assert alice.publish("$delayed/1/t", bytes(1000), 1) == 0x97
+    assert loaded.metrics()["refused_total"] == 1
+
+
+def test_bytes_that_are_no_message_are_passed_over(node: MemoryBroker) -> None:
+    node.broker.drawers.open("delayed").put("1700000000000-000000000001", b"rubbish")
+    loaded = node.load(delayed)
+    node.advance(1)
+    assert loaded.metrics()["waiting_bytes"] == 0

@@ -143,10 +143,10 @@ def test_quarantine_can_be_tested_with_a_budget(node: MemoryBroker) -> None:
     assert len(node.faults) == 3
 
 
-def test_the_example_of_the_documentation_passes() -> None:
-    example = Path(__file__).parents[3] / "docs/examples/test_plugin.py"
-    names = runpy.run_path(str(example))
-    for name, test in names.items():
-        if name.startswith("test_"):
-            test()
-    assert "TestConformance" in names
+@pytest.mark.parametrize("name", ["test_plugin.py", "test_plugin_store.py"])
+def test_the_examples_of_the_documentation_pass(name: str) -> None:
+    names = runpy.run_path(str(Path(__file__).parents[3] / "docs/examples" / name))
+    tests = [test for name, test in names.items() if name.startswith("test_")]
+    for test in tests:
+        test()
+    assert len(tests) >= 2
