@@ -33,7 +33,7 @@ from mqttd.admin.reload import ReloadApi
 from mqttd.admin.server import AdminService, limit_body
 from mqttd.admin.store import StoreApi
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
-from mqttd.broker.bans import Bans
+from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
 from mqttd.broker.flapping import Flapping
 from mqttd.broker.settings import settings_of
@@ -139,7 +139,10 @@ class MqttdService(MultiService):
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed
-        self.broker.bans = Bans(os.path.join(config.node.data_dir, "bans.json"))
+        self.broker.bans = Bans(
+            os.path.join(config.node.data_dir, "bans.json"),
+            drawer=None if self.store is None else self.broker.drawers.open(DRAWER, 1 << 30),
+        )
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
         self.engine = Engine(self.broker, epoll_of(reactor))
         files = raise_file_limit() if on_start is None else file_limit()
@@ -241,6 +244,9 @@ class MqttdService(MultiService):
         """What plugins and the broker keep under keys."""
         if self.store is not None:
             self.store.open(self.broker)
+            bad = self.broker.bans.take_in()
+            if bad:
+                self.alarm("bans", f"{len(bad)} bans cannot be read: {', '.join(bad)[:500]}")
 
     def _recover(self, result: object) -> object:
         """Take in what was kept, before clients are let in."""

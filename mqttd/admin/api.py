@@ -327,8 +327,8 @@ class Api:
         return cast(IResource, self.acl.resource())
 
     @app.route("/api/v1/bans", methods=["GET", "POST", "DELETE"])
-    def bans(self, request: IRequest) -> bytes:
-        """See the bans, add one (its connections end), or lift one."""
+    def bans(self, request: IRequest) -> bytes | Deferred[bytes]:
+        """See the bans, add one (its connections end), or lift one: answered when it is kept."""
         bans = self.broker.bans
         try:
             if request.method == b"POST":
@@ -336,19 +336,24 @@ class Api:
                 ban = bans.add(kind, value, reason, until)
                 ended = self.broker.enforce_bans()
                 self.log.info("banned {kind} {value!r}", kind=kind, value=ban.value)
-                return answer(request, {"ban": asdict(ban), "ended": ended})
+                return self._kept(answer(request, {"ban": asdict(ban), "ended": ended}))
             if request.method == b"DELETE":
                 kind = argument_of(request, b"kind") or ""
                 value = argument_of(request, b"value") or ""
                 if not bans.remove(kind, value):
                     raise ApiError(404, "not_found", f"no ban of {kind} {value!r}")
                 self.log.info("lifted the ban of {kind} {value!r}", kind=kind, value=value)
-                return answer(request, {"lifted": {"kind": kind, "value": value}})
+                return self._kept(answer(request, {"lifted": {"kind": kind, "value": value}}))
         except BanError as error:
             raise ApiError(400, "bad_request", str(error)) from None
         except OSError as error:
             raise ApiError(507, "not_stored", f"{bans.path}: {error.strerror}") from error
         return answer(request, {"bans": [asdict(ban) for ban in bans.list()]})
+
+    def _kept(self, body: bytes) -> Deferred[bytes]:
+        kept: Deferred[bytes] = Deferred()
+        self.broker.bans.when_kept(lambda: kept.callback(body))
+        return kept
 
     @app.route("/api/v1/auth/reload", methods=["POST"])
     def reload_auth(self, request: IRequest) -> bytes:

@@ -1,27 +1,37 @@
 """Who must stay out whatever it shows: client identifiers, user names, addresses.
 
-    ban --> bans.json --> every CONNECT is compared with it, before any module is asked
+    ban --> store, or bans.json --> every CONNECT is compared with it, before any module is asked
      |
      '--> connections that it is about end (DISCONNECT 0x98), their sessions stay
 
-A ban ends by itself at its time, if it has one. Promise: comparing costs three look-ups, and one
-more for each banned network; at most `MOST` bans and `MOST_NETWORKS` networks; the file is replaced
-as a whole, mode 0600, and one that cannot be read keeps the broker from starting.
+With a store on disk they are in its drawer `DRAWER`, one JSON object each; a file of before moves
+there. Without one they are in the file, which is replaced as a whole, mode 0600. A ban ends by
+itself at its time, if it has one.
+
+Promise: comparing costs three look-ups, and one more for each banned network; at most `MOST` bans
+and `MOST_NETWORKS` networks; a file that cannot be read keeps the broker from starting.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import ipaddress
 import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
+from mqttd.broker.drawers import MOST_KEY, Drawer
 from mqttd.secrets.files import replace_file
+from mqttd.types import StoreFull
 
-__all__ = ["KINDS", "MOST", "MOST_NETWORKS", "Ban", "BanError", "Bans"]
+__all__ = ["DRAWER", "KINDS", "MOST", "MOST_NETWORKS", "Ban", "BanError", "Bans", "load_ban"]
+
+#: The name of their drawer, which no plugin can have.
+DRAWER: Final = "$bans"
 
 #: What a ban may be about.
 KINDS: Final = ("client_id", "username", "peerhost")
@@ -45,15 +55,38 @@ class Ban:
     until: float | None = None
     since: float = 0.0
 
+    def dump(self) -> bytes:
+        """As JSON, the way a store keeps it."""
+        return json.dumps(asdict(self)).encode()
+
+    def key(self) -> str:
+        """What a store keeps it under; a value that is too long for a key is named by its hash."""
+        key = f"{self.kind} {self.value}"
+        if len(key.encode()) > MOST_KEY:
+            key = f"{self.kind} sha256 {hashlib.sha256(self.value.encode()).hexdigest()}"
+        return key
+
+
+def load_ban(data: bytes | str) -> Ban:
+    """What `Ban.dump` has made, or one entry of a file. Raises ValueError."""
+    return _ban(json.loads(data))
+
 
 class Bans:
-    """The bans of one broker, kept in the file `path` ("": nowhere).
+    """The bans of one broker, kept in the file `path` ("": nowhere), or in a drawer.
 
+    With a drawer the file is only read, and goes when its bans are kept there: see `take_in`.
     Raises BanError for a file that cannot be used, naming it.
     """
 
-    def __init__(self, path: str = "", seconds: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: str = "",
+        seconds: Callable[[], float] = time.time,
+        drawer: Drawer | None = None,
+    ) -> None:
         self.path = path
+        self.drawer = drawer
         self._seconds = seconds
         self._bans: dict[tuple[str, str], Ban] = {}
         self._networks: dict[str, Network] = {}
@@ -62,6 +95,48 @@ class Bans:
 
     def __len__(self) -> int:
         return len(self._bans)
+
+    def take_in(self) -> list[str]:
+        """What the drawer has kept; bans of the file that it does not have move there.
+
+        Returns what of it could not be read, by its keys.
+        """
+        drawer = self.drawer
+        assert drawer is not None
+        before, self._bans, self._networks = self._bans, {}, {}
+        found: list[Ban] = []
+        bad: list[str] = []
+        for key in drawer.keys():
+            try:
+                found.append(load_ban(drawer.get(key) or b""))
+            except ValueError:
+                bad.append(key)
+        for ban in sorted(found, key=lambda each: each.since):
+            self._put(ban)
+        for name, ban in before.items():
+            if name not in self._bans:
+                drawer.put(ban.key(), ban.dump())
+                self._put(ban)
+        if self.path and os.path.exists(self.path):
+            drawer.when_kept(self._file_done)
+        return bad
+
+    def _file_done(self) -> None:
+        os.replace(self.path, f"{self.path}.moved")
+
+    def _put(self, ban: Ban) -> None:
+        self._bans[(ban.kind, ban.value)] = ban
+        if ban.kind == "peerhost":
+            _, network = _address(ban.value)
+            if network is not None:
+                self._networks[ban.value] = network
+
+    def when_kept(self, told: Callable[[], None]) -> None:
+        """Call `told` when every change so far outlasts the process, as far as one does."""
+        if self.drawer is None:
+            told()
+        else:
+            self.drawer.when_kept(told)
 
     def add(
         self,
@@ -73,7 +148,8 @@ class Bans:
     ) -> Ban:
         """Ban until a second since 1970 (None: for ever), in place of a ban there is.
 
-        With `stored` False the file is not written for it, which is too slow for automatic bans.
+        With `stored` False the file is not written for it, which is too slow for automatic bans; a
+        store that takes no more is no hindrance to these.
         Raises BanError for a kind or value that cannot be, OSError if it cannot be stored.
         """
         if kind not in KINDS:
@@ -90,7 +166,14 @@ class Bans:
             if len(self._networks) >= MOST_NETWORKS:
                 raise BanError(f"there are {MOST_NETWORKS} banned networks; expected no more")
         ban = Ban(kind, value, reason, until, self._seconds())
-        if stored:
+        if self.drawer is not None:
+            try:
+                self.drawer.put(ban.key(), ban.dump())
+            except StoreFull as error:
+                if stored:
+                    raise OSError(errno.ENOSPC, str(error)) from None
+            self._bans[(kind, value)] = ban
+        elif stored:
             self._store({**self._bans, (kind, value): ban})
         else:
             self._bans[(kind, value)] = ban
@@ -102,9 +185,14 @@ class Bans:
         """Lift a ban; False if there is none.  Raises as `add`."""
         if kind == "peerhost":
             value, _ = _address(value)
-        if (kind, value) not in self._bans:
+        ban = self._bans.get((kind, value))
+        if ban is None:
             return False
-        self._store({key: ban for key, ban in self._bans.items() if key != (kind, value)})
+        if self.drawer is not None:
+            self.drawer.delete(ban.key())
+            del self._bans[(kind, value)]
+        else:
+            self._store({key: ban for key, ban in self._bans.items() if key != (kind, value)})
         self._networks.pop(value, None) if kind == "peerhost" else None
         return True
 
@@ -150,7 +238,9 @@ class Bans:
             key for key, ban in self._bans.items() if ban.until is not None and ban.until <= now
         ]
         for key in over:
-            del self._bans[key]
+            ban = self._bans.pop(key)
+            if self.drawer is not None:
+                self.drawer.delete(ban.key())
             if key[0] == "peerhost":
                 self._networks.pop(key[1], None)
 
@@ -159,14 +249,7 @@ class Bans:
             with open(self.path, encoding="utf-8") as file:
                 entries = json.load(file)
             for entry in entries:
-                ban = Ban(**entry)
-                if ban.kind not in KINDS or not isinstance(ban.value, str):
-                    raise ValueError(ban.kind)
-                if ban.kind == "peerhost":
-                    value, network = _address(ban.value)
-                    if network is not None:
-                        self._networks[value] = network
-                self._bans[(ban.kind, ban.value)] = ban
+                self._put(_ban(entry))
         except OSError as error:
             raise BanError(f"{self.path}: {error.strerror}") from None
         except (ValueError, TypeError) as error:
@@ -179,6 +262,21 @@ class Bans:
         if self.path:
             replace_file(self.path, json.dumps([asdict(ban) for ban in bans.values()], indent=1))
         self._bans = bans
+
+
+def _ban(entry: Any) -> Ban:
+    """A ban of its fields; raises ValueError."""
+    try:
+        ban = Ban(**entry)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if ban.kind not in KINDS or not isinstance(ban.value, str) or not isinstance(ban.reason, str):
+        raise ValueError(f"no ban: {ban.kind!r}")
+    if not isinstance(ban.since, int | float) or not isinstance(ban.until, int | float | None):
+        raise ValueError("since and until: expected seconds")
+    if ban.kind == "peerhost":
+        _address(ban.value)
+    return ban
 
 
 def _address(text: str) -> tuple[str, Network | None]:

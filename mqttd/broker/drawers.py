@@ -50,12 +50,14 @@ class Drawers:
         self._early: list[Change] | None = None
         self._told: list[Callable[[], None]] = []
 
-    def open(self, name: str) -> Drawer:
-        """The drawer of this name, made when there is none."""
+    def open(self, name: str, limit: int | None = None) -> Drawer:
+        """The drawer of this name, made when there is none; `limit`: what it may weigh itself."""
         drawer = self.drawers.get(name)
         if drawer is None:
             drawer = Drawer(self, name)
             self.drawers[name] = drawer
+        if limit is not None:
+            drawer.limit = limit
         return drawer
 
     def held(self) -> float:

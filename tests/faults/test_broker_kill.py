@@ -328,3 +328,25 @@ def test_delayed_messages_come_after_a_restart_at_their_time(brokers: Brokers) -
     away.expect_nothing()
     status = brokers.ctl("delayed", "status")
     assert status.startswith("1 messages wait"), status
+
+
+def test_bans_are_there_after_a_restart(brokers: Brokers) -> None:
+    """With their end and their reason; so is what the file of an earlier version named."""
+    brokers.kill()
+    old = brokers.path / "data" / "bans.json"
+    old.write_text('[{"kind": "username", "value": "old", "reason": "of before"}]')
+    brokers.start()
+    assert brokers.ctl("bans", "add", "client_id", "eve", "--reason", "rude").startswith("banned")
+    assert "2" in brokers.ctl("bans", "add", "peerhost", "192.0.2.0/24", "--for", "1d")
+    brokers.ctl("bans", "add", "client_id", "mallory")
+    assert brokers.ctl("bans", "del", "client_id", "mallory").startswith("lifted")
+    before = brokers.ctl("bans", "list", "--json")
+    brokers.restart()
+    assert brokers.ctl("bans", "list", "--json") == before
+    listed = brokers.ctl("bans", "list")
+    assert [name in listed for name in ("eve", "rude", "192.0.2.0/24", "old", "mallory")] == [
+        True, True, True, True, False,
+    ]  # fmt: skip
+    assert not old.exists()
+    brokers.client().connect("eve", reason=0x8A)
+    brokers.client().connect("mallory")

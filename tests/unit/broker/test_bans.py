@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.bans import BanError, Bans
+from mqttd.broker.bans import DRAWER, Ban, BanError, Bans, load_ban
+from mqttd.broker.drawers import Drawers
 from mqttd.codec.packets import Connect
+from mqttd.session.journal import Journal
 from tests.support.memory import MemoryBroker
 
 
@@ -144,3 +146,61 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == [
         {"kind": "client_id", "value": "c", "reason": "r", "until": None, "since": 1000.0}
     ]
+
+
+class Server:
+    """A broker of which drawers are all there is; `kept` is what a store was told."""
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+
+
+def test_bans_of_a_store_are_in_it_and_come_from_it(tmp_path: Path) -> None:
+    drawers = Drawers(Server())
+    seconds = Time()
+    drawer = drawers.open(DRAWER, 1 << 20)
+    bans = Bans(str(tmp_path / "bans.json"), seconds, drawer)
+    assert bans.take_in() == []
+    bans.add("username", "u" * 70_000, "was rude")
+    bans.add("peerhost", "10.0.0.0/8", until=2000.0)
+    bans.add("client_id", "c", until=1001.0, stored=False)
+    bans.add("client_id", "lifted")
+    assert bans.remove("client_id", "lifted")
+    assert not (tmp_path / "bans.json").exists()
+    assert len(drawer) == 3
+    seconds.now = 1500.0
+    again = Bans("", seconds, drawer)
+    assert again.take_in() == []
+    assert [(ban.value[:9], ban.reason, ban.until) for ban in again.list()] == [
+        ("uuuuuuuuu", "was rude", None),
+        ("10.0.0.0/", "", 2000.0),
+    ]
+    assert banned(again, "x", None, "10.1.1.1")
+    assert not banned(again, "c", None)
+    assert len(drawer) == 2, "what is over is not kept either"
+
+
+def test_a_file_of_before_moves_into_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "bans.json"
+    seconds = Time()
+    Bans(str(path), seconds).add("username", "old", "of the file")
+    drawer = Drawers(Server()).open(DRAWER, 1 << 20)
+    drawer.put("client_id bad", b"{")
+    drawer.put("peerhost x", b'{"kind": "peerhost", "value": "nowhere", "since": 1.0}')
+    drawer.put("username new", Ban("username", "new", since=5.0).dump())
+    bans = Bans(str(path), seconds, drawer)
+    assert bans.take_in() == ["client_id bad", "peerhost x"]
+    assert [ban.value for ban in bans.list()] == ["new", "old"]
+    assert not path.exists() and (tmp_path / "bans.json.moved").exists()
+    assert load_ban(drawer.get("username old") or b"").reason == "of the file"
+
+
+def test_a_store_that_takes_no_more_refuses_a_ban_but_no_automatic_one() -> None:
+    drawers = Drawers(Server())
+    bans = Bans(drawer=drawers.open(DRAWER, 1 << 20))
+    drawers.stuck = True
+    with pytest.raises(OSError, match="disk"):
+        bans.add("client_id", "c")
+    assert not banned(bans)
+    bans.add("client_id", "c", stored=False)
+    assert banned(bans)
