@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl_log.add_commands(add, group("log", "The log: its levels, and what became of its lines."))
     ctl_show.add_publish(add, commands)
     ctl_store.add_backup(add, commands)
-    ctl_store.add_commands(add, group("store", "What is kept on disk, while the broker is down."))
+    ctl_store.add_commands(add, group("store", "What is kept on disk."))
     ctl_bans.add_commands(add, group("bans", "Who must stay out, whatever it shows."))
     ctl_users.add_commands(
         add,

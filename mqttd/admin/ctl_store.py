@@ -1,7 +1,10 @@
-"""`mqttd-ctl store ...`: the store on disk of a broker that is down.
+"""`mqttd-ctl store ...`, `backup`, `restore`: what is kept on disk.
 
-Part of `mqttd.admin.ctl`, whose promises hold here too; what the commands do is in
-`mqttd.storage.tools`.
+    backup, store compact                         the running broker does it
+    restore, store info|check|export|import       the broker is down; a running one is named
+
+Part of `mqttd.admin.ctl`, whose promises hold here too; what the commands do is in `mqttd.storage`.
+Promise: nothing that is there is written over, and what fails leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -10,14 +13,19 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from mqttd import __version__
 from mqttd.admin.ctl_client import CtlError, client_of, config_of
+from mqttd.admin.ctl_files import export_users, take_users
 from mqttd.storage.database import StoreError
-from mqttd.storage.tools import check, export, import_lines, info
+from mqttd.storage.lines import dump_line
+from mqttd.storage.place import alone
+from mqttd.storage.tools import check, info, restore
+from mqttd.storage.transfer import export_lines, import_lines
 
-__all__ = ["add_backup", "add_commands"]
+__all__ = ["add_backup", "add_commands", "counted", "path_of"]
 
 
 def add_commands(add: Callable[..., Any], store: Any) -> None:
@@ -32,16 +40,27 @@ def add_commands(add: Callable[..., Any], store: Any) -> None:
 
     one("info", _info, "Sizes and counts.")
     one("check", _check, "Look at every record; exit status 1 if something is wrong.")
-    out = one("export", _export, "Write everything as JSON lines.")
+    add(store, "compact", _compact, "Have the running broker give unused space back.")
+    out = one("export", _export, "Write everything, and the users, as JSON lines.")
     out.add_argument("file", metavar="FILE", help="a new file; - for standard output")
-    into = one("import", _import, "Make a new store of JSON lines.")
+    into = one("import", _import, "Make a new store of JSON lines, and add their users.")
     into.add_argument("file", metavar="FILE", help="what export has written; - for standard input")
 
 
 def add_backup(add: Callable[..., Any], commands: Any) -> None:
-    """Add `backup`."""
+    """Add `backup` and `restore`."""
     command = add(commands, "backup", _backup, "Copy the store of the running broker.")
-    command.add_argument("file", metavar="FILE", help="a new file; put back as store.db")
+    command.add_argument("file", metavar="FILE", help="a new file")
+    command = add(commands, "restore", _restore, "Make a copy the store of a broker that is down.")
+    command.add_argument("file", metavar="FILE", help="what backup has written")
+    command.add_argument(
+        "--path", metavar="FILE", help="the store (default: store.db in node.data_dir)"
+    )
+
+
+def counted(counts: dict[str, Any]) -> str:
+    """Counts by type, as text."""
+    return ", ".join(f"{count} of {name}" for name, count in counts.items() if count) or "nothing"
 
 
 def _backup(options: argparse.Namespace) -> int:
@@ -52,7 +71,36 @@ def _backup(options: argparse.Namespace) -> int:
     return 0
 
 
-def _path(options: argparse.Namespace) -> str:
+def _compact(options: argparse.Namespace) -> int:
+    client = client_of(options)
+    client.timeout = 3600.0
+    answer = client.request("POST", "/store/compact")
+    if options.json:
+        print(json.dumps(answer))
+    else:
+        print(
+            f"{answer['path']}: {answer['before']} -> {answer['after']} bytes,"
+            f" {answer['moved']} records moved"
+        )
+    return 0
+
+
+def _restore(options: argparse.Namespace) -> int:
+    try:
+        found = restore(options.file, path_of(options))
+    except StoreError as error:
+        raise _error(error) from None
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    kinds = ("sessions", "messages", "retained", "wills", "bans", "values")
+    text = counted({kind: found[kind] for kind in kinds})
+    print(f"{options.file} -> {found['path']}: {text}")
+    return 0
+
+
+def path_of(options: argparse.Namespace) -> str:
+    """The store that is meant."""
     if options.path:
         return str(options.path)
     return os.path.join(config_of(options).node.data_dir, "store.db")
@@ -60,7 +108,7 @@ def _path(options: argparse.Namespace) -> str:
 
 def _info(options: argparse.Namespace) -> int:
     try:
-        found = info(_path(options))
+        found = info(path_of(options))
     except StoreError as error:
         raise _error(error) from None
     if options.json:
@@ -73,7 +121,7 @@ def _info(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     try:
-        wrong = check(_path(options))
+        wrong = check(path_of(options))
     except StoreError as error:
         raise _error(error) from None
     if options.json:
@@ -84,16 +132,24 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    lines = export(_path(options))
+    # With --path it is that store alone; else what belongs to this configuration.
+    users = iter(()) if options.path else export_users(config_of(options))
+    lines = export_lines(path_of(options), users, f"mqttd {__version__}")
     try:
         if options.file == "-":
             for line in lines:
-                print(json.dumps(line))
+                print(dump_line(line))
             return 0
         descriptor = os.open(options.file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            for line in lines:
-                file.write(json.dumps(line) + "\n")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                for line in lines:
+                    file.write(dump_line(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            os.unlink(options.file)
+            raise
     except StoreError as error:
         raise _error(error) from None
     except OSError as error:
@@ -102,20 +158,32 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    path = _path(options)
+    path = path_of(options)
+    config = None if options.path else config_of(options)
+    users = None if config is None else take_users(config)
     try:
-        if options.file == "-":
-            counts = import_lines(path, sys.stdin)
-        else:
-            with open(options.file, encoding="utf-8") as file:
-                counts = import_lines(path, file)
+        with alone(path):
+            counts = import_lines(path, _lines(options.file), users)
     except StoreError as error:
-        raise _error(error) from None
+        text = str(error)
+        raise CtlError(f"{options.file}: {text}" if text.startswith("line ") else text) from None
     except OSError as error:
-        raise CtlError(f"{options.file}: {error.strerror}") from None
-    text = ", ".join(f"{count} of {name}" for name, count in counts.items())
-    print(json.dumps(counts) if options.json else f"{path}: {text}")
+        raise CtlError(f"{error.filename or options.file}: {error.strerror}") from None
+    print(json.dumps(counts) if options.json else f"{path}: {counted(counts)}")
+    if config is None and counts["user"]:
+        print("users are not part of a store: import without --path takes them", file=sys.stderr)
     return 0
+
+
+def _lines(name: str) -> Iterator[str]:
+    number = 1
+    try:
+        with sys.stdin if name == "-" else open(name, encoding="utf-8") as file:
+            for line in file:
+                yield line
+                number += 1
+    except UnicodeDecodeError:
+        raise StoreError(f"line {number}: expected JSON in UTF-8") from None
 
 
 def _error(error: StoreError) -> CtlError:

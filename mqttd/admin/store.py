@@ -2,8 +2,10 @@
 
     GET    /api/v1/store                          what and where it is, how much is in it
     POST   /api/v1/store/backup {"path": "..."}   a copy, in a new file of the broker's user
+    POST   /api/v1/store/compact                  unused space goes back; answered when it has
 
-Acknowledgements wait while the copy is made, messages of others do not.
+Acknowledgements wait while the copy is made, messages of others do not; compacting goes in steps,
+between those that are written for clients.
 """
 
 from __future__ import annotations
@@ -61,5 +63,17 @@ class StoreApi:
 
         asked: Deferred[int] = self.store.backup(path)
         return asked.addCallbacks(copied, failed)
+
+    @app.route("/compact", methods=["POST"])
+    def compact(self, request: IRequest) -> Deferred[bytes]:
+        """Give unused space back."""
+        if self.store is None:
+            raise ApiError(409, "no_store", "store.kind is memory: there is nothing to compact")
+
+        def failed(failure: Failure) -> bytes:
+            raise ApiError(507, "not_compacted", failure.getErrorMessage())
+
+        asked: Deferred[Any] = Deferred.fromCoroutine(self.store.compact())
+        return asked.addCallbacks(lambda done: answer(request, done), failed)
 
     answer_faults(app)

@@ -162,6 +162,9 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 def _prepare(path: str, base: sqlite3.Connection) -> None:
     base.execute("PRAGMA page_size = 4096")
+    # So that `compact` can give pages back a few at a time; of a file that is there it changes
+    # nothing.
+    base.execute("PRAGMA auto_vacuum = INCREMENTAL")
     base.execute("PRAGMA locking_mode = EXCLUSIVE")
     mode = base.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":

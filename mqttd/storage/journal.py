@@ -318,6 +318,11 @@ class StoreJournal(Journal):
         if not self._noted and (not self.ledger.group.empty() or self._waiting.promises):
             self._close()
 
+    def nudge(self) -> None:
+        """Have a group written though nothing was told: it is what compaction goes on with."""
+        if self._under_way is None and not self._noted:
+            self._close()
+
     def finish(self) -> None:
         """Have everything written that was told; nobody waits for it any more."""
         group = self.ledger.close()

@@ -86,6 +86,8 @@ class Ledger:
         self._reading: bool = False
         #: How old a block must be to be moved, in groups.
         self.old: int = 64
+        #: Passes over all blocks that move whatever is not whole (`compact`).
+        self.thorough: int = 0
         #: Records that were moved by compaction, ever.
         self.moved: int = 0
         self.group: Group = self._begin()
@@ -257,7 +259,10 @@ class Ledger:
             hand = list(self.blocks)
             hand.reverse()
             self._hand = hand
-        oldest = self.group.block.id - self.old
+            if self.thorough:
+                self.thorough -= 1
+        thorough = self.thorough > 0
+        oldest = self.group.block.id - (1 if thorough else self.old)
         many = len(self.blocks) > 1024
         wanted = self.group.reads
         for _ in range(_SWEPT):
@@ -266,9 +271,19 @@ class Ledger:
             block = self.blocks.get(hand.pop())
             if block is None or not block.stored or block.id > oldest:
                 continue
-            if block.live * 2 < block.count or (many and block.count < _SMALL):
+            if block.live * 2 < block.count or ((many or thorough) and block.count < _SMALL):
+                wanted.append(block.id)
+            elif thorough and block.live < block.count:
                 wanted.append(block.id)
         self._reading = len(wanted) > 0
+
+    def compact(self) -> None:
+        """Have one pass over all blocks, by `sweep`, move what lives of those that are not whole.
+
+        It is over when `thorough` is 0.
+        """
+        self._hand = []
+        self.thorough = 2
 
     def rewrite(self, found: list[tuple[int, bytes, bytes]]) -> None:
         """What lives of blocks that were read again goes into this group; they go."""

@@ -16,9 +16,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
@@ -28,10 +29,15 @@ from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
-from mqttd.storage.tools import backup
+from mqttd.storage.tools import backup, shrink
 from mqttd.storage.writer import Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
+
+T = TypeVar("T")
+
+#: Seconds between two steps of `compact`, for everybody else.
+_PAUSE: Final = 0.001
 
 
 class Store:
@@ -201,28 +207,69 @@ class Store:
 
     def backup(self, path: str) -> Deferred[int]:
         """Copy it to a new file, behind what was told before; fires with its size."""
-        fired: Deferred[int] = Deferred()
+
+        def copy(base: sqlite3.Connection) -> int:
+            backup(base, path)
+            return os.path.getsize(path)
+
+        return self._between(copy)
+
+    async def compact(self) -> dict[str, object]:
+        """Move what lives together, then give unused space back; what came of it.
+
+        Both go a few blocks or pages at a time, between the groups of clients that go on. Raises
+        StoreError where it cannot be done now, sqlite3.Error and OSError.
+        """
+        journal = self.journal
+        if journal is None or not self._writes() or self.ledger.thorough:
+            raise StoreError("the store is not open, cannot be written, or is compacted already")
+        moved = self.ledger.moved
+        before = await self._between(self._size)
+        self.ledger.compact()
+        last = 0
+        while self.ledger.thorough or (journal.busy() and journal.groups < last):
+            if self.ledger.thorough:
+                last = journal.groups + 3  # what was read is moved, then its rows go
+            if not self._writes():
+                self.ledger.thorough = 0
+                raise StoreError("the store was closed, or cannot be written")
+            journal.nudge()
+            await deferLater(self.reactor, _PAUSE)
+        while await self._between(shrink):
+            await deferLater(self.reactor, _PAUSE)
+        after = await self._between(self._size)
+        done = {"before": before, "after": after, "moved": self.ledger.moved - moved}
+        return {"path": self.path, **done}
+
+    def _writes(self) -> bool:
+        return self.writer is not None and not self._failing
+
+    def _size(self, base: sqlite3.Connection) -> int:
+        """Bytes of the file and of what waits beside it."""
+        base.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        return sum(
+            os.path.getsize(path)
+            for path in (self.path, f"{self.path}-wal")
+            if os.path.exists(path)
+        )
+
+    def _between(self, job: Callable[[sqlite3.Connection], T]) -> Deferred[T]:
+        """What `job` gives of the connection, called by the writer between two groups."""
+        fired: Deferred[T] = Deferred()
         writer = self.writer
         if writer is None:
             fired.errback(StoreError("the store is not open"))
             return fired
 
-        def copy(base: sqlite3.Connection) -> None:
-            found: object
+        def run(base: sqlite3.Connection) -> None:
             try:
-                backup(base, path)
-                found = os.path.getsize(path)
+                found = job(base)
             except Exception as error:
-                found = error
-            self.reactor.callFromThread(tell, found)
+                self.reactor.callFromThread(fired.errback, error)
+            else:
+                self.reactor.callFromThread(fired.callback, found)
 
-        def tell(found: object) -> None:
-            if isinstance(found, int):
-                fired.callback(found)
-            elif isinstance(found, Exception):
-                fired.errback(found)
-
-        writer.between(copy)
+        writer.between(run)
         return fired
 
     def description(self) -> str:

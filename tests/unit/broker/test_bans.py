@@ -162,8 +162,9 @@ def test_bans_of_a_store_are_in_it_and_come_from_it(tmp_path: Path) -> None:
     bans = Bans(str(tmp_path / "bans.json"), seconds, drawer)
     assert bans.take_in() == []
     bans.add("username", "u" * 70_000, "was rude")
+    seconds.now += 1
     bans.add("peerhost", "10.0.0.0/8", until=2000.0)
-    bans.add("client_id", "c", until=1001.0, stored=False)
+    bans.add("client_id", "c", until=1010.0, stored=False)
     bans.add("client_id", "lifted")
     assert bans.remove("client_id", "lifted")
     assert not (tmp_path / "bans.json").exists()

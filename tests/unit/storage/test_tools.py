@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import fcntl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqttd.broker.bans import DRAWER, Ban
 from mqttd.session.message import Message
 from mqttd.storage.database import (
+    KEEP,
     LEAVE_SESSION,
     OPEN_SESSION,
     SET_WILL,
@@ -18,7 +21,9 @@ from mqttd.storage.database import (
 )
 from mqttd.storage.entries import dump
 from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED, RELEASED, Ledger
-from mqttd.storage.tools import check, export, import_lines, info
+from mqttd.storage.lines import MessageLine, dump_line
+from mqttd.storage.tools import check, info, restore, shrink
+from mqttd.storage.transfer import export_lines, import_lines
 from mqttd.storage.writer import write
 
 NOW = 1_800_000_000_000
@@ -46,6 +51,9 @@ def path(tmp_path: Path) -> str:
     remembered = Delivery.of(message, 1, False, True, None, 0)
     remembered.expires_at = 5000
     ledger.note(1, DELIVERY, 0, dump(remembered, NOW))
+    for ban in (Ban("username", "eve", "rude", None, 5.0), Ban("peerhost", "10.0.0.0/8", "", 9e9)):
+        ledger.row(KEEP, (DRAWER, ban.key(), ban.dump()))
+    ledger.row(KEEP, ("acme", "key \u00fc", bytes(range(256))))
     ledger.row(SET_WILL, ("alice", None, 5, 0, message.wire(1, False, True, None, 0)))
     group = ledger.close()
     assert group is not None
@@ -68,20 +76,35 @@ def test_a_whole_store_passes_the_check_and_a_damaged_one_does_not(path: str) ->
     assert check(path) == ["block 1: its words are damaged"]
 
 
+def exported(path: str) -> list[str]:
+    return [dump_line(line) for line in export_lines(path)]
+
+
 def test_what_was_exported_can_be_imported_elsewhere(path: str, tmp_path: Path) -> None:
     """The same lines come out again, whatever numbers the new file has given."""
-    lines = list(export(path))
+    lines = exported(path)
     other = str(tmp_path / "other.db")
-    counts = import_lines(other, [json.dumps(line) for line in lines])
-    assert counts == {"session": 2, "message": 5, "retained": 0, "will": 1}
-    assert list(export(other))[1:] == lines[1:]
+    counts = import_lines(other, lines)
+    assert counts == {
+        "session": 2, "message": 5, "retained": 0, "will": 1, "ban": 2, "user": 0, "value": 1,
+    }  # fmt: skip
+    assert exported(other)[1:] == lines[1:]
     assert check(other) == []
     assert Path(other).stat().st_mode & 0o777 == 0o600
-    states = sorted(line["state"] for line in lines if line["type"] == "message")
+    messages = [line for line in export_lines(path) if isinstance(line, MessageLine)]
+    states = sorted(line.state for line in messages)
     assert states == ["inflight", "queued", "queued", "received", "released"]
-    (remembered,) = [line for line in lines if "record" in line]
-    assert remembered["expires_at"] == NOW + 5000
-    assert remembered["publisher"] == "who"
+    (remembered,) = [line for line in messages if line.record is not None]
+    assert remembered.expires_at == NOW + 5000
+    assert remembered.publisher == "who"
+    assert sorted(made.name for made in tmp_path.iterdir()) == ["other.db", "store.db"]
+
+
+def test_lines_of_the_first_version_are_read(path: str, tmp_path: Path) -> None:
+    """They had no end, and no bans, users and values."""
+    lines = [line for line in exported(path) if '"type":"value"' not in line and "ban" not in line]
+    lines[0] = '{"type": "store", "version": 1, "written_at": 5}'
+    assert import_lines(str(tmp_path / "other.db"), lines[:-1])["message"] == 5
 
 
 def test_an_import_never_touches_a_store_that_is_there(path: str) -> None:
@@ -91,14 +114,59 @@ def test_an_import_never_touches_a_store_that_is_there(path: str) -> None:
     assert Path(path).read_bytes() == before
 
 
+HEAD = '{"type":"store","version":2}'
+SESSION = '{"type":"session","client_id":"c","expiry":5}'
+END = '{"type":"end","lines":2}'
+
+
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (['{"type": "session"}'], "line 1"),
-        (['{"type": "store", "version": 2}'], "version 2"),
-        (['{"type": "store", "version": 1}', "x"], "line 2"),
-        (['{"type": "store", "version": 1}', '{"type": "message", "client_id": "no"}'], "line 2"),
-        (['{"type": "store", "version": 1}', '{"type": "other"}'], "line 2"),
+        ([], "line 1: expected .* found nothing"),
+        (["\x00\xb5mosquitto db"], "line 1: JSON is malformed"),
+        ([SESSION], 'line 1: expected {"type":"store"'),
+        (['{"type":"store","version":3}'], "line 1: version 3: this mqttd reads 1 to 2"),
+        ([HEAD, SESSION], "line 3: expected more"),
+        ([HEAD, SESSION, '{"type":"end","lines":3}'], "line 3: 3 lines were written, 2 are here"),
+        ([HEAD, SESSION, SESSION[:30]], "line 3: "),
+        ([HEAD, SESSION, END, SESSION], "line 4: a line behind the last"),
+        ([HEAD, SESSION, HEAD], "line 3: a second first line"),
+        ([HEAD, SESSION, SESSION], "line 3: session 'c' comes twice"),
+        ([HEAD, '{"type":"other"}'], "line 2: Invalid value 'other'"),
+        ([HEAD, '{"type":"session","client_id":"c"}'], "line 2: .*missing required field `expiry`"),
+        (
+            [HEAD, '{"type":"session","client_id":"c","expiry":"never"}'],
+            r"line 2: Expected `int`, got `str` - at `\$.expiry`",
+        ),
+        (
+            [HEAD, '{"type":"session","client_id":"c","expiry":5,"subscriptions":[["a/#/b",1,0]]}'],
+            "line 2: .*#",
+        ),
+        (
+            [HEAD, '{"type":"message","client_id":"no","packet_id":1,"state":"received"}'],
+            "line 2: client_id 'no': expected that of a session before",
+        ),
+        (
+            [HEAD, SESSION, '{"type":"message","client_id":"c","packet_id":0,"state":"released"}'],
+            "line 3: packet_id 0",
+        ),
+        (
+            [
+                HEAD,
+                SESSION,
+                '{"type":"message","client_id":"c","packet_id":0,"state":"queued","version":4,'
+                '"packet":"MBAA"}',
+            ],
+            "line 3: packet: expected a PUBLISH",
+        ),
+        (
+            [HEAD, '{"type":"ban","kind":"peerhost","value":"nowhere"}'],
+            "line 2: peerhost = 'nowhere'",
+        ),
+        (
+            [HEAD, '{"type":"value","plugin":"$bans","key":"k","value":""}'],
+            "line 2: plugin '.bans'",
+        ),
     ],
 )
 def test_bad_lines_make_no_store(tmp_path: Path, lines: list[str], text: str) -> None:
@@ -107,7 +175,109 @@ def test_bad_lines_make_no_store(tmp_path: Path, lines: list[str], text: str) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("part", range(1, 12))
+def test_a_file_that_was_cut_off_is_refused_wherever_that_was(
+    path: str, tmp_path: Path, part: int
+) -> None:
+    text = "\n".join(exported(path))
+    cut = text[: len(text) * part // 12]
+    with pytest.raises(StoreError, match="line [0-9]+: "):
+        import_lines(str(tmp_path / "new.db"), cut.splitlines())
+    assert [made.name for made in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_what_fails_at_the_last_moment_is_undone(path: str, tmp_path: Path) -> None:
+    """The users were written already when somebody else has made a store."""
+    other = tmp_path / "other.db"
+    undone: list[int] = []
+
+    def take(users: object) -> Any:
+        other.write_bytes(b"mine")
+        return lambda: undone.append(1)
+
+    with pytest.raises(StoreError, match="there already"):
+        import_lines(str(other), exported(path), take)
+    assert undone == [1] and other.read_bytes() == b"mine"
+    assert sorted(made.name for made in tmp_path.iterdir()) == ["other.db", "store.db"]
+
+
 def test_no_store_is_told_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store"):
         info(str(tmp_path / "none.db"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_is_put_back(path: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    before = Path(path).read_bytes()
+    found = restore(path, str(data / "store.db"))
+    assert (found["sessions"], found["bans"], found["values"]) == (2, 2, 1)
+    assert Path(path).read_bytes() == before
+    assert exported(str(data / "store.db"))[1:] == exported(path)[1:]
+    assert [made.name for made in data.iterdir()] == ["store.db"]
+    with pytest.raises(StoreError, match=r"data/store\.db is there already"):
+        restore(path, str(data / "store.db"))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "there is no such file"),
+        (b"", "expected a copy that"),
+        (b"rubbish" * 1000, "expected a copy that"),
+        (b"cut", "malformed|damaged|record|integrity|page|expected"),
+    ],
+)
+def test_what_is_no_whole_copy_is_not_put_back(
+    path: str, tmp_path: Path, content: bytes | None, text: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    copy = tmp_path / "copy"
+    if content == b"cut":
+        content = Path(path).read_bytes()[:12_000]
+    if content is not None:
+        copy.write_bytes(content)
+    with pytest.raises(StoreError, match=f"copy: .*({text})"):
+        restore(str(copy), str(data / "store.db"))
+    assert list(data.iterdir()) == []
+
+
+def test_a_running_broker_is_not_overrun(path: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with open(data / "mqttd.lock", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="in use by a running mqttd"):
+            restore(path, str(data / "store.db"))
+    assert [made.name for made in data.iterdir()] == ["mqttd.lock"]
+
+
+def test_unused_pages_go_back_to_the_system_some_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    base = connect(str(path))
+    base.execute("INSERT INTO kept VALUES ('acme', 'small', x'01')")
+    base.execute("INSERT INTO kept VALUES ('acme', 'large', zeroblob(4000000))")
+    base.execute("DELETE FROM kept WHERE key = 'large'")
+    base.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    before = path.stat().st_size
+    steps = 1
+    while shrink(base):
+        steps += 1
+    assert steps >= 3
+    assert path.stat().st_size < before // 20
+    base.close()
+
+
+def test_a_file_of_before_is_written_anew_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    base = connect(str(path))
+    base.execute("PRAGMA auto_vacuum = NONE")
+    base.execute("VACUUM")
+    base.execute("INSERT INTO kept VALUES ('acme', 'large', zeroblob(4000000))")
+    base.execute("DELETE FROM kept")
+    assert not shrink(base)
+    assert base.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    assert path.stat().st_size < 100_000
+    base.close()
