@@ -221,14 +221,14 @@ class Store:
         StoreError where it cannot be done now, sqlite3.Error and OSError.
         """
         journal = self.journal
-        if journal is None or not self._writes() or self.ledger.thorough:
+        if journal is None or not self._writes() or self._compacting():
             raise StoreError("the store is not open, cannot be written, or is compacted already")
         moved = self.ledger.moved
         before = await self._between(self._size)
         self.ledger.compact()
         last = 0
-        while self.ledger.thorough or (journal.busy() and journal.groups < last):
-            if self.ledger.thorough:
+        while self._compacting() or (journal.busy() and journal.groups < last):
+            if self._compacting():
                 last = journal.groups + 3  # what was read is moved, then its rows go
             if not self._writes():
                 self.ledger.thorough = 0
@@ -240,6 +240,9 @@ class Store:
         after = await self._between(self._size)
         done = {"before": before, "after": after, "moved": self.ledger.moved - moved}
         return {"path": self.path, **done}
+
+    def _compacting(self) -> bool:
+        return self.ledger.thorough > 0
 
     def _writes(self) -> bool:
         return self.writer is not None and not self._failing

@@ -39,7 +39,14 @@ PROGRAMS = {
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_import": {"mqttd.config.load", "mqttd.config.mosquitto"},
     "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
-    "mqttd.admin.ctl_store": {"mqttd.storage.database", "mqttd.storage.tools"},
+    "mqttd.admin.ctl_store": {
+        "mqttd.storage.database",
+        "mqttd.storage.lines",
+        "mqttd.storage.place",
+        "mqttd.storage.tools",
+        "mqttd.storage.transfer",
+    },
+    "mqttd.admin.ctl_files": {"mqttd.storage.database", "mqttd.storage.lines"},
     "mqttd.admin.ctl_replay": {"mqttd.pipeline"},
     "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
 }
