@@ -7,6 +7,7 @@ What has to do with zope interfaces is here: `mqttd.access.acl_rules` and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from zope.interface import implementer, verify
 
@@ -14,7 +15,7 @@ from mqttd.access.acl_rules import AclRules
 from mqttd.interfaces import IAccessControl, IAccessExplainer
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
-__all__ = ["AclFile", "explains"]
+__all__ = ["AclFile", "Held", "explains"]
 
 
 def explains(module: object) -> bool:
@@ -74,3 +75,29 @@ class AclFile:
         """The file and how many rules it holds."""
         count = len(self.rules.rules)
         return f"acl: {count} rule{'' if count == 1 else 's'} in {self.path}"
+
+
+@implementer(IAccessExplainer)
+class Held:
+    """Stands at the place of a plugin's module while the plugin is loaded again: it denies."""
+
+    def init(self, opts: Mapping[str, object]) -> None:
+        """There are no options."""
+
+    def check_acl(self, client: ClientInfo, action: Action, topic: str) -> Verdict:
+        """See `IAccessControl.check_acl`."""
+        return Verdict.DENY
+
+    def decide(self, client: ClientInfo, action: Action, topic: str) -> Decision:
+        """See `IAccessExplainer.decide`."""
+        return Decision(Verdict.DENY, "its plugin is being loaded again")
+
+    def reload_acl(self) -> None:
+        """There are no rules."""
+
+    #: All is denied.
+    depends_on_qos_retain: Final = False
+
+    def description(self) -> str:
+        """That it waits."""
+        return "missing, its plugin is being loaded again"

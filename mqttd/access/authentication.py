@@ -60,6 +60,8 @@ _REMEDY: Final = (
     ' auth.username.unknown = "ignore"'
 )
 
+_AGAIN: Final = "its plugin is being loaded again"
+
 _NOT_AUTHORIZED: Final = 0x87
 _BAD_USER_NAME: Final = 0x86
 _SERVER_BUSY: Final = 0x89
@@ -107,7 +109,7 @@ class AuthenticationChain:
     def add(self, name: str, module: object, seq: int | None = None) -> None:
         """Put a module that is ready into the chain; `seq` lower first, None is last.
 
-        One whose name is reserved takes the reserved place, unless `seq` names another.
+        One whose name is reserved or held takes that place, unless `seq` names another.
         Raises ValueError for a name in use, `zope.interface.Invalid` naming a missing method.
         """
         had = self._find(name)
@@ -128,8 +130,8 @@ class AuthenticationChain:
                 )
         limits = limits_of(name, module, self.limits)
         guard = Guard(name, limits, self.reactor, self.on_error, self.on_event, module)
-        if seq is None:
-            seq = self._reserved.get(name)
+        if seq is None and had is not None:
+            seq = had.seq
         if seq is None:
             seq = max((entry.seq for entry in self._entries), default=0) + 1
         if had is not None:
@@ -173,6 +175,29 @@ class AuthenticationChain:
         if name in self._reserved:
             self.add(name, Absent(name), self._reserved[name])
         _close(entry)
+
+    def hold(self, name: str, seq: int | None = None) -> int:
+        """Take a module out, and have its place refuse until another comes or `release`.
+
+        Without such a module, the place is made at `seq`.  Returns where it is.
+        """
+        entry = self._find(name)
+        if entry is not None:
+            self._drop(entry)
+            _close(entry)
+            seq = entry.seq
+        self.add(name, Absent(name, _AGAIN), seq)
+        held = self._find(name)
+        assert held is not None
+        return held.seq
+
+    def release(self, name: str) -> None:
+        """Nobody comes for a place that is held."""
+        entry = self._find(name)
+        if entry is not None and isinstance(entry.module, Absent):
+            self._drop(entry)
+            if name in self._reserved:
+                self.add(name, Absent(name), self._reserved[name])
 
     def _drop(self, entry: Entry) -> None:
         self._entries = tuple(other for other in self._entries if other is not entry)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from mqttd.access.acl_classes import ASK, NO_RULE
-from mqttd.access.acl_module import AclFile, explains
+from mqttd.access.acl_module import AclFile, Held, explains
 from mqttd.access.acl_rules import AclRules
 from mqttd.access.explain import Explanation, Step, steps
 from mqttd.access.shadow import OnDifference, Shadow, read
@@ -129,12 +129,19 @@ class Authorization:
     def register(self, name: str, module: object, seq: int | None = None) -> None:
         """Put a module, whose ``init`` has been called, into the chain; `seq` None is last.
 
+        One whose place is held takes it, unless `seq` names another.
         Raises ValueError for a name in use, `zope.interface.Invalid` for a module without the
         methods of `IAccessControl`.
         """
-        if name in self.names():
-            raise ValueError(f"acl module {name!r} is registered already")
         told = explains(module)
+        for entry in self._modules:
+            if entry.name == name:
+                if not isinstance(entry.module, Held):
+                    raise ValueError(f"acl module {name!r} is registered already")
+                self._modules.remove(entry)
+                if seq is None:
+                    seq = entry.seq
+                break
         if seq is None:
             seq = max((entry.seq for entry in self._modules), default=0) + 1
         self._number += 1
@@ -149,6 +156,29 @@ class Authorization:
                 _close(entry.module)
                 return True
         return False
+
+    def hold(self, name: str, seq: int | None = None) -> int:
+        """Take a module out, and have its place deny until another comes or `release`.
+
+        Without such a module, the place is made at `seq`.  Returns where it is.
+        """
+        for entry in self._modules:
+            if entry.name == name:
+                seq = entry.seq
+                self.unregister(name)
+                break
+        self.register(name, Held(), seq)
+        for entry in self._modules:
+            if entry.name == name:
+                return entry.seq
+        raise KeyError(name)
+
+    def release(self, name: str) -> None:
+        """Nobody comes for a place that is held."""
+        for entry in self._modules:
+            if entry.name == name and isinstance(entry.module, Held):
+                self._modules.remove(entry)
+                return
 
     # -- decisions
 

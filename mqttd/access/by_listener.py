@@ -5,7 +5,8 @@
 
 A plugin's module goes to the global one, and to each listener whose chain names it. Descriptions
 and counters are those of all; everything else that is no question about a client goes to the
-global one.
+global one. While a plugin is loaded again its places are held: what only it could decide is
+refused, and who was let in or allowed something is not asked about until it is there.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class AccessByListener:
         #: Modules of plugins with their places, by kind and name: access controls that come later
         #: get them too.
         self._modules: dict[tuple[str, str], tuple[Any, int | None]] = {}
+        #: Places of theirs that are held.
+        self._held: dict[tuple[str, str], int] = {}
+        self._told: Callable[[], None] | None = None
+        self.on_change = None
 
     def put(self, listener: str, access: Any) -> None:
         """Ask `access` about the clients of a listener from now on; None: the global one.
@@ -63,23 +68,24 @@ class AccessByListener:
         """
         if access is not None:
             self._equip(access)
-            access.on_change = self.on_change
+            access.on_change = self._tell
         before = self.own.pop(listener, None)
         if access is not None:
             self.own[listener] = access
         if before is not None:
             before.close(self._names())
-        if self.on_change is not None and (before is not None or access is not None):
-            self.on_change()
+        if before is not None or access is not None:
+            self._tell()
 
     def renew(self, common: Any, own: dict[str, Any]) -> None:
         """Ask other access controls from now on, with the plugins' modules where they were.
 
         Counters go on; users that are gone are told of. `on_change` is called.
         """
-        told = self.on_change
         for (kind, name), (module, seq) in self._modules.items():
             common.register_mod(kind, name, module, seq)
+        for (kind, name), place in self._held.items():
+            common.hold_mod(kind, name, place)
         for listener, access in own.items():
             self._equip(access)
             if listener in self.own:
@@ -87,11 +93,10 @@ class AccessByListener:
         common.follow(self.common)
         before = self._all()
         self.common, self.own = common, own
-        self.on_change = told
+        self.on_change = self._told
         for access in before:
             access.close(self._names())
-        if told is not None:
-            told()
+        self._tell()
 
     def _equip(self, access: Any) -> None:
         """Give a listener's access control the plugins' modules that its chain names."""
@@ -118,18 +123,23 @@ class AccessByListener:
     @property
     def on_change(self) -> Callable[[], None] | None:
         """Called when an answer of `authorize` may have changed."""
-        found: Callable[[], None] | None = self.common.on_change
-        return found
+        return self._told
 
     @on_change.setter
     def on_change(self, told: Callable[[], None] | None) -> None:
+        self._told = told
         for access in self._all():
-            access.on_change = told
+            access.on_change = self._tell
+
+    def _tell(self) -> None:
+        if self._told is not None and not self._held:
+            self._told()
 
     def register_mod(
         self, kind: str, name: str, module: Any = None, seq: int | None = None
     ) -> None:
         """As `AccessControl.register_mod`, where the chain of a listener names it there too."""
+        self._held.pop((kind, name), None)
         self.common.register_mod(kind, name, module, seq)
         if module is not None:
             self._modules[kind, name] = (module, seq)
@@ -142,6 +152,19 @@ class AccessByListener:
         for access in self._naming(kind, name):
             access.unregister_mod(kind, name)
         self.common.unregister_mod(kind, name)
+
+    def hold_mod(self, kind: str, name: str) -> None:
+        """As `AccessControl.hold_mod`; `on_change` is not called until all places are given."""
+        self._modules.pop((kind, name), None)
+        for access in self._naming(kind, name):
+            access.hold_mod(kind, name)
+        self._held[kind, name] = self.common.hold_mod(kind, name)
+
+    def release_mod(self, kind: str, name: str) -> None:
+        """As `AccessControl.release_mod`."""
+        if self._held.pop((kind, name), None) is not None:
+            for access in (*self._naming(kind, name), self.common):
+                access.release_mod(kind, name)
 
     def _naming(self, kind: str, name: str) -> list[Any]:
         if kind != "auth":

@@ -127,8 +127,6 @@ class AccessControl:
         """
         if kind not in _KINDS:
             raise ValueError(f'kind: expected "auth" or "acl", got {kind!r}')
-        if kind == "acl" and name in self.authorization.names():
-            raise ValueError(f"{kind} module {name!r} is registered already")
         if module_or_opts is None or isinstance(module_or_opts, Mapping):
             module = self._built_in(kind, name, module_or_opts or {})
         else:
@@ -150,6 +148,24 @@ class AccessControl:
             raise UnknownModule(f"no {kind} module {name!r} is registered")
         else:
             self.authorization.unregister(name)
+        self._changed()
+
+    def hold_mod(self, kind: Kind, name: str, seq: int | None = None) -> int:
+        """Take a module out while its plugin is loaded again; nobody is asked again meanwhile.
+
+        Its place refuses, or denies, until `register_mod` gives it to another or `release_mod`
+        gives it up.  Without such a module the place is made at `seq`.  Returns where it is.
+        """
+        if kind == "auth":
+            return self.authentication.hold(name, seq)
+        return self.authorization.hold(name, seq)
+
+    def release_mod(self, kind: Kind, name: str) -> None:
+        """Give up a place that `hold_mod` keeps, if it still does."""
+        if kind == "auth":
+            self.authentication.release(name)
+        else:
+            self.authorization.release(name)
         self._changed()
 
     def _built_in(self, kind: Kind, name: str, opts: Mapping[str, object]) -> object:

@@ -59,18 +59,22 @@ class Entry:
 
 @implementer(IAuthenticator)
 class Absent:
-    """Stands at the place of a plugin's module that is not there, and fails."""
+    """Stands at the place of a plugin's module that is not there, and fails.
 
-    def __init__(self, name: str) -> None:
+    `why` it is not, for the log.
+    """
+
+    def __init__(self, name: str, why: str = "") -> None:
         self.name = name
+        self.why = why or f"auth.chain names {name!r}, and no plugin has registered it"
 
     def init(self, opts: Mapping[str, object]) -> None:
         """There are no options."""
 
     def check(self, client: ClientInfo, password: bytes | None) -> AuthVerdict:
         """Fails."""
-        raise PluginError(f"auth.chain names {self.name!r}, and no plugin has registered it")
+        raise PluginError(self.why)
 
     def description(self) -> str:
         """Says that it is missing."""
-        return f"{self.name}: missing, no plugin has registered it"
+        return f"{self.name}: missing, {self.why}"

@@ -76,6 +76,8 @@ class Plugins:
         self.data_dir = config.node.data_dir
         self.remembered = Remembered(os.path.join(self.data_dir, "loaded_plugins"))
         self._active: dict[str, Active] = {}
+        #: Places in the chains of access control that are held for a plugin.
+        self._places: dict[str, list[tuple[str, str]]] = {}
         #: File -> error of the modules that failed at the last look.
         self._told: dict[str, str] = {}
 
@@ -123,6 +125,8 @@ class Plugins:
 
         Fails with PluginError; if the new code cannot be imported or its configuration is wrong,
         the old one was never unloaded; if the new one fails to load, the old one is loaded again.
+        Where its modules stood in the chains of access control nobody is let through meanwhile, nor
+        after both have failed.
         """
         return Deferred.fromCoroutine(self._reload(name))
 
@@ -285,6 +289,7 @@ class Plugins:
             active.fail(str(error))
             raise
         await self._start(active, factory, settings)
+        self._give_up_places(name)
         if remember and name not in self.config.plugins.load:
             self.remembered.add(name)
 
@@ -342,6 +347,7 @@ class Plugins:
         active = self._active.get(name)
         if active is not None and active.state == FAILED:
             self._active.pop(name)
+            self._give_up_places(name)
             self.remembered.remove(name)
             return
         if active is None or active.state != LOADED:
@@ -395,16 +401,25 @@ class Plugins:
             active.state = LOADED
             raise PluginError(f"the old plugin {name!r} stays loaded: {error}") from None
         had = active.settings
+        if active.handle is not None:
+            self._places[name] = active.handle.keep_places()
         await self._take_out(active)
         self._active[name] = fresh
         try:
             await self._start(fresh, factory, settings)
+            self._give_up_places(name)
         except PluginError as error:
             restore(old, modules, self._others(name))
             again = self._active[name] = Active(old)
             again.limits = active.limits
             await self._start(again, again.factory(), had)
+            self._give_up_places(name)
             raise PluginError(f"the old plugin {name!r} is loaded again: {error}") from None
+
+    def _give_up_places(self, name: str) -> None:
+        """Places that were held for a plugin, and that it did not take, are nobody's."""
+        for kind, module in self._places.pop(name, ()):
+            self.host.broker.access.release_mod(kind, module)
 
     def _others(self, name: str) -> Iterator[Plugin]:
         """The loaded plugins but this one."""

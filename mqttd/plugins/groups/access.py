@@ -61,6 +61,7 @@ class Access(HandleBase):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._mods: list[tuple[str, str]] = []
+        self._keeps_places = False
         self._at_end(self._unregister_all)
 
     def register_mod(self, kind: str, name: str, module: Any, seq: int | None = None) -> None:
@@ -75,7 +76,7 @@ class Access(HandleBase):
         guarded = _GuardedModule(self, f"{kind} {name}", module)
         self._host.broker.access.register_mod(kind, name, guarded, seq)
         self._mods.append((kind, name))
-        self._host.broker.access_changed()
+        self._changed()
 
     def unregister_mod(self, kind: str, name: str) -> None:
         """See `IPluginHandle.unregister_mod`."""
@@ -85,7 +86,7 @@ class Access(HandleBase):
             raise ValueError(f"plugin {self.name} has no {kind} module {name!r}")
         self._mods.remove((kind, name))
         self._host.broker.access.unregister_mod(kind, name)
-        self._host.broker.access_changed()
+        self._changed()
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         """See `IPluginHandle.authorize`."""
@@ -96,9 +97,24 @@ class Access(HandleBase):
         """See `HandleBase.describe`."""
         return {"modules": [f"{kind} {name}" for kind, name in self._mods], **super().describe()}
 
+    def keep_places(self) -> list[tuple[str, str]]:
+        """Have `revoke` hold the places of the modules, for who comes back; returns which."""
+        self._keeps_places = True
+        return list(self._mods)
+
     def _unregister_all(self) -> None:
+        access = self._host.broker.access
         for kind, name in self._mods:
-            self._quietly(self._host.broker.access.unregister_mod, kind, name)
-        if self._mods:
-            self._mods.clear()
-            self._host.broker.access_changed()
+            if self._keeps_places:
+                self._quietly(access.hold_mod, kind, name)
+            else:
+                self._quietly(access.unregister_mod, kind, name)
+        if self._mods and not self._keeps_places:
+            self._changed()
+        self._mods.clear()
+
+    def _changed(self) -> None:
+        """Rights are asked for again; an access control that tells of its changes has done so."""
+        broker = self._host.broker
+        if broker.access.on_change is None:
+            broker.access_changed()

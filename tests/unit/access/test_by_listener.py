@@ -51,6 +51,38 @@ def ok(access: AccessByListener, listener: str) -> bool:
     return bool(access.authenticate(client, b"p").ok)
 
 
+def test_a_place_that_is_held_refuses_and_nobody_is_asked_again_until_it_is_given(
+    access: AccessByListener, tmp_path: Path
+) -> None:
+    access.register_mod("auth", "acme", Yes(), 0)
+    told: list[str] = []
+    access.on_change = lambda: told.append("changed")
+    access.hold_mod("auth", "acme")
+    assert not ok(access, "tcp:apart") and not ok(access, "tcp:default")
+    access.register_mod("auth", "other", Yes())  # it comes behind the place that is held
+    assert not ok(access, "tcp:default")
+    config = load(str(tmp_path / "mqttd.conf"), {})
+    own = {name: AccessControl(each) for name, each in configs_by_listener(config).items()}
+    access.renew(AccessControl(config), own)
+    assert not ok(access, "tcp:apart") and not ok(access, "tcp:default")
+    assert told == []
+    access.register_mod("auth", "acme", Yes())
+    assert ok(access, "tcp:apart") and ok(access, "tcp:default")
+    assert told
+    assert [row["name"] for row in access.common.describe()][0] == "acme"
+
+
+def test_a_place_that_is_given_up_is_nobodys(access: AccessByListener) -> None:
+    access.register_mod("auth", "acme", Yes(), 0)
+    access.register_mod("auth", "other", Yes())
+    access.hold_mod("auth", "acme")
+    told: list[str] = []
+    access.on_change = lambda: told.append("changed")
+    access.release_mod("auth", "acme")
+    assert told and ok(access, "tcp:default")
+    assert not ok(access, "tcp:apart")  # whose chain names it
+
+
 def test_a_module_of_a_plugin_works_at_the_listener_whose_chain_names_it(
     access: AccessByListener,
 ) -> None:

@@ -16,7 +16,7 @@ from mqttd.plugins.active import Active
 from mqttd.plugins.loader import extra_of
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.plugins.settings import PluginFileWarning, read_settings
-from mqttd.types import PluginError
+from mqttd.types import Action, ClientInfo, PluginError
 from tests.unit.plugins.conftest import Node, result_of
 
 COUNTING = """
@@ -285,6 +285,94 @@ def test_new_code_that_fails_to_load_puts_the_old_one_back(node: Node) -> None:
     node.publish("still/seen")
     assert "still/seen" in result_of(node.plugins.command("acme", "seen", []))
     assert row(node, "acme")["state"] == "loaded"
+
+
+RULES = """
+from twisted.internet.defer import Deferred
+from mqttd.interfaces import IAccessControl
+from mqttd.types import Verdict
+
+@implementer(IAccessControl)
+class Rules:
+    def init(self, opts):
+        pass
+
+    def check_acl(self, client, action, topic):
+        return Verdict.ALLOW if topic.startswith("plant") else Verdict.DENY
+
+    def reload_acl(self):
+        pass
+
+    def description(self):
+        return "the plant's"
+
+@implementer(IPlugin)
+class Plugin:
+    def load(self, handle, config):
+        self.load_rules(handle)
+
+    def load_rules(self, handle):
+        handle.register_mod("acl", "acme", Rules(), 0)
+
+    def unload(self):
+        pass
+"""
+
+SLOWLY = """
+        done = Deferred()
+        handle.clock.callLater(5, done.callback, None)
+        return done.addCallback(lambda _: self.load_rules(handle))
+"""
+
+
+def may(node: Node, topic: str) -> bool:
+    client = ClientInfo("a", None, "127.0.0.1", 1, "default", 5)
+    return bool(node.access.authorize(client, Action("publish", 0), topic))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_while_it_is_loaded_again_its_rules_deny_and_nobody_loses_what_he_has(
+    node: Node, fails: bool
+) -> None:
+    path = node.write("acme", RULES)
+    node.load("acme")
+    client = node.connect("lamp")
+    client.subscribe("plant/#")
+    assert may(node, "plant/1") and not may(node, "office/1")
+    slowly = SLOWLY.replace("self.load_rules(handle)", "1 / 0") if fails else SLOWLY
+    call = "        self.load_rules(handle)\n"
+    path.write_text(path.read_text().replace(call, slowly, 1))
+    reloading = node.plugins.reload("acme")
+    reloading.addErrback(lambda failure: failure.trap(PluginError))
+    node.settle()
+    assert not may(node, "plant/1") and not may(node, "office/1")
+    node.clock.advance(5)
+    node.settle()
+    assert row(node, "acme")["state"] == "loaded"
+    assert may(node, "plant/1") and not may(node, "office/1")
+    session = node.session("lamp")
+    assert session is not None and list(session.subscriptions or ()) == ["plant/#"]
+
+
+def test_where_neither_the_new_nor_the_old_one_loads_its_rules_deny_until_it_is_unloaded(
+    node: Node,
+) -> None:
+    path = node.write("acme", RULES.replace("class Plugin:", "class Plugin:\n    loads = [1]"))
+    node.load("acme")
+    once = path.read_text().replace(
+        "        self.load_rules(handle)\n",
+        "        self.loads.pop()\n        self.load_rules(handle)\n",
+        1,
+    )
+    path.write_text(once)
+    result_of(node.plugins.reload("acme"))
+    path.write_text(once.replace("[1]", "[]"))
+    with pytest.raises(PluginError):
+        result_of(node.plugins.reload("acme"))
+    assert row(node, "acme")["state"] == "failed"
+    assert not may(node, "plant/1")
+    result_of(node.plugins.unload("acme"))
+    assert may(node, "office/1")  # as without the plugin
 
 
 def test_a_dependency_that_is_missing_names_its_extra() -> None:
