@@ -18,6 +18,7 @@ from mqttd.broker.publishing import Publishing
 from mqttd.broker.turns import Job
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
+from mqttd.codec.packet_types import SUBSCRIBE, UNSUBSCRIBE
 from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.serializer import serialize, varint
@@ -76,41 +77,6 @@ class Subscribing:
         asked.identifier = identifier
         asked.begin()
 
-    def subscribe_one(self, asked: _Subscribe) -> None:
-        """The next filter of a SUBSCRIBE."""
-        subscription = asked.subscriptions[asked.at]
-        code = self._subscribe(asked.session, asked.client, subscription, asked.identifier)
-        if code < 0x80:
-            asked.granted.append(subscription)
-        asked.codes.append(code if asked.channel.v5 or code < 0x80 else 0x80)
-
-    def subscribed(self, asked: _Subscribe) -> None:
-        """Answer a SUBSCRIBE."""
-        broker = self.broker
-        channel = asked.channel
-        session = asked.session
-        subscriptions = asked.subscriptions
-        codes = asked.codes
-        granted = asked.granted
-        client = asked.client
-        settings = broker.settings
-        broker.metrics.subscribes += 1
-        if broker.tells("subscribed"):
-            names = [subscription.topic_filter for subscription in subscriptions]
-            self._say("subscribed", session, names, codes)
-        answer = serialize(Suback(asked.packet_id, codes, None), channel.version)
-        if settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
-            channel.send(answer)
-            channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
-            return
-        session.send_kept(channel, answer, 2)
-        for subscription in granted:
-            broker.tell("session.subscribed", session, subscription)
-        if granted and "client.subscribe.after" in broker.points:
-            broker.hooks.run_hooks("client.subscribe.after", (client,), granted)
-        if session.replays is not None:
-            session.replay()
-
     def _answerable(self, channel: Channel, session: Session, count: int) -> bool:
         """Whether so many reason codes fit a packet that the client takes; else it has to go.
 
@@ -126,7 +92,7 @@ class Subscribing:
         self.broker.end_channel(channel, reasons.PACKET_TOO_LARGE, detail)
         return False
 
-    def _say(self, event: str, session: Session, filters: list[str], codes: list[int]) -> None:
+    def say(self, event: str, session: Session, filters: list[str], codes: list[int]) -> None:
         """A log line; of many filters the first."""
         self.broker.log(
             event,
@@ -145,7 +111,7 @@ class Subscribing:
         """
         broker = self.broker
         session = broker.sessions[client_id]
-        code = self._subscribe(session, broker.client_of(session), subscription, 0)
+        code = self.one(session, broker.client_of(session), subscription, 0)
         if code < 0x80:
             broker.tell("session.subscribed", session, subscription)
             if session.replays is not None and session.channel is not None:
@@ -166,9 +132,10 @@ class Subscribing:
                 return False
         return True
 
-    def _subscribe(
+    def one(
         self, session: Session, client: ClientInfo, subscription: Subscription, identifier: int
     ) -> int:
+        """Subscribe a session if its client may; the reason code."""
         broker = self.broker
         settings = broker.settings
         _, topic_filter = split_shared(subscription.topic_filter)
@@ -207,28 +174,6 @@ class Subscribing:
         asked.filters = filters
         asked.begin()
 
-    def unsubscribe_one(self, asked: _Unsubscribe) -> None:
-        """The next filter of an UNSUBSCRIBE."""
-        topic_filter = asked.filters[asked.at]
-        if self.broker.pubsub.unsubscribe(asked.session, topic_filter):
-            asked.codes.append(0)
-            self.broker.tell("session.unsubscribed", asked.session, topic_filter)
-        else:
-            asked.codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
-
-    def unsubscribed(self, asked: _Unsubscribe) -> None:
-        """Answer an UNSUBSCRIBE."""
-        broker = self.broker
-        channel = asked.channel
-        session = asked.session
-        filters = asked.filters
-        codes = asked.codes
-        broker.metrics.unsubscribes += 1
-        if broker.tells("unsubscribed"):
-            self._say("unsubscribed", session, filters, codes)
-        answer = serialize(Unsuback(asked.packet_id, codes, None), channel.version)
-        session.send_kept(channel, answer, 2)
-
 
 class _Asked(Job):
     """A packet of filters: the first slice at once, what is left in later turns."""
@@ -247,6 +192,8 @@ class _Asked(Job):
         self.session = session
         self.packet_id = packet_id
         self.count = count
+        #: Of the packet, for the log.
+        self.packet_type: int = UNSUBSCRIBE
         self.at: int = 0
         self.codes: list[int] = []
 
@@ -277,14 +224,10 @@ class _Asked(Job):
             self.answer()
             channel.end_work()
         except MqttError as error:
-            channel.fail(error, self.packet_type())
+            channel.fail(error, self.packet_type)
         except Exception as error:  # as in the edges: it must end this connection only
             self.broker.crashed(channel, error)
         return False
-
-    def packet_type(self) -> int:
-        """Of the packet, for the log."""
-        raise NotImplementedError
 
     def _some(self) -> bool:
         """See to as many as a slice has; whether all are seen to."""
@@ -313,20 +256,40 @@ class _Subscribe(_Asked):
         count: int,
     ) -> None:
         super().__init__(subscribing, channel, session, packet_id, count)
+        self.packet_type = SUBSCRIBE
         self.identifier: int = 0
         self.granted: list[Subscription] = []
 
     def one(self) -> None:
-        """See `Subscribing.subscribe_one`."""
-        self.subscribing.subscribe_one(self)
+        """The next filter."""
+        subscription = self.subscriptions[self.at]
+        code = self.subscribing.one(self.session, self.client, subscription, self.identifier)
+        if code < 0x80:
+            self.granted.append(subscription)
+        self.codes.append(code if self.channel.v5 or code < 0x80 else 0x80)
 
     def answer(self) -> None:
-        """See `Subscribing.subscribed`."""
-        self.subscribing.subscribed(self)
-
-    def packet_type(self) -> int:
-        """SUBSCRIBE."""
-        return 8
+        """SUBACK, and what follows from it."""
+        broker = self.broker
+        channel = self.channel
+        session = self.session
+        codes = self.codes
+        broker.metrics.subscribes += 1
+        if broker.tells("subscribed"):
+            names = [subscription.topic_filter for subscription in self.subscriptions]
+            self.subscribing.say("subscribed", session, names, codes)
+        answer = serialize(Suback(self.packet_id, codes, None), channel.version)
+        if broker.settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
+            channel.send(answer)
+            channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
+            return
+        session.send_kept(channel, answer, 2)
+        for subscription in self.granted:
+            broker.tell("session.subscribed", session, subscription)
+        if self.granted and "client.subscribe.after" in broker.points:
+            broker.hooks.run_hooks("client.subscribe.after", (self.client,), self.granted)
+        if session.replays is not None:
+            session.replay()
 
 
 class _Unsubscribe(_Asked):
@@ -335,13 +298,20 @@ class _Unsubscribe(_Asked):
     filters: list[str]
 
     def one(self) -> None:
-        """See `Subscribing.unsubscribe_one`."""
-        self.subscribing.unsubscribe_one(self)
+        """The next filter."""
+        topic_filter = self.filters[self.at]
+        if self.broker.pubsub.unsubscribe(self.session, topic_filter):
+            self.codes.append(0)
+            self.broker.tell("session.unsubscribed", self.session, topic_filter)
+        else:
+            self.codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
 
     def answer(self) -> None:
-        """See `Subscribing.unsubscribed`."""
-        self.subscribing.unsubscribed(self)
-
-    def packet_type(self) -> int:
-        """UNSUBSCRIBE."""
-        return 10
+        """UNSUBACK."""
+        broker = self.broker
+        channel = self.channel
+        broker.metrics.unsubscribes += 1
+        if broker.tells("unsubscribed"):
+            self.subscribing.say("unsubscribed", self.session, self.filters, self.codes)
+        answer = serialize(Unsuback(self.packet_id, self.codes, None), channel.version)
+        self.session.send_kept(channel, answer, 2)

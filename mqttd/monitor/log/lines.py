@@ -133,6 +133,10 @@ class Lines:
         traceback: str = "",
     ) -> bytes:
         """One entry: of seconds since 1970, with what an event says of itself."""
+        return self._line(when, level, module, _message(message, fields, traceback))
+
+    def _line(self, when: float, level: str, module: str, told: str) -> bytes:
+        """An entry whose message, fields and traceback are a text."""
         raise NotImplementedError
 
     def time(self, when: float) -> str:
@@ -147,18 +151,9 @@ class Lines:
 class Text(Lines):
     """For eyes, grep and awk."""
 
-    def line(
-        self,
-        when: float,
-        level: str,
-        module: str,
-        message: str,
-        fields: Mapping[str, object] | None = None,
-        traceback: str = "",
-    ) -> bytes:
-        """See `Lines.line`."""
+    def _line(self, when: float, level: str, module: str, told: str) -> bytes:
         head = f"{self.time(when)} {level:<5} {module} "
-        return (head + _message(message, fields, traceback) + "\n").encode("utf-8", "replace")
+        return (head + told + "\n").encode("utf-8", "replace")
 
 
 class Json(Lines):
@@ -192,17 +187,8 @@ class Json(Lines):
 class Journal(Lines):
     """For systemd's journal: one datagram an entry, in its native protocol."""
 
-    def line(
-        self,
-        when: float,
-        level: str,
-        module: str,
-        message: str,
-        fields: Mapping[str, object] | None = None,
-        traceback: str = "",
-    ) -> bytes:
-        """See `Lines.line`."""
-        text = _message(message, fields, traceback).encode("utf-8", "replace")
+    def _line(self, when: float, level: str, module: str, told: str) -> bytes:
+        text = told.encode("utf-8", "replace")
         return (
             f"PRIORITY={_PRIORITIES[level]}\nSYSLOG_IDENTIFIER=mqttd\n"
             f"MQTTD_MODULE={escaped(module)}\n".encode("utf-8", "replace")
