@@ -366,6 +366,7 @@ class MqttdService(MultiService):
             self.store.stop()
         # Last of all: who gets the directory may create the admin socket anew.
         self.lock.close()
+        self.events.tell_suppressed()
         self.log.info("mqttd stopped")
         if isinstance(self.logging, Log):
             self.logging.stopService()

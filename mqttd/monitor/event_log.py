@@ -131,6 +131,10 @@ class EventLog:
         if now == self._second:
             return
         self._second = now
+        self.tell_suppressed()
+
+    def tell_suppressed(self) -> None:
+        """Tell what was too much until now; at the end nothing else would."""
         counts, self._counts = self._counts, {}
         for event, count in counts.items():
             more = count - self.rate

@@ -288,3 +288,8 @@ def test_a_flood_of_one_kind_is_so_many_lines_and_a_count() -> None:
     events.tick()
     assert b"connected: more_in_one_second=9995\n" in gate.came[-1]
     assert events.suppressed == 9995 and events.admits("connected")
+    for _ in range(7):
+        if events.admits("connected"):
+            events("connected", {})
+    events.tell_suppressed()  # the broker stops
+    assert b"connected: more_in_one_second=2\n" in gate.came[-1]
