@@ -190,6 +190,14 @@ def test_pyspark_is_imported_in_one_place() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_ldap3_is_imported_in_one_place() -> None:
+    """Its newest release is of 2021: another library would take the place of one module."""
+    importers = {
+        found.module for found in tree("mqttd", "mqttd_plugins") if within(found.target, {"ldap3"})
+    }
+    assert importers == {"mqttd_plugins.auth_ldap.plugin"}
+
+
 def test_plugins_know_only_what_a_plugin_author_is_promised() -> None:
     promised = SHARED | {
         "mqttd.codec", "mqttd.testing", "mqttd.plugins.declare", "mqttd.plugins.backends",
