@@ -13,6 +13,11 @@ settings.register_profile("mqttd", deadline=None)
 settings.load_profile("mqttd")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes seconds comes last: a red test shows early."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -109,6 +109,7 @@ def hold_against_decide(dice: Dice) -> int:
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_what_all_clients_of_a_class_may_do_each_of_them_may_do(source: random.Random) -> None:
     dice = Dice(0)
     dice.random, dice.choice = source, source.choice

@@ -275,6 +275,7 @@ def test_lint_finds_nothing_in_the_shipped_rules() -> None:
     assert lint(AclRules.from_file(str(shipped))) == []
 
 
+@pytest.mark.slow
 def test_what_lint_calls_shadowed_decides_nothing_in_the_random_model() -> None:
     from tests.unit.access.test_acl_model import Dice
 

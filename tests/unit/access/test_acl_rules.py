@@ -389,6 +389,7 @@ QUESTIONS = st.one_of(
 
 @settings(max_examples=600, deadline=None)
 @given(st.lists(RULES, max_size=12), CLIENTS, st.lists(QUESTIONS, min_size=1, max_size=8))
+@pytest.mark.slow
 def test_the_index_finds_the_rule_that_a_scan_finds(
     texts: list[str], who: ClientInfo, questions: list[tuple[Action, str]]
 ) -> None:
@@ -423,6 +424,7 @@ def test_covering_and_overlapping_mean_what_they_say_topic_by_topic(
 # -- cost
 
 
+@pytest.mark.slow
 def test_10000_rules_cost_a_decision_no_more_than_100_do() -> None:
     def cost(count: int) -> float:
         rules = AclRules.from_text(

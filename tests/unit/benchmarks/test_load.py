@@ -118,6 +118,7 @@ def test_without_a_compiler_the_message_says_what_to_install(tmp_path: Path, too
 
 
 @pytest.mark.skipif(not (shutil.which("make") and shutil.which("cc")), reason="no compiler here")
+@pytest.mark.slow
 def test_it_is_built_when_it_is_not_there(tmp_path: Path) -> None:
     program = build(tmp_path / "out", os.environ)
     assert Mqttload(program, 0).version() == "mqttload 1.2"

@@ -285,6 +285,7 @@ def test_a_deep_topic_spends_no_stack() -> None:
     assert is_empty(retainer)
 
 
+@pytest.mark.slow
 def test_a_large_tree_can_be_thrown_away() -> None:
     """The levels are chained to each other: freeing them must not recurse."""
     retainer = Retainer()

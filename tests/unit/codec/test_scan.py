@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def test_every_usual_block_is_accepted_and_means_the_same(
 
 @settings(max_examples=2000)
 @given(blocks, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=3), st.data())
+@pytest.mark.slow
 def test_nothing_wrong_is_accepted(
     properties: Properties, changes: list[tuple[int, int]], data: st.DataObject
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_hole_in_the_archive_is_not_passed_over(tmp_path: Path) -> None:
     writer.close()
 
 
+@pytest.mark.slow
 def test_children_archive_in_order_and_retention_waits_for_them(tmp_path: Path) -> None:
     url = (tmp_path / "far").as_uri()
     writer = segments(tmp_path)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
@@ -70,6 +72,7 @@ def imported(folders: list[str], *blocked: str, then: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_spark_reads_without_twisted_and_zope() -> None:
     folders = ["mqttd.pipeline.log", "mqttd.pipeline.spark"]
     found = imported(folders, "twisted", "zope", then=READ)
@@ -82,6 +85,7 @@ def test_spark_reads_without_twisted_and_zope() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_log_needs_the_standard_library_only() -> None:
     blocked = ("twisted", "zope", "pyspark", "pyarrow", "numpy", "pandas", "msgspec")
     assert "mqttd.pipeline.log.reader" in imported(["mqttd.pipeline.log"], *blocked)

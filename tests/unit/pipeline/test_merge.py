@@ -88,6 +88,7 @@ def test_a_harmed_segment_and_one_of_large_blocks_are_left_alone(tmp_path: Path)
     assert not worth(str(tmp_path / "large" / NODE / segments_in(large.folder)[0]))
 
 
+@pytest.mark.slow
 def test_a_child_merges_and_the_writer_puts_it_in_place(tmp_path: Path) -> None:
     writer = small(tmp_path)
     before = all_events(LogReader(str(tmp_path)))

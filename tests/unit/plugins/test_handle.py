@@ -317,6 +317,7 @@ def test_a_dead_handle_does_nothing_and_says_so(node: Node, handle: PluginHandle
     handle.clear_alarm("a")
 
 
+@pytest.mark.slow
 def test_a_thousand_handles_leave_nothing(node: Node) -> None:
     node.connect("alice")
 

@@ -634,6 +634,7 @@ def test_a_command_that_fails_tells_the_operator(node: Node) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_a_thousand_times_loaded_and_unloaded_nothing_grows(node: Node, tmp_path: Path) -> None:
     node.write(
         "acme",

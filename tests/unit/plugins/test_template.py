@@ -20,6 +20,7 @@ def test_it_shows_every_hook_point() -> None:
     assert set(Template().callbacks()) == set(POINTS)
 
 
+@pytest.mark.slow
 def test_a_new_project_is_complete_and_passes_its_own_tests(tmp_path: Path) -> None:
     files = write_project("my_sensors", str(tmp_path / "project"))
     assert [str(Path(file).relative_to(tmp_path / "project")) for file in files] == [

@@ -466,6 +466,7 @@ def fingerprint(count: int) -> str:
     return seen.hexdigest()
 
 
+@pytest.mark.slow
 def test_compiled_and_pure_give_the_same_bytes() -> None:
     """The compiled modules are the `.py` files: a client cannot tell which of them run."""
     program = (

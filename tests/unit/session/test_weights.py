@@ -38,6 +38,7 @@ SHORT = (
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say")
 @pytest.mark.parametrize("shape", SHAPES if LONG else SHORT)
+@pytest.mark.slow
 def test_a_weight_is_within_a_factor_of_what_it_takes(shape: str) -> None:
     """Issue 12: 1 MB of user properties counted as one byte, 127 levels as one."""
     done = subprocess.run(
