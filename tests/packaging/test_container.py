@@ -63,3 +63,12 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and "mqttd.service" not in done.stderr, done.stderr
+
+
+def test_systemd_finds_little_that_the_unit_leaves_open() -> None:
+    needs_program("systemd-analyze", "systemd")
+    unit = ROOT / "docs/examples/mqttd.service"
+    # Exposure from 0.0 to 10.0, in tenths: that of a unit with nothing set is 9.6.
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20"]
+    done = subprocess.run([*command, str(unit)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

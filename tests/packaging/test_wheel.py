@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -206,6 +207,31 @@ def wait_for_port(log: Path) -> int:
             return int(found[1])
         time.sleep(0.05)
     raise TimeoutError(f"the broker did not get ready:\n{text}")
+
+
+#: The first commit whose wheel calls itself 0.2.0.
+BEFORE = "5eb4f87635"
+
+
+@pytest.mark.skipif(not os.environ.get("MQTTD_LONG"), reason="two wheels: MQTTD_LONG=1")
+def test_an_upgrade_in_place_from_the_first_release(pure: tuple[Path, str], tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True)
+    if archive.returncode:
+        pytest.skip("a clone without its history")
+    subprocess.run(["tar", "x"], cwd=source, input=archive.stdout, check=True)
+    command = ["-m", "build", "--wheel", "--outdir", str(tmp_path), str(source)]
+    subprocess.run(
+        [sys.executable, *command], env={**clean_environ(), "MQTTD_PURE": "1"}, check=True
+    )
+    (before,) = tmp_path.glob("*.whl")
+    done = subprocess.run(
+        [str(ROOT / "scripts/first-day"), str(before), str(pure[0])],
+        env=clean_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)
 
 
 def test_the_first_day_of_an_operator(pure: tuple[Path, str]) -> None:
