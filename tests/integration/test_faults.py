@@ -151,11 +151,10 @@ def test_silent_tls_connections_keep_nobody_out(tmp_path: Path, transport: str) 
         for _ in range(50):
             sockets.append(socket.create_connection(("127.0.0.1", door.port), DEADLINE))
         until(lambda: counters(broker)["connections_accepted"] >= 50)
-        begin = time.monotonic()
         for number in range(5):
             sock = dial(door, tmp_path / "etc" / "certs")
-            RawClient(0, mq.V5, sock=sock, deadline=DEADLINE).connect(f"real{number}").drop()
-        assert time.monotonic() - begin < 30  # half of what the silent ones have
+            # All five in half of what the silent ones have.
+            RawClient(0, mq.V5, sock=sock, deadline=6).connect(f"real{number}").drop()
     finally:
         for each in sockets:
             each.close()
@@ -203,10 +202,9 @@ def test_a_connect_that_drips_is_closed_in_time_and_one_that_is_too_large_at_onc
     broker: Broker,
 ) -> None:
     begin = time.monotonic()
-    large = RawClient(broker.port, mq.V5, deadline=DEADLINE)
+    large = RawClient(broker.port, mq.V5, deadline=4)
     large.send(b"\x10\xf0\xa2\x04")  # 70,000 bytes
     large.expect_close()
-    assert time.monotonic() - begin < 4
     drips = [RawClient(broker.port, mq.V5, deadline=DEADLINE) for _ in range(20)]
     hello = mq.connect("x" * 200, mq.V5)
     sent = 0

@@ -200,11 +200,8 @@ def test_one_that_crashes_or_is_stuck_in_c_is_started_again_and_stays_closed_mea
     friend, other = client(broker, "friend"), client(broker, "other")
     other.subscribe(("fine", 1))
     friend.send(mq.publish(topic, b"x", 1, 7, version=mq.V5))
-    start = time.monotonic()
+    other.deadline = 2.0  # 50 ms on a machine that does nothing else
     other.ping()
-    took = time.monotonic() - start
-    print(f"{topic}: {took * 1000:.0f} ms")
-    assert took < 2.0  # 50 ms on a machine that does nothing else
     assert not connects(broker, "friend-2")  # nobody gets past a guard that is away
     eventually(lambda: "its process was started again" in broker.output, lambda: broker.output)
     assert int(ctl("apart", "pid").stdout) != pid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -60,11 +59,9 @@ def test_the_api_answers_while_messages_leave_no_pause(broker: Broker) -> None:
     for thread in threads:
         thread.start()
     try:
-        api = Client(str(broker.directory / "data" / "mqttd.sock"))
-        begun = time.monotonic()
+        api = Client(str(broker.directory / "data" / "mqttd.sock"), timeout=5)
         for _ in range(20):
             assert api.get("/listeners")["listeners"]
-        assert time.monotonic() - begun < 10
         ticking = RawClient(0, 4, sock=dial(door)).connect("idle", keep_alive=1)
         # Keep alive is looked at by a delayed call.
         assert ticking.expect_close(deadline=10) is None
