@@ -139,12 +139,13 @@ class AccessByListener:
         self, kind: str, name: str, module: Any = None, seq: int | None = None
     ) -> None:
         """As `AccessControl.register_mod`, where the chain of a listener names it there too."""
-        self._held.pop((kind, name), None)
         self.common.register_mod(kind, name, module, seq)
         if module is not None:
             self._modules[kind, name] = (module, seq)
         for access in self._naming(kind, name):
             access.register_mod(kind, name, module)
+        if self._held.pop((kind, name), None) is not None:
+            self._tell()
 
     def unregister_mod(self, kind: str, name: str) -> None:
         """As `AccessControl.unregister_mod`, wherever it is registered."""

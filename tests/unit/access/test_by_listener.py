@@ -65,6 +65,8 @@ def test_a_place_that_is_held_refuses_and_nobody_is_asked_again_until_it_is_give
     own = {name: AccessControl(each) for name, each in configs_by_listener(config).items()}
     access.renew(AccessControl(config), own)
     assert not ok(access, "tcp:apart") and not ok(access, "tcp:default")
+    with pytest.raises(ValueError):
+        access.register_mod("auth", "other", Yes())
     assert told == []
     access.register_mod("auth", "acme", Yes())
     assert ok(access, "tcp:apart") and ok(access, "tcp:default")
