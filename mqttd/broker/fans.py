@@ -205,6 +205,8 @@ class Fans:
 
     def _done(self, fan: Fan) -> None:
         """All have it: its publisher hears of it, and is read from again."""
+        if self.broker.later is fan:
+            self.broker.later = None
         channel = fan.channel
         if channel is None:
             return
