@@ -13,8 +13,8 @@ before is refused there for its own failures alone, not for those of others; dev
 name or an address do not pay for one of them.
 
 Promise: a log-in costs a few look-ups; at most `MOST` counts and as many clients that got in are
-kept, those of the longest ago go first, and of a long name its hash. Times are seconds of any clock
-that is handed in.
+kept, those of the longest ago go first, of a long name its hash. Of a client that got in there are
+a few bytes (`mqttd.access.known`). Times are seconds of any clock that is handed in.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
+from mqttd.access.known import Known
 from mqttd.config.schema import AuthFailures
 from mqttd.net.fair import house_of
 from mqttd.types import ClientInfo
@@ -59,8 +60,8 @@ class Failures:
     def __init__(self, settings: AuthFailures) -> None:
         self.settings = settings
         self._counts: dict[_Key, _Count] = {}
-        #: Clients that got in, those of the longest ago first.
-        self._known: dict[_Key, None] = {}
+        #: Clients that got in.
+        self._known = Known(MOST)
 
     def bars(self, client: ClientInfo, now: float) -> float:
         """Seconds that this client stays out; 0 if it may be asked about."""
@@ -76,11 +77,7 @@ class Failures:
     def let_in(self, client: ClientInfo, username: str | None) -> None:
         """It is who it says; `username` is what it said."""
         key = _key(client, username)
-        known = self._known
-        known.pop(key, None)
-        if len(known) >= MOST:
-            del known[next(iter(known))]
-        known[key] = None
+        self._known.add(key)
         if self._counts:
             self._counts.pop(key, None)
 

@@ -210,17 +210,23 @@ class Publisher(Connection):
         if judge.is_free(self._number) and not route.topic.startswith("$"):
             return True
         classes = route.classes
+        if classes is not None:
+            known = classes.get(right)
+            if known is not None:
+                return known
+        judge.metrics.rights_decided += 1
+        may = judge.judge(self._number, first >> 1 & 3, first & 1 == 1, route.topic)
         if classes is None:
+            if may and route.right < 0:
+                return True  # `route.right` alone remembers it, until another class comes
             classes = {}
             route.classes = classes
-        known = classes.get(right)
-        if known is None:
-            if len(classes) >= _CLASSES:
-                classes.clear()  # what a route weighs stays what it is counted with
-            judge.metrics.rights_decided += 1
-            known = judge.judge(self._number, first >> 1 & 3, first & 1 == 1, route.topic)
-            classes[right] = known
-        return known
+            if route.right >= 0:
+                classes[route.right] = True
+        elif len(classes) >= _CLASSES:
+            classes.clear()  # what a route weighs stays what it is counted with
+        classes[right] = may
+        return may
 
     def _remember(self, key: bytes) -> None:
         own = self._own

@@ -32,7 +32,7 @@ from mqttd.session.output import give_back, take
 from mqttd.session.unfinished import Unfinished
 from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
 from mqttd.transports.lobby import House
-from mqttd.transports.ports import Port, Sockets, peer_of
+from mqttd.transports.ports import Channels, Port, Sockets, peer_of
 
 __all__ = ["Engine"]
 
@@ -65,7 +65,8 @@ class Engine(Sockets):
     def __init__(self, server: Server, epoll: select.epoll | None = None) -> None:
         super().__init__(server, select.epoll() if epoll is None else epoll)
         self.shared: bool = epoll is not None
-        self.channels: dict[int, Channel] = {}
+        #: Connections without layers.
+        self.channels = Channels()
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
         #: CONNECT needs one soon, and asking the kernel again costs 2 us.
         self.fresh: dict[int, tuple[str, int]] = {}
@@ -175,10 +176,10 @@ class Engine(Sockets):
         """Feed what is readable, write where there is room; returns what is no connection's."""
         server = self.server
         server.now = time.monotonic_ns() // 1_000_000
-        channels = self.channels
+        channels = self.channels.by_fd
         others: list[tuple[int, int]] = []
         for fd, event in events:
-            channel = channels.get(fd)
+            channel = channels[fd] if fd < len(channels) else None
             if channel is None:
                 edge = self.layered.get(fd)
                 if edge is not None:
@@ -264,7 +265,7 @@ class Engine(Sockets):
     def close_listener(self, name: str) -> None:
         """Stop accepting and close the connections too."""
         self.unlisten(name)
-        for channel in list(self.channels.values()):
+        for channel in self.channels.all():
             if channel.listener == name:
                 channel.close(0x8B, "listener stopped")
         for edge in list(self.layered.values()):
@@ -316,7 +317,7 @@ class Engine(Sockets):
             port.connections += 1
             server.metrics.connections_accepted += 1
             channel = Channel(server, self, fd, port.name)
-            self.channels[fd] = channel
+            self.channels.put(fd, channel)
             if isinstance(address, tuple):
                 self.fresh[fd] = (host, address[1])
             channel.io = port.lobby.enter(channel, host, server.now)
@@ -335,7 +336,7 @@ class Engine(Sockets):
         """Whether another connection would be one too many."""
         if port.max_connections and port.connections >= port.max_connections:
             return True
-        return self.most > 0 and len(self.channels) + len(self.layered) >= self.most
+        return self.most > 0 and self.channels.count + len(self.layered) >= self.most
 
     def _pause(self, port: Port, why: str) -> None:
         """Leave further connections to the kernel; `tick` looks whether to go on."""
@@ -444,7 +445,7 @@ class Engine(Sockets):
         if fd < 0:
             return
         channel.fd = -1
-        if self.channels.pop(fd, None) is not None:
+        if self.channels.take(fd):
             self.close(fd, channel)
             self.fresh.pop(fd, None)
             house = channel.io
@@ -488,7 +489,7 @@ class Engine(Sockets):
     def close_all(self) -> None:
         """At shutdown: close every connection and port."""
         layered = [edge.channel for edge in self.layered.values()]
-        for channel in [*self.channels.values(), *layered]:
+        for channel in [*self.channels.all(), *layered]:
             if channel.state == OPEN:
                 channel.close(0x8B, "server shutting down")
             else:

@@ -20,7 +20,7 @@ from mqttd.session.connection import Connection, Edge
 from mqttd.transports.linger import Linger
 from mqttd.transports.lobby import House, Lobby
 
-__all__ = ["Carrier", "Port", "Sockets", "peer_of"]
+__all__ = ["Carrier", "Channels", "Port", "Sockets", "peer_of"]
 
 #: Milliseconds for which a TLS handshake holds its place while the peer says nothing.
 _PATIENCE: Final = 500
@@ -68,6 +68,35 @@ class Sockets(Edge):
             self.linger.close(fd, self.server.now)
         else:
             os.close(fd)
+
+
+class Channels:
+    """Connections by descriptor: those are small numbers, and a dict takes ten times the memory."""
+
+    __slots__ = ("by_fd", "count")
+
+    def __init__(self) -> None:
+        self.by_fd: list[Channel | None] = []
+        self.count: int = 0
+
+    def put(self, fd: int, channel: Channel) -> None:
+        """A connection has this descriptor, which none has."""
+        while len(self.by_fd) <= fd:
+            self.by_fd.append(None)
+        self.by_fd[fd] = channel
+        self.count += 1
+
+    def take(self, fd: int) -> bool:
+        """A descriptor is about to be closed; whether one of these connections had it."""
+        if fd >= len(self.by_fd) or self.by_fd[fd] is None:
+            return False
+        self.by_fd[fd] = None
+        self.count -= 1
+        return True
+
+    def all(self) -> list[Channel]:
+        """Those that are there now."""
+        return [channel for channel in self.by_fd if channel is not None]
 
 
 def defers_accept(listening: socket.socket) -> bool:

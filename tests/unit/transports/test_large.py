@@ -102,8 +102,8 @@ def test_a_payload_arrives_as_it_was_sent(site: Site, size: int, room: int) -> N
     assert site.move(sender, wire, reader, len(wire)) == wire
     broker = site.node.broker
     assert broker.backlog == 0
-    assert all(channel.unfinished() == 0 for channel in site.engine.channels.values())
-    assert all(channel.out_bytes == 0 for channel in site.engine.channels.values())
+    assert all(channel.unfinished() == 0 for channel in site.engine.channels.all())
+    assert all(channel.out_bytes == 0 for channel in site.engine.channels.all())
     assert broker.metrics.bytes_sent >= len(wire)
 
 
@@ -123,7 +123,7 @@ def test_who_announces_much_costs_what_it_sends(site: Site) -> None:
     sender = site.connect("sender")
     announced = mq.publish("t", bytes(10))[:1] + b"\xff\xff\xff\x7f"
     site.engine.doRead()
-    (channel,) = site.engine.channels.values()
+    (channel,) = site.engine.channels.all()
     at = 0
     for data in (announced, bytes(1_000), bytes(100_000), bytes(500_000)):
         at += len(data)
@@ -142,5 +142,5 @@ def test_who_announces_much_costs_what_it_sends(site: Site) -> None:
     sender.close()
     for _ in range(3):
         site.engine.doRead()
-    assert not site.engine.channels
+    assert not site.engine.channels.count
     assert channel.unfinished() == 0
