@@ -42,6 +42,7 @@ HOT = [
     "mqttd/session/channel.py",
     "mqttd/session/charged.py",
     "mqttd/session/connection.py",
+    "mqttd/session/filters.py",
     "mqttd/session/forward.py",
     "mqttd/session/framing.py",
     "mqttd/session/general.py",

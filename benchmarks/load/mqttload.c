@@ -1163,6 +1163,7 @@ static void usage(FILE *f) {
     "  --mix-subs                 fanout: 3.1.1 and 5.0 subscribers, QoS 0/1/2, subscription identifiers\n"
     "  --sub-filters A,B          filters of the subscribers in turn; %P prefix, %i own number\n"
     "  --conn-subs N              connstorm, idle: N subscriptions per connection\n"
+    "  --echo                     idle: each connection sends itself a QoS 1 message, then rests\n"
     "  --prefix P                 topic prefix and stable client ids, for runs that continue one another\n"
     "  --pubs N --subs N --topics N\n"
     "  --qos 0|1|2 --sub-qos 0|1|2 --payload BYTES (>= 24) --retain\n"

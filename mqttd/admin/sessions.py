@@ -99,7 +99,7 @@ def described(broker: Broker, session: Session) -> Json:
         "last_reason": session.last_reason or None,
         "session_expiry_interval": "never" if expiry == NEVER else expiry,
         "will": session.will.topic if session.will is not None else None,
-        "subscriptions": len(session.subscriptions or ()),
+        "subscriptions": session.subscribed(),
         "inflight": len(session.inflight or ()),
         "awaiting_rel": len(session.awaiting_rel or ()),
         "mqueue": queue.length if queue is not None else 0,

@@ -230,6 +230,11 @@ class Broker(Publishing):
         self.wheel.advance(now)
         self.retainer.expire(now)
         self.router.sweep(now)
+        if self.asked:
+            asked = self.asked
+            self.asked = []
+            for channel in asked:
+                channel.forget_known()
         if self.warm and now - self._cooled_at >= _COOL:
             self._cooled_at = now
             self._cool(now)

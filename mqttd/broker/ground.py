@@ -150,8 +150,11 @@ class Ground(Server):
         self.metrics.memory_refused += 1
         return True
 
-    def client_of(self, session: State) -> ClientInfo:
-        """Who a session's client is, for hooks and access control."""
+    def client_of(self, session: State, remember: bool = True) -> ClientInfo:
+        """Who a session's client is, for hooks and access control.
+
+        remember: more questions will come, and the kernel is asked for the address once.
+        """
         client = session.client
         if client is not None:
             assert isinstance(client, ClientInfo)
@@ -170,10 +173,8 @@ class Ground(Server):
         made = ClientInfo(
             session.client_id, session.username, host, port, listener, version, session.clean
         )
-        if isinstance(channel, Channel):
-            # The kernel is asked for the address once, not for every question.
-            channel.known = made
-            channel.warm_up()
+        if remember and isinstance(channel, Channel):
+            channel.know(made)
         return made
 
     def channel_of(self, session: State) -> Channel | None:

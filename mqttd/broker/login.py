@@ -171,7 +171,7 @@ class Login(Timer):
         broker.metrics.reauthentications += 1
         broker.remember(session, client)
         channel.forget_rights()
-        channel.known = None
+        channel.forget_known()
         self.revision.revise(session, client)
         self.module = result.module
         self.expire(result.expires_at)

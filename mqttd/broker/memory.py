@@ -338,7 +338,7 @@ class Memory:
                     "bytes": weight_of(session),
                     "queued": session.mqueue.size if session.mqueue is not None else 0,
                     "inflight": session.flying(),
-                    "subscriptions": len(session.subscriptions or ()),
+                    "subscriptions": session.subscribed(),
                 }
                 for session in sessions
             ],

@@ -209,11 +209,9 @@ class PubSub:
             return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         if group is not None and not settings.shared_subscription:
             return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        held = session.subscriptions
-        if held is not None and len(held) >= settings.max_subscriptions:
-            if full_filter not in held:
+        if session.options_of(full_filter) < 0:
+            if session.subscribed() >= settings.max_subscriptions:
                 return reasons.QUOTA_EXCEEDED
-        if held is None or full_filter not in held:
             if self.server.account.full:
                 self.server.metrics.memory_refused += 1
                 return reasons.QUOTA_EXCEEDED

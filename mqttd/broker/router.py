@@ -170,9 +170,9 @@ class Router(Topics):
         elif isinstance(held, dict):
             held[subscriber] = options
         elif held is not subscriber:
-            assert isinstance(held, Session) and held.subscriptions is not None
+            assert isinstance(held, Session)
             self.exact[topic_filter] = {
-                held: held.subscriptions[topic_filter],
+                held: held.options_of(topic_filter),
                 subscriber: options,
             }
         self.changed(topic_filter, False)
@@ -208,8 +208,8 @@ class Router(Topics):
                 for subscriber, options in held.items():
                     self._take(route, found, topic, subscriber, options)
             else:
-                assert isinstance(held, Session) and held.subscriptions is not None
-                self._take(route, found, topic, held, held.subscriptions[topic])
+                assert isinstance(held, Session)
+                self._take(route, found, topic, held, held.options_of(topic))
         if self.trie.filters:
             for level in self.trie.match(topic):
                 subscribers = level.subscribers

@@ -17,7 +17,7 @@ No Twisted, no socket, no clock here.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
@@ -46,6 +46,9 @@ from mqttd.session.general import Router
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.session import Session
 from mqttd.session.unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from mypy_extensions import i32
 
 __all__ = ["CLOSED", "NEW", "OPEN", "STATES", "WAITING", "Channel", "Server"]
 
@@ -132,26 +135,30 @@ class Channel(Framing):
         "challenged",
         "connect",
         "keepalive",
-        "server",
         "since",
     )
 
     def __init__(self, server: Server, edge: Edge, fd: int, listener: str) -> None:
         super().__init__(server, edge, fd, listener)
-        self.server = server
-        #: The CONNECT, while authentication is under way.
-        self.connect: Connect | None = None
-        #: How the client got in: the name of what let it in, or more; the server's own business.
-        self.auth: object | None = None
         #: The client was sent AUTH, and its answer is read before the CONNECT is decided on.
         self.challenged: bool = False
         #: The broker chose the client id.
         self.assigned: bool = False
-        self.keepalive: int = 0
+        #: Milliseconds; 0: it may be silent for ever.
+        self.keepalive: i32 = 0
+        #: The CONNECT, while authentication is under way.
+        self.connect: Connect | None = None
+        #: How the client got in: the name of what let it in, or more; the server's own business.
+        self.auth: object | None = None
         #: When the CONNECT was accepted.
         self.since: int = 0
         server.wheel.schedule(self, server.now + server.connect_timeout(listener))
         self.arrive()
+
+    @property
+    def server(self) -> Server:
+        """The connection's `router`."""
+        return cast(Server, self.router)
 
     def drained(self) -> None:
         """The edge wrote everything: what waited for room goes on."""
@@ -265,7 +272,8 @@ class Channel(Framing):
         """The server accepts the CONNECT: CONNACK, what is pending, then what was held back."""
         connect = self.connect
         assert connect is not None
-        settings = self.server.settings
+        server = self.server
+        settings = server.settings
         self.connect = None
         self.state = OPEN
         self.let_in()
@@ -275,21 +283,21 @@ class Channel(Framing):
         keep_alive = connect.keep_alive
         if settings.server_keepalive_seconds:
             keep_alive = settings.server_keepalive_seconds
-        self.keepalive = int(keep_alive * 1000 * settings.keepalive_multiplier)
-        self.last = self.server.now
+        patience = int(keep_alive * 1000 * settings.keepalive_multiplier)
+        self.keepalive = patience
+        self.last = server.now
         self.since = self.last
-        if self.keepalive:
-            self.server.wheel.schedule(self, self.last + self.keepalive)
+        if patience:
+            server.wheel.schedule(self, self.last + patience)
         else:
-            self.server.wheel.cancel(self)
-        receive_maximum = 0
-        max_packet = 0
+            server.wheel.cancel(self)
+        receive_maximum = max_packet = 0
         if connect.properties is not None:
             receive_maximum = _int(connect.properties, prop.RECEIVE_MAXIMUM)
             max_packet = _int(connect.properties, prop.MAXIMUM_PACKET_SIZE)
             alias_maximum = _int(connect.properties, prop.TOPIC_ALIAS_MAXIMUM)
             if alias_maximum and settings.outbound_topic_alias:
-                self.aliases = Aliases(alias_maximum, self.server.account)
+                self.aliases = Aliases(alias_maximum, server.account)
         self.special = self.apart()
         if self.v5:
             # That it fits was seen to before; what may be left out is.
@@ -383,11 +391,12 @@ class Channel(Framing):
         elif self.state == OPEN and self.keepalive:
             if self.paused and not self.blocked:
                 self.last = now  # it is we who do not read
-            if now - self.last >= self.keepalive:
+            patience: int = self.keepalive
+            if now - self.last >= patience:
                 self.server.metrics.keepalive_timeouts += 1
                 self.close(reasons.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
             else:
-                self.server.wheel.schedule(self, self.last + self.keepalive)
+                self.server.wheel.schedule(self, self.last + patience)
 
     def make_room(self) -> None:
         """Those who have not been let in hold too much, and this is the oldest of them."""

@@ -19,21 +19,28 @@ __all__ = ["Charged", "flight_weight"]
 class Charged(Receiver):
     """What a session weighs."""
 
-    __slots__ = ("account", "inflight", "purse", "username", "weight")
+    __slots__ = ("account", "inflight", "purse", "weight")
 
     def __init__(self, client_id: str, account: Account, username: str | None) -> None:
         super().__init__(client_id)
-        #: The principal: only the same user may resume or take over this session.
-        self.username = username
         self.account = account
         self.inflight: dict[int, object] | None = None
         #: What is charged to this session: all but what is in flight.
         self.weight: int = 0
         self.purse: Purse | None = account.purse(username)
-        if self.purse is not None:
-            self.purse.sessions += 1
-        account.sessions += self._base()
-        self.charge(self._base())
+        base = _base(client_id, username)
+        self.weight = base
+        account.sessions += base
+        purse = self.purse
+        if purse is not None:
+            purse.sessions += 1
+            purse.bytes += base
+
+    @property
+    def username(self) -> str | None:
+        """The principal: only the same user may resume or take over this session."""
+        purse = self.purse
+        return None if purse is None else purse.name
 
     def charge(self, size: int) -> None:
         """So many bytes more are held, or less; the caller tells the account of which kind."""
@@ -58,10 +65,6 @@ class Charged(Receiver):
                 weight += flight_weight(entry)
         return weight
 
-    def _base(self) -> int:
-        username = self.username
-        return SESSION + len(self.client_id) + (0 if username is None else len(username))
-
     def _weigh_queue(self, size: int, before: int) -> None:
         self.account.queued += size - before
         self.charge(size - before)
@@ -73,12 +76,17 @@ class Charged(Receiver):
 
     def _close_account(self) -> None:
         """The session has ended; what it still gives back is charged as before."""
-        self.account.sessions -= self._base()
-        self.charge(-self._base())
+        base = _base(self.client_id, self.username)
+        self.account.sessions -= base
+        self.charge(-base)
         purse = self.purse
         if purse is not None:
             purse.sessions -= 1
             self.account.close(purse)
+
+
+def _base(client_id: str, username: str | None) -> int:
+    return SESSION + len(client_id) + (0 if username is None else len(username))
 
 
 def flight_weight(entry: object) -> int:

@@ -16,7 +16,7 @@ is too large, or that cannot be the first, ends the connection before it is read
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqttd.codec.frame import size_at
 from mqttd.codec.reasons import (
@@ -35,6 +35,9 @@ from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
 from mqttd.session.general import Router
 from mqttd.session.unfinished import Unfinished
 from mqttd.session.wheel import Timer
+
+if TYPE_CHECKING:
+    from mypy_extensions import i16, i32
 
 __all__ = ["ALLOWANCE", "FEW", "Framing", "Inlet"]
 
@@ -94,18 +97,19 @@ class Framing(Acknowledging):
         super().__init__(router, edge, fd, listener)
         #: The packet that is not complete; what came while authentication is under way.
         self.rest: Unfinished | None = None
-        #: Below 0 while the first byte is waited for.
-        self.need: int = 0
-        #: The largest packet taken once the connection is open.
-        self.largest: int = 0
         self.intake: Inlet | None = None
-        #: Something that it sent takes more than a turn: what is behind it waits.
-        self.busy: bool = False
         #: PUBLISH packets that came.
         self.messages: int = 0
         #: What is charged for unfinished packets, and of it for the CONNECT that is decided on.
         self.kept: int = 0
-        self.asking: int = 0
+        # As in `Connection`: what is small stands together.
+        self.asking: i32 = 0
+        #: The largest packet taken once the connection is open.
+        self.largest: i32 = 0
+        #: Below 0 while the first byte is waited for.
+        self.need: i16 = 0
+        #: Something that it sent takes more than a turn: what is behind it waits.
+        self.busy: bool = False
         #: Not let in yet.
         self.stranger: bool = False
 
@@ -181,7 +185,8 @@ class Framing(Acknowledging):
 
     def weigh(self) -> None:
         """Charge what is held of unfinished packets now, and of a stranger's handshake."""
-        held = self.unfinished() + self.asking
+        asking: int = self.asking
+        held = self.unfinished() + asking
         if self.stranger:
             held += self.edge.holding(self)
         more = held - self.kept

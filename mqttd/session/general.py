@@ -150,13 +150,11 @@ class Router(Judge):
 class General(Publisher):
     """A connection whose client's messages go the general way."""
 
-    __slots__ = ("promises", "quiet", "router")
+    __slots__ = ("promises", "router")
 
     def __init__(self, router: Router, edge: Edge, fd: int, listener: str) -> None:
         super().__init__(router, edge, fd, listener)
         self.router = router
-        #: Request Problem Information was 0: no Reason String, no User Property in answers.
-        self.quiet: bool = False
         #: Acknowledgements that wait for promises, None while there are none.
         self.promises: Promises | None = None
 

@@ -15,17 +15,14 @@ from typing import Final
 from mqttd.codec.reasons import MalformedPacket, ProtocolViolation
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.codec.serializer import varint
-from mqttd.session.connection import Edge
 from mqttd.session.forward import Forwarding
-from mqttd.session.general import Router
+from mqttd.session.publisher import TRIES
 
 __all__ = ["Incoming"]
 
 _PUBLISH: Final = 3
 #: The identifier of a Response Topic: a client's name that its mountpoint changes.
 _RESPONSE: Final = b"\x08"
-#: Blocks in a row that were not as the last, after which none is kept for comparison.
-_TRIES: Final = 8
 #: The largest block that a connection keeps for comparison, in bytes.
 _LARGEST: Final = 4096
 
@@ -33,20 +30,7 @@ _LARGEST: Final = 4096
 class Incoming(Forwarding):
     """A connection that takes the PUBLISHes of its client apart."""
 
-    __slots__ = ("_block", "_found", "_tries")
-
-    def __init__(self, router: Router, edge: Edge, fd: int, listener: str) -> None:
-        super().__init__(router, edge, fd, listener)
-        #: The last block of properties, and what the scan found in it.
-        self._block: bytes | None = None
-        self._found: int = 0
-        self._tries: int = _TRIES
-
-    def cool(self) -> None:
-        """The client is quiet: keep only what cannot be found out again."""
-        super().cool()
-        self._block = None
-        self._tries = _TRIES
+    __slots__ = ()
 
     def take_publish(self, data: bytes, pos: int, p: int, end: int) -> int:
         """One PUBLISH (its body from `p` to `end`), or a run of them; the index behind it."""
@@ -69,19 +53,22 @@ class Incoming(Forwarding):
             raise MalformedPacket("PUBLISH without properties")
         found = at + 1
         if data[at]:
-            block = self._block
-            if block is not None and data.startswith(block, at):
-                found = self._found + at
-                self._tries = _TRIES
+            warm = self.warm
+            block = None if warm is None else warm.block
+            if warm is not None and block is not None and data.startswith(block, at):
+                found = warm.found + at
+                warm.tries = TRIES
                 if (found & END_MASK) > end:
                     found = -1
             else:
                 found = scan_publish(data, at, end)
-                if found >= 0 and self._tries > 0 and (found & END_MASK) - at <= _LARGEST:
-                    self._tries -= 1
-                    self._block = data[at : found & END_MASK]
-                    self._found = found - at
-                    self.warm_up()
+                if found >= 0 and (found & END_MASK) - at <= _LARGEST:
+                    if warm is None:
+                        warm = self.warm_up()
+                    if warm.tries > 0:
+                        warm.tries -= 1
+                        warm.block = data[at : found & END_MASK]
+                        warm.found = found - at
         if found < 0:
             self.publish(first, data[p:end])
             return end

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from mqttd.session.connection import OPEN, Connection, Ending
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "Numbers"]
 
 
 class Journal(Ending):
@@ -122,3 +122,16 @@ class Journal(Ending):
 
     def end_turn(self) -> None:
         """See `Ending`."""
+
+
+class Numbers:
+    """A journal's numbers of what it keeps of one session; there while there are some."""
+
+    __slots__ = ("incoming", "inflight", "moving")
+
+    def __init__(self) -> None:
+        #: By packet id: of what is in flight, of incoming QoS 2.
+        self.inflight: dict[int, int] = {}
+        self.incoming: dict[int, int] | None = None
+        #: Of the entry that has just left the queue.
+        self.moving: int = 0

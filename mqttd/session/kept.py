@@ -42,11 +42,9 @@ class Kept(State):
         if packet_id:
             if self.inflight is None:
                 self.inflight = {}
-            if self.numbers is None:
-                self.numbers = {}
             self.inflight[packet_id] = entry
             self.account.inflight += flight_weight(entry)
-            self.numbers[packet_id] = number
+            self.have_numbers().inflight[packet_id] = number
             return []
         mqueue = self.mqueue
         if mqueue is None:
@@ -62,13 +60,11 @@ class Kept(State):
         """The journal has kept an incoming QoS 2 id that awaits PUBREL."""
         if self.awaiting_rel is None:
             self.awaiting_rel = {}
-        if self.incoming is None:
-            self.incoming = {}
         if packet_id not in self.awaiting_rel:
             self.account.awaiting_rel += AWAITING
             self.charge(AWAITING)
         self.awaiting_rel[packet_id] = self.server.now
-        self.incoming[packet_id] = number
+        self.number_received(packet_id, number)
 
     def restore_will(self, will: Message, delay_seconds: int) -> None:
         """The journal has kept this will."""

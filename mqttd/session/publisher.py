@@ -17,7 +17,7 @@ what does not fit, not everything.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.topic import validate_topic_name
@@ -28,12 +28,16 @@ from mqttd.session.settings import Settings
 from mqttd.session.state import Keeper
 from mqttd.session.topics import Topics
 
-__all__ = ["Judge", "Publisher"]
+__all__ = ["Judge", "Publisher", "TRIES", "Warm"]
 
 #: Bytes of names in one generation of a connection's own answers.
 _OWN_BYTES: Final = 65536
+#: Blocks of properties in a row that were not as the last, after which none is kept.
+TRIES: Final = 8
 #: Classes whose answers one route remembers.
 _CLASSES: Final = 32
+#: The number of a class in `Publisher.right`, without its epoch and flags.
+_NUMBER: Final = (1 << 21) - 1
 
 
 class Judge(Keeper):
@@ -48,6 +52,8 @@ class Judge(Keeper):
         self.by_flags: bool = False
         #: Connections that keep something for the sake of speed only; see `Broker.tick`.
         self.warm: list[Publisher] = []
+        #: Those who have been asked lately who their client is.
+        self.asked: list[Publisher] = []
 
     def class_of(self, channel: Publisher) -> int:
         """The class of the connection's client, as far as rules tell clients apart; -1: its own."""
@@ -66,67 +72,99 @@ class Judge(Keeper):
         raise NotImplementedError
 
 
+class Warm:
+    """What a connection keeps for the sake of speed, while its client is busy."""
+
+    __slots__ = ("block", "found", "known", "listed", "old", "own", "own_bytes", "tries")
+
+    def __init__(self) -> None:
+        #: Who the client is (a ClientInfo).
+        self.known: object | None = None
+        #: Its connection stands on the list of those that have something to give back.
+        self.listed: bool = False
+        #: Keys (with flags) that this client may publish to, and those it might before.
+        self.own: dict[bytes, bool] | None = None
+        self.old: dict[bytes, bool] | None = None
+        self.own_bytes: int = 0
+        #: The last block of properties, and what the scan found in it.
+        self.block: bytes | None = None
+        self.found: int = 0
+        self.tries: int = TRIES
+
+
 class Publisher(Connection):
     """A connection whose client may publish."""
 
-    __slots__ = (
-        "_number",
-        "_old",
-        "_own",
-        "_own_bytes",
-        "class_epoch",
-        "judge",
-        "known",
-        "right",
-        "session",
-        "warm",
-    )
+    __slots__ = ("right", "session", "warm")
 
     def __init__(self, judge: Judge, edge: Edge, fd: int, listener: str) -> None:
         super().__init__(judge, edge, fd, listener)
-        self.judge = judge
         self.session: Session | None = None
-        #: Who the client is (a ClientInfo), kept while it is busy.
-        self.known: object | None = None
-        #: Stands on the list of those that have something to give back.
-        self.warm: bool = False
+        self.warm: Warm | None = None
         #: What `Route.right` is compared with: the class of this client, unique to the epoch, with
-        #: room for three bits of flags; -1 for a client of its own.
+        #: room for three bits of flags. -1: it has not been asked for; -3 - epoch: there is none,
+        #: the client is asked about by itself.
         self.right: int = -1
-        self._number: int = -1
-        self.class_epoch: int = -1
-        #: Keys (with flags) that this client may publish to, and those it might before.
-        self._own: dict[bytes, bool] | None = None
-        self._old: dict[bytes, bool] | None = None
-        self._own_bytes: int = 0
 
-    def warm_up(self) -> None:
+    @property
+    def judge(self) -> Judge:
+        """The broker, which is the connection's `turn` too."""
+        return cast(Judge, self.turn)
+
+    @property
+    def known(self) -> object | None:
+        """Who the client is (a ClientInfo), if that was asked lately."""
+        warm = self.warm
+        return None if warm is None else warm.known
+
+    def warm_up(self) -> Warm:
         """Something is kept that is given back when the client has been quiet for a while."""
-        if not self.warm:
-            self.warm = True
+        warm = self.warm
+        if warm is None:
+            warm = Warm()
+            self.warm = warm
+        if not warm.listed:
+            warm.listed = True
             self.judge.warm.append(self)
+        return warm
 
     def cool(self) -> None:
         """The client is quiet: keep only what cannot be found out again."""
-        self.warm = False
-        self.known = None
-        self.forget_rights()
+        self.warm = None
         if self.session is not None:
             self.session.rest()
 
     def forget_rights(self) -> None:
         """Ask for everything again: the client may be another one by now."""
-        self.class_epoch = -1
         self.right = -1
-        self._number = -1
-        self._own = None
-        self._old = None
-        self._own_bytes = 0
+        warm = self.warm
+        if warm is not None:
+            warm.own = None
+            warm.old = None
+            warm.own_bytes = 0
+
+    def know(self, client: object) -> None:
+        """Who the client is (a ClientInfo), until the next tick."""
+        warm = self.warm
+        if warm is None:
+            warm = Warm()
+            self.warm = warm
+        if warm.known is None:
+            self.judge.asked.append(self)
+        warm.known = client
+
+    def forget_known(self) -> None:
+        """Ask again who the client is."""
+        warm = self.warm
+        if warm is not None:
+            warm.known = None
+            if not warm.listed:
+                self.warm = None
 
     def topics(self, limit: int) -> list[str]:
         """Topics in use that this client, or all of its class, was found to be allowed."""
         found: list[str] = []
-        own = self._own
+        own = None if self.warm is None else self.warm.own
         for key, route in self.judge.topics.table.items():
             if len(found) >= limit:
                 break
@@ -165,7 +203,8 @@ class Publisher(Connection):
             return False
         judge = self.judge
         epoch = judge.epoch
-        if self.class_epoch != epoch:
+        mine = self.right
+        if (mine >> 24 if mine >= 0 else -3 - mine) != epoch:
             self._classify(epoch)
         if route.epoch != epoch:
             route.epoch = epoch
@@ -181,11 +220,10 @@ class Publisher(Connection):
                 return True
         # The flags always stand first: else a topic could pass for another one with flags.
         key = bytes((flags,)) + route.key
-        own = self._own
-        if own is not None and key in own:
+        warm = self.warm
+        if warm is not None and warm.own is not None and key in warm.own:
             return True
-        old = self._old
-        if old is None or key not in old:
+        if warm is None or warm.old is None or key not in warm.old:
             judge.metrics.rights_decided += 1
             if not judge.may_publish(self, route.topic, first >> 1 & 3, first & 1 == 1):
                 return False
@@ -196,18 +234,15 @@ class Publisher(Connection):
 
     def _classify(self, epoch: int) -> None:
         self.forget_rights()
-        self.class_epoch = epoch
         judge = self.judge
-        if judge.settings.cache_grants:
-            number = judge.class_of(self)
-            self._number = number
-            self.right = -1 if number < 0 else epoch << 24 | number << 3
-        self.warm_up()
+        number = judge.class_of(self) if judge.settings.cache_grants else -1
+        self.right = -3 - epoch if number < 0 else epoch << 24 | number << 3
 
     def _may_class(self, route: Route, right: int, first: int) -> bool:
         """Whether the whole class may publish here."""
         judge = self.judge
-        if judge.is_free(self._number) and not route.topic.startswith("$"):
+        number = right >> 3 & _NUMBER
+        if judge.is_free(number) and not route.topic.startswith("$"):
             return True
         classes = route.classes
         if classes is not None:
@@ -215,7 +250,7 @@ class Publisher(Connection):
             if known is not None:
                 return known
         judge.metrics.rights_decided += 1
-        may = judge.judge(self._number, first >> 1 & 3, first & 1 == 1, route.topic)
+        may = judge.judge(number, first >> 1 & 3, first & 1 == 1, route.topic)
         if classes is None:
             if may and route.right < 0:
                 return True  # `route.right` alone remembers it, until another class comes
@@ -229,12 +264,12 @@ class Publisher(Connection):
         return may
 
     def _remember(self, key: bytes) -> None:
-        own = self._own
-        if own is None or self._own_bytes > _OWN_BYTES:
-            self._old = own
+        warm = self.warm_up()
+        own = warm.own
+        if own is None or warm.own_bytes > _OWN_BYTES:
+            warm.old = own
             own = {}
-            self._own = own
-            self._own_bytes = 0
+            warm.own = own
+            warm.own_bytes = 0
         own[key] = True
-        self._own_bytes += 100 + len(key)
-        self.warm_up()
+        warm.own_bytes += 100 + len(key)

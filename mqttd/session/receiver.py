@@ -7,11 +7,14 @@ an attribute here, so that handing it over costs no call where it is not needed.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqttd.session.connection import Connection
 from mqttd.session.message import Delivery
 from mqttd.session.wheel import Timer
+
+if TYPE_CHECKING:
+    from mypy_extensions import i32
 
 __all__ = ["NO_LIMIT", "Receiver"]
 
@@ -27,19 +30,20 @@ class Receiver(Timer):
     def __init__(self, client_id: str) -> None:
         self.due_at = 0
         self.slotted = 0
-        self.client_id = client_id
-        #: The connection that its bytes go to, None while there is none.
-        self.channel: Connection | None = None
+        # Small things in a row share eight bytes (mypyc): there are as many as sessions.
         #: Its bytes are those of MQTT 5.0.
         self.v5: bool = False
         #: It takes bytes alone; else it wants to know whose message they are.
         self.bare: bool = True
+        #: The largest packet it takes, in bytes.
+        self.max_packet: i32 = NO_LIMIT
+        self.client_id = client_id
+        #: The connection that its bytes go to, None while there is none.
+        self.channel: Connection | None = None
         #: The journal's number for this session; 0: nobody keeps it, nothing is told.
         self.owner: int = 0
         #: Deliveries to it that were dropped, for any reason.
         self.dropped: int = 0
-        #: The largest packet it takes, in bytes.
-        self.max_packet: int = NO_LIMIT
 
     def online(self) -> bool:
         """Whether a delivery goes out at once, as far as limits allow."""

@@ -20,10 +20,13 @@ that no rule tells apart share that answer. Routes live in `Topics` and are rebu
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqttd.codec.serializer import varint
 from mqttd.session.receiver import Receiver
+
+if TYPE_CHECKING:
+    from mypy_extensions import i16, i32
 
 __all__ = [
     "HELD",
@@ -173,18 +176,18 @@ class Route:
         self.options: list[int] = _NOTHING
         #: Used since the clock hand came by.
         self.seen: bool = True
+        #: The marks of its topic (`mqttd.session.changes`), -1 until they are needed.
+        self.mark1: i16 = -1
+        self.mark2: i16 = -1
+        self.mark3: i16 = -1
+        self.mark4: i16 = -1
+        self.mark5: i16 = -1
+        self.mark6: i16 = -1
+        #: Where the ring of `Topics` holds it, and the bytes it is counted with.
+        self.place: i32 = -1
+        self.weight: i32 = 0
         self.topic = topic
         self.key = key
-        #: Where the ring of `Topics` holds it, and the bytes it is counted with.
-        self.place: int = -1
-        self.weight: int = 0
-        #: The marks of its topic (`mqttd.session.changes`), -1 until they are needed.
-        self.mark1: int = -1
-        self.mark2: int = -1
-        self.mark3: int = -1
-        self.mark4: int = -1
-        self.mark5: int = -1
-        self.mark6: int = -1
         #: More classes and whether they may, where there are some.
         self.classes: dict[int, bool] | None = None
         #: Subscription identifiers by session, None when nobody uses them; then also `kinds`, by

@@ -12,7 +12,7 @@ session, and what it needed while busy is given back (`rest`). MQTT 5.0, 4.3, 4.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqttd.codec.frame import packet_id_at
 from mqttd.session.account import INFLIGHT, QUEUED, REPLAY
@@ -22,6 +22,9 @@ from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos,
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.replay import Replay
 from mqttd.session.state import Keeper
+
+if TYPE_CHECKING:
+    from mypy_extensions import i32
 
 __all__ = ["Session"]
 
@@ -36,13 +39,13 @@ class Session(Kept):
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(server, client_id, username)
+        self.next_id: i32 = 0
+        self.window: i32 = server.settings.max_inflight
         #: Topic filter -> the retained messages that it is still to get.
         self.replays: dict[str, Replay] | None = None
         #: Packet ids in flight that this connection has not been sent yet (small window).
         self.unsent: list[int] | None = None
         self.retry_marks: list[int] | None = None
-        self.next_id: int = 0
-        self.window: int = server.settings.max_inflight
 
     # -- connection ----------------------------------------------------------------------------
 
@@ -57,7 +60,7 @@ class Session(Kept):
         if receive_maximum and receive_maximum < window:
             window = receive_maximum
         self.window = window
-        self.max_packet = max_packet if max_packet else NO_LIMIT
+        self.max_packet = max_packet if 0 < max_packet < NO_LIMIT else NO_LIMIT
         self.server.wheel.cancel(self)
         self.retry_marks = None
         if not self.v5 and settings.retry_interval:
@@ -419,7 +422,7 @@ class Session(Kept):
                     return
                 self.unqueue(mqueue)
                 self._send_queued(channel, entry)
-                if self.moving:
+                if self.numbers is not None:
                     self.unqueued()
         if self.replays is not None:
             self.replay()

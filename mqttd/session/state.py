@@ -18,10 +18,11 @@ and but for what is in flight to the session and its user (`mqttd.session.accoun
 
 from __future__ import annotations
 
-from mqttd.session.account import AWAITING, INFLIGHT, Account, filter_weight
-from mqttd.session.charged import Charged, flight_weight
+from mqttd.session.account import AWAITING, INFLIGHT, Account
+from mqttd.session.charged import flight_weight
 from mqttd.session.connection import Connection, Turn
-from mqttd.session.journal import Journal
+from mqttd.session.filters import Filters
+from mqttd.session.journal import Journal, Numbers
 from mqttd.session.message import (
     RELEASED,
     Delivery,
@@ -96,7 +97,7 @@ class Keeper(Turn):
         raise NotImplementedError
 
 
-class State(Charged):
+class State(Filters):
     """The state of one client id."""
 
     __slots__ = (
@@ -107,15 +108,11 @@ class State(Charged):
         "created_at",
         "ended",
         "expiry_interval",
-        "identifiers",
-        "incoming",
         "last_reason",
-        "moving",
         "mqueue",
         "numbers",
         "put_off",
         "server",
-        "subscriptions",
         "waiting",
         "will",
         "will_delay",
@@ -123,35 +120,29 @@ class State(Charged):
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(client_id, server.account, username)
-        self.server = server
-        #: What access control must remember of the client (a ClientInfo), None for nothing.
-        self.client: object | None = None
         #: Ends with its connection.
         self.clean: bool = True
-        #: Seconds the session lives after its connection; NEVER for ever.
-        self.expiry_interval: int = 0
-        self.created_at: int = server.now
-        self.away_since: int = 0
-        #: Why its last connection ended; empty before that.
-        self.last_reason: str = ""
-        self.subscriptions: dict[str, int] | None = None
-        self.identifiers: dict[str, int] | None = None
-        #: Packet id -> when it came, in order of arrival.
-        self.awaiting_rel: dict[int, int] | None = None
-        self.mqueue: MQueue | None = None
         #: It is over: what reaches it yet, until the router has forgotten it, is nobody's.
         self.ended: bool = False
         #: Something waits for room in the window: the queue, replays or what was not sent again.
         self.waiting: bool = False
         #: Goes on with retained messages in a later turn, and not before.
         self.put_off: bool = False
+        self.server = server
+        #: What access control must remember of the client (a ClientInfo), None for nothing.
+        self.client: object | None = None
+        #: Seconds the session lives after its connection; NEVER for ever.
+        self.expiry_interval: int = 0
+        self.created_at: int = server.now
+        self.away_since: int = 0
+        #: Why its last connection ended; empty before that.
+        self.last_reason: str = ""
+        #: Packet id -> when it came, in order of arrival.
+        self.awaiting_rel: dict[int, int] | None = None
+        self.mqueue: MQueue | None = None
         self.will: Message | None = None
         self.will_delay: int = 0
-        #: The journal's numbers: of what is in flight and of incoming QoS 2, by packet id; of the
-        #: entry that has just left the queue.
-        self.numbers: dict[int, int] | None = None
-        self.incoming: dict[int, int] | None = None
-        self.moving: int = 0
+        self.numbers: Numbers | None = None
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -214,12 +205,14 @@ class State(Charged):
         journal = self.server.journal
         journal.ended(self.owner)
         self.owner = 0
-        for numbers in (self.numbers, self.incoming):
-            if numbers is not None:
-                for number in numbers.values():
+        numbers = self.numbers
+        if numbers is not None:
+            for number in numbers.inflight.values():
+                journal.lost(number)
+            if numbers.incoming is not None:
+                for number in numbers.incoming.values():
                     journal.lost(number)
         self.numbers = None
-        self.incoming = None
         if self.mqueue is not None:
             for number in self.mqueue.numbers():
                 journal.lost(number)
@@ -232,13 +225,9 @@ class State(Charged):
 
         options: as packed by `mqttd.session.route.options_of`; identifier: 0 for none.
         """
-        mine = self.subscriptions
-        if mine is None:
-            mine = {}
-            self.subscriptions = mine
-        new = full_filter not in mine
+        new = self.options_of(full_filter) < 0
         before = 0 if new else self._filter_weight(full_filter)
-        mine[full_filter] = options
+        self._put_filter(full_filter, options)
         if identifier:
             if self.identifiers is None:
                 self.identifiers = {}
@@ -254,30 +243,16 @@ class State(Charged):
 
     def remove_subscription(self, full_filter: str) -> bool:
         """Remove a subscription; False if there was none."""
-        mine = self.subscriptions
-        if mine is None or full_filter not in mine:
+        if self.options_of(full_filter) < 0:
             return False
         weight = self._filter_weight(full_filter)
         self.account.subscriptions -= weight
         self.charge(-weight)
-        del mine[full_filter]
-        if not mine:
-            self.subscriptions = None
+        self._take_filter(full_filter)
         self._forget_identifier(full_filter)
         if self.owner:
             self.server.journal.unsubscribed(self.owner, full_filter)
         return True
-
-    def _filter_weight(self, full_filter: str) -> int:
-        identifiers = self.identifiers
-        return filter_weight(full_filter, identifiers is not None and full_filter in identifiers)
-
-    def _forget_identifier(self, full_filter: str) -> None:
-        identifiers = self.identifiers
-        if identifiers is not None:
-            identifiers.pop(full_filter, None)
-            if not identifiers:
-                self.identifiers = None
 
     # -- incoming QoS 2 ------------------------------------------------------------------------
 
@@ -298,9 +273,7 @@ class State(Charged):
         self.account.awaiting_rel += AWAITING
         self.charge(AWAITING)
         if self.owner:
-            if self.incoming is None:
-                self.incoming = {}
-            self.incoming[packet_id] = self.server.journal.received(self.owner, packet_id)
+            self.number_received(packet_id, self.server.journal.received(self.owner, packet_id))
         return 1
 
     def complete(self, packet_id: int) -> bool:
@@ -309,12 +282,16 @@ class State(Charged):
         if awaiting is None or packet_id not in awaiting:
             return False
         del awaiting[packet_id]
+        if not awaiting:
+            self.awaiting_rel = None
         self.account.awaiting_rel -= AWAITING
         self.charge(-AWAITING)
-        if self.incoming is not None:
-            number = self.incoming.pop(packet_id, 0)
+        numbers = self.numbers
+        if numbers is not None and numbers.incoming is not None:
+            number = numbers.incoming.pop(packet_id, 0)
             if number:
                 self.server.journal.forget(number)
+            self._rest_numbers(numbers)
         return True
 
     def expire_awaiting(self, oldest: int) -> None:
@@ -346,19 +323,35 @@ class State(Charged):
 
     def _number_inflight(self, packet_id: int, entry: object) -> None:
         """Have the journal keep what is in flight under this packet id."""
-        numbers = self.numbers
-        if numbers is None:
-            numbers = {}
-            self.numbers = numbers
-        number = self.moving
+        numbers = self.have_numbers()
+        number = numbers.moving
         if number:
-            self.moving = 0
+            numbers.moving = 0
             self.server.journal.moved(number, packet_id)
-        elif packet_id in numbers:
+        elif packet_id in numbers.inflight:
             return  # goes out again
         else:
             number = self.server.journal.sent(self.owner, packet_id, entry, self.v5)
-        numbers[packet_id] = number
+        numbers.inflight[packet_id] = number
+
+    def have_numbers(self) -> Numbers:
+        """Where the journal's numbers are; kept while there are some."""
+        numbers = self.numbers
+        if numbers is None:
+            numbers = Numbers()
+            self.numbers = numbers
+        return numbers
+
+    def number_received(self, packet_id: int, number: int) -> None:
+        """The journal keeps an incoming QoS 2 id by this number."""
+        numbers = self.have_numbers()
+        if numbers.incoming is None:
+            numbers.incoming = {}
+        numbers.incoming[packet_id] = number
+
+    def _rest_numbers(self, numbers: Numbers) -> None:
+        if not numbers.inflight and not numbers.incoming and not numbers.moving:
+            self.numbers = None
 
     def pop_inflight(self, packet_id: int) -> object | None:
         """What was in flight under this packet id is done, or given up."""
@@ -371,10 +364,14 @@ class State(Charged):
                 self.account.inflight -= INFLIGHT + len(entry)
             else:
                 self.account.inflight -= flight_weight(entry)
-        if self.numbers is not None:
-            number = self.numbers.pop(packet_id, 0)
+        if not inflight:
+            self.inflight = None  # an empty one takes 224 bytes
+        numbers = self.numbers
+        if numbers is not None:
+            number = numbers.inflight.pop(packet_id, 0)
             if number:
                 self.server.journal.forget(number)
+            self._rest_numbers(numbers)
         return entry
 
     def release(self, packet_id: int) -> None:
@@ -384,9 +381,9 @@ class State(Charged):
         self.account.inflight += INFLIGHT - flight_weight(inflight[packet_id])
         inflight[packet_id] = RELEASED
         numbers = self.numbers
-        if numbers is not None and packet_id in numbers:
-            numbers[packet_id] = self.server.journal.released(
-                self.owner, packet_id, numbers[packet_id]
+        if numbers is not None and packet_id in numbers.inflight:
+            numbers.inflight[packet_id] = self.server.journal.released(
+                self.owner, packet_id, numbers.inflight[packet_id]
             )
 
     # -- pending -------------------------------------------------------------------------------
@@ -434,14 +431,17 @@ class State(Charged):
         before = mqueue.size
         entry = mqueue.pop()
         self._weigh_queue(mqueue.size, before)
-        self.moving = mqueue.number
+        if mqueue.number:
+            self.have_numbers().moving = mqueue.number
         return entry
 
     def unqueued(self) -> None:
         """What was taken out of the queue last is gone, unless it is in flight by now."""
-        number = self.moving
-        if number:
-            self.moving = 0
+        numbers = self.numbers
+        if numbers is not None and numbers.moving:
+            number = numbers.moving
+            numbers.moving = 0
+            self._rest_numbers(numbers)
             self.server.journal.forget(number)
 
     def drop_qos0(self) -> None:

@@ -111,7 +111,8 @@ class Topics:
         weight = _ENTRY + 2 * len(route.key) + _RECEIVER * len(route.sessions)
         if route.identifiers is not None:
             weight += 180 * len(route.identifiers)
-        self.bytes += weight - route.weight
+        before: int = route.weight
+        self.bytes += weight - before
         route.weight = weight
 
     # -- changes -------------------------------------------------------------------------------
@@ -154,7 +155,8 @@ class Topics:
         self._ring[route.place] = None
         self._free.append(route.place)
         del self.table[route.key]
-        self.bytes -= route.weight
+        weight: int = route.weight
+        self.bytes -= weight
         route.weight = 0
         # Whoever still holds it has to look: nobody tells it of changes any more.
         route.place = -1

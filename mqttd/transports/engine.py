@@ -65,8 +65,7 @@ class Engine(Sockets):
     def __init__(self, server: Server, epoll: select.epoll | None = None) -> None:
         super().__init__(server, select.epoll() if epoll is None else epoll)
         self.shared: bool = epoll is not None
-        #: Connections without layers.
-        self.channels = Channels()
+        self.channels = Channels()  # those without layers
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
         #: CONNECT needs one soon, and asking the kernel again costs 2 us.
         self.fresh: dict[int, tuple[str, int]] = {}
@@ -318,9 +317,10 @@ class Engine(Sockets):
             server.metrics.connections_accepted += 1
             channel = Channel(server, self, fd, port.name)
             self.channels.put(fd, channel)
-            if isinstance(address, tuple):
-                self.fresh[fd] = (host, address[1])
-            channel.io = port.lobby.enter(channel, host, server.now)
+            house = port.lobby.enter(channel, host, server.now)
+            channel.io = house
+            if isinstance(address, tuple):  # with one text for all who come from there
+                self.fresh[fd] = (house.name if house.name == host else host, address[1])
             self.epoll.register(fd, _IN)
             if port.deferred:
                 self._read(channel, fd)
@@ -468,15 +468,14 @@ class Engine(Sockets):
             self._watch(channel)
 
     def peer(self, channel: Connection) -> tuple[str, int]:
-        """The peer's address, asked of the kernel: nothing is stored of an open connection."""
+        """The peer's address, asked of the kernel: of an open connection none is stored."""
         if channel.fd < 0:
             return ("", 0)
         fresh = self.fresh.pop(channel.fd, None)
         if fresh is not None:
             return fresh
         port = self.by_name.get(channel.listener)
-        family = port.family if port is not None else int(socket.AF_INET)
-        return peer_of(channel.fd, family)
+        return peer_of(channel.fd, int(socket.AF_INET) if port is None else port.family)
 
     def identity(self, channel: Connection) -> object | None:
         """The peer's process, on a Unix socket."""

@@ -1,0 +1,94 @@
+"""The subscriptions of a session: most have one, some a few, a few very many.
+
+    none    None
+    one     the filter itself, and its options
+    more    filter -> options        a dict takes 200 bytes before its first entry counts
+
+Promise: to add, to find and to remove one costs a look-up, whatever their number. MQTT 5.0, 3.8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqttd.session.account import Account, filter_weight
+from mqttd.session.charged import Charged
+
+if TYPE_CHECKING:
+    from mypy_extensions import u8
+
+__all__ = ["Filters"]
+
+
+class Filters(Charged):
+    """A session's topic filters, as its client wrote them, with their options."""
+
+    __slots__ = ("_filters", "_options", "identifiers")
+
+    def __init__(self, client_id: str, account: Account, username: str | None) -> None:
+        super().__init__(client_id, account, username)
+        self._filters: object | None = None
+        #: Filter -> Subscription Identifier, where there are some.
+        self.identifiers: dict[str, int] | None = None
+        #: Of a filter that is alone.
+        self._options: u8 = 0
+
+    @property
+    def subscriptions(self) -> dict[str, int] | None:
+        """Full filter -> options, None for none. To look at: it may be a copy."""
+        filters = self._filters
+        if isinstance(filters, str):
+            return {filters: self._options}
+        if isinstance(filters, dict):
+            return filters
+        return None
+
+    def subscribed(self) -> int:
+        """The number of subscriptions."""
+        filters = self._filters
+        if isinstance(filters, dict):
+            return len(filters)
+        return 0 if filters is None else 1
+
+    def options_of(self, full_filter: str) -> int:
+        """The options of a subscription, -1 where there is none."""
+        filters = self._filters
+        if isinstance(filters, str):
+            return self._options if filters == full_filter else -1
+        if isinstance(filters, dict):
+            found: int = filters.get(full_filter, -1)
+            return found
+        return -1
+
+    def _put_filter(self, full_filter: str, options: int) -> None:
+        filters = self._filters
+        if filters is None or filters == full_filter:
+            self._filters = full_filter
+            self._options = options
+            return
+        if isinstance(filters, str):
+            filters = {filters: int(self._options)}
+            self._filters = filters
+        assert isinstance(filters, dict)
+        filters[full_filter] = options
+
+    def _take_filter(self, full_filter: str) -> None:
+        """Take out a filter that is there."""
+        filters = self._filters
+        if isinstance(filters, dict):
+            del filters[full_filter]
+            if not filters:
+                self._filters = None
+        else:
+            self._filters = None
+
+    def _filter_weight(self, full_filter: str) -> int:
+        identifiers = self.identifiers
+        return filter_weight(full_filter, identifiers is not None and full_filter in identifiers)
+
+    def _forget_identifier(self, full_filter: str) -> None:
+        identifiers = self.identifiers
+        if identifiers is not None:
+            identifiers.pop(full_filter, None)
+            if not identifiers:
+                self.identifiers = None
