@@ -67,6 +67,7 @@ class Amqtt(Broker):
         "trickle-q1": ("--rate", "500"),
         "idle": ("--conns", "5000"),
         "idle-sub": ("--conns", "5000"),
+        "idle-echo": ("--conns", "5000"),
         "connstorm": ("--conns", "2000"),
         "retained": ("--count", "5000"),
     }  # fmt: skip

@@ -253,6 +253,8 @@ def _rest() -> tuple[Workload, ...]:
         Workload("idle", "RSS, idle connection", "idle", IDLE, REST, MEMORY),
         Workload("idle-sub", "RSS, idle, one subscription", "idle", (*IDLE, "--subscribe"), REST,
                  MEMORY, {"mosquitto": 512}),
+        Workload("idle-echo", "RSS, published, received, quiet", "idle", (*IDLE, "--echo"), REST,
+                 MEMORY),
     )  # fmt: skip
 
 

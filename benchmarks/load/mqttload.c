@@ -71,7 +71,7 @@ static struct {
     int qos, sub_qos;
     long payload, inflight, window, batch, concurrency, keepalive, srcs;
     double rate, duration, warmup, connect_timeout, drain;
-    long vlo, vhi, conn_subs; const char *share, *prefix; char *sf[16]; int nsf;
+    bool echo; long vlo, vhi, conn_subs; const char *share, *prefix; char *sf[16]; int nsf;
     bool shared_topics, random_topics, mixq, props5, mixsubs, X;
     bool persistent, retain, json, mqtt5, ws, tls, alias, hold, subscribe, keep, strict, quiet;
     int npids; int pids[MAX_PIDS];
@@ -191,7 +191,7 @@ typedef struct {
 } pubst;
 
 typedef struct conn {
-    bool v5; uint8_t sqos; uint32_t subid;
+    bool v5; uint8_t sqos, echo; uint32_t subid;
     int fd; uint8_t role, state; bool want_out, dropped, expect_session, stall, more;
     uint32_t id; SSL *ssl;
     uint8_t *wb; uint32_t wlen, woff, wcap;
@@ -480,6 +480,17 @@ static void send_subscribe(conn *c) {
     wb_put(c, h, hl); wb_put(c, v, n); free(v);
     c->sub_batch = k; c->state = ST_SUBACK;
 }
+/* A QoS 1 message of a connection to itself; its own name is the payload. */
+static void send_echo(conn *c) {
+    uint8_t v[160]; char b[64]; uint32_t l = filter_str(b, c, 0), n = 2 + l;
+    put16(v, l); memcpy(v + 2, b, l);
+    put16(v + n, 1); n += 2;
+    if (c->v5) v[n++] = 0;
+    memcpy(v + n, b, l); n += l;
+    uint8_t h[5] = { 0x32 }; unsigned hl = 1 + put_varint(h + 1, n);
+    wb_put(c, h, hl); wb_put(c, v, n);
+    c->echo = 2;                                             /* PUBACK and the message are awaited */
+}
 static inline void send_ack(conn *c, uint8_t type, unsigned pid) {
     wb_need(c, 4); uint8_t *p = c->wb + c->wlen;
     p[0] = type; p[1] = 2; put16(p + 2, pid); c->wlen += 4;
@@ -759,6 +770,14 @@ static void parse_connack_props(conn *c, const uint8_t *p, uint32_t len) {
 static bool on_packet(thread *t, conn *c, uint8_t h, const uint8_t *p, uint32_t len, uint64_t now) {
     switch (h >> 4) {
     case 3:
+        if (c->echo) {
+            char b[64]; uint32_t l = filter_str(b, c, 0);
+            if (len < l + 4 || get16(p) != l || memcmp(p + 2, b, l)) t->misrouted++;
+            else if ((h >> 1 & 3) != 1 || memcmp(p + len - l, b, l)) t->corrupt++;
+            else send_ack(c, 0x40, get16(p + 2 + l));
+            if (!--c->echo) ready(t, c, now);
+            return c->fd >= 0;
+        }
         on_publish(t, c, h, p, len, now);
         if (o.drop_after && o.scenario == SC_OFFLINE && c->role == R_SUB && !c->dropped &&
             c->n_recv >= (uint64_t)o.drop_after) {
@@ -783,9 +802,10 @@ static bool on_packet(thread *t, conn *c, uint8_t h, const uint8_t *p, uint32_t 
         if (c->v5) { int k = get_varint(p + 2, len - 2, &n); if (k > 0) off += (uint32_t)k + n; }
         for (; off < len; off++) if (p[off] >= 0x80) t->subfail++;
         c->sub_pos += c->sub_batch;
-        if (c->sub_pos < c->sub_total) send_subscribe(c); else ready(t, c, now);
+        if (c->sub_pos < c->sub_total) send_subscribe(c); else if (o.echo) send_echo(c); else ready(t, c, now);
         return c->fd >= 0; }
     case 4: case 5: case 7: {
+        if (c->echo) { if (h >> 4 != 4) t->proto++; if (!--c->echo) ready(t, c, now); return c->fd >= 0; }
         if (len < 2 || !c->pub || !(o.qos || o.mixq)) { t->proto++; return true; }
         unsigned pid = get16(p), ty = h >> 4; pubst *s = c->pub;
         if (!pid || pid > (unsigned)o.inflight || !s->pstate[pid]) { t->proto++; return true; }
@@ -1194,7 +1214,7 @@ static long num(const char *name, const char *s, double lo, double hi, double *d
 enum { O_SC = 256, O_HOST, O_PORT, O_PUBS, O_SUBS, O_TOPICS, O_QOS, O_SUBQOS, O_PAYLOAD, O_RATE, O_INFL, O_WIN, O_BATCH,
        O_DUR, O_WARM, O_CLEAN, O_PERS, O_RETAIN, O_PID, O_JSON, O_THREADS, O_MQTT5, O_COUNT, O_FILT, O_FCONN, O_CONNS,
        O_CONC, O_HOLD, O_SUBSC, O_SRCS, O_KEEP, O_STRICT, O_KA, O_CTO, O_DRAIN, O_USER, O_PASS, O_WS, O_WSPATH, O_DROP, O_HELP, O_VER,
-       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_PFX };
+       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_PFX };
 static const struct option lo[] = {
     {"scenario",1,0,O_SC},{"host",1,0,O_HOST},{"port",1,0,O_PORT},{"pubs",1,0,O_PUBS},{"subs",1,0,O_SUBS},{"topics",1,0,O_TOPICS},
     {"qos",1,0,O_QOS},{"sub-qos",1,0,O_SUBQOS},{"payload",1,0,O_PAYLOAD},{"rate",1,0,O_RATE},{"inflight",1,0,O_INFL},{"window",1,0,O_WIN},
@@ -1205,7 +1225,7 @@ static const struct option lo[] = {
     {"drain",1,0,O_DRAIN},{"user",1,0,O_USER},{"pass",1,0,O_PASS},{"ws",0,0,O_WS},{"ws-path",1,0,O_WSPATH},{"drop-after",1,0,O_DROP},
     {"username",1,0,O_USER},{"password",1,0,O_PASS},{"tls",0,0,O_TLS},{"cafile",1,0,O_CAFILE},{"cert",1,0,O_CERT},{"key",1,0,O_KEY},
     {"alias",0,0,O_ALIAS},{"user-props",1,0,O_UPROPS},{"stall",1,0,O_STALL},
-    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"prefix",1,0,X_PFX},
+    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"prefix",1,0,X_PFX},
     {"help",0,0,O_HELP},{"version",0,0,O_VER},{0,0,0,0} };
 
 static void parse(int argc, char **argv) {
@@ -1273,6 +1293,7 @@ static void parse(int argc, char **argv) {
         case X_P5: o.props5 = o.X = o.mqtt5 = true; break;
         case X_SHARE: o.share = optarg; break;
         case X_MIXS: o.mixsubs = true; break;
+        case X_ECHO: o.echo = o.subscribe = true; break;
         case X_CS: o.conn_subs = num(n, optarg, 1, 100000, 0); break;
         case X_PFX: o.prefix = optarg; break;
         case O_HELP: usage(stdout); exit(0);
@@ -1321,6 +1342,8 @@ int main(int argc, char **argv) {
     DEF(topics, 1);
     bool conn_only = S == SC_CONNSTORM || S == SC_IDLE;
     if (S == SC_IDLE) o.hold = true;
+    if (o.echo && S != SC_IDLE) fatal("--echo: only in scenario idle");
+    if (o.echo) o.sub_qos = 1;
     if (!conn_only && (o.pubs < 1 || o.subs < 1)) fatal("--pubs and --subs must be at least 1");
     if ((S == SC_OFFLINE || S == SC_RETAINED) && o.count > 999999) fatal("--count: at most 999999 in this scenario");
     if (S == SC_OFFLINE && o.pubs > o.subs) o.pubs = o.subs;

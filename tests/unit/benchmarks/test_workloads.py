@@ -17,7 +17,7 @@ def test_names_are_used_once() -> None:
 
 def test_workloads_are_chosen_by_name_and_pattern_in_the_order_asked() -> None:
     names = [workload.name for workload in selected("idle*,p2p-q1,idle")]
-    assert names == ["idle", "idle-sub", "p2p-q1"]
+    assert names == ["idle", "idle-sub", "idle-echo", "p2p-q1"]
     assert selected(None) == WORKLOADS
 
 
