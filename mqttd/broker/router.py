@@ -209,6 +209,7 @@ class Router(Topics):
                     self._take(route, found, topic, subscriber, options)
             else:
                 assert isinstance(held, Session)
+                route.topic = held.own(topic)
                 self._take(route, found, topic, held, held.options_of(topic))
         if self.trie.filters:
             for level in self.trie.match(topic):

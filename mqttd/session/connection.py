@@ -116,8 +116,6 @@ class Connection(Timer):
         self.io: object | None = None
         self.out: list[bytes] | None = None
         self.out_bytes: int = 0
-        #: Bytes of the first piece of `out` that are written (`mqttd.session.output`).
-        self.out_at: int = 0
         self.limit: int = turn.settings.high_watermark
         #: Bytes of this output that the turn's backlog counts.
         self.backlogged: int = 0
@@ -150,6 +148,8 @@ class Connection(Timer):
         self.paced: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
+        #: Bytes of the first piece of `out` that are written (`mqttd.session.output`).
+        self.out_at: i32 = 0
 
     # -- output --------------------------------------------------------------------------------
 

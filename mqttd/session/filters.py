@@ -60,6 +60,11 @@ class Filters(Charged):
             return found
         return -1
 
+    def own(self, full_filter: str) -> str:
+        """The same text as this filter, kept once where it is the only one."""
+        filters = self._filters
+        return filters if isinstance(filters, str) and filters == full_filter else full_filter
+
     def _put_filter(self, full_filter: str, options: int) -> None:
         filters = self._filters
         if filters is None or filters == full_filter:

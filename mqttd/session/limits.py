@@ -301,7 +301,7 @@ class PacedEdge(Edge):
             return
         if level > 0.0:
             count = 0
-            size = -channel.out_at
+            size: int = -channel.out_at
             for piece in out:
                 if size >= level:
                     break

@@ -39,7 +39,7 @@ def take(channel: Connection) -> list[bytes]:
         return [b"".join(out)]
     pieces: list[bytes] = []
     small: list[bytes] = []
-    size = -channel.out_at
+    size: int = -channel.out_at
     count = 0
     for piece in out:
         count += 1
@@ -65,7 +65,8 @@ def take(channel: Connection) -> list[bytes]:
 def give_back(channel: Connection, pieces: list[bytes], written: int) -> None:
     """After a write of what `take` gave: so many bytes of it have gone, the others wait."""
     channel.out_bytes -= written
-    at = channel.out_at + written
+    at: int = channel.out_at
+    at += written
     done = 0
     for piece in pieces:
         if at < len(piece):
@@ -85,7 +86,7 @@ def gather(channel: Connection) -> bytes:
     pieces = take(channel)
     if not pieces:
         return b""
-    at = channel.out_at
+    at: int = channel.out_at
     if at:
         channel.out_at = 0
         pieces[0] = pieces[0][at:]

@@ -32,6 +32,9 @@ _ENTRY: Final = 620
 _RECEIVER: Final = 18
 #: Units of work of a route that is built, beside its receivers.
 _BUILD: Final = 10
+#: A table that has had so many times as many routes is copied to a smaller one: a millisecond for
+#: 10,000 of them.
+_SPARSE: Final = 8
 #: Milliseconds in which the hand goes round once where nobody publishes.
 _ROUND: Final = 60_000
 
@@ -51,8 +54,10 @@ class Topics:
         self.work: int = 0
         #: The routes of the chunk that is being handled, if they were looked up together.
         self.ahead: Ahead | None = None
-        self._ring: list[Route | None] = []
-        self._free: list[int] = []
+        #: The routes, without holes: where one goes, the last one takes its place.
+        self._ring: list[Route] = []
+        #: The most routes that the table has had room for since it was made.
+        self._room: int = 0
         self._hand: int = 0
         self._swept: int = 0
         #: Steps of the hand that are due, in parts of `_ROUND`.
@@ -71,13 +76,11 @@ class Topics:
         self._weigh(route)
         while self.table and (self.bytes > self.max_bytes or len(self.table) >= self.max_entries):
             self._evict()
-        if self._free:
-            route.place = self._free.pop()
-            self._ring[route.place] = route
-        else:
-            route.place = len(self._ring)
-            self._ring.append(route)
+        route.place = len(self._ring)
+        self._ring.append(route)
         self.table[key] = route
+        if len(self._ring) > self._room:
+            self._room = len(self._ring)
         return route
 
     def catch_up(self, route: Route) -> None:
@@ -136,24 +139,24 @@ class Topics:
     def _evict(self) -> None:
         """Second chance: drop the first that was not used since the hand came by."""
         ring = self._ring
-        n = len(ring)
         hand = self._hand
         while True:
-            if hand >= n:
+            if hand >= len(ring):
                 hand = 0
             route = ring[hand]
-            if route is not None:
-                if not route.seen:
-                    self._drop(route)
-                    break
-                route.seen = False
+            if not route.seen:
+                self._drop(route)
+                break
+            route.seen = False
             hand += 1
-        self._hand = hand + 1
+        self._hand = hand
         self.evicted += 1
 
     def _drop(self, route: Route) -> None:
-        self._ring[route.place] = None
-        self._free.append(route.place)
+        last = self._ring.pop()
+        if last is not route:
+            self._ring[route.place] = last
+            last.place = route.place
         del self.table[route.key]
         weight: int = route.weight
         self.bytes -= weight
@@ -164,13 +167,9 @@ class Topics:
 
     def drop_cache(self) -> None:
         """Forget all topics: memory is short."""
-        for route in self._ring:
-            if route is not None:
-                self._drop(route)
-        self.table = {}
-        self._ring = []
-        self._free = []
-        self._hand = 0
+        while self._ring:
+            self._drop(self._ring[-1])
+        self._shrink()
 
     def sweep(self, now: int) -> None:
         """Called a few times a second: move the hand on, and drop what was not used for a round."""
@@ -185,19 +184,21 @@ class Topics:
         hand = self._hand
         while steps > 0:
             steps -= 1
-            if hand >= n:
+            if hand >= len(self._ring):
                 hand = 0
             route = self._ring[hand]
-            if route is not None:
-                if route.seen:
-                    route.seen = False
-                else:
-                    self._drop(route)
-            hand += 1
+            if route.seen:
+                route.seen = False
+                hand += 1
+            else:
+                self._drop(route)
+                if not self._ring:
+                    break
         self._hand = hand
-        if not self.table:
-            # A dict and a list keep the room they once had.
-            self.table = {}
-            self._ring = []
-            self._free = []
-            self._hand = 0
+        if len(self.table) * _SPARSE < self._room:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """A dict keeps the room that it once had; there are always some topics, those of $SYS."""
+        self.table = dict(self.table)
+        self._room = len(self.table)
