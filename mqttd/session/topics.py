@@ -59,6 +59,8 @@ class Topics:
         #: The most routes that the table has had room for since it was made.
         self._room: int = 0
         self._hand: int = 0
+        #: Routes when the hand last came by the first: a step drops one, or goes on by one.
+        self._lap: int = 0
         self._swept: int = 0
         #: Steps of the hand that are due, in parts of `_ROUND`.
         self._due: int = 0
@@ -175,25 +177,27 @@ class Topics:
         """Called a few times a second: move the hand on, and drop what was not used for a round."""
         since = now - self._swept
         self._swept = now
-        n = len(self._ring)
-        if not n:
+        if not self._ring:
             return
+        n = len(self._ring)
+        if n < self._lap:
+            n = self._lap
         self._due += n * (since if since < 1000 else 1000)
         steps = self._due // _ROUND
         self._due -= steps * _ROUND
-        hand = self._hand
+        hand = self._hand if self._hand < len(self._ring) else 0
         while steps > 0:
             steps -= 1
-            if hand >= len(self._ring):
-                hand = 0
             route = self._ring[hand]
             if route.seen:
                 route.seen = False
                 hand += 1
             else:
                 self._drop(route)
-                if not self._ring:
-                    break
+            if hand >= len(self._ring):
+                hand = 0
+                self._lap = len(self._ring)
+                break  # whoever was looked at has until the next time at least
         self._hand = hand
         if len(self.table) * _SPARSE < self._room:
             self._shrink()
