@@ -448,9 +448,8 @@ class Engine(Sockets):
         if self.channels.take(fd):
             self.close(fd, channel)
             self.fresh.pop(fd, None)
-            house = channel.io
-            if isinstance(house, House) and isinstance(channel, Channel):
-                house.lobby.left(channel, house)
+            if isinstance(channel.io, House) and isinstance(channel, Channel):
+                channel.io.lobby.left(channel, channel.io)
             port = self.by_name.get(channel.listener)
             if port is not None:
                 port.connections -= 1
