@@ -47,6 +47,7 @@ from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.machine import grown, memory_of_machine
 from mqttd.monitor.malloc import keep_freed, trim
 from mqttd.monitor.overload import Overload
+from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
@@ -190,7 +191,10 @@ class MqttdService(MultiService):
             self.doors.bind()
         except ListenError as error:
             raise StartError(str(error)) from None
-        self.garbage = Garbage(on_pause=self._paused) if on_start is None else None
+        own = on_start is None
+        self.garbage = Garbage(on_pause=self._paused) if own else None
+        metrics = self.broker.metrics
+        self.quiet = Quiet(lambda: metrics.bytes_received) if own else None
         #: Clients are let in.
         self.opened = False
         self._hang_up: Callable[[], None] = lambda: None
@@ -415,6 +419,8 @@ class MqttdService(MultiService):
         self.events.tick()
         if self.garbage is not None:
             self.garbage.tick()
+        if self.quiet is not None and self.opened:
+            self.quiet.tick()
 
     def _more_metrics(self) -> dict[str, float]:
         """What the API shows beside the broker's own counters."""
