@@ -144,7 +144,6 @@ class Channel(Framing):
         self.challenged: bool = False
         #: The broker chose the client id.
         self.assigned: bool = False
-        #: Milliseconds; 0: it may be silent for ever.
         self.keepalive: i32 = 0
         #: The CONNECT, while authentication is under way.
         self.connect: Connect | None = None
@@ -285,8 +284,7 @@ class Channel(Framing):
             keep_alive = settings.server_keepalive_seconds
         patience = int(keep_alive * 1000 * settings.keepalive_multiplier)
         self.keepalive = patience
-        self.last = server.now
-        self.since = self.last
+        self.last = self.since = server.now
         if patience:
             server.wheel.schedule(self, self.last + patience)
         else:
