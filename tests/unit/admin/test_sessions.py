@@ -42,7 +42,7 @@ def names(answer: Any) -> list[str]:
 
 def test_clients_are_found_by_user_address_listener_and_state(ask: Door, broker: Broker) -> None:
     a, b = MemoryClient(broker, "a"), MemoryClient(broker, "b")
-    broker.sessions["a"].username = "ann"
+    broker.sessions["a"].purse = broker.account.purse("ann")
     b.send(Disconnect(0))
     del a
     for given, found in (

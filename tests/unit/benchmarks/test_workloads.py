@@ -24,7 +24,7 @@ def test_workloads_are_chosen_by_name_and_pattern_in_the_order_asked() -> None:
 def test_the_list_is_of_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--only", "idle*"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed] == ["idle", "idle-sub"]
+    assert [line.split()[0] for line in listed] == ["idle", "idle-sub", "idle-echo"]
 
 
 def test_a_wrong_name_is_answered_with_the_names_there_are() -> None:
