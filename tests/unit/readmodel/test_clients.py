@@ -59,7 +59,7 @@ def names(clients: Clients, **wish: Any) -> list[str]:
 
 def connected(broker: Broker, client_id: str, username: str | None) -> MemoryClient:
     client = MemoryClient(broker, client_id)
-    broker.sessions[client_id].username = username
+    broker.sessions[client_id].purse = broker.account.purse(username)
     return client
 
 
