@@ -159,7 +159,7 @@ def test_a_page_among_many_looks_at_few(broker: Broker, clients: Clients) -> Non
 
 def test_looking_at_clients_keeps_nothing_of_them(broker: Broker, clients: Clients) -> None:
     client = MemoryClient(broker, "a")
-    client.channel.known = None
+    client.channel.forget_known()
     assert names(clients, listener="default", address="127.0.0.1") == ["a"]
     assert client.channel.known is None
 
