@@ -170,7 +170,7 @@ class Route:
         #: The class of clients that may publish here, as of `epoch`; -2: not known of any.
         self.right: int = -2
         self.epoch: int = -1
-        self.gear: i16 = 0
+        self.gear: int = 0
         self.sessions: list[Receiver] = _NOBODY
         #: Packed options, in the order of `sessions`.
         self.options: list[int] = _NOTHING
