@@ -36,7 +36,7 @@ from mqttd.broker.login import module_of
 from mqttd.broker.settings import settings_of
 from mqttd.codec import reasons
 from mqttd.codec.topic import split_shared
-from mqttd.config.load import ConfigError, load
+from mqttd.config.load import ConfigError, from_text, load
 from mqttd.config.plan import differences, merged, option_of, texts, values
 from mqttd.config.schema import Config
 from mqttd.options import StartError, check_files, why
@@ -104,6 +104,14 @@ class Reload:
             for path, value in values(config)
         ]
         return {"path": config.path or None, "keys": keys}
+
+    def mistakes(self, text: str) -> list[str]:
+        """What would be wrong with the configuration, if this stood in its file."""
+        try:
+            from_text(text, self.service.config.path or "mqttd.conf", os.environ)
+        except ConfigError as error:
+            return error.mistakes
+        return []
 
     # -- the steps -----------------------------------------------------------------------------
 

@@ -26,12 +26,8 @@ from mqttd.access.by_listener import AccessByListener, config_of, configs_by_lis
 from mqttd.access.chain import AccessControl
 from mqttd.access.who import warning, who_may_connect
 from mqttd.admin.api import Api
-from mqttd.admin.listeners import ListenersApi
-from mqttd.admin.log import LogApi
-from mqttd.admin.plugins import PluginsApi
-from mqttd.admin.reload import ReloadApi
+from mqttd.admin.parts import Parts
 from mqttd.admin.server import AdminService, limit_body
-from mqttd.admin.store import StoreApi
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
 from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
@@ -56,6 +52,8 @@ from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
 from mqttd.plugins.watchdog import Watchdog
+from mqttd.readmodel.feed import Feed
+from mqttd.readmodel.model import Model
 from mqttd.reload import Reload, on_hang_up
 from mqttd.storage.store import StoreError, store_of
 from mqttd.transports.engine import Engine
@@ -166,14 +164,14 @@ class MqttdService(MultiService):
         self.broker.memory.others.append(self.plugins.held)
         self.plugins.check()
         self.sys_topics.more.append(self.plugins.sys_topics)
-        self.api = api = Api(
-            self.broker,
-            self.listeners,
-            self.who_may_connect,
-            PluginsApi(self.plugins),
-            self._more_metrics,
-        )
-        api.is_ready = lambda: self.opened
+        model = Model(self.broker, self._more_metrics)
+        self.parts = parts = Parts(self.broker, model, self.listeners, self.who_may_connect)
+        parts.plugins = self.plugins
+        parts.is_ready = lambda: self.opened
+        listeners = self.events.listeners
+        parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
+        parts.user_file = lambda: self.config.auth.username.file
+        self.api = api = Api(parts, reactor.seconds)
         self.admin = AdminService(
             api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
         )
@@ -183,10 +181,11 @@ class MqttdService(MultiService):
             config.listener, self.broker, self.engine, reactor, self.events, self.alarm,
             lambda: most, self._read_listeners, self._access_of,
         )  # fmt: skip
-        api.doors = ListenersApi(self.doors)
+        parts.doors = self.doors
         self.reload = Reload(self)
-        api.reload = ReloadApi(self.reload)
-        api.store = StoreApi(self.store)
+        parts.reload = self.reload
+        parts.store = self.store
+        parts.has_store = True
         try:
             self.doors.bind()
         except ListenError as error:
@@ -207,7 +206,7 @@ class MqttdService(MultiService):
         self.logging = log_for(self.config.log, twistd)
         if isinstance(self.logging, Log):
             self.events.write_to(self.logging)
-            self.api.logging = LogApi(self.logging)
+            self.parts.logging = self.logging
         else:
             self.addService(self.logging)  # type: ignore[no-untyped-call]
 

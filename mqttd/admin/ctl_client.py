@@ -107,8 +107,7 @@ class Client:
         if not isinstance(answer, dict):
             raise CtlError(f"what listens at {self.path} is no mqttd (HTTP status {status})")
         if status >= 400:
-            refused = answer.get("error", {})
-            raise CtlError(str(refused.get("message", f"HTTP status {status}")))
+            raise CtlError(str(answer.get("detail", f"HTTP status {status}")))
         return answer
 
     def pages(self, path: str, key: str, **query: object) -> list[Json]:

@@ -37,8 +37,11 @@ def add_commands(add: Callable[..., Any], group: Callable[..., Any], commands: A
 
 
 def _reload(options: argparse.Namespace) -> int | None:
-    body = {"dry_run": options.dry_run, "confirmed": options.yes}
-    answer = client_of(options).request("POST", "/config/reload", body)
+    client = client_of(options)
+    if options.dry_run:
+        answer = client.request("POST", "/config/plan")
+    else:
+        answer = client.request("POST", "/config/apply", {"confirmed": options.yes})
     held = not options.dry_run and not answer["applied"]
     if options.json:
         print_json(answer)

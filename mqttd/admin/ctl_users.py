@@ -129,7 +129,8 @@ def _set_password(options: argparse.Namespace, path: str) -> None:
         costs = config_of(options).auth.password
         cost = Cost(max(costs.memory // 1024, 8 * costs.lanes), costs.passes, costs.lanes)
         new = _access(add_user, path, *given, cost)
-    text = f"{'added' if new else 'changed'} {options.user} in {path}; {_tell(options)}"
+    told = _tell(options, f"users passwd {options.user}")
+    text = f"{'added' if new else 'changed'} {options.user} in {path}; {told}"
     done(options, {"user": options.user, "new": new}, text)
 
 
@@ -141,7 +142,7 @@ def _delete(options: argparse.Namespace) -> None:
     delete = delete_scram_user if options.scram else delete_user
     if not _access(delete, path, options.user):
         raise CtlError(f"{path}: no user {options.user!r}")
-    text = f"deleted {options.user} from {path}; {_tell(options)}"
+    text = f"deleted {options.user} from {path}; {_tell(options, f'users del {options.user}')}"
     done(options, {"deleted": options.user}, text)
 
 
@@ -153,7 +154,7 @@ def _import(options: argparse.Namespace) -> None:
     text = f"took {len(taken)} user{'' if len(taken) == 1 else 's'} into {path}"
     if left:
         text += f", left {len(left)} that {'is' if len(left) == 1 else 'are'} there already"
-    done(options, {"imported": taken, "left": left}, f"{text}; {_tell(options)}")
+    done(options, {"imported": taken, "left": left}, f"{text}; {_tell(options, 'users import')}")
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -164,10 +165,10 @@ def _list(options: argparse.Namespace) -> None:
         print(printable(user))
 
 
-def _tell(options: argparse.Namespace) -> str:
-    """Have a running broker read its files again; says in a clause what came of it."""
+def _tell(options: argparse.Namespace, reason: str) -> str:
+    """Have a running broker read its files again, with why; says in a clause what came of it."""
     try:
-        client_of(options).request("POST", "/auth/reload")
+        client_of(options).request("POST", "/auth/reload", {"reason": reason[:1000]})
     except NoBroker:
         return "no broker is running"
     except CtlError as error:

@@ -1,128 +1,123 @@
-"""What the HTTP interface is made of: arguments, bodies, pages, answers and refusals as JSON.
+"""What a request is before it means anything: who asks, what is refused, and how that is told.
 
-A refusal is ``{"error": {"code": "not_found", "message": "..."}}`` with a fitting HTTP status;
-raise `ApiError`, and the handlers that `answer_faults` puts into an app make one of it.
+    transport --> Caller (name, role) --> route --> an answer, or ApiError --> problem+json
+
+A refusal is a problem by RFC 9457 (``application/problem+json``) with a member ``code`` for
+programs::
+
+    {"type": "about:blank", "title": "Not Found", "status": 404,
+     "code": "not_found", "detail": "no client 'a'"}
 """
 
 from __future__ import annotations
 
-import heapq
-import json
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
 
-from klein import Klein
-from twisted.python.failure import Failure
+import msgspec
+from msgspec import Struct
 from twisted.web.iweb import IRequest
-from werkzeug.exceptions import HTTPException
 
 __all__ = [
-    "DEFAULT_LIMIT",
-    "MAX_LIMIT",
+    "ADMINISTRATOR",
+    "EVENTS",
+    "LOCAL",
+    "OPERATOR",
+    "ROLES",
+    "VIEWER",
     "ApiError",
+    "Caller",
+    "Problem",
     "answer",
-    "answer_faults",
-    "argument_of",
-    "body_of",
-    "limit_of",
-    "page_of",
+    "caller_of",
+    "problem",
     "refusal",
+    "set_caller",
 ]
 
-#: Entries of a page when the request does not say, and at most.
-DEFAULT_LIMIT: Final = 100
-MAX_LIMIT: Final = 1000
+VIEWER: Final = "viewer"
+OPERATOR: Final = "operator"
+ADMINISTRATOR: Final = "administrator"
+EVENTS: Final = "events"
 
-Json = dict[str, Any]
+#: What each may do includes what those before it may; `events` reads the event log and no more.
+ROLES: Final[dict[str, int]] = {EVENTS: 0, VIEWER: 1, OPERATOR: 2, ADMINISTRATOR: 3}
+
+
+@dataclass(slots=True, frozen=True)
+class Caller:
+    """Who asks, as the log and the audit name it, and what role that has."""
+
+    name: str
+    role: str
+    #: Requests of this caller are counted against the rate.
+    limited: bool = True
+    #: Came with the cookie of a browser, and must show that the page itself has asked.
+    browser: bool = False
+
+    def may(self, role: str) -> bool:
+        """Whether it has this role, or one above it."""
+        return ROLES[self.role] >= ROLES[role] > 0
+
+
+#: The broker's own user on the Unix socket.
+LOCAL: Final = Caller("socket", ADMINISTRATOR, limited=False)
+
+
+def set_caller(request: Any, caller: Caller) -> None:
+    """Say who asks, before the request is rendered."""
+    request.mqttd_caller = caller
+
+
+def caller_of(request: Any) -> Caller:
+    """Who asks; a request of whom nobody has said so is refused."""
+    caller = getattr(request, "mqttd_caller", None)
+    if not isinstance(caller, Caller):
+        raise ApiError(401, "unauthorized", "who asks is not known")
+    return caller
+
+
+class Problem(Struct, kw_only=True):
+    """A refusal, by RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    #: For programs: not_found, bad_request, ...
+    code: str
+    #: For people.
+    detail: str
 
 
 class ApiError(Exception):
     """A request that cannot be served: HTTP `status`, a `code` for programs, a text for people."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
+        self.headers = headers or {}
 
 
-def answer_faults(app: Klein) -> None:
-    """Have an app of the API answer with errors in JSON; last, behind handlers of its own."""
-    on: Any = app.handle_errors  # klein's types know methods only
-    on(ApiError)(_refused)
-    on(HTTPException)(_no_route)
-    on(Exception)(_crashed)
+def problem(status: int, code: str, message: str) -> bytes:
+    """The body of a refusal."""
+    title = HTTPStatus(status).phrase if status in _STATUSES else "Error"
+    detail = message.encode("utf-8", "replace").decode()
+    return (
+        msgspec.json.encode(Problem(title=title, status=status, code=code, detail=detail)) + b"\n"
+    )
 
 
-def _refused(api: Any, request: IRequest, failure: Failure) -> bytes:
-    """A request we refuse."""
-    error = cast(ApiError, failure.value)
-    return refusal(request, error.status, error.code, error.message)
-
-
-def _no_route(api: Any, request: IRequest, failure: Failure) -> bytes:
-    """No such path, or a method it has not."""
-    error = cast(HTTPException, failure.value)
-    path = request.path.decode("ascii", "replace")
-    if error.code == 405:
-        method = request.method.decode("ascii", "replace")
-        return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
-    return refusal(request, error.code or 404, "not_found", f"no {path}")
-
-
-def _crashed(api: Any, request: IRequest, failure: Failure) -> bytes:
-    """A fault of ours: logged, and told without its traceback."""
-    api.log.failure("API request {path} failed", failure, path=request.path.decode("latin-1"))
-    return refusal(request, 500, "internal_error", "internal error; see the broker's log")
-
-
-# -- requests
-
-
-def argument_of(request: IRequest, name: bytes) -> str | None:
-    """A query argument as text, None if it is not there."""
-    values = request.args.get(name)
-    if not values:
-        return None
-    try:
-        return cast(str, values[-1].decode())
-    except UnicodeDecodeError:
-        raise ApiError(400, "bad_request", f"{name.decode()}: expected UTF-8") from None
-
-
-def limit_of(request: IRequest) -> int:
-    """How many entries a page was asked to have."""
-    text = argument_of(request, b"limit")
-    if text is None:
-        return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_LIMIT):
-        raise ApiError(
-            400, "bad_request", f"limit = {text!r}: expected a number from 1 to {MAX_LIMIT}"
-        )
-    return int(text)
-
-
-def page_of(request: IRequest, names: list[str]) -> tuple[list[str], str | None]:
-    """The names of the page that was asked for, and the cursor of the next (None at the end)."""
-    limit = limit_of(request)
-    after = argument_of(request, b"cursor")
-    if after is not None:
-        names = [name for name in names if name > after]
-    page = heapq.nsmallest(limit, names)
-    return page, page[-1] if len(names) > limit else None
-
-
-def body_of(request: IRequest) -> Json:
-    """The JSON object in a request; raises ApiError."""
-    try:
-        body = json.loads(request.content.read())
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, "bad_request", f"the body is no JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise ApiError(400, "bad_request", "the body: expected a JSON object")
-    return body
-
-
-# -- answers
+def refusal(request: IRequest, status: int, code: str, message: str) -> bytes:
+    """Make a refusal of the answer to this request."""
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", b"application/problem+json")
+    request.setHeader(b"cache-control", b"no-store")
+    return problem(status, code, message)
 
 
 def answer(request: IRequest, value: object, status: int = 200) -> bytes:
@@ -130,9 +125,8 @@ def answer(request: IRequest, value: object, status: int = 200) -> bytes:
     request.setResponseCode(status)
     request.setHeader(b"content-type", b"application/json")
     request.setHeader(b"cache-control", b"no-store")
-    return json.dumps(value, default=str).encode() + b"\n"
+    return _ENCODER.encode(value) + b"\n"
 
 
-def refusal(request: IRequest, status: int, code: str, message: str) -> bytes:
-    """An error as JSON: `code` for programs, `message` for people."""
-    return answer(request, {"error": {"code": code, "message": message}}, status)
+_STATUSES: Final = {status.value for status in HTTPStatus}
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=str)

@@ -13,22 +13,27 @@ buffered, beyond `max_body` bytes.
 from __future__ import annotations
 
 import os
+import pwd
+import socket
 import stat
+import struct
 from typing import Any, Final
 
 from twisted.application.service import Service
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
+from zope.interface import implementer
 
+from mqttd.admin.requests import ADMINISTRATOR, LOCAL, Caller, problem, set_caller
 from mqttd.net.sockets import is_alive
 
-__all__ = ["AdminService", "AdminSocketError", "claim", "limit_body", "site_of"]
+__all__ = ["AdminService", "AdminSocketError", "LocalDoor", "claim", "limit_body", "site_of"]
 
 SOCKET_MODE: Final = 0o600
 #: Seconds after which a connection that says nothing is closed.
 IDLE_TIMEOUT: Final = 60
 
-_TOO_LARGE: Final = b'{"error":{"code":"too_large","message":"the request body is too large"}}\n'
+_TOO_LARGE: Final = problem(413, "too_large", "the request body is too large")
 
 
 class AdminSocketError(Exception):
@@ -46,7 +51,7 @@ class AdminService(Service):
         claim(path)
         self.path = path
         self.reactor = reactor
-        self.site: Any = site_of(resource, max_body)
+        self.site: Any = site_of(LocalDoor(resource), max_body)
         self.port: Any = None
 
     def startService(self) -> None:
@@ -60,6 +65,47 @@ class AdminService(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         port, self.port = self.port, None
         return port.stopListening() if port is not None else None
+
+
+@implementer(IResource)
+class LocalDoor:
+    """Another resource, for whoever could open the socket: the broker's own user, or root."""
+
+    isLeaf = True
+
+    def __init__(self, resource: IResource) -> None:
+        self.resource = resource
+
+    def getChildWithDefault(self, name: bytes, request: Any) -> Any:
+        """A leaf has none."""
+        return self
+
+    def putChild(self, path: bytes, child: Any) -> None:
+        """A leaf takes none."""
+        raise TypeError("a leaf")
+
+    def render(self, request: Any) -> Any:
+        """Say who asks, then let the resource answer."""
+        set_caller(request, _peer_of(request))
+        return self.resource.render(request)
+
+
+def _peer_of(request: Any) -> Caller:
+    """The user at the other end of the socket, as the kernel knows it."""
+    try:
+        connection = request.channel.transport.socket
+        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(told)
+        name = pwd.getpwuid(user).pw_name
+    except (AttributeError, OSError, struct.error):
+        return LOCAL
+    except KeyError:
+        name = f"uid {user}"
+    return Caller(name, ADMINISTRATOR, limited=False)
+
+
+#: Of SO_PEERCRED: process, user and group.
+_CREDENTIALS: Final = struct.Struct("3i")
 
 
 def site_of(resource: IResource, max_body: int) -> Any:
@@ -150,7 +196,7 @@ class _BoundedRequest(Request):
         self.refused = True
         transport: Any = self.channel.transport
         transport.write(
-            b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\n"
+            b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/problem+json\r\n"
             b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(_TOO_LARGE) + _TOO_LARGE
         )
         self.channel.loseConnection()

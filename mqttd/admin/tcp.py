@@ -1,7 +1,7 @@
 """Serves the HTTP interface over TCP, to programs on other machines that show a token.
 
     Authorization: Bearer TOKEN --+-- of token_file        everything
-                                  +-- of pull_token_file   the event log alone (`PULL_PATHS`)
+                                  +-- of pull_token_file   the event log alone (`api.PULL_PATH`)
                                   '-- anything else        401 in a while, logged, nothing told
                                                            but `/health/...`
 
@@ -28,6 +28,7 @@ from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from mqttd.admin.health import OPEN_PATHS
+from mqttd.admin.requests import ADMINISTRATOR, EVENTS, Caller, problem, set_caller
 from mqttd.admin.server import site_of
 from mqttd.admin.slow import Slow
 from mqttd.config.schema import AdminTcp
@@ -35,18 +36,18 @@ from mqttd.net.addresses import address_text
 from mqttd.net.sockets import bound_tcp
 from mqttd.net.tls import load_pair
 
-__all__ = ["PULL_PATHS", "AdminTcpError", "AdminTcpService", "Tokens", "check_settings"]
+__all__ = ["AdminTcpError", "AdminTcpService", "Tokens", "check_settings"]
 
-#: What the tokens of pull_token_file reach.
-PULL_PATHS: Final = (b"/api/v1/plugins/spark/log",)
+#: Who shows a token of token_file, of pull_token_file.
+_EVERY: Final = Caller("token_file", ADMINISTRATOR)
+_PULL: Final = Caller("pull_token_file", EVENTS)
 
 #: Characters a token must have at least.
 LEAST: Final = 16
 #: Refused requests that are logged in a minute.
 LOGGED: Final = 10
 
-_REFUSED: Final = b'{"error":{"code":"unauthorized","message":"a bearer token is needed"}}\n'
-_FORBIDDEN: Final = b'{"error":{"code":"forbidden","message":"this token is not for that"}}\n'
+_REFUSED: Final = problem(401, "unauthorized", "a bearer token is needed")
 
 
 class AdminTcpError(Exception):
@@ -146,18 +147,16 @@ class _Guarded:
         given = request.getHeader(b"authorization") or b""
         scheme, _, token = given.partition(b" ")
         token = token.strip() if scheme.lower() == b"bearer" else b""
-        request.setHeader(b"content-type", b"application/json")
-        if request.path in OPEN_PATHS or self.every.holds(token):
-            return self.resource.render(request)
-        if not self.pull.holds(token):
+        if self.every.holds(token):
+            set_caller(request, _EVERY)
+        elif self.pull.holds(token):
+            set_caller(request, _PULL)
+        elif request.path not in OPEN_PATHS:
             self.refused(request)
             request.setResponseCode(401)
+            request.setHeader(b"content-type", b"application/problem+json")
             request.setHeader(b"www-authenticate", b'Bearer realm="mqttd"')
             return self.slow.refuse(request, _REFUSED)
-        path: bytes = request.path
-        if not any(path == one or path.startswith(one + b"/") for one in PULL_PATHS):
-            request.setResponseCode(403)
-            return _FORBIDDEN
         return self.resource.render(request)
 
 

@@ -305,19 +305,26 @@ class Memory:
 
     # -- shown ---------------------------------------------------------------------------------
 
-    def describe(self) -> dict[str, object]:
-        """Who holds what: by kind, and those who hold most."""
+    def describe(
+        self, sessions: list[Session] | None = None, held_by: dict[str, int] | None = None
+    ) -> dict[str, object]:
+        """Who holds what: by kind, and those who hold most.
+
+        These are looked for, unless `sessions` are they and `held_by` says what those of each user
+        hold.
+        """
         broker = self.broker
         account = broker.account
         budget = self.budget
         used = self.used()
         retained = broker.retainer.users
-        sessions = nlargest(LARGEST, broker.sessions.values(), key=weight_of)
-        held_by: dict[str, int] = {}
-        for session in broker.sessions.values():
-            if session.username is not None:
-                known = held_by.get(session.username, 0)
-                held_by[session.username] = known + weight_of(session)
+        if sessions is None or held_by is None:
+            sessions = nlargest(LARGEST, broker.sessions.values(), key=weight_of)
+            held_by = {}
+            for session in broker.sessions.values():
+                if session.username is not None:
+                    known = held_by.get(session.username, 0)
+                    held_by[session.username] = known + weight_of(session)
         for name, kept in retained.items():
             held_by[name] = held_by.get(name, 0) + kept.bytes
         users = nlargest(LARGEST, held_by, key=held_by.__getitem__)

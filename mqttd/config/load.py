@@ -71,7 +71,11 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
     Overrides are called ``MQTTD__TABLE__KEY``, ``MQTTD__LISTENER__TCP__DEFAULT__BIND``.
     Raises ConfigError, with all mistakes in it; reads no file but this one.
     """
-    text = _read_text(path) if path is not None else ""
+    return from_text(_read_text(path) if path is not None else "", path, environ)
+
+
+def from_text(text: str, path: str | None, environ: Mapping[str, str]) -> Config:
+    """The configuration as `load` would read it, if this text stood in the file `path`."""
     reading = _Reading(path or "defaults", text)
     try:
         document = tomllib.loads(text)

@@ -120,8 +120,9 @@ class LogResource(Resource):
 
     def _refuse(self, request: Any, error: _Refused) -> bytes:
         request.setResponseCode(error.status)
-        request.setHeader(b"content-type", b"application/json")
-        return json.dumps({"error": {"code": error.code, "message": str(error)}}).encode() + b"\n"
+        request.setHeader(b"content-type", b"application/problem+json")
+        told = {"title": error.code, "status": error.status, "code": error.code}
+        return json.dumps({**told, "detail": str(error)}).encode() + b"\n"
 
     # -- in a thread
 

@@ -12,15 +12,16 @@ Looking at a client keeps nothing of it in memory.
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.topic import split_shared
-from mqttd.readmodel.pages import DEFAULT_LIMIT, BadWish, read_cursor, write_cursor
+from mqttd.readmodel.pages import DEFAULT_LIMIT, BadWish, Limit, read_cursor, write_cursor
 from mqttd.readmodel.slices import Run, Slice, in_slices
 from mqttd.session.channel import Channel
 from mqttd.session.route import QOS_MASK
@@ -36,7 +37,10 @@ _MOST_TOPICS: Final = 100
 
 
 class ClientView(Struct, kw_only=True):
-    """One client; durations in seconds."""
+    """One client; durations in seconds, times in seconds since 1970.
+
+    What came and went is counted since the connection began, what was dropped since the session.
+    """
 
     client_id: str
     username: str | None
@@ -58,6 +62,13 @@ class ClientView(Struct, kw_only=True):
     mqueue_bytes: int
     unsent_bytes: int
     idle: int | None
+    connected_at: int | None
+    clean_start: bool | None
+    last_reason: str | None
+    messages_received: int
+    messages_dropped: int
+    bytes_received: int
+    bytes_sent: int
 
 
 class ClientPage(Struct):
@@ -67,21 +78,21 @@ class ClientPage(Struct):
     cursor: str | None
 
 
-class Wish(Struct, kw_only=True):
+class Wish(Struct, kw_only=True, forbid_unknown_fields=True):
     """What clients are wanted, in which order, from where on."""
 
-    username: str | None = None
-    #: An address or a network.
-    address: str | None = None
-    listener: str | None = None
+    username: Annotated[str | None, Meta(description="user name")] = None
+    address: Annotated[str | None, Meta(description="an address or a network")] = None
+    listener: Annotated[str | None, Meta(description="KIND:NAME")] = None
     state: Literal["connected", "away"] | None = None
-    #: What the client id begins with.
-    prefix: str | None = None
-    #: A topic filter that the client has subscribed to, in just these words.
-    subscription: str | None = None
-    #: One of `SORTS`, with a `-` before it the other way round.
-    sort: str = "client_id"
-    limit: int = DEFAULT_LIMIT
+    prefix: Annotated[str | None, Meta(description="what the client id begins with")] = None
+    subscription: Annotated[
+        str | None, Meta(description="a filter it has subscribed to, in just these words")
+    ] = None
+    sort: Annotated[
+        str, Meta(description="client_id or another figure of it, -NAME for the other way round")
+    ] = "client_id"
+    limit: Limit = DEFAULT_LIMIT
     cursor: str | None = None
 
 
@@ -160,7 +171,7 @@ class Clients:
         inclusive = False
         if prefix and not backwards and (last is None or last < prefix):
             last, inclusive = prefix, True
-        time = Slice()
+        slice_ = Slice()
         while True:
             if backwards:
                 ids = directory.before(last, _FETCHED)
@@ -179,9 +190,9 @@ class Clients:
             if not ids:
                 return
             last = ids[-1]
-            if time.over():
+            if slice_.over():
                 yield
-                time.begin()
+                slice_.begin()
 
     def _by_key(
         self,
@@ -195,7 +206,7 @@ class Clients:
         sessions, now = self.broker.sessions, self.broker.now
         kind = str if key is _username else int
         place = read_cursor(wish.cursor, kind)
-        time = Slice()
+        slice_ = Slice()
         bound: tuple[Any, str] | None = None
         most = wish.limit + 1
         for number, client_id in enumerate(self.ids(), 1):
@@ -210,9 +221,9 @@ class Clients:
                         found.sort(reverse=backwards)
                         del found[most:]
                         bound = found[-1]
-            if number % _FETCHED == 0 and time.over():
+            if number % _FETCHED == 0 and slice_.over():
                 yield
-                time.begin()
+                slice_.begin()
         found.sort(reverse=backwards)
         del found[most:]
 
@@ -252,10 +263,13 @@ class Clients:
         queue = session.mqueue
         expiry = session.expiry_interval
         host, port, keep_alive = "", 0, 0
+        known = _known(session)
+        connected_at, clean_start = None, None
         if channel is not None:
             host, port = _peer_of(session)
+            connected_at = round(time.time() - (now - channel.since) / 1000)
+            clean_start = known.clean_start if known is not None else session.clean
             keep_alive = round(channel.keepalive / 1000 / broker.settings.keepalive_multiplier)
-        known = _known(session)
         return ClientView(
             client_id=session.client_id,
             username=session.username,
@@ -277,6 +291,13 @@ class Clients:
             mqueue_bytes=queue.size if queue is not None else 0,
             unsent_bytes=channel.out_bytes if channel is not None else 0,
             idle=(now - channel.last) // 1000 if channel is not None else None,
+            connected_at=connected_at,
+            clean_start=clean_start,
+            last_reason=session.last_reason or None,
+            messages_received=channel.taken() if channel is not None else 0,
+            messages_dropped=session.dropped,
+            bytes_received=channel.bytes_received if channel is not None else 0,
+            bytes_sent=channel.bytes_sent if channel is not None else 0,
         )
 
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "BadWish", "read_cursor", "write_cursor"]
+from msgspec import Meta
+
+__all__ = ["DEFAULT_LIMIT", "MAX_LIMIT", "BadWish", "Limit", "read_cursor", "write_cursor"]
 
 #: Entries of a page when the request does not say, and at most.
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
+
+Limit = Annotated[int, Meta(ge=1, le=1000, description="entries of a page")]
 
 
 class BadWish(ValueError):

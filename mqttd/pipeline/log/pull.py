@@ -261,7 +261,7 @@ class PullReader:
 
     def _refused(self, status: int, data: bytes) -> Exception:
         try:
-            text = str(json.loads(data)["error"]["message"])
+            text = str(json.loads(data)["detail"])
         except (ValueError, KeyError, TypeError):
             text = f"HTTP status {status}"
         if status == 410:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from twisted.internet.defer import Deferred, succeed
 
-from mqttd.admin.retained import RetainedApi
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
 from tests.unit.admin.node import MemoryClient, make_broker
 from tests.unit.admin.test_api import Door
-
-
-def at_once(work: Iterator[None]) -> Deferred[Any]:
-    deque(work, 0)
-    return succeed(None)
 
 
 @pytest.fixture
@@ -31,9 +22,7 @@ def broker(tmp_path: Path) -> Broker:
 
 @pytest.fixture
 def ask(broker: Broker) -> Door:
-    door = Door(broker)
-    door.api.kept = RetainedApi(broker, at_once)
-    return door
+    return Door(broker)
 
 
 def names(answer: Any) -> list[str]:
@@ -81,7 +70,7 @@ def test_what_a_client_sent_lost_and_left_for_is_told(ask: Door, broker: Broker)
 @pytest.mark.parametrize("given", [{"state": "gone"}, {"address": "nowhere"}])
 def test_a_wish_that_means_nothing_is_refused(ask: Door, given: dict[str, str]) -> None:
     status, answer = ask("GET", "/clients", **given)
-    assert (status, answer["error"]["code"]) == (400, "bad_request")
+    assert (status, answer["code"]) == (400, "bad_request")
 
 
 def test_a_session_ends_with_its_connection_and_what_waits(ask: Door, broker: Broker) -> None:
@@ -143,7 +132,9 @@ def test_retained_messages_are_found_shown_and_forgotten(ask: Door, broker: Brok
     _, found = ask("GET", "/retained")
     assert [one["topic"] for one in found["retained"]] == ["a/1", "a/2", "b/ü?"]
     _, page = ask("GET", "/retained", filter="a/+", limit="1")
-    assert ([one["topic"] for one in page["retained"]], page["cursor"]) == (["a/1"], "a/1")
+    assert [one["topic"] for one in page["retained"]] == ["a/1"]
+    _, page = ask("GET", "/retained", filter="a/+", limit="1", cursor=page["cursor"])
+    assert ([one["topic"] for one in page["retained"]], page["cursor"]) == (["a/2"], None)
     _, shown = ask("GET", "/retained/" + quote("b/ü?", safe=""))
     assert base64.b64decode(shown["payload_base64"]).decode() == "b/ü?" and shown["qos"] == 1
     assert ask("GET", "/retained/none")[0] == 404

@@ -102,7 +102,7 @@ def test_a_wrong_token_is_told_at_once_and_a_broker_that_starts_is_not(broker: B
     assert isinstance(reader._refused(503, b""), Away)
     assert isinstance(reader._refused(404, b""), Away)  # its plugins come a moment later
     assert not isinstance(reader._refused(401, b""), Away)
-    assert not isinstance(reader._refused(404, b'{"error":{"message":"no node"}}'), Away)
+    assert not isinstance(reader._refused(404, b'{"detail":"no node"}'), Away)
     reader._known = False
     assert not isinstance(reader._refused(404, b""), Away)  # that is a wrong url
 

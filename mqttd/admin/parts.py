@@ -1,0 +1,81 @@
+"""What the resources of the HTTP interface are about: the broker, its read model, the parts around.
+
+A part that a program does not have (an embedding one has no configuration file) is None, and its
+resource answers 404.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+from twisted.logger import Logger
+
+from mqttd.admin.audit import Audit
+from mqttd.admin.requests import ApiError
+from mqttd.broker.broker import Broker
+from mqttd.broker.seams import ManagedAccess, ManagedHooks
+from mqttd.readmodel.feed import Feed
+from mqttd.readmodel.model import Model
+
+__all__ = ["Json", "Parts"]
+
+Json = dict[str, Any]
+
+
+class Parts:
+    """What resources are given.
+
+    Arguments: the broker; `model` (made, if it is not given); `listeners()` gives one dictionary
+    per listener; `who()` says in a sentence who may connect; `in_thread` calls in a thread.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        model: Model | None = None,
+        listeners: Callable[[], list[Json]] = list,
+        who: Callable[[], str] = str,
+        in_thread: Callable[..., Deferred[Any]] = deferToThread,
+    ) -> None:
+        self.broker = broker
+        self.model = Model(broker) if model is None else model
+        self.listeners = listeners
+        self.who = who
+        self.in_thread = in_thread
+        self.audit = Audit()
+        #: Whether clients are let in.
+        self.is_ready: Callable[[], bool] = lambda: True
+        #: A `mqttd.plugins.plugins.Plugins`.
+        self.plugins: Any = None
+        #: A `mqttd.transports.listeners.Listeners`.
+        self.doors: Any = None
+        #: A `mqttd.reload.Reload`.
+        self.reload: Any = None
+        #: A `mqttd.monitor.log.service.Log`, where the log is the broker's own.
+        self.logging: Any = None
+        #: A `mqttd.storage.store.Store`, None where nothing is kept; `has_store`: it is known.
+        self.store: Any = None
+        self.has_store = False
+        self.feed: Feed | None = None
+        #: Where the users of auth.username are kept, "" for nowhere.
+        self.user_file: Callable[[], str] = str
+        self.log = Logger(namespace="mqttd.admin")
+
+    @property
+    def access(self) -> ManagedAccess:
+        """Access control as the broker has it."""
+        return cast(ManagedAccess, self.broker.access)
+
+    @property
+    def hooks(self) -> ManagedHooks:
+        """The chains of callbacks as the broker has them."""
+        return cast(ManagedHooks, self.broker.hooks)
+
+    def need(self, part: Any, what: str) -> Any:
+        """A part that may be missing; raises ApiError."""
+        if part is None:
+            raise ApiError(404, "not_found", f"{what} here")
+        return part

@@ -1,0 +1,1 @@
+"""The resources of the HTTP interface; each declares its routes (`mqttd.admin.route`)."""

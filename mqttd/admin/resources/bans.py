@@ -1,0 +1,115 @@
+"""Bans: who must stay out, whatever it shows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from twisted.internet.defer import Deferred
+
+from mqttd.admin.parts import Parts
+from mqttd.admin.requests import ApiError
+from mqttd.admin.route import Ask, delete, get, post
+from mqttd.broker.bans import BanError
+
+__all__ = ["Bans"]
+
+Kind = Literal["client_id", "username", "peerhost"]
+
+
+class BanView(Struct, kw_only=True):
+    """One ban; times in seconds since 1970, `until` None for ever."""
+
+    kind: Kind
+    value: str
+    reason: str
+    until: float | None
+    since: float
+
+
+class BanList(Struct):
+    """All bans that hold, the oldest first."""
+
+    bans: list[BanView]
+
+
+class Wanted(Struct, forbid_unknown_fields=True):
+    """A ban to add."""
+
+    kind: Kind
+    value: str
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+    seconds: Annotated[float, Meta(gt=0, lt=1e10)] | None = None
+
+
+class Added(Struct):
+    """A ban, and how many connections it has ended so far."""
+
+    ban: BanView
+    ended: int
+
+
+class One(Struct, forbid_unknown_fields=True):
+    """One ban."""
+
+    kind: Kind
+    value: str
+
+
+class Lifted(Struct):
+    """The ban that was lifted."""
+
+    lifted: One
+
+
+class Bans:
+    """The bans of the broker."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    @get("/bans", answer=BanList)
+    def list(self, ask: Ask) -> BanList:
+        """All bans that hold."""
+        return BanList([BanView(**asdict(ban)) for ban in self.parts.broker.bans.list()])
+
+    @post("/bans", body=Wanted, answer=Added, errors=(507,))
+    def add(self, ask: Ask) -> Deferred[Added]:
+        """Ban a client id, a user or an address; its connections end."""
+        broker, wanted = self.parts.broker, ask.body
+        until = None if wanted.seconds is None else time.time() + wanted.seconds
+        try:
+            ban = broker.bans.add(wanted.kind, wanted.value, wanted.reason, until)
+        except BanError as error:
+            raise ApiError(400, "bad_request", str(error)) from None
+        except OSError as error:
+            raise self._not_stored(error) from error
+        view = BanView(**asdict(ban))
+        ask.changed(None, view)
+        return self._kept(Added(view, broker.enforce_bans()))
+
+    @delete("/bans", query=One, answer=Lifted, errors=(507,))
+    def lift(self, ask: Ask) -> Deferred[Lifted]:
+        """Lift a ban."""
+        one = ask.query
+        try:
+            found = self.parts.broker.bans.remove(one.kind, one.value)
+        except BanError as error:
+            raise ApiError(400, "bad_request", str(error)) from None
+        except OSError as error:
+            raise self._not_stored(error) from error
+        if not found:
+            raise ApiError(404, "not_found", f"no ban of {one.kind} {one.value!r}")
+        ask.changed(one)
+        return self._kept(Lifted(one))
+
+    def _kept(self, answer: Any) -> Deferred[Any]:
+        """The answer, once what was changed outlasts the process."""
+        kept: Deferred[Any] = Deferred()
+        self.parts.broker.bans.when_kept(lambda: kept.callback(answer))
+        return kept
+
+    def _not_stored(self, error: OSError) -> ApiError:
+        return ApiError(507, "not_stored", f"{self.parts.broker.bans.path}: {error.strerror}")

@@ -1,0 +1,128 @@
+"""Who and where the broker is, whether it is alive and ready, and all its figures.
+
+GET  /health/live     200 while the event loop answers
+GET  /health/ready    200 when clients are let in, 503 before, and while new ones are refused
+GET  /metrics         every counter and gauge, in the text format of Prometheus
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+from msgspec import Struct
+
+from mqttd import __version__, compiled
+from mqttd.admin.health import exposition
+from mqttd.admin.parts import Json, Parts
+from mqttd.admin.route import Ask, get
+from mqttd.readmodel.figures import Reading
+
+__all__ = ["Status"]
+
+
+class StatusView(Struct):
+    """Who and where a broker is."""
+
+    name: str
+    version: str
+    compiled: bool
+    python: str
+    pid: int
+    #: Seconds.
+    uptime: int
+    listeners: list[Json]
+    who_may_connect: str
+    stats: dict[str, int]
+
+
+class NodeView(Struct):
+    """One node of the cluster."""
+
+    name: str
+    version: str
+    uptime: int
+    state: str
+    connections: int
+    sessions: int
+
+
+class Nodes(Struct):
+    """The nodes that there are: this one."""
+
+    nodes: list[NodeView]
+
+
+class Live(Struct):
+    """Whether the event loop answers."""
+
+    live: bool
+
+
+class Ready(Struct):
+    """Whether clients are let in."""
+
+    ready: bool
+
+
+class Status:
+    """The broker as a whole."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    @get("/status", answer=StatusView)
+    def status(self, ask: Ask) -> StatusView:
+        """Who and where this broker is, and its gauges."""
+        broker = self.parts.broker
+        stats = broker.stats()
+        return StatusView(
+            broker.name,
+            __version__,
+            compiled(),
+            platform.python_version(),
+            os.getpid(),
+            stats["uptime_seconds"],
+            self.parts.listeners(),
+            self.parts.who(),
+            stats,
+        )
+
+    @get("/nodes", answer=Nodes)
+    def nodes(self, ask: Ask) -> Nodes:
+        """The nodes of the cluster."""
+        broker = self.parts.broker
+        stats = broker.stats()
+        state = "running" if self._ready() else "not ready"
+        node = NodeView(
+            broker.name, __version__, stats["uptime_seconds"], state, stats["connections"],
+            stats["sessions"],
+        )  # fmt: skip
+        return Nodes([node])
+
+    @get("/health/live", answer=Live, root=True, role="")
+    def live(self, ask: Ask) -> Live:
+        """We are: who is stuck answers nothing."""
+        return Live(True)
+
+    @get("/health/ready", answer=Ready, root=True, role="", errors=(503,))
+    def ready(self, ask: Ask) -> Any:
+        """Whether clients are let in; 503 while they are not."""
+        if not self._ready():
+            ask.status = 503
+        return Ready(self._ready())
+
+    @get("/metrics", root=True, media="text/plain; version=0.0.4; charset=utf-8", answer=str)
+    def text(self, ask: Ask) -> bytes:
+        """All figures, in the text format of Prometheus."""
+        found = self.parts.model.figures.read()
+        return exposition(found.counters, found.gauges).encode()
+
+    @get("/metrics", answer=Reading)
+    def metrics(self, ask: Ask) -> Reading:
+        """Counters since the start, and gauges."""
+        return self.parts.model.figures.read()
+
+    def _ready(self) -> bool:
+        return self.parts.is_ready() and not self.parts.broker.overloaded
