@@ -39,6 +39,8 @@ from mqttd.faults import Faults
 from mqttd.monitor.event_log import EventLog
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log.service import Log, log_for
+from mqttd.monitor.log.targets import FileTarget
+from mqttd.monitor.log.writer import Writer
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.machine import grown, memory_of_machine
 from mqttd.monitor.malloc import keep_freed, trim
@@ -82,6 +84,10 @@ def makeService(options: Options) -> MqttdService:
 
 #: Turns of the engine in a row that may raise before the process ends.
 MOST_FAULTS = 100
+
+#: Bytes of the file of the audit, and older ones that are kept.
+_AUDIT_BYTES = 10 << 20
+_AUDIT_FILES = 5
 
 #: Told of the end of a start: None, or why it failed.
 OnStart = Callable[[Failure | None], None]
@@ -171,6 +177,8 @@ class MqttdService(MultiService):
         listeners = self.events.listeners
         parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
         parts.user_file = lambda: self.config.auth.username.file
+        self.audit = self._audit_file(config)
+        parts.audit.write = self.audit.put
         self.api = api = Api(parts, reactor.seconds)
         self.admin = AdminService(
             api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
@@ -215,6 +223,16 @@ class MqttdService(MultiService):
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
         if isinstance(self.logging, Log) and isinstance(parent, Componentized):
             parent.setComponent(ILogObserver, self.logging)
+
+    def _audit_file(self, config: Config) -> Writer:
+        """Where changes that were made over the HTTP interface are kept; raises StartError."""
+        path = os.path.join(config.node.data_dir, "audit.jsonl")
+        try:
+            target = FileTarget(path, _AUDIT_BYTES, _AUDIT_FILES)
+            os.chmod(path, 0o600)
+        except OSError as error:
+            raise StartError(f"{path}: {error.strerror}") from None
+        return Writer(target, 1 << 20, lambda lost: b'{"lost": %d}\n' % lost)
 
     def _admin_tcp(self) -> AdminTcpService | None:
         """The HTTP interface over TCP, where there are tokens for it."""
@@ -286,6 +304,7 @@ class MqttdService(MultiService):
         """Start the clock, load the plugins, then `open`."""
         if isinstance(self.logging, Log):
             self.logging.startService()
+        self.audit.start()
         self.broker.now = _milliseconds()
         start_reading(self.reactor, self.engine)
         self._ticking.start(0.25, now=False)
@@ -367,6 +386,7 @@ class MqttdService(MultiService):
     def _stopped(self, result: object) -> None:
         if self.store is not None:
             self.store.stop()
+        self.audit.stop()
         # Last of all: who gets the directory may create the admin socket anew.
         self.lock.close()
         self.events.tell_suppressed()

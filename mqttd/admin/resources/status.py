@@ -102,16 +102,17 @@ class Status:
         return Nodes([node])
 
     @get("/health/live", answer=Live, root=True, role="")
-    def live(self, ask: Ask) -> Live:
+    def live(self, ask: Ask) -> bytes:
         """We are: who is stuck answers nothing."""
-        return Live(True)
+        return b'{"live": true}\n'
 
     @get("/health/ready", answer=Ready, root=True, role="", errors=(503,))
     def ready(self, ask: Ask) -> Any:
         """Whether clients are let in; 503 while they are not."""
-        if not self._ready():
-            ask.status = 503
-        return Ready(self._ready())
+        ready = self._ready()
+        if not ready:
+            ask.request.setResponseCode(503)
+        return b'{"ready": %s}\n' % (b"true" if ready else b"false")
 
     @get("/metrics", root=True, media="text/plain; version=0.0.4; charset=utf-8", answer=str)
     def text(self, ask: Ask) -> bytes:
