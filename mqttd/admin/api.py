@@ -55,6 +55,7 @@ from mqttd.admin.resources.subscriptions import Subscriptions
 from mqttd.admin.resources.users import Users
 from mqttd.admin.route import Ask, Route, body_of, get, query_of, routes_of
 from mqttd.readmodel.pages import BadWish
+from mqttd.types import PluginError
 
 __all__ = ["PULL_PATH", "Api"]
 
@@ -174,8 +175,15 @@ class Api:
         if not (is_log and caller.role == EVENTS):
             reads = request.method in (b"GET", b"HEAD")
             self._admitted(request, VIEWER if reads else ADMINISTRATOR)
+        if path in ("load", "unload", "reload", "commands"):
+            method = request.method.decode("ascii", "replace")
+            text = f"{request.path.decode('ascii', 'replace')} has no method {method}"
+            raise ApiError(405, "method_not_allowed", text, {"allow": "POST"})
         plugins = self.parts.need(self.parts.plugins, "there are no plugins")
-        resource = plugins.handle(name).routes.get(path)
+        try:
+            resource = plugins.handle(name).routes.get(path)
+        except PluginError as error:
+            raise ApiError(404, "not_found", str(error)) from None
         if resource is None:
             raise ApiError(404, "not_found", f"plugin {name!r} serves no {path!r}")
         return resource
@@ -203,7 +211,10 @@ class Api:
         path = request.path.decode("ascii", "replace")
         if error.code == 405:
             method = request.method.decode("ascii", "replace")
-            request.setHeader(b"allow", ", ".join(sorted(error.valid_methods or ())).encode())
+            # A path of its own may look like one with a parameter, too.
+            own = {route.method for route in self.routes if route.full_path == path}
+            allowed = own or set(error.valid_methods or ())
+            request.setHeader(b"allow", ", ".join(sorted(allowed - {"HEAD"})).encode())
             return refusal(request, 405, "method_not_allowed", f"{path} has no method {method}")
         return refusal(request, error.code or 404, "not_found", f"no {path}")
 

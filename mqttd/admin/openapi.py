@@ -92,7 +92,7 @@ def _operation(route: Route, known: dict[str, Json]) -> Json:
         made["parameters"] = parameters
     if route.body is not None:
         made["requestBody"] = {
-            "required": True,
+            "required": any(field.required for field in msgspec.structs.fields(route.body)),
             "content": {"application/json": {"schema": known[repr(route.body)]}},
         }
     return made

@@ -154,9 +154,17 @@ def query_of(route: Route, request: Any) -> Any:
         if pairs:
             raise ApiError(400, "bad_request", f"{pairs[0][0][:80]!r}: this path takes no query")
         return None
-    found = dict(pairs)
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ApiError(400, "bad_request", f"{name[:80]}: expected once")
+        found[name] = value
     try:
-        return msgspec.convert(found, route.query, strict=False)
+        query = msgspec.convert(found, route.query, strict=False)
+        for name, value in found.items():
+            if getattr(query, name) is None:  # `null` would be taken for nothing said
+                raise ApiError(400, "bad_request", f"{name} = {value[:80]!r}: leave it out")
+        return query
     except msgspec.ValidationError as error:
         known = ", ".join(route.query.__struct_fields__)
         text = f"{_said(error, route.query)}; there are: {known}"

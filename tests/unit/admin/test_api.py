@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,13 +49,16 @@ class Door:
         self.parts = Parts(broker, model, lambda: listeners, lambda: "anybody", maybeDeferred)
         self.api = Api(self.parts)
         self.stub = StubTreq(LocalDoor(self.api.resource()))
+        self.headers: dict[str, str] = {}
 
     def __call__(
         self, method: str, path: str, body: object = None, data: bytes = b"", **params: str
     ) -> tuple[int, Any]:
         if body is not None:
             data = json.dumps(body).encode()
-        waiting = self.stub.request(method, BASE + path, params=params, data=data)
+        waiting = self.stub.request(
+            method, BASE + path, params=params, data=data, headers=self.headers
+        )
         self.stub.flush()
         response = result(waiting)
         return response.code, json.loads(result(response.content()))
@@ -382,3 +386,104 @@ def test_a_fault_of_ours_shows_no_traceback(broker: Broker) -> None:
     status, answer = ask("GET", "/status")
     assert (status, answer["code"]) == (500, "internal_error")
     assert "secret" not in answer["detail"]
+
+
+def test_what_is_given_twice_or_means_nothing_is_refused(ask: Door, broker: Broker) -> None:
+    """A filter that is not understood must not be taken for none: `DELETE` takes filters, too."""
+    MemoryClient(broker, "a")
+    for path in ("/clients?user=a", "/clients?state=null", "/clients?limit=1&limit=2",
+                 "/clients?username=%ff", "/retained?filtre=x"):  # fmt: skip
+        assert ask("GET", path)[0] == 400, path
+    assert ask("DELETE", "/retained", dry_run="true")[0] == 400  # no filter
+
+
+def test_a_key_makes_a_repeated_publish_harmless(ask: Door, broker: Broker) -> None:
+    client = MemoryClient(broker, "a")
+    client.subscribe("t")
+    client.received()
+    ask.headers = {"Idempotency-Key": "k1"}
+    body = {"topic": "t", "payload": "x"}
+    assert ask("POST", "/publish", body) == ask("POST", "/publish", body) == (200, {"receivers": 1})
+    assert len([one for one in client.received() if isinstance(one, Publish)]) == 1
+    status, answer = ask("POST", "/publish", {**body, "payload": "y"})
+    assert (status, answer["code"]) == (422, "key_used")
+
+
+def test_a_batch_says_what_became_of_each(ask: Door, broker: Broker) -> None:
+    client = MemoryClient(broker, "a")
+    client.subscribe("t")
+    client.received()
+    properties = {"content_type": "text/plain", "user_properties": [["a", "b"]],
+                  "correlation_data_base64": "AAE=", "message_expiry_interval": 60}  # fmt: skip
+    _, answer = ask(
+        "POST",
+        "/publish/batch",
+        {"messages": [{"topic": "t", "properties": properties}, {"topic": "a/#"}, {"topic": "u"}]},
+    )
+    first, second, third = answer["results"]
+    assert (first, third) == ({"receivers": 1}, {"receivers": 0}) and second["code"] == "bad_topic"
+    (message,) = [one for one in client.received() if isinstance(one, Publish)]
+    assert message.properties is not None
+    assert message.properties[3] == "text/plain" and message.properties[9] == b"\x00\x01"
+    assert message.properties[0x26] == [("a", "b")]
+    assert ask("POST", "/publish/batch", {"messages": []})[0] == 400
+
+
+def test_every_change_is_told_to_the_audit_with_who_and_what(ask: Door, broker: Broker) -> None:
+    MemoryClient(broker, "a")
+    lines: list[bytes] = []
+    ask.parts.audit.write = lines.append
+    ask("DELETE", "/clients/a")
+    ask("DELETE", "/clients/a")  # it is not connected any more: nothing was changed
+    ask("DELETE", "/retained", filter="#", dry_run="true")
+    ask("POST", "/acl/lint", {"text": "{allow, all}."})
+    ask("POST", "/bans", {"kind": "username", "value": "eve"})
+    _, answer = ask("GET", "/audit")
+    second, first = answer["audit"]
+    assert (first["who"], first["role"], first["path"]) == (
+        "socket", "administrator", "/api/v1/clients/a"
+    )  # fmt: skip
+    assert first["before"]["connected"] is True and second["after"]["value"] == "eve"
+    assert [json.loads(line) for line in lines] == [first, second]
+    _, answer = ask("GET", "/audit", limit="1")
+    assert answer["audit"] == [second] and answer["cursor"] == str(second["number"])
+    _, answer = ask("GET", "/audit", cursor=answer["cursor"])
+    assert answer == {"audit": [first], "cursor": None}
+
+
+def test_routes_say_who_gets_a_message(ask: Door, broker: Broker) -> None:
+    MemoryClient(broker, "a").subscribe("plant/+/x")
+    MemoryClient(broker, "b").subscribe("$share/g/plant/#")
+    MemoryClient(broker, "c").subscribe("plant/1/x")
+    _, answer = ask("GET", "/routes", topic="plant/1/x")
+    assert answer["routes"] == [
+        {"topic_filter": "plant/#", "group": "g", "receivers": 1, "clients": ["b"]},
+        {"topic_filter": "plant/+/x", "group": None, "receivers": 1, "clients": ["a"]},
+        {"topic_filter": "plant/1/x", "group": None, "receivers": 1, "clients": ["c"]},
+    ]
+    assert ask("GET", "/routes", topic="a/#")[0] == 400
+
+
+def test_who_asks_too_often_waits_and_others_do_not(ask: Door) -> None:
+    told = [ask.api.rate.wait("one") for _ in range(600)]
+    assert told[:500] == [0.0] * 500 and told[-1] > 0
+    assert ask.api.rate.wait("other") == 0.0
+
+
+def test_nobody_is_served_of_whom_is_not_known_who_asks(broker: Broker) -> None:
+    door = Door(broker)
+    door.stub = StubTreq(door.api.resource())
+    for path in ("/clients", "/nothing", "/plugins/x/y"):
+        status, answer = door("GET", path)
+        assert (status, answer["code"]) == (401, "unauthorized")
+
+
+def test_the_document_tells_of_every_route(ask: Door) -> None:
+    _, document = ask("GET", "/openapi.json")
+    told = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    assert told == {(route.method, route.full_path) for route in ask.api.routes}
+    text = json.dumps(document)
+    for name in set(re.findall(r"#/components/schemas/([\w.]+)", text)):
+        assert name in document["components"]["schemas"]
+    names = [route.name for route in ask.api.routes]
+    assert len(set(names)) == len(names)
