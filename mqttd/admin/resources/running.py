@@ -7,6 +7,7 @@ changed the configuration meanwhile.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from typing import Annotated, Any, Literal
@@ -86,7 +87,7 @@ class Store:
         store = self.parts.store
         return {"kind": "memory"} if store is None else {"kind": "sqlite", **store.describe()}
 
-    @post("/store/backup", role=ADMINISTRATOR, body=Copy, answer=Copied, errors=(409, 507))
+    @post("/store/backup", role=ADMINISTRATOR, body=Copy, answer=Copied, errors=(409, 422, 507))
     def backup(self, ask: Ask) -> Deferred[Copied]:
         """Copy it to a new file of the broker's user; acknowledgements wait meanwhile."""
         store, path = self.parts.store, ask.body.path
@@ -96,7 +97,10 @@ class Store:
             raise ApiError(400, "bad_request", "path: expected an absolute path")
 
         def failed(failure: Failure) -> Any:
-            raise ApiError(507, "not_copied", f"{path}: {failure.getErrorMessage()}")
+            # A place that cannot be is the caller's mistake, a full disk is not.
+            full = getattr(failure.value, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            text = f"{path}: {failure.getErrorMessage()}"
+            raise ApiError(507 if full else 422, "not_copied", text)
 
         def copied(size: int) -> Copied:
             ask.changed(None, path)
