@@ -248,7 +248,7 @@ class Clients:
                 return False
             if wish.state is not None and (session.channel is not None) != connected:
                 return False
-            if subscription is not None and subscription not in (session.subscriptions or ()):
+            if subscription is not None and session.options_of(subscription) < 0:
                 return False
             if listener is not None and _listener_of(session) != listener:
                 return False
@@ -284,7 +284,7 @@ class Clients:
             away=(now - session.away_since) // 1000 if channel is None else 0,
             session_expiry_interval="never" if expiry == NEVER else expiry,
             will=session.will.topic if session.will is not None else None,
-            subscriptions=len(session.subscriptions or ()),
+            subscriptions=session.subscribed(),
             inflight=len(session.inflight or ()),
             awaiting_rel=len(session.awaiting_rel or ()),
             mqueue=queue.length if queue is not None else 0,
@@ -346,7 +346,7 @@ SORTS: Final[dict[str, Callable[[Session, int], Any]]] = {
     "client_id": lambda session, now: session.client_id,
     "username": _username,
     "session_age": lambda session, now: (now - session.created_at) // 1000,
-    "subscriptions": lambda session, now: len(session.subscriptions or ()),
+    "subscriptions": lambda session, now: session.subscribed(),
     "inflight": lambda session, now: len(session.inflight or ()),
     "mqueue": lambda session, now: session.mqueue.length if session.mqueue is not None else 0,
     "mqueue_bytes": lambda session, now: session.mqueue.size if session.mqueue is not None else 0,
