@@ -117,12 +117,8 @@ def _kill_drivers(run: Run, kills: int, spread: float, say: Callable[[str], None
 
 def drained(run: Run) -> list[str]:
     """Let a last driver read the rest; the files of the table, as Spark reads it."""
-    driver = run.start_driver(mode="rest")
-    out, _ = driver.communicate(timeout=DEADLINE * 2)
-    if driver.returncode:
-        run.check_driver()
-    run.forget_driver()
-    (line,) = (line for line in out.decode().splitlines() if line.startswith("FILES "))
+    said = run.finish_driver().decode().splitlines()
+    (line,) = (line for line in said if line.startswith("FILES "))
     return [one.removeprefix("file://") for one in json.loads(line[6:])]
 
 

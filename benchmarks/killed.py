@@ -74,7 +74,7 @@ class Run:
         self._broker: subprocess.Popen[bytes] | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._since = 0
-        self._again: tuple[int, str] | None = None
+        self._again = (0, "")
         #: How often the machine was too slow for Spark to start.
         self.slow_starts = 0
         self._environment = environment or {}
@@ -197,22 +197,29 @@ class Run:
         """One that was started otherwise."""
         self._driver = driver
 
-    def forget_driver(self) -> None:
-        """It has ended by itself."""
-        self._driver = None
-
     def check_driver(self) -> None:
-        """Raise Failed if it ended by itself.
+        """Start it again if the machine was too slow for it; raise Failed if it ended otherwise.
 
-        Spark gives a Python worker ten seconds to start: on a machine that has too much to do, it
-        is started again.
+        Spark gives a Python worker ten seconds to start.
         """
         if self._driver is not None and self._driver.poll() is not None:
             said = (self.folder / "driver.log").read_text("utf-8", "replace")[-8000:]
-            if "worker failed to connect back" not in said or self._again is None:
+            if "worker failed to connect back" not in said:
                 raise Failed(f"the driver ended:\n{said}")
             self.slow_starts += 1
             self.start_driver(*self._again)
+
+    def finish_driver(self, most: int = 400_000) -> bytes:
+        """Start one that reads the rest and ends; what it printed."""
+        driver: subprocess.Popen[bytes] | None = self.start_driver(most, "rest")
+        while driver is not None:
+            out, _ = driver.communicate(timeout=2 * DEADLINE)
+            if not driver.returncode:
+                break
+            self.check_driver()
+            driver = self._driver
+        self._driver = None
+        return out
 
     def stop(self) -> None:
         """End what still runs."""

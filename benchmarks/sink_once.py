@@ -201,11 +201,7 @@ def sink_once(
         if rest is not None:
             rest(run)
         else:
-            driver = run.start_driver(MOST, "rest")
-            driver.communicate(timeout=2 * DEADLINE)
-            if driver.returncode:
-                run.check_driver()
-        run.forget_driver()
+            run.finish_driver(MOST)
         deadline = time.monotonic() + DEADLINE
         while any(len(one.found) < source.count for one in subscribers):
             if time.monotonic() > deadline:

@@ -46,7 +46,8 @@ import json, sys, time
 from mqttd.pipeline.spark import register, session
 folder, kind, trigger = sys.argv[1:]
 spark = register(session("latency", "local[2]", spark__ui__enabled="false",
-                         spark__driver__memory="2g", spark__sql__shuffle__partitions="2"))
+                         spark__driver__memory="2g", spark__sql__shuffle__partitions="2",
+                         spark__sql__streaming__minBatchesToRetain="1000000"))
 spark.sparkContext.setLogLevel("ERROR")
 if kind == "log":
     frame = spark.readStream.format("mqttd").option("columns", "topic")
