@@ -97,7 +97,7 @@ def write_files(port: int, folder: Path) -> None:
     """Subscribe to everything, and write it to files, until terminated."""
     connection = _connected(port, "files")
     connection.sendall(serialize(Subscribe(1, [Subscription("site/#", 0)]), 4))
-    parser = Parser(4, role="server")
+    parser = Parser(4, role="client")
     lines: list[str] = []
     number, begun = 0, time.monotonic()
     connection.settimeout(FILE_EVERY / 4)
