@@ -195,6 +195,8 @@ class SparkPlugin:
         for point, callback in self._hooked:
             self._handle.unhook(point, callback)
         self._hooked.clear()
+        # What is held is released when it is written: its connections need not end for it.
+        self._handle.hold_acknowledgements(None)
         self._handle.keep_messages(None)
         self._refuse(False)
         log.stop()
