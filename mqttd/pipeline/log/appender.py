@@ -17,6 +17,7 @@ queue and are tried again.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections import deque
@@ -120,9 +121,14 @@ class Appender:
         self._lost_at = 0
         self._lost_why = ""
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        # Between the threads, without a lock: who holds one may not get the processor for long.
         self._queue: deque[_Waiting] = deque()
-        self._queued = 0
-        self._busy = threading.Condition()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        #: Bytes that were put into the queue; and that were written, counted by the other thread.
+        self._put_bytes = 0
+        self._done_bytes = 0
+        #: Of the queue, what the other thread has taken out and not written yet.
+        self._taken: deque[_Waiting] = deque()
         self._stopping = False
         self._told = False
         self._thread = threading.Thread(target=self._run, name="event log", daemon=True)
@@ -138,7 +144,7 @@ class Appender:
     @property
     def full(self) -> bool:
         """Whether what comes now would be dropped."""
-        return self._queued > (2 if self.overflow == "block" else 1) * self.queue_bytes
+        return self.queued_bytes > (2 if self.overflow == "block" else 1) * self.queue_bytes
 
     @property
     def losing(self) -> bool:
@@ -148,7 +154,7 @@ class Appender:
     @property
     def queued_bytes(self) -> int:
         """Bytes that wait to be written."""
-        return self._queued
+        return self._put_bytes - self._done_bytes
 
     def _started(self) -> None:
         if self._timer is None:
@@ -168,19 +174,23 @@ class Appender:
                 return
             self._put_gap()
             self._put(_Waiting(self._base, taken.rows, sum(map(len, taken.columns)), taken))
-            if self.overflow == "block" and self._queued > self.queue_bytes:
+            if self.overflow == "block" and self.queued_bytes > self.queue_bytes:
                 self._congest(True)
-                if self._queued > 2 * self.queue_bytes:
+                if self.queued_bytes > 2 * self.queue_bytes:
                     self.changed()  # full
-        elif self._queued <= self.queue_bytes:
+        elif self.queued_bytes <= self.queue_bytes:
             self._put_gap()
 
     def _put(self, block: _Waiting) -> None:
         self._base = block.base + block.rows
-        with self._busy:
-            self._queue.append(block)
-            self._queued += block.size
-            self._busy.notify()
+        self._put_bytes += block.size
+        self._queue.append(block)
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake the other thread: it looks at the queue after it has taken what is in the bell."""
+        if self._bell.empty():
+            self._bell.put(None)
 
     def _lose(self, taken: Taken) -> None:
         first = not self._lost
@@ -232,7 +242,7 @@ class Appender:
         waiters = self._waiters
         while waiters and waiters[0][0] <= written:
             waiters.popleft()[1]()
-        if self._queued * 2 < self.queue_bytes:
+        if self.queued_bytes * 2 < self.queue_bytes:
             self._congest(False)
             if self._lost and not self.columns.count:
                 self._put_gap()
@@ -249,9 +259,8 @@ class Appender:
             self._timer = None
         self.flush()
         self._put_gap()
-        with self._busy:
-            self._stopping = True
-            self._busy.notify()
+        self._stopping = True
+        self._ring()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread's end (elsewhere than in the reactor's); True if it has ended."""
@@ -265,13 +274,11 @@ class Appender:
         look_at = time.monotonic() + LOOK_EVERY
         wait = LOOK_EVERY
         while True:
-            with self._busy:
-                if not self._queue or self._fails:
-                    self._busy.wait_for(
-                        lambda: self._stopping or (self._queue and not self._fails), wait
-                    )
-                blocks = list(self._queue)
-                stopping = self._stopping
+            self._wait(wait)
+            stopping = self._stopping  # before the queue is looked at: nothing comes behind it
+            while self._queue:
+                self._taken.append(self._queue.popleft())
+            blocks = list(self._taken)
             error: Any = None
             try:
                 if blocks or self._fails:
@@ -290,7 +297,7 @@ class Appender:
             except Exception as caught:  # a full disk, a disk gone: whatever it says, try again
                 error = caught
             self._settle(blocks, error)
-            if stopping and (error is not None or not self._queue):
+            if stopping and (error is not None or not self._taken):
                 if self.background is not None:
                     self.background.stop()
                 with contextlib.suppress(OSError):
@@ -300,17 +307,25 @@ class Appender:
             if self.background is not None and self.background.busy:
                 wait = min(wait, LOOK_SOON)
 
+    def _wait(self, seconds: float) -> None:
+        """Until there is something to write, or to end, or so long; that long after a failure."""
+        end = time.monotonic() + seconds
+        while not (self._stopping or ((self._taken or self._queue) and not self._fails)):
+            try:
+                self._bell.get(timeout=max(end - time.monotonic(), 0.0))
+            except queue.Empty:
+                return
+
     def _settle(self, blocks: list[_Waiting], error: Exception | None) -> None:
         """Take what is written off the queue."""
         upto = self.writer.next
-        with self._busy:
-            for block in blocks:
-                if block.base + block.rows > upto:
-                    break
-                self._queue.popleft()
-                self._queued -= block.size
-                self.written_events += block.rows
-                self.written_bytes += len(block.data)
+        for block in blocks:
+            if block.base + block.rows > upto:
+                break
+            self._taken.popleft()
+            self._done_bytes += block.size
+            self.written_events += block.rows
+            self.written_bytes += len(block.data)
         if not (self.writer.fsync and error is not None):
             self.written = upto
         failing = "" if error is None else (getattr(error, "strerror", None) or str(error))
