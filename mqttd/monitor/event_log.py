@@ -99,11 +99,10 @@ class EventLog:
             on = self._on[event] = self._is_on(event)
         if not on:
             return False
-        if self._counts.get(event, 0) < self.rate:
+        count = self._counts.get(event, 0)
+        if count < self.rate:
             return True
-        if int(self._seconds()) != self._second:
-            return True
-        self._counts[event] += 1
+        self._counts[event] = count + 1  # until `tick` begins another second
         return False
 
     def error(self, event: str, fields: dict[str, object]) -> None:
