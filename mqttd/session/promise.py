@@ -7,7 +7,7 @@ A topic may have several keepers (a store, an event log, another node); an ackno
 each has kept its promise. Those of one turn that the same keepers are to keep are one promise, and
 the keepers are asked once, at the end of the turn: a promise costs an append for each message. Of a
 keeper that goes, nothing is waited for any more: what only it had promised is no longer in
-anybody's way, and goes if it is kept after all.
+anybody's way, and goes if it is kept after all (`forget`), or counts as kept (`release`).
 
 A connection without promises has no list, and its acknowledgements are sent at once. Nothing is
 kept of a connection that has gone.
