@@ -104,6 +104,7 @@ HOT = [
     "mqttd/storage/entries.py",
     "mqttd/storage/journal.py",
     "mqttd/storage/ledger.py",
+    "mqttd/storage/reading.py",
     "mqttd/storage/recovery.py",
     "mqttd/storage/restore.py",
     "mqttd/pipeline/log/columns.py",

@@ -343,7 +343,7 @@ class Memory:
                     "username": session.username,
                     "connected": session.channel is not None,
                     "bytes": weight_of(session),
-                    "queued": session.mqueue.size if session.mqueue is not None else 0,
+                    "queued": session.mqueue.held if session.mqueue is not None else 0,
                     "inflight": session.flying(),
                     "subscriptions": session.subscribed(),
                 }

@@ -277,9 +277,9 @@ class Publishing(Rights):
         """See `Router.keepers`."""
         return self.holders.of(topic)
 
-    def with_journal(self, keepers: object, topic: str) -> object:
+    def with_journal(self, keepers: object, topic: str, listener: str) -> object:
         """See `Router.with_journal`."""
-        if not self.journal.promises(topic):
+        if not self.journal.promises(topic, listener):
             return keepers
         return (self.journal, *keepers) if isinstance(keepers, tuple) else (self.journal,)
 

@@ -271,15 +271,13 @@ class Registry:
         broker.wheel.cancel(session)
         if point == "session.discarded":
             broker.tell(point, session)
+        lost = session.pending() if "delivery.dropped" in broker.points else []
         session.leave_journal()
         self._bury(session)
         broker.pubsub.hand_on(session)
-        lost = session.pending()
-        if lost:
-            broker.metrics.dropped_session_ended += len(lost)
-            if "delivery.dropped" in broker.points:
-                for delivery in lost:
-                    broker.dropped(session, delivery, "session_ended")
+        broker.metrics.dropped_session_ended += session.held()
+        for delivery in lost:
+            broker.dropped(session, delivery, "session_ended")
         broker.completing.pop(session.client_id, None)
         session.forget()
         broker.tell("session.terminated", session, reason)

@@ -46,6 +46,14 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "overload": ("mqttd", "warn"),
     "session lost": ("mqttd.broker", "error"),
     "session store failed": ("mqttd.broker", "error"),
+    "disk has room": ("mqttd.storage", "info"),
+    "disk low": ("mqttd.storage", "warn"),
+    "store damaged": ("mqttd.storage", "error"),
+    "store failed": ("mqttd.storage", "error"),
+    "store full": ("mqttd.storage", "warn"),
+    "store has room": ("mqttd.storage", "info"),
+    "store ready": ("mqttd.storage", "info"),
+    "store works again": ("mqttd.storage", "info"),
     "user file not taken": ("mqttd.access", "error"),
 }
 _PLAIN: Final = ("mqttd.broker", "info")

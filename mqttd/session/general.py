@@ -134,8 +134,8 @@ class Router(Judge):
         """
         return None
 
-    def with_journal(self, keepers: object, topic: str) -> object:
-        """Those keepers, and the journal if an acknowledgement on this topic waits for it."""
+    def with_journal(self, keepers: object, topic: str, listener: str) -> object:
+        """Those keepers, and the journal if an acknowledgement there waits for it."""
         return keepers
 
     def asker(self, client_id: str) -> Asker:
@@ -378,7 +378,7 @@ class General(Publisher):
         router = self.router
         keepers = router.keepers(topic) if gear & HELD else None
         if router.journal.touched:
-            keepers = router.with_journal(keepers, topic)
+            keepers = router.with_journal(keepers, topic, self.listener)
         if not keepers:
             self.reply(data)
             return

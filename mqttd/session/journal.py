@@ -27,13 +27,15 @@ __all__ = ["Journal", "Numbers"]
 class Journal(Ending):
     """Keeps nothing. Subclasses override what they want to know."""
 
-    __slots__ = ("holding", "touched")
+    __slots__ = ("holding", "receipt", "touched")
 
     def __init__(self) -> None:
         #: Something was kept that an acknowledgement promises; whoever publishes sets it back.
         self.touched: bool = False
         #: Bytes are held for some connection.
         self.holding: bool = False
+        #: For what was `queued` last (`mqttd.session.message`); 0: it cannot be read again.
+        self.receipt: int = 0
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -89,6 +91,20 @@ class Journal(Ending):
     def lost(self, number: int) -> None:
         """This record went with its session."""
 
+    # -- read again ----------------------------------------------------------------------------
+
+    def fetch(
+        self, reader: object, mqueue: object, numbers: list[int], receipts: list[int]
+    ) -> None:
+        """Read what was queued, then call `reader.fetched(mqueue, numbers, entries)`.
+
+        reader: an `mqttd.session.kept.Kept`; nothing is forgotten by this.
+        """
+
+    def recall(self, numbers: list[int], receipts: list[int], v5: bool) -> list[object]:
+        """The same at once, for who cannot wait: entries of version `v5`, None for what is lost."""
+        return [None] * len(numbers)
+
     # -- what waits for the store --------------------------------------------------------------
 
     def hold(self, channel: Connection, data: bytes) -> None:
@@ -100,8 +116,8 @@ class Journal(Ending):
         """Whether bytes are held for this connection: others go behind them."""
         return False
 
-    def promises(self, topic: str) -> bool:
-        """Whether what was told last is promised by the acknowledgement of a message there."""
+    def promises(self, topic: str, listener: str) -> bool:
+        """Whether what was told last is promised to who has published there by this listener."""
         return False
 
     def wait(self, promise: object) -> None:

@@ -1,6 +1,7 @@
 """What a session holds, as a whole: found again, shown, and taken away from it.
 
     journal, another worker --> restored, restore     as `mqttd.session.state` has changed it
+    queued, but only in the journal --> fetch, fetched     a slice at a time, before it is sent
     operators, the next member of a group --> shared, pending, queued
     rights that were lost --> withdraw
 
@@ -10,13 +11,19 @@ MQTT 5.0, 4.1.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mqttd.session.account import AWAITING
 from mqttd.session.charged import flight_weight
-from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery
+from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery, entry_qos
+from mqttd.session.mqueue import MQueue
 from mqttd.session.state import State
 
 __all__ = ["Kept"]
+
+#: Messages, and bytes of them, that are read again at once.
+_FETCHED: Final = 256
+_FETCHED_BYTES: Final = 256 << 10
 
 
 class Kept(State):
@@ -34,26 +41,25 @@ class Kept(State):
         self.away_since = away_since
         self.v5 = v5
 
-    def restore(self, entry: object, packet_id: int, number: int) -> list[int]:
-        """The journal has kept an entry, in flight (with a packet id) or queued, in their order.
+    def restore(self, entry: object, packet_id: int, number: int) -> None:
+        """The journal has kept an entry in flight under this packet id; in their order."""
+        if self.inflight is None:
+            self.inflight = {}
+        self.inflight[packet_id] = entry
+        self.account.inflight += flight_weight(entry)
+        self.have_numbers().inflight[packet_id] = number
+
+    def restore_queue(self, entries: list[object], numbers: list[int]) -> list[int]:
+        """The journal has kept what was queued, as entries or receipts.
 
         Returns the numbers of what does not fit any more, and is dropped.
         """
-        if packet_id:
-            if self.inflight is None:
-                self.inflight = {}
-            self.inflight[packet_id] = entry
-            self.account.inflight += flight_weight(entry)
-            self.have_numbers().inflight[packet_id] = number
-            return []
-        mqueue = self.mqueue
-        if mqueue is None:
-            mqueue = self.new_queue()
-            self.mqueue = mqueue
+        mqueue = self.new_queue()
+        for at in range(len(entries)):
+            mqueue.push(entries[at], numbers[at])
+        self.mqueue = mqueue
         self.waiting = True
-        before = mqueue.size
-        mqueue.push(entry, number)
-        self._weigh_queue(mqueue.size, before)
+        self._weigh_queue(mqueue.held, 0)
         return mqueue.take_dropped()
 
     def restore_received(self, packet_id: int, number: int) -> None:
@@ -89,20 +95,74 @@ class Kept(State):
         if self.mqueue is not None:
             kept = self.new_queue()
             numbers = self.mqueue.numbers()
-            at = 0
-            for entry in self.mqueue.items():
-                delivery = entry_delivery(entry, self.v5)
+            entries = self.mqueue.items()
+            for at, delivery in self._whole(entries, numbers):
                 number = numbers[at] if numbers else 0
-                at += 1
                 if unwanted(delivery):
                     gone.append(delivery)
                     if number:
                         self.server.journal.forget(number)
                 else:
-                    kept.push(entry, number)
-            self._weigh_queue(kept.size, self.mqueue.size)
+                    kept.push(entries[at], number)
+            self._weigh_queue(kept.held, self.mqueue.held)
             self.mqueue = kept
         return gone
+
+    def drop_qos0(self) -> None:
+        """Take out what is queued with QoS 0, for lack of memory."""
+        mqueue = self.mqueue
+        if mqueue is None:
+            return
+        kept = self.new_queue()
+        numbers = mqueue.numbers()
+        at = 0
+        for entry in mqueue.items():
+            number = numbers[at] if numbers else 0
+            at += 1
+            if entry_qos(entry) or isinstance(entry, int):
+                kept.push(entry, number)
+            else:
+                self.lose(entry, number, "memory")
+        self._weigh_queue(kept.held, mqueue.held)
+        self.mqueue = kept
+
+    def _whole(self, entries: list[object], numbers: list[int]) -> list[tuple[int, Delivery]]:
+        """Entries with their places, those that are in the journal alone read again."""
+        found: dict[int, object] = {}
+        wanted = [at for at in range(len(entries)) if isinstance(entries[at], int)]
+        if wanted:
+            receipts: list[int] = []
+            for at in wanted:
+                entry = entries[at]
+                assert isinstance(entry, int)
+                receipts.append(entry)
+            read = self.server.journal.recall([numbers[at] for at in wanted], receipts, self.v5)
+            found = dict(zip(wanted, read, strict=True))
+        result: list[tuple[int, Delivery]] = []
+        for at in range(len(entries)):
+            made = found.get(at) if isinstance(entries[at], int) else entries[at]
+            if made is not None:
+                result.append((at, entry_delivery(made, self.v5)))
+        return result
+
+    # -- read again ----------------------------------------------------------------------------
+
+    def fetch(self, mqueue: MQueue) -> None:
+        """Have the journal read what comes next of the queue, once; `fetched` follows."""
+        if not mqueue.asked:
+            numbers, receipts = mqueue.wanted(_FETCHED, _FETCHED_BYTES)
+            mqueue.asked = True
+            self.server.journal.fetch(self, mqueue, numbers, receipts)
+
+    def fetched(self, mqueue: object, numbers: list[int], entries: list[object]) -> None:
+        """The journal has read this, and knows nothing of what is None."""
+        if mqueue is self.mqueue:
+            assert isinstance(mqueue, MQueue)
+            before = mqueue.held
+            mqueue.fill(numbers, entries)
+            mqueue.asked = False
+            self._weigh_queue(mqueue.held, before)
+        self.drain()
 
     # -- shown ---------------------------------------------------------------------------------
 
@@ -136,4 +196,14 @@ class Kept(State):
         """What waits in the queue, in the order in which it would leave."""
         if self.mqueue is None:
             return []
-        return [entry_delivery(entry, self.v5) for entry in self.mqueue.items()]
+        whole = self._whole(self.mqueue.items(), self.mqueue.numbers())
+        return [delivery for _, delivery in whole]
+
+    def held(self) -> int:
+        """How many `pending` would give."""
+        count = 0 if self.mqueue is None else self.mqueue.length
+        if self.inflight is not None:
+            for entry in self.inflight.values():
+                if entry is not RELEASED:
+                    count += 1
+        return count

@@ -32,7 +32,8 @@ class Listener:
     template of its clients' prefix (empty: none); `limits` the rates and sizes of its connections;
     `gate(address)` says whether an address may connect, where only a PROXY header tells it (None:
     all may); `connect_timeout` is milliseconds from an accepted connection to its CONNECT, 0 where
-    the settings say it; `flapping` is None where nobody is banned for coming and going.
+    the settings say it; `flapping` is None where nobody is banned for coming and going;
+    `durability` is a class of `mqttd.storage.durability`, -1 where the settings say it.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Listener:
         gate: Callable[[str], bool] | None = None,
         connect_timeout: int = 0,
         flapping: FlappingRule | None = None,
+        durability: int = -1,
     ) -> None:
         self.name: str = name
         self.versions: frozenset[int] | None = versions
@@ -52,3 +54,4 @@ class Listener:
         self.gate: Callable[[str], bool] | None = gate
         self.connect_timeout: int = connect_timeout
         self.flapping: FlappingRule | None = flapping
+        self.durability: int = durability

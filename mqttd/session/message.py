@@ -7,6 +7,7 @@ those who look at it: one immutable object, named by a 128-bit id. `Delivery` is
 in one (QoS, protocol version, property shape) with what must be remembered beside the bytes, shared
 by every session that needs that shape. Where nothing must be remembered, inflight windows and
 queues hold the bytes alone (an *entry* is either); `entry_delivery` makes the other of the one.
+Where a journal keeps the bytes a queue may hold an int, its *receipt* for them, until they are due.
 
 Promise: a message is serialised at most once per shape; a receiver whose packet id differs costs
 two patched bytes. MQTT 3.1.1 and 5.0, 3.3 and 4.3.
@@ -26,14 +27,19 @@ from mqttd.codec.serializer import serialize
 from mqttd.session.account import QUEUED, properties_weight
 
 __all__ = [
+    "QUIET",
     "RELEASED",
     "Delivery",
     "Message",
     "entry_delivery",
     "entry_qos",
+    "entry_size",
     "entry_weight",
     "entry_wire",
 ]
+
+#: A receipt is the number of bytes << 8, with this if they are of QoS 0, and 7 bits of the journal.
+QUIET: Final = 0x80
 
 #: A message beside its topic, payload and properties, in bytes; a delivery beside its wire.
 _MESSAGE: Final = 320
@@ -376,14 +382,25 @@ def entry_weight(entry: object) -> int:
     """The bytes that an entry is counted with in a queue."""
     if isinstance(entry, bytes):
         return QUEUED + len(entry)
+    if isinstance(entry, int):
+        return QUEUED
     assert isinstance(entry, Delivery)
     return entry.weigh()
 
 
+def entry_size(entry: object) -> int:
+    """The bytes that it has in a queue, in memory or not."""
+    if isinstance(entry, int):
+        return QUEUED + (entry >> 8)
+    return entry_weight(entry)
+
+
 def entry_qos(entry: object) -> int:
-    """The QoS of an entry."""
+    """The QoS of an entry; of a receipt 0, or 1 for any other."""
     if isinstance(entry, bytes):
         return entry[0] >> 1 & 3
+    if isinstance(entry, int):
+        return 0 if entry & QUIET else 1
     assert isinstance(entry, Delivery)
     return entry.qos
 

@@ -56,6 +56,7 @@ class Metrics:
         "dropped_retained_full",
         "dropped_memory",
         "dropped_not_kept",
+        "dropped_unreadable",
         "connections_accepted",
         "connections_refused",
         "connections_closed",
@@ -131,6 +132,7 @@ class Metrics:
         self.dropped_retained_full: int = 0
         self.dropped_memory: int = 0
         self.dropped_not_kept: int = 0
+        self.dropped_unreadable: int = 0
         self.connections_accepted: int = 0
         self.connections_refused: int = 0
         self.connections_closed: int = 0
@@ -215,6 +217,7 @@ class Metrics:
             + self.dropped_retained_full
             + self.dropped_memory
             + self.dropped_not_kept
+            + self.dropped_unreadable
         )
 
     def snapshot(self) -> dict[str, int]:
@@ -252,6 +255,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "dropped_retained_full",
     "dropped_memory",
     "dropped_not_kept",
+    "dropped_unreadable",
     "connections_accepted",
     "connections_refused",
     "connections_closed",

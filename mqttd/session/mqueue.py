@@ -6,13 +6,15 @@
            -----------------------------------------------
                                    |<---   Win Size  --->|
 
-Bounded by count and by bytes. When full it drops the oldest QoS 0 message first if any is queued
-(`store_qos0`), otherwise the oldest. With priorities, topics with a higher number leave first and
-lose last; within one priority the order is that of arrival.
+Bounded by count and by bytes, wherever these are. When full it drops the oldest QoS 0 message first
+if any is queued (`store_qos0`), otherwise the oldest. With priorities, topics with a higher number
+leave first and lose last; within one priority the order is that of arrival.
 
 An entry is a `Delivery` or, where nothing is remembered beside them, the bytes of a PUBLISH; it is
 counted with what it takes in memory (`mqttd.session.account`). Beside it stands the number by which
-a journal knows it, where there is one: 8 bytes each.
+a journal knows it, where there is one: 8 bytes each. What a journal keeps may wait there alone: the
+entry is its receipt then (`mqttd.session.message`), `peek` gives None and the queue is not `done`,
+until who drains it has had the next ones read (`wanted`, `fill`).
 
 Promise: push and pop are O(1) amortised, except that dropping a QoS 0 message from among others
 looks for it from the head. Without priorities one list serves.
@@ -23,7 +25,14 @@ from __future__ import annotations
 from array import array
 
 from mqttd.codec.topic import match
-from mqttd.session.message import entry_delivery, entry_qos, entry_weight
+from mqttd.session.message import (
+    Delivery,
+    entry_delivery,
+    entry_qos,
+    entry_size,
+    entry_weight,
+)
+from mqttd.session.settings import Settings
 
 __all__ = ["MQueue"]
 
@@ -82,8 +91,8 @@ class _Lane:
 class MQueue:
     """A bounded queue of entries.
 
-    `max_length` counts messages (0: no limit), `max_bytes` what they take in bytes (0: no limit);
-    `priorities` maps topic filters to numbers (default priority 0).
+    `max_length` counts messages (0: no limit), `max_bytes` their bytes, in memory or not (0: no
+    limit); `priorities` maps topic filters to numbers (default priority 0).
     """
 
     __slots__ = (
@@ -91,6 +100,8 @@ class MQueue:
         "_lane",
         "_lanes",
         "_priorities",
+        "asked",
+        "held",
         "length",
         "max_bytes",
         "max_length",
@@ -109,8 +120,12 @@ class MQueue:
         #: Lanes by falling priority, only with priorities.
         self._lanes: list[_Lane] | None = [self._lane] if priorities else None
         self.length: int = 0
+        #: Bytes of all entries, and what they take in memory.
         self.size: int = 0
+        self.held: int = 0
         self.qos0: int = 0
+        #: The journal is reading what is wanted next.
+        self.asked: bool = False
         #: The journal's number of the entry that was popped last; 0: it has none.
         self.number: int = 0
         #: Those of entries that were dropped.
@@ -124,7 +139,7 @@ class MQueue:
 
         number: the journal's; see `take_dropped`.
         """
-        size = entry_weight(entry)
+        size = entry_size(entry)
         qos = entry_qos(entry)
         dropped: list[object] | None = None
         if self.max_bytes and size > self.max_bytes:
@@ -147,6 +162,7 @@ class MQueue:
         lane.put(entry, number)
         self.length += 1
         self.size += size
+        self.held += entry_weight(entry)
         if qos == 0:
             self.qos0 += 1
         return dropped
@@ -155,27 +171,81 @@ class MQueue:
         """The next entry, or None when the queue is empty."""
         if self.length == 0:
             return None
-        lane = self._lane
-        if self._lanes is not None:
-            for candidate in self._lanes:
-                if candidate.head < len(candidate.items):
-                    lane = candidate
-                    break
+        lane = self._first()
         return self._account(lane, lane.take())
 
     def peek(self) -> object | None:
-        """The entry that `pop` would return, left in place."""
+        """The entry that `pop` would return, left in place; None if it is not in memory."""
         if self.length == 0:
             return None
+        lane = self._first()
+        entry = lane.items[lane.head]
+        return None if isinstance(entry, int) else entry
+
+    def done(self) -> bool:
+        """Whether nothing is left when `peek` gives None."""
+        return self.length == 0
+
+    def _first(self) -> _Lane:
+        """Where the next entry is, if there is one."""
         if self._lanes is not None:
             for lane in self._lanes:
                 if lane.head < len(lane.items):
-                    return lane.items[lane.head]
-        return self._lane.items[self._lane.head]
+                    return lane
+        return self._lane
 
-    def done(self) -> bool:
-        """Whether nothing is left when `peek` gives None: a queue in memory has no more."""
-        return True
+    def leaves(self, entry: object, weight: int, queued: int, settings: Settings) -> bool:
+        """Whether an entry of this weight is left to the journal, there being enough in memory.
+
+        queued: what all queues weigh. One of a shared group is not: the journal does not know that.
+        """
+        if (
+            self.held + weight <= settings.mqueue_in_memory
+            and queued + weight <= settings.mqueue_in_memory_total
+        ):
+            return False
+        grouped = isinstance(entry, Delivery) and entry.group is not None
+        return not grouped and settings.mqueue_priorities is None  # topics are asked for
+
+    def wanted(self, most: int, size: int) -> tuple[list[int], list[int]]:
+        """The numbers and receipts of what is next, at most so many and (but the first) so big."""
+        numbers: list[int] = []
+        receipts: list[int] = []
+        lane = self._first()
+        if lane.numbers is not None:
+            for at in range(lane.head, min(lane.head + most, len(lane.items))):
+                entry = lane.items[at]
+                if not isinstance(entry, int):
+                    break
+                size -= entry >> 8
+                if size < 0 and receipts:
+                    break
+                numbers.append(lane.numbers[at])
+                receipts.append(entry)
+        return numbers, receipts
+
+    def fill(self, numbers: list[int], entries: list[object]) -> None:
+        """What was wanted has been read, None where it is lost; in its place unless it has gone."""
+        found: dict[int, object] = dict(zip(numbers, entries, strict=True))
+        for lane in self._lanes if self._lanes is not None else [self._lane]:
+            at = lane.head
+            while found and at < len(lane.items) and lane.numbers is not None:
+                number: int = lane.numbers[at]
+                if number not in found:
+                    break
+                entry = found.pop(number)
+                if entry is None:
+                    self._account(lane, lane.pick(at))
+                else:
+                    self._replace(lane, at, entry)
+                    at += 1
+
+    def _replace(self, lane: _Lane, at: int, entry: object) -> None:
+        before = lane.items[at]
+        lane.items[at] = entry
+        self.size += entry_size(entry) - entry_size(before)
+        self.held += entry_weight(entry) - entry_weight(before)
+        self.qos0 += (entry_qos(entry) == 0) - (entry_qos(before) == 0)
 
     def items(self) -> list[object]:
         """All queued entries in the order in which they would leave."""
@@ -192,9 +262,8 @@ class MQueue:
         for lane in lanes:
             for at in range(lane.head, len(lane.items)):
                 entry = lane.items[at]
-                made = entry_delivery(entry, v5)
-                self.size += made.weigh() - entry_weight(entry)
-                lane.items[at] = made
+                if isinstance(entry, bytes):
+                    self._replace(lane, at, entry_delivery(entry, v5))
 
     def numbers(self) -> list[int]:
         """The journal's numbers of `items`; empty while none has one."""
@@ -216,21 +285,21 @@ class MQueue:
             lane.taken = 0
 
     def take_dropped(self) -> list[int]:
-        """The journal's numbers of what was dropped since this was asked last."""
+        """The journal's numbers, or 0, of what was dropped since this was asked last."""
         dropped = self._dropped
         self._dropped = None
         return [] if dropped is None else dropped
 
     def _note_dropped(self, number: int) -> None:
-        if number:
-            if self._dropped is None:
-                self._dropped = []
-            self._dropped.append(number)
+        if self._dropped is None:
+            self._dropped = []
+        self._dropped.append(number)
 
     def _account(self, lane: _Lane, entry: object) -> object:
         self.number = lane.taken
         self.length -= 1
-        self.size -= entry_weight(entry)
+        self.size -= entry_size(entry)
+        self.held -= entry_weight(entry)
         if entry_qos(entry) == 0:
             self.qos0 -= 1
         return entry
@@ -255,12 +324,13 @@ class MQueue:
         priorities = self._priorities
         lanes = self._lanes
         assert priorities is not None and lanes is not None
-        topic = entry_delivery(entry, False).topic()
         priority = 0
-        for topic_filter, number in priorities.items():
-            if match(topic, topic_filter):
-                priority = number
-                break
+        if not isinstance(entry, int):  # one from before there were priorities
+            topic = entry_delivery(entry, False).topic()
+            for topic_filter, number in priorities.items():
+                if match(topic, topic_filter):
+                    priority = number
+                    break
         at = 0
         while at < len(lanes):
             if lanes[at].priority == priority:

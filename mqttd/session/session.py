@@ -404,7 +404,8 @@ class Session(Kept):
                 entry = mqueue.peek()
                 if entry is None:
                     if not mqueue.done():
-                        return  # a store has the session drained again when it has read on
+                        self.fetch(mqueue)  # and then this goes on
+                        return
                     self.mqueue = None
                     channel.special = channel.apart()
                     break

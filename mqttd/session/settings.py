@@ -54,6 +54,9 @@ class Settings:
         self.upgrade_qos: bool = False
         self.mqueue_max_length: int = 1000
         self.mqueue_max_bytes: int = 8 << 20
+        #: Of a session, and of all, while a journal keeps what waits.
+        self.mqueue_in_memory: int = 1 << 20
+        self.mqueue_in_memory_total: int = 256 << 20
         self.mqueue_store_qos0: bool = True
         self.mqueue_priorities: dict[str, int] | None = None
         self.retained_max_messages: int = 1_000_000

@@ -18,7 +18,7 @@ and but for what is in flight to the session and its user (`mqttd.session.accoun
 
 from __future__ import annotations
 
-from mqttd.session.account import AWAITING, INFLIGHT, Account
+from mqttd.session.account import AWAITING, INFLIGHT, QUEUED, Account
 from mqttd.session.charged import flight_weight
 from mqttd.session.connection import Connection, Turn
 from mqttd.session.filters import Filters
@@ -148,7 +148,9 @@ class State(Filters):
 
     def set_expiry(self, seconds: int) -> None:
         """How long the session lives after its connection; 0: it ends with it."""
-        if seconds:
+        mqueue = self.mqueue
+        if seconds or (self.owner and mqueue is not None and mqueue.held < mqueue.size):
+            # What waits in the journal alone is still to be sent.
             self.owner = self.server.journal.opened(
                 self.owner, self.client_id, self.username, seconds
             )
@@ -188,7 +190,7 @@ class State(Filters):
         self.account.inflight -= self.flying()
         self.inflight = None
         if self.mqueue is not None:
-            self._weigh_queue(0, self.mqueue.size)
+            self._weigh_queue(0, self.mqueue.held)
         self.mqueue = None
         if self.awaiting_rel is not None:
             self.account.awaiting_rel -= AWAITING * len(self.awaiting_rel)
@@ -405,32 +407,50 @@ class State(Filters):
         if account.tight and not entry_qos(entry):
             self.drop(entry_delivery(entry, self.v5), "memory")
             return
-        if not self.has_room(entry_weight(entry)):
-            self.drop(entry_delivery(entry, self.v5), "queue_full")
-            return
         mqueue = self.mqueue
         if mqueue is None:
             mqueue = self.new_queue()
-            self.mqueue = mqueue
+        weight = entry_weight(entry)
+        settings = self.server.settings
+        apart = self.owner != 0 and mqueue.leaves(entry, weight, account.queued, settings)
+        if not self.has_room(QUEUED if apart else weight):
+            self.drop(entry_delivery(entry, self.v5), "queue_full")
+            return
+        self.mqueue = mqueue
         self.waiting = True
-        before = mqueue.size
+        before = mqueue.held
         if self.owner:
-            dropped = mqueue.push(entry, self.server.journal.queued(self.owner, entry, self.v5))
+            journal = self.server.journal
+            number = journal.queued(self.owner, entry, self.v5)
+            receipt = journal.receipt if apart else 0
+            dropped = mqueue.push(receipt if receipt else entry, number)
         else:
             dropped = mqueue.push(entry)
-        self._weigh_queue(mqueue.size, before)
+        self._weigh_queue(mqueue.held, before)
         self.server.metrics.messages_queued += 1
         if dropped is not None:
-            for number in mqueue.take_dropped():
-                self.server.journal.forget(number)
-            for lost in dropped:
-                self.drop(entry_delivery(lost, self.v5), "queue_full")
+            numbers = mqueue.take_dropped()
+            for at in range(len(dropped)):
+                self.lose(dropped[at], numbers[at], "queue_full")
+
+    def lose(self, entry: object, number: int, reason: str) -> None:
+        """What was queued under this number of the journal, or 0, is dropped."""
+        journal = self.server.journal
+        if isinstance(entry, int) and self.server.tap_dropped:
+            found = journal.recall([number], [entry], self.v5)[0]
+            entry = entry if found is None else found
+        if number:
+            journal.forget(number)
+        if isinstance(entry, int):
+            self.server.metrics.drop(reason)
+        else:
+            self.drop(entry_delivery(entry, self.v5), reason)
 
     def unqueue(self, mqueue: MQueue) -> object | None:
         """Take the next entry out of the queue; `put_inflight` or `unqueued` must follow."""
-        before = mqueue.size
+        before = mqueue.held
         entry = mqueue.pop()
-        self._weigh_queue(mqueue.size, before)
+        self._weigh_queue(mqueue.held, before)
         if mqueue.number:
             self.have_numbers().moving = mqueue.number
         return entry
@@ -444,26 +464,6 @@ class State(Filters):
             self._rest_numbers(numbers)
             self.server.journal.forget(number)
 
-    def drop_qos0(self) -> None:
-        """Take out what is queued with QoS 0, for lack of memory."""
-        mqueue = self.mqueue
-        if mqueue is None:
-            return
-        kept = self.new_queue()
-        numbers = mqueue.numbers()
-        at = 0
-        for entry in mqueue.items():
-            number = numbers[at] if numbers else 0
-            at += 1
-            if entry_qos(entry):
-                kept.push(entry, number)
-            else:
-                if number:
-                    self.server.journal.forget(number)
-                self.drop(entry_delivery(entry, self.v5), "memory")
-        self._weigh_queue(kept.size, mqueue.size)
-        self.mqueue = kept
-
     def speak(self, v5: bool) -> None:
         """A connection of this version opened: entries that are bytes remember theirs."""
         if v5 != self.v5:
@@ -475,9 +475,9 @@ class State(Filters):
                 self.account.inflight += self.flying()
             mqueue = self.mqueue
             if mqueue is not None:
-                before = mqueue.size
+                before = mqueue.held
                 mqueue.remember(self.v5)
-                self._weigh_queue(mqueue.size, before)
+                self._weigh_queue(mqueue.held, before)
         self.v5 = v5
 
     def put_off_replays(self) -> None:

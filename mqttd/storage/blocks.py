@@ -7,19 +7,33 @@ Home     records with numbers one behind the other, and the block that they are 
 
 from __future__ import annotations
 
+from array import array
+
 __all__ = ["Block", "Group", "Home"]
 
 
 class Block:
     """One row of the file."""
 
-    __slots__ = ("count", "homes", "id", "live", "needed", "noted_by", "sends", "size", "stored")
+    __slots__ = (
+        "count",
+        "homes",
+        "id",
+        "live",
+        "needed",
+        "noted_by",
+        "said",
+        "sends",
+        "size",
+        "stored",
+    )
 
     def __init__(self, id: int) -> None:
         self.id = id
-        #: Records, those that live, bytes.
+        #: Records, those that live, those that say something about others; bytes.
         self.count: int = 0
         self.live: int = 0
+        self.said: int = 0
         self.size: int = 0
         #: How many blocks it says something about (FORGET, INFLIGHT); does it say INFLIGHT?
         self.needed: int = 0
@@ -30,15 +44,21 @@ class Block:
         #: There is a row, or one is being written.
         self.stored: bool = False
 
+    def wasted(self) -> int:
+        """How many records in it are needed no more."""
+        return self.count - self.live - (self.said if self.needed else 0)
+
 
 class Home:
     """Records that were numbered together, and the block that they are in now."""
 
-    __slots__ = ("block", "count", "dead", "live", "start")
+    __slots__ = ("at", "block", "count", "dead", "live", "start")
 
     def __init__(self, start: int, block: Block) -> None:
         self.start = start
         self.block = block
+        #: Where the bytes of each record begin in the block.
+        self.at: array[int] = array("I")
         self.count: int = 0
         self.live: int = 0
         #: A bit for each record that is forgotten.

@@ -136,7 +136,10 @@ def connect(path: str) -> sqlite3.Connection:
     """
     look(path)
     try:
+        new = not os.path.exists(path)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        if new:
+            _sync_directory(os.path.dirname(path) or ".")
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from None
     base = sqlite3.connect(path, timeout=0.5, isolation_level=None, check_same_thread=False)
@@ -151,6 +154,15 @@ def connect(path: str) -> sqlite3.Connection:
         base.close()
         raise
     return base
+
+
+def _sync_directory(path: str) -> None:
+    """That a file was made there is on the disk."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

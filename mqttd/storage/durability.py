@@ -1,6 +1,7 @@
 """What an acknowledgement promises of a message: nothing, that it is written, that the disk has it.
 
-    durability.default, durability.topics --> Durability.of(topic) --> NONE | OS | FSYNC
+    durability.topics, else the listener's, else durability.default
+        --> Durability.of(topic, listener's) --> NONE | OS | FSYNC
 
 Promise: without filters a comparison; else each topic is matched once in a row.
 """
@@ -11,16 +12,18 @@ from typing import Final
 
 from mqttd.codec.topic import match
 
-__all__ = ["FSYNC", "NAMES", "NONE", "OS", "Durability"]
+__all__ = ["FSYNC", "NAMES", "NONE", "OS", "UNSAID", "Durability"]
 
 NONE: Final = 0
 OS: Final = 1
 FSYNC: Final = 2
+#: Nothing is said.
+UNSAID: Final = -1
 NAMES: Final = ("none", "os", "fsync")
 
 
 class Durability:
-    """The class of each topic: the highest of the filters that match, else the default."""
+    """The class of each topic: the highest of the filters that match, else of its listener."""
 
     __slots__ = ("_level", "_topic", "default", "filters")
 
@@ -28,17 +31,21 @@ class Durability:
         self.default = default
         self.filters = filters
         self._topic: str = ""
-        self._level: int = default
+        self._level: int = UNSAID
 
-    def of(self, topic: str) -> int:
-        """What is promised of messages on this topic."""
-        if not self.filters:
-            return self.default
+    def of(self, topic: str, listener: int = UNSAID) -> int:
+        """What is promised of messages on this topic, of a listener that promises this."""
+        level = self._of_topic(topic) if self.filters else UNSAID
+        if level == UNSAID:
+            level = listener
+        return self.default if level == UNSAID else level
+
+    def _of_topic(self, topic: str) -> int:
         if topic != self._topic:
-            level = -1
+            level = UNSAID
             for topic_filter, wanted in self.filters.items():
                 if wanted > level and match(topic, topic_filter):
                     level = wanted
-            self._level = self.default if level < 0 else level
+            self._level = level
             self._topic = topic
         return self._level

@@ -16,9 +16,20 @@ from mqttd.broker.wills import Testament
 from mqttd.codec.frame import body_at, packet_id_at, size_at
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
-from mqttd.session.message import Delivery, Message
+from mqttd.session.message import Delivery, Message, entry_delivery
+from mqttd.storage.ledger import DELIVERY, MESSAGE5
 
-__all__ = ["dump", "dump_retained", "dump_will", "load", "load_retained", "load_will"]
+__all__ = [
+    "dump",
+    "dump_retained",
+    "dump_will",
+    "entry_of",
+    "load",
+    "load_retained",
+    "load_will",
+]
+
+_PUBLISH: Final = 3
 
 _V5: Final = 1
 _EXPIRES: Final = 2
@@ -141,6 +152,20 @@ class _Loaded:
 def load(data: bytes, since: int) -> Delivery:
     """What `dump` has written. Raises ValueError or IndexError for other bytes."""
     return _Loaded(data, since, False).delivery
+
+
+def entry_of(kind: int, data: bytes, v5: bool, since: int) -> object:
+    """The entry of a session that speaks this version, of a record of this kind.
+
+    Raises ValueError, IndexError or TypeError for other bytes.
+    """
+    if kind == DELIVERY:
+        return load(data, since)
+    if data[0] >> 4 != _PUBLISH:
+        raise ValueError("no PUBLISH")
+    if (kind == MESSAGE5) == v5:
+        return data
+    return entry_delivery(data, kind == MESSAGE5)
 
 
 def load_retained(data: bytes, since: int) -> tuple[Retained, int]:

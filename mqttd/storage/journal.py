@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 from mqttd.broker.retained import Retained
 from mqttd.session.connection import OPEN, Connection, Turn
-from mqttd.session.journal import Journal
-from mqttd.session.message import Delivery, Message
+from mqttd.session.listener import Listener
+from mqttd.session.message import Delivery, Message, entry_qos
 from mqttd.session.promise import Promise
-from mqttd.storage.blocks import Group
+from mqttd.storage.blocks import Block, Group
 from mqttd.storage.database import (
     END_SESSION,
     FORGET_WILL,
@@ -34,9 +34,20 @@ from mqttd.storage.database import (
     UNSUBSCRIBE,
     UNSUBSCRIBE_ALL,
 )
-from mqttd.storage.durability import FSYNC, NONE, Durability
+from mqttd.storage.durability import FSYNC, NONE, UNSAID, Durability
 from mqttd.storage.entries import dump, dump_retained, dump_will
-from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED, RELEASED, RETAINED, Ledger
+from mqttd.storage.ledger import (
+    DELIVERY,
+    MESSAGE3,
+    MESSAGE5,
+    QUIET,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    Ledger,
+    receipt_of,
+)
+from mqttd.storage.reading import ReadingJournal
 
 __all__ = ["StoreJournal"]
 
@@ -55,7 +66,7 @@ class _Waiting:
         self.told: list[Callable[[], None]] = []
 
 
-class StoreJournal(Journal):
+class StoreJournal(ReadingJournal):
     """Keeps sessions and retained messages.
 
     turn: whose end of turn closes groups; submit: has a group written, `written` follows;
@@ -71,10 +82,9 @@ class StoreJournal(Journal):
         "_waiting_for",
         "durability",
         "groups",
-        "ledger",
+        "listeners",
         "owners",
         "seconds",
-        "since",
         "submit",
         "turn",
     )
@@ -88,13 +98,13 @@ class StoreJournal(Journal):
         since: int,
         durability: Durability,
     ) -> None:
-        super().__init__()
-        self.ledger = ledger
+        super().__init__(ledger, since)
         self.turn = turn
         self.submit = submit
         self.seconds = seconds
-        self.since = since
         self.durability = durability
+        #: What listeners promise.
+        self.listeners: dict[str, Listener] = {}
         #: The highest owner number that was given.
         self.owners: int = 0
         #: Groups that were written.
@@ -154,7 +164,19 @@ class StoreJournal(Journal):
 
     def queued(self, owner: int, entry: object, v5: bool) -> int:
         """See `Journal.queued`."""
-        return self.sent(owner, 0, entry, v5)
+        if not self._noted:
+            self._begin()
+        self.touched = True
+        if isinstance(entry, bytes):
+            kind = MESSAGE5 if v5 else MESSAGE3
+            data = entry
+        else:
+            assert isinstance(entry, Delivery)
+            kind, data = self._form(entry)
+        if not entry_qos(entry):
+            kind |= QUIET
+        self.receipt = receipt_of(len(data), kind)
+        return self.ledger.note(owner, kind, 0, data)
 
     def sent(self, owner: int, packet_id: int, entry: object, v5: bool) -> int:
         """See `Journal.sent`."""
@@ -164,11 +186,14 @@ class StoreJournal(Journal):
         if isinstance(entry, bytes):
             return self.ledger.note(owner, MESSAGE5 if v5 else MESSAGE3, packet_id, entry)
         assert isinstance(entry, Delivery)
-        if entry.bare() and not entry.source:
-            return self.ledger.note(
-                owner, MESSAGE5 if entry.v5 else MESSAGE3, packet_id, entry.wire
-            )
-        return self.ledger.note(owner, DELIVERY, packet_id, dump(entry, self.since))
+        kind, data = self._form(entry)
+        return self.ledger.note(owner, kind, packet_id, data)
+
+    def _form(self, delivery: Delivery) -> tuple[int, bytes]:
+        """The kind of a record and its bytes."""
+        if delivery.bare() and not delivery.source:
+            return MESSAGE5 if delivery.v5 else MESSAGE3, delivery.wire
+        return DELIVERY, dump(delivery, self.since)
 
     def moved(self, number: int, packet_id: int) -> None:
         """See `Journal.moved`."""
@@ -208,14 +233,28 @@ class StoreJournal(Journal):
         """See `Journal.lost`."""
         self.ledger.lose(number)
 
+    # -- read again ---------------------------------------------------------------------------
+
+    def group_of(self, block: Block) -> Group | None:
+        """See `ReadingJournal.group_of`."""
+        if block is self.ledger.group.block:
+            return self.ledger.group
+        under_way = self._under_way
+        return under_way if under_way is not None and block is under_way.block else None
+
     # -- what waits ----------------------------------------------------------------------------
 
-    def promises(self, topic: str) -> bool:
+    def promises(self, topic: str, listener: str) -> bool:
         """See `Journal.promises`."""
-        level = self.durability.of(topic)
+        level = self.durability.of(topic, self._said(listener))
         if level == FSYNC:
             self.ledger.group.fsync = True
         return level != NONE
+
+    def _said(self, listener: str) -> int:
+        """What a listener promises."""
+        known = self.listeners.get(listener)
+        return UNSAID if known is None else known.durability
 
     def wait(self, promise: object) -> None:
         """See `Journal.wait`."""
@@ -228,7 +267,8 @@ class StoreJournal(Journal):
         """See `Journal.hold`."""
         if self._noted or not self.ledger.group.empty() or self._waiting.held:
             waiting = self._waiting
-            if self.durability.default == FSYNC:
+            said = self._said(channel.listener)
+            if (self.durability.default if said == UNSAID else said) == FSYNC:
                 self.ledger.group.fsync = True
         elif self._under_way is not None:
             waiting = self._waiting_for
@@ -275,6 +315,11 @@ class StoreJournal(Journal):
 
     # -- groups --------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """See `ReadingJournal.begin`."""
+        if not self._noted:
+            self._begin()
+
     def _begin(self) -> None:
         self._noted = True
         self.turn.endings.append(self)
@@ -289,6 +334,8 @@ class StoreJournal(Journal):
         self._noted = False
         if self._under_way is None:
             self._close()
+        if self._fetches:
+            self.serve()
 
     def _close(self) -> None:
         """Have what was gathered written; what it needs no writing for is kept at once."""
@@ -315,6 +362,8 @@ class StoreJournal(Journal):
         if group.reads:
             self.ledger.rewrite(group.found)
         self._keep(self._waiting_for)
+        if self._fetches:
+            self.serve()
         if not self._noted and (not self.ledger.group.empty() or self._waiting.promises):
             self._close()
 

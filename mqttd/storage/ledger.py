@@ -7,14 +7,14 @@
 A record has a number, which it keeps for life. It lives until `forget` is told that number; that is
 a record too (FORGET), unless it was the last that lived in its block: then the row is deleted and
 nothing is written. So a block stays while one of its records lives, or while it holds a FORGET or
-INFLIGHT for a block that is there (`needed`). Blocks that are mostly dead are read again, a few at
-a time, and what lives of them becomes part of the group that is being gathered, sorted by owner:
-their row goes in the same transaction.
+INFLIGHT for a block that is there (`needed`). Blocks that are mostly wasted, and several small ones
+together, are read again, a few at a time, and what lives of them becomes part of the group that is
+being gathered, sorted by owner: their row goes in the same transaction.
 
 Bytes that several owners are to get are kept once in a group (`SAME`).
 
-Promise: a record costs two list appends, forgetting one a binary search; memory is a few words a
-block and a bit a record. Nothing here knows files or threads.
+Promise: a record costs three appends, forgetting one a binary search; memory is a few words a
+block, and 4 bytes and a bit a record. Nothing here knows files or threads.
 """
 
 from __future__ import annotations
@@ -29,15 +29,19 @@ __all__ = [
     "DELIVERY",
     "FORGET",
     "INFLIGHT",
+    "KIND_MASK",
     "LENGTH_MASK",
     "MESSAGE3",
     "MESSAGE5",
     "OWNER_SHIFT",
+    "QUIET",
     "RECEIVED",
     "RELEASED",
     "RETAINED",
     "SAME",
     "Ledger",
+    "packed",
+    "receipt_of",
 ]
 
 #: Kinds of records. FORGET and INFLIGHT are about the record whose number they bear.
@@ -55,6 +59,9 @@ RELEASED: Final = 5
 INFLIGHT: Final = 6
 #: A retained message; its owner is no session (0).
 RETAINED: Final = 7
+#: Beside one of the kinds: it has QoS 0.
+QUIET: Final = 8
+KIND_MASK: Final = 7
 
 OWNER_SHIFT: Final = 29
 LENGTH_MASK: Final = (1 << 29) - 1
@@ -125,6 +132,7 @@ class Ledger:
             self.starts.append(number)
         home.live += 1
         home.count += 1
+        home.at.append(group.size - len(data))
         return number
 
     def forget(self, number: int) -> None:
@@ -167,6 +175,7 @@ class Ledger:
         words.append(0)
         words.append(number << 20 | kind << 16 | packet_id)
         block = group.block
+        block.said += 1
         if about is block:
             return
         by = about.noted_by
@@ -181,6 +190,13 @@ class Ledger:
     def row(self, statement: int, parameters: tuple[object, ...]) -> None:
         """A statement of the next transaction (`mqttd.storage.database`)."""
         self.group.rows.append((statement, parameters))
+
+    def place(self, number: int) -> tuple[Block, int] | None:
+        """The block of a record that lives, and where its bytes begin there."""
+        home = self.find(number)
+        if home is None or home.is_dead(number - home.start):
+            return None
+        return home.block, home.at[number - home.start]
 
     def find(self, number: int) -> Home | None:
         """Where a record is; None if its block is gone."""
@@ -265,16 +281,22 @@ class Ledger:
         oldest = self.group.block.id - (1 if thorough else self.old)
         many = len(self.blocks) > 1024
         wanted = self.group.reads
+        small: list[int] = []
         for _ in range(_SWEPT):
             if not hand or len(wanted) == _READ:
                 break
             block = self.blocks.get(hand.pop())
             if block is None or not block.stored or block.id > oldest:
                 continue
-            if block.live * 2 < block.count or ((many or thorough) and block.count < _SMALL):
+            if block.wasted() * 2 > block.count:
                 wanted.append(block.id)
-            elif thorough and block.live < block.count:
+            elif thorough and (block.live < block.count or block.count < _SMALL):
                 wanted.append(block.id)
+            elif many and block.count < _SMALL:
+                small.append(block.id)
+        # Each time something must be gained, or a store at rest would go on for ever.
+        if len(small) >= _READ // 2:
+            wanted.extend(small[: _READ - len(wanted)])
         self._reading = len(wanted) > 0
 
     def compact(self) -> None:
@@ -333,6 +355,9 @@ class Ledger:
             group.words.append(owner << OWNER_SHIFT | length)
             group.words.append(number << 20 | kind << 16 | packet_id)
             into.live += 1
+            moved = self.find(number)
+            assert moved is not None
+            moved.at[number - moved.start] = group.size - len(data)
         self.moved += len(living)
         for kind, number, packet_id in said:
             target = self.find(number)
@@ -385,7 +410,7 @@ class Ledger:
     def restore(self, blocks: list[Block], present: list[int], highest: int) -> None:
         """Begin with the blocks of a file, the numbers in them, the highest that was given.
 
-        `present`: sorted, each as ``number << 33 | index in blocks << 1 | it lives``.
+        `present`: sorted, each as `packed` has made it.
         """
         self.number = highest + 1
         del self.blocks[self.group.block.id]
@@ -397,9 +422,9 @@ class Ledger:
                 self.next_block = block.id + 1
         home: Home | None = None
         place = -1
-        for packed in present:
-            number = packed >> 33
-            index = packed >> 1 & 0xFFFFFFFF
+        for found in present:
+            number = found >> 64
+            index = found >> 33 & 0x7FFFFFFF
             if home is None or index != place or number - home.start - home.count > _GAP:
                 home = Home(number, blocks[index])
                 place = index
@@ -410,8 +435,10 @@ class Ledger:
             while home.count < at:
                 home.bury(home.count)
                 home.count += 1
+                home.at.append(0)
             home.count = at + 1
-            if packed & 1:
+            home.at.append(found >> 1 & 0xFFFFFFFF)
+            if found & 1:
                 home.live += 1
                 home.block.live += 1
             else:
@@ -437,6 +464,16 @@ class Ledger:
                 about.noted_by.append(by)
                 by.needed += 1
         return True
+
+
+def packed(number: int, index: int, at: int, lives: bool) -> int:
+    """A record as `Ledger.restore` takes it: its block is the one of this index."""
+    return number << 64 | index << 33 | at << 1 | lives
+
+
+def receipt_of(length: int, kind: int) -> int:
+    """What a queue holds of a record (`mqttd.session.message`); kind: with QUIET if it has that."""
+    return length << 8 | (kind >> 3) << 7 | (kind & KIND_MASK)
 
 
 def _owner(record: tuple[int, int, int, int, bytes]) -> tuple[int, int]:

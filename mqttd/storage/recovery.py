@@ -1,7 +1,7 @@
 """What a store holds, read when the broker starts.
 
     block rows --> who lives: not forgotten, of an owner that is there --> Ledger, as it was
-                                                                       '-> Found, by owner, in order
+                                           Found, Queue: by owner, in order <-'
 
 Only the words of blocks are read, not their data: how long that takes depends on the number of
 records, not on their size. A row whose words are damaged is left out and counted, those around it
@@ -15,9 +15,22 @@ import zlib
 from array import array
 
 from mqttd.storage.blocks import Block
-from mqttd.storage.ledger import FORGET, INFLIGHT, LENGTH_MASK, OWNER_SHIFT, SAME, Ledger
+from mqttd.storage.ledger import (
+    DELIVERY,
+    FORGET,
+    INFLIGHT,
+    KIND_MASK,
+    LENGTH_MASK,
+    MESSAGE3,
+    MESSAGE5,
+    OWNER_SHIFT,
+    SAME,
+    Ledger,
+    packed,
+    receipt_of,
+)
 
-__all__ = ["Contents", "Found", "read"]
+__all__ = ["Contents", "Found", "Queue", "read"]
 
 
 class Found:
@@ -38,18 +51,45 @@ class Found:
         self.length = length
 
 
+class Queue:
+    """What waits for one owner: the numbers of messages, and their receipts."""
+
+    __slots__ = ("numbers", "ordered", "receipts")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.receipts: list[object] = []
+        self.ordered: bool = True
+
+    def put(self, number: int, receipt: int) -> None:
+        """One more."""
+        if self.ordered and self.numbers and number < self.numbers[-1]:
+            self.ordered = False
+        self.numbers.append(number)
+        self.receipts.append(receipt)
+
+    def sort(self) -> None:
+        """Bring them into the order in which they were noted."""
+        if not self.ordered:
+            places = sorted(range(len(self.numbers)), key=self.numbers.__getitem__)
+            self.numbers = [self.numbers[at] for at in places]
+            self.receipts = [self.receipts[at] for at in places]
+
+
 class Contents:
     """The records of a file by owner, each owner's in the order they were noted."""
 
     def __init__(self) -> None:
         self.records: dict[int, list[Found]] = {}
+        #: What is queued, where it is wanted apart.
+        self.queues: dict[int, Queue] = {}
         #: Rows that could not be read.
         self.damaged: int = 0
         self.highest_owner: int = 0
 
 
-def read(base: sqlite3.Connection, ledger: Ledger) -> Contents:
-    """Read the blocks of a file into an empty ledger.
+def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Contents:
+    """Read the blocks of a file into an empty ledger; with `queues` what is queued stands apart.
 
     Records of owners that have no row in `session` are forgotten. Raises sqlite3.DatabaseError
     where the file itself is damaged.
@@ -74,9 +114,9 @@ def read(base: sqlite3.Connection, ledger: Ledger) -> Contents:
         rows.append((number, words))
     dead: set[int] = set()
     sent: dict[int, int] = {}
-    for _, words in rows:
+    for index in range(len(rows)):
         found = array("Q")
-        found.frombytes(words)
+        found.frombytes(rows[index][1])
         for at in range(1, len(found), 2):
             second: int = found[at]
             kind = second >> 16 & 15
@@ -85,13 +125,15 @@ def read(base: sqlite3.Connection, ledger: Ledger) -> Contents:
                 highest = number
             if kind == FORGET:
                 dead.add(number)
+                blocks[index].said += 1
             elif kind == INFLIGHT:
                 sent[number] = second & 0xFFFF
+                blocks[index].said += 1
     present: list[int] = []
     for index in range(len(rows)):
         found = array("Q")
         found.frombytes(rows[index][1])
-        _read_block(found, index, rows[index][0], owners, dead, sent, present, contents)
+        _read_block(found, index, blocks[index], owners, dead, sent, present, contents, queues)
     present.sort()
     ledger.restore(blocks, present, highest)
     for index in range(len(rows)):
@@ -101,18 +143,21 @@ def read(base: sqlite3.Connection, ledger: Ledger) -> Contents:
     ledger.discard_useless(blocks)
     for records in contents.records.values():
         records.sort(key=_number)
+    for queue in contents.queues.values():
+        queue.sort()
     return contents
 
 
 def _read_block(
     found: array[int],
     index: int,
-    block: int,
+    block: Block,
     owners: set[int],
     dead: set[int],
     sent: dict[int, int],
     present: list[int],
     contents: Contents,
+    queues: bool,
 ) -> None:
     at = 0
     start = 0
@@ -120,7 +165,8 @@ def _read_block(
     for i in range(0, len(found), 2):
         first: int = found[i]
         second: int = found[i + 1]
-        kind = second >> 16 & 15
+        flags = second >> 16 & 15
+        kind = flags & KIND_MASK
         if kind == FORGET or kind == INFLIGHT:
             continue
         length = first & LENGTH_MASK
@@ -135,17 +181,24 @@ def _read_block(
         if owner > contents.highest_owner:
             contents.highest_owner = owner
         if number in dead or owner not in owners:
-            present.append(number << 33 | index << 1)
+            present.append(packed(number, index, start, False))
             continue
         packet_id = second & 0xFFFF
         if number in sent:
             packet_id = sent[number]
-        present.append(number << 33 | index << 1 | 1)
+        present.append(packed(number, index, start, True))
+        if queues and not packet_id and (kind == MESSAGE3 or kind == MESSAGE5 or kind == DELIVERY):
+            queue = contents.queues.get(owner)
+            if queue is None:
+                queue = Queue()
+                contents.queues[owner] = queue
+            queue.put(number, receipt_of(length, flags))
+            continue
         records = contents.records.get(owner)
         if records is None:
             records = []
             contents.records[owner] = records
-        records.append(Found(owner, number, kind, packet_id, block, start, length))
+        records.append(Found(owner, number, kind, packet_id, block.id, start, length))
 
 
 def _relate(found: array[int], block: Block, ledger: Ledger) -> None:

@@ -1,10 +1,11 @@
 """The sessions and retained messages of a store, put back into a broker that has just begun.
 
-    session, subscription rows --> Session, subscribed      block records --> its window, its queue
+    session, subscription rows --> Session, subscribed      block records --> its window
+                                                            their words ----> its queue
     will rows --> with their sessions, or published: their clients were there when the broker ended
 
-Nothing is told to the journal of what it has told itself; what has expired meanwhile, does not fit
-the limits any more or cannot be read is forgotten.
+Nothing is told to the journal of what it has told itself; what does not fit the limits any more
+or cannot be read is forgotten. Payloads that wait in a queue stay in the file until they are due.
 
 MQTT 5.0: 3.1.2.5 (a will is published when the connection ends without DISCONNECT), 4.1, 4.4.
 """
@@ -12,25 +13,22 @@ MQTT 5.0: 3.1.2.5 (a will is published when the connection ends without DISCONNE
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Subscription
 from mqttd.codec.reasons import SUCCESS, MqttError
-from mqttd.session.message import RELEASED, Delivery, entry_delivery
+from mqttd.session.message import RELEASED
 from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
-from mqttd.storage.entries import load, load_retained, load_will
+from mqttd.storage.entries import entry_of, load_retained, load_will
 from mqttd.storage.journal import StoreJournal
-from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED
+from mqttd.storage.ledger import DELIVERY, KIND_MASK, MESSAGE3, MESSAGE5, RECEIVED
 from mqttd.storage.ledger import RELEASED as RELEASED_KIND
-from mqttd.storage.recovery import Contents, Found
+from mqttd.storage.recovery import Contents, Found, Queue
 from mqttd.types import ClientInfo
 
 __all__ = ["Restored", "restore"]
-
-_PUBLISH: Final = 3
 
 
 class Restored:
@@ -45,25 +43,29 @@ class Restored:
 
 
 class _Bytes:
-    """The bytes of records, a block at a time."""
+    """The bytes of records, without the rest of their blocks."""
 
     def __init__(self, base: sqlite3.Connection) -> None:
         self.base = base
-        self.blocks: dict[int, bytes] = {}
-        self.size: int = 0
+        self.opened: sqlite3.Blob | None = None
+        self.block: int = 0
 
     def of(self, found: Found) -> bytes:
-        """The bytes of one record."""
-        data = self.blocks.get(found.block)
-        if data is None:
-            row = self.base.execute("SELECT data FROM block WHERE id = ?", (found.block,))
-            data = row.fetchone()[0]
-            self.size += len(data)
-            if self.size > 256 << 20:
-                self.blocks.clear()
-                self.size = len(data)
-            self.blocks[found.block] = data
-        return data[found.at : found.at + found.length]
+        """The bytes of one record. Raises ValueError where they cannot be read."""
+        try:
+            if self.opened is None or found.block != self.block:
+                self.close()
+                self.opened = self.base.blobopen("block", "data", found.block, readonly=True)
+                self.block = found.block
+            return self.opened[found.at : found.at + found.length]
+        except sqlite3.Error as error:
+            raise ValueError(str(error)) from None
+
+    def close(self) -> None:
+        """Let the file be written again."""
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None
 
 
 def restore(
@@ -89,12 +91,16 @@ def restore(
             session.client = ClientInfo(
                 client_id, username, "", 0, "", 5, False, mountpoint=mountpoint
             )
-        session.restored(0, expiry, broker.now - milliseconds(max(away, 0)), _speaks_v5(records))
+        queue = contents.queues.get(owner)
+        v5 = _speaks_v5(records, queue)
+        session.restored(0, expiry, broker.now - milliseconds(max(away, 0)), v5)
         _subscribe(broker, session, base, owner)
         session.restored(owner, expiry, session.away_since, session.v5)
         broker.registry.put_back(session)
         for found in records:
             _put(broker, journal, session, found, data, restored)
+        if queue is not None:
+            _queue(broker, journal, session, queue, restored)
         if not away_since:
             journal.left(owner)
         restored.sessions += 1
@@ -102,12 +108,18 @@ def restore(
         journal.owners = contents.highest_owner
     for found in contents.records.get(0, []):
         _retain(broker, journal, found, data, restored)
+    data.close()
     _wills(broker, base, now)
     return restored
 
 
-def _speaks_v5(records: list[Found]) -> bool:
+def _speaks_v5(records: list[Found], queue: Queue | None) -> bool:
     """The version of the bytes in a session's window and queue, if all are of one."""
+    if queue is not None:
+        for receipt in queue.receipts:
+            assert isinstance(receipt, int)
+            if receipt & KIND_MASK != DELIVERY:
+                return receipt & KIND_MASK == MESSAGE5
     for found in records:
         if found.kind == MESSAGE3:
             return False
@@ -146,28 +158,30 @@ def _put(
     entry: object = RELEASED
     if kind != RELEASED_KIND:
         try:
-            wire = data.of(found)
-            if kind != DELIVERY and wire[0] >> 4 != _PUBLISH:
-                raise ValueError("no PUBLISH")
-            if kind == DELIVERY:
-                entry = load(wire, journal.since)
-            elif (kind == MESSAGE5) == session.v5:
-                entry = wire
-            else:
-                entry = entry_delivery(wire, kind == MESSAGE5)
+            entry = entry_of(kind, data.of(found), session.v5, journal.since)
         except (ValueError, IndexError, TypeError):
             restored.unreadable += 1
             journal.forget(found.number)
             return
-        if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= broker.now:
-            if not found.packet_id:
-                broker.metrics.dropped_expired += 1
-                journal.forget(found.number)
-                return
     restored.messages += 1
-    for number in session.restore(entry, found.packet_id, found.number):
+    session.restore(entry, found.packet_id, found.number)
+
+
+def _queue(
+    broker: Broker, journal: StoreJournal, session: Session, queue: Queue, restored: Restored
+) -> None:
+    """What waits for a session; it is read when it is due, or is sorted by its topic."""
+    entries, numbers = queue.receipts, queue.numbers
+    if broker.settings.mqueue_priorities:
+        receipts = [entry for entry in entries if isinstance(entry, int)]
+        read = journal.recall(numbers, receipts, session.v5)
+        entries = [entry for entry in read if entry is not None]
+        numbers = [numbers[at] for at in range(len(read)) if read[at] is not None]
+    dropped = session.restore_queue(entries, numbers)
+    for number in dropped:
         broker.metrics.dropped_queue_full += 1
         journal.forget(number)
+    restored.messages += len(numbers) - len(dropped)
 
 
 def _retain(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
+from twisted.internet.task import LoopingCall, deferLater
 
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
@@ -30,7 +30,7 @@ from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
 from mqttd.storage.tools import backup, shrink
-from mqttd.storage.writer import Writer
+from mqttd.storage.writer import Reading, Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
 
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 #: Seconds between two steps of `compact`, for everybody else.
 _PAUSE: Final = 0.001
+#: Seconds between two looks at how much room the disk has.
+_LOOK: Final = 10.0
 
 
 class Store:
@@ -52,6 +54,8 @@ class Store:
         reactor: Any,
         durability: Durability,
         log: Callable[[str, dict[str, object]], None],
+        max_bytes: int = 0,
+        min_free: int = 0,
     ) -> None:
         self.path = path
         self.reactor = reactor
@@ -62,8 +66,20 @@ class Store:
         self.writer: Writer | None = None
         self._broker: Broker | None = None
         self._wake = _Wake(self)
+        #: See `[store]`; 0: no limit.
+        self.max_bytes = max_bytes
+        self.min_free = min_free
         self._failing = False
         self._opened: tuple[sqlite3.Connection, Contents] | None = None
+        self._full = False
+        #: What would have to be kept is refused.
+        self._stuck = False
+        self._low = False
+        self._unreadable = 0
+        #: Bytes free on its file system, as they were last.
+        self._free = 0
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = reactor
 
     def check(self) -> None:
         """See whether the file can be used, without touching it. Raises StoreError."""
@@ -108,14 +124,17 @@ class Store:
         now = time.time_ns()
         since = now // 1_000_000 - broker.now
         self._wake.start(self.reactor)
-        self.writer = Writer(base, self._wake.wake)
-        journal = StoreJournal(
-            self.ledger, broker, self.writer.submit, _seconds, since, self.durability
-        )
+        self.writer = writer = Writer(base, self._wake.wake)
+        journal = StoreJournal(self.ledger, broker, writer.submit, _seconds, since, self.durability)
+        journal.listeners = broker.listeners
+        journal.read = writer.now
+        journal.ask = lambda fetch, pieces: writer.fetch(Reading(fetch, pieces))
         self.journal = journal
         broker.journal = journal
-        self.writer.start()
+        writer.start()
         broker.drawers.follow()
+        if self.min_free:
+            self._looking.start(_LOOK)
         restored = restore(broker, journal, base, contents)
         damaged = contents.damaged + restored.unreadable
         if damaged:
@@ -139,7 +158,7 @@ class Store:
         except Damaged as error:
             return self._anew(broker, str(error))
         try:
-            return base, read(base, self.ledger)
+            return base, read(base, self.ledger, queues=True)
         except sqlite3.DatabaseError as error:
             base.close()
             return self._anew(broker, str(error))
@@ -165,20 +184,63 @@ class Store:
             self._failing = True
             self.log("store failed", {"path": self.path, "error": str(fault)})
             broker.alarms.activate("store_failed", f"{self.path}: {fault}")
-            broker.set_stuck(True)
-            broker.drawers.stuck = True
         elif fault is None and self._failing:
             self._failing = False
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
-            broker.set_stuck(False)
-            broker.drawers.stuck = False
+        self._weigh(broker)
+        if (stuck := self._failing or self._full) != self._stuck:
+            self._stuck = stuck
+            broker.set_stuck(stuck)
+            broker.drawers.stuck = stuck
         while writer.done:
             journal.written(writer.done.popleft())
+        while writer.read:
+            reading = writer.read.popleft()
+            journal.was_read(reading.of, reading.pieces, reading.found)
+        if journal.unreadable > self._unreadable:
+            lost = journal.unreadable - self._unreadable
+            self._unreadable = journal.unreadable
+            broker.metrics.dropped_unreadable += lost
+            self._alarm(broker, f"{lost} messages of {self.path} could not be read")
         broker.perform()
+
+    def _weigh(self, broker: Broker) -> None:
+        """Raise an alarm if it has become too large, or the disk too small, or clear it."""
+        most, size = self.max_bytes, self.ledger.bytes
+        full = most > 0 and (size > most or (self._full and size > most - most // 10))
+        if full != self._full:
+            self._full = full
+            self.log("store full" if full else "store has room", {"path": self.path, "bytes": size})
+            text = f"{self.path} has {size} bytes, store.max_bytes are {most}"
+            self._tell(broker, "store_full", full, text)
+        low = 0 < self._free < self.min_free
+        if low != self._low:
+            self._low = low
+            fields: dict[str, object] = {"path": self.path, "bytes": self._free}
+            self.log("disk low" if low else "disk has room", fields)
+            self._tell(broker, "disk_low", low, f"{self._free} bytes are free for {self.path}")
+
+    def _tell(self, broker: Broker, alarm: str, on: bool, text: str) -> None:
+        if on:
+            broker.alarms.activate(alarm, text)
+        else:
+            broker.alarms.clear(alarm)
+
+    def _look(self) -> None:
+        """Have the writer ask how much room there is."""
+        if self.writer is not None:
+            self.writer.between(self._ask)
+
+    def _ask(self, base: object) -> None:
+        found = os.statvfs(os.path.dirname(self.path) or ".")
+        self._free = found.f_bavail * found.f_frsize
+        self._wake.wake()
 
     def stop(self) -> None:
         """Write what was told, and close the file."""
+        if self._looking.running:
+            self._looking.stop()
         writer, journal, broker = self.writer, self.journal, self._broker
         if self._opened is not None:
             self._opened[0].close()
@@ -202,7 +264,10 @@ class Store:
             "file_bytes": os.path.getsize(self.path) if os.path.exists(self.path) else 0,
             "groups_written": journal.groups if journal is not None else 0,
             "records_moved": ledger.moved,
+            "max_bytes": self.max_bytes,
+            "free_bytes": self._free,
             "failing": self._failing,
+            "full": self._full,
         }
 
     def backup(self, path: str) -> Deferred[int]:
@@ -293,7 +358,8 @@ def store_of(
     promised = config.durability
     filters = {name: NAMES.index(level) for name, level in promised.topics.items()}
     durability = Durability(NAMES.index(promised.default), filters)
-    store = Store(path, reactor, durability, log)
+    settings = config.store
+    store = Store(path, reactor, durability, log, settings.max_bytes, settings.min_free)
     store.check()
     return store
 

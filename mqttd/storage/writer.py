@@ -1,7 +1,8 @@
-"""The thread that writes groups: one transaction each, and nothing else.
+"""The thread that writes groups, one transaction each, and reads payloads again between them.
 
     submit(group) --> join, INSERT, DELETE, rows, COMMIT --> done --> wake()
                                     '-- it fails: rolled back, tried again until it can be written
+    fetch(reading) --> slices of blocks, before the next group or try --> read --> wake()
 
 `PRAGMA synchronous` says before each transaction what its COMMIT waits for: the system (`os`) or
 the disk (`fsync`). What fails (no room, an I/O error) is tried again every `RETRY` seconds, and
@@ -19,13 +20,17 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import STATEMENTS
 
-__all__ = ["RETRY", "Writer", "write"]
+__all__ = ["RETRY", "Reading", "Writer", "read", "write"]
+
+#: What SQLite answers for a row that is not there, and for a page that makes no sense.
+SQLITE_ERROR: Final = 1
+SQLITE_CORRUPT: Final = 11
 
 #: Seconds between two tries.
 RETRY: Final = 0.5
@@ -38,6 +43,19 @@ _READ: Final = "SELECT words, data FROM block WHERE id = ?"
 Job = Callable[[sqlite3.Connection], None]
 
 
+class Reading:
+    """Payloads to be read again: pieces of blocks, each (block, where, how much)."""
+
+    __slots__ = ("found", "of", "pieces")
+
+    def __init__(self, of: object, pieces: list[tuple[int, int, int]]) -> None:
+        #: Whose they are.
+        self.of = of
+        self.pieces = pieces
+        #: Their bytes; None where there is no such block any more.
+        self.found: list[bytes | None] = []
+
+
 class Writer:
     """Writes to `base`; `wake` is called in the thread when something is `done` or has failed."""
 
@@ -45,9 +63,14 @@ class Writer:
         self.base = base
         self.wake = wake
         self.done: deque[Group] = deque()
+        #: What was fetched.
+        self.read: deque[Reading] = deque()
         #: Why the group at hand cannot be written, None while it can.
         self.fault: BaseException | None = None
+        #: Held while the connection is used.
+        self.lock = threading.Lock()
         self._waiting: SimpleQueue[Group | Job | None] = SimpleQueue()
+        self._readings: deque[Reading] = deque()
         self._stopping = threading.Event()
         self._full = False
         self._thread = threading.Thread(target=self._run, name="mqttd-store", daemon=True)
@@ -64,6 +87,11 @@ class Writer:
         """Have `job` called with the connection, in the thread, after the groups before."""
         self._waiting.put(job)
 
+    def fetch(self, reading: Reading) -> None:
+        """Read pieces of blocks that were written before."""
+        self._readings.append(reading)
+        self._waiting.put(_nothing)
+
     def stop(self) -> None:
         """Write what was submitted, then close the file; gives up what cannot be written."""
         self._stopping.set()
@@ -74,11 +102,16 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            waiting = self._waiting.get()
+            try:
+                waiting = self._waiting.get(timeout=RETRY if self._readings else None)
+            except Empty:
+                waiting = _nothing  # what could not be read is tried again
             if waiting is None:
                 return
+            self._read()
             if not isinstance(waiting, Group):
-                waiting(self.base)
+                with self.lock:
+                    waiting(self.base)
                 continue
             if not self._write(waiting):
                 return
@@ -89,29 +122,83 @@ class Writer:
         """Write one group, however often that has to be tried; False if it was given up."""
         while True:
             try:
-                if group.fsync != self._full:
-                    full = "FULL" if group.fsync else "NORMAL"
-                    self.base.execute(f"PRAGMA synchronous = {full}")
-                    self._full = group.fsync
-                write(self.base, group)
+                with self.lock:
+                    self._transact(group)
             except (sqlite3.Error, OSError, MemoryError) as error:
                 group.error = error
                 self.fault = error
-                self._roll_back()
                 self.wake()
                 if self._stopping.wait(RETRY):
                     return False
+                self._read()
                 continue
             if self.fault is not None:
                 self.fault = None
             return True
 
-    def _roll_back(self) -> None:
+    def _transact(self, group: Group) -> None:
         try:
-            if self.base.in_transaction:
-                self.base.execute("ROLLBACK")
-        except sqlite3.Error:
-            pass  # SQLite has done so itself
+            if group.fsync != self._full:
+                full = "FULL" if group.fsync else "NORMAL"
+                self.base.execute(f"PRAGMA synchronous = {full}")
+                self._full = group.fsync
+            write(self.base, group)
+        except BaseException:
+            try:
+                if self.base.in_transaction:
+                    self.base.execute("ROLLBACK")
+            except sqlite3.Error:
+                pass  # SQLite has done so itself
+            raise
+
+    def _read(self) -> None:
+        while self._readings:
+            reading = self._readings.popleft()
+            try:
+                reading.found = self.now(reading.pieces)
+            except sqlite3.Error:
+                self._readings.appendleft(reading)
+                return
+            self.read.append(reading)
+            self.wake()
+
+    def now(self, pieces: list[tuple[int, int, int]]) -> list[bytes | None]:
+        """Read pieces of blocks in the thread of the caller; waits for a transaction under way."""
+        with self.lock:
+            return read(self.base, pieces)
+
+
+def read(base: sqlite3.Connection, pieces: list[tuple[int, int, int]]) -> list[bytes | None]:
+    """Pieces of blocks, without the rest of them; None where a block is not there or damaged.
+
+    Raises sqlite3.Error where the disk cannot be read.
+    """
+    found: list[bytes | None] = []
+    opened: sqlite3.Blob | None = None
+    last = 0
+    try:
+        for block, at, length in pieces:
+            if opened is None or block != last:
+                if opened is not None:
+                    opened.close()
+                    opened = None
+                last = block
+                try:
+                    opened = base.blobopen("block", "data", block, readonly=True)
+                except sqlite3.Error as error:
+                    if error.sqlite_errorcode & 0xFF not in (SQLITE_ERROR, SQLITE_CORRUPT):
+                        raise
+                    found.append(None)
+                    continue
+            found.append(opened[at : at + length])
+    finally:
+        if opened is not None:
+            opened.close()
+    return found
+
+
+def _nothing(base: sqlite3.Connection) -> None:
+    """It was enough to wake the thread."""
 
 
 def write(base: sqlite3.Connection, group: Group) -> None:

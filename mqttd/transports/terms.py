@@ -19,6 +19,8 @@ from mqttd.transports.admission import Admission
 __all__ = ["accept_gate", "record_of"]
 
 _VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
+#: As `mqttd.storage.durability` has them.
+_DURABILITY: Final = {"": -1, "none": 0, "os": 1, "fsync": 2}
 _ALL: Final = [(True, None)]
 
 
@@ -58,6 +60,7 @@ def record_of(name: str, settings: Any, mountpoint: str, now: int) -> Listener:
         Admission(rules, 0, now).allows if gated else None,
         int(settings.connect_timeout * 1000),
         flapping,
+        _DURABILITY[settings.durability],
     )
 
 

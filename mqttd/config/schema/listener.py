@@ -89,6 +89,14 @@ class Listener(Struct, frozen=True, kw_only=True):
             256 * MIB,
         ),
     ] = 0
+    durability: Annotated[
+        Literal["", "none", "os", "fsync"],
+        keys.plain(
+            "What PUBACK and PUBREC promise here, as `durability.default`; empty takes that, and"
+            " `durability.topics` comes before it.",
+            "message",
+        ),
+    ] = ""
     bytes_rate: Annotated[
         int,
         keys.size(

@@ -305,9 +305,26 @@ class Mqueue(Struct, frozen=True, kw_only=True):
     max_bytes: Annotated[
         int,
         keys.size(
-            "Memory that what one session queues may take, in bytes.", "session", KIB, 1024 * GIB
+            "What one session may queue, in bytes, in memory or in the store.",
+            "session",
+            KIB,
+            1024 * GIB,
         ),
     ] = 8 * MIB
+    in_memory: Annotated[
+        int,
+        keys.size(
+            "What of that stays in memory, where the session is in the store: messages beyond it"
+            " are read from there when they are due; 0: all of them.",
+            "session",
+            0,
+            1024 * GIB,
+        ),
+    ] = MIB
+    in_memory_total: Annotated[
+        int,
+        keys.size("The same for the queues of all sessions together.", "session", 0, 1024 * GIB),
+    ] = 256 * MIB
     store_qos0: Annotated[
         bool,
         keys.plain(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from mqttd.config.schema import keys
+from mqttd.config.schema.keys import GIB, MIB
 
 __all__ = ["Durability", "Store"]
 
@@ -25,6 +26,28 @@ class Store(Struct, frozen=True, kw_only=True):
             reload=False,
         ),
     ] = "sqlite"
+    max_bytes: Annotated[
+        int,
+        keys.size(
+            "What messages and retained messages may take in that file; beyond it those of QoS 1"
+            " and 2 that would have to be kept are refused (0x97) until a tenth of it is free, and"
+            " an alarm is raised; 0: what the disk has.",
+            "broker",
+            0,
+            1024 * 1024 * GIB,
+            False,
+        ),
+    ] = 0
+    min_free: Annotated[
+        int,
+        keys.size(
+            "Space on its file system below which the alarm `disk_low` is raised; 0: never.",
+            "broker",
+            0,
+            1024 * GIB,
+            False,
+        ),
+    ] = 256 * MIB
 
 
 class Durability(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,166 @@
+"""A journal that gives payloads back: what waits for a session may be in its file alone.
+
+    Session.fetch --> fetch --> written? --> ask --> (the writer's thread) --> was_read --> fetched
+                                not yet: when its group is
+    who cannot wait --> recall --> read, or out of the group that is not written yet
+
+Where a record is says the ledger, whatever has been moved since it was asked for.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from mqttd.session.journal import Journal
+from mqttd.session.kept import Kept
+from mqttd.storage.blocks import Block, Group
+from mqttd.storage.entries import entry_of
+from mqttd.storage.ledger import KIND_MASK, Ledger
+
+__all__ = ["Fetch", "Pieces", "ReadingJournal"]
+
+#: Of blocks, each (block, where, how much).
+Pieces = list[tuple[int, int, int]]
+
+
+class Fetch:
+    """What a queue is to get back."""
+
+    __slots__ = ("mqueue", "numbers", "reader", "receipts")
+
+    def __init__(
+        self, reader: Kept, mqueue: object, numbers: list[int], receipts: list[int]
+    ) -> None:
+        self.reader = reader
+        self.mqueue = mqueue
+        self.numbers = numbers
+        self.receipts = receipts
+
+    def cut(self, most: int) -> None:
+        """Leave the rest for another time."""
+        del self.numbers[most:]
+        del self.receipts[most:]
+
+
+class ReadingJournal(Journal):
+    """Reads again what was queued; what tells and writes is `mqttd.storage.journal`."""
+
+    __slots__ = ("_fetches", "ask", "ledger", "read", "since", "unreadable")
+
+    def __init__(self, ledger: Ledger, since: int) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.since = since
+        #: Reads pieces of blocks, at once; has them read, `was_read` follows.
+        self.read: Callable[[Pieces], list[bytes | None]] = _none
+        self.ask: Callable[[object, Pieces], None] = _nobody
+        self._fetches: list[Fetch] = []
+        #: Messages that could not be read again.
+        self.unreadable: int = 0
+
+    def begin(self) -> None:
+        """Something is to be done at the end of this turn: `serve`."""
+        raise NotImplementedError
+
+    def group_of(self, block: Block) -> Group | None:
+        """The group with this block, if it is not written yet."""
+        raise NotImplementedError
+
+    def fetch(
+        self, reader: object, mqueue: object, numbers: list[int], receipts: list[int]
+    ) -> None:
+        """See `Journal.fetch`; what is not written yet is waited for."""
+        assert isinstance(reader, Kept)
+        self._fetches.append(Fetch(reader, mqueue, numbers, receipts))
+        self.begin()
+
+    def recall(self, numbers: list[int], receipts: list[int], v5: bool) -> list[object]:
+        """See `Journal.recall`."""
+        found: list[bytes | None] = [None] * len(numbers)
+        pieces: Pieces = []
+        where: list[int] = []
+        gathered: dict[int, bytes] = {}
+        for at in range(len(numbers)):
+            place = self.ledger.place(numbers[at])
+            if place is None:
+                continue
+            block, start = place
+            size = receipts[at] >> 8
+            group = self.group_of(block)
+            if group is None:
+                pieces.append((block.id, start, size))
+                where.append(at)
+            else:
+                data = gathered.get(block.id)
+                if data is None:
+                    data = b"".join(group.data)
+                    gathered[block.id] = data
+                found[at] = data[start : start + size]
+        if pieces:
+            try:
+                read = self.read(pieces)
+            except sqlite3.Error:
+                return [None] * len(numbers)  # another time they may be read
+            for at in range(len(where)):
+                found[where[at]] = read[at]
+        return [self._entry(numbers[at], receipts[at], found[at], v5) for at in range(len(numbers))]
+
+    def _entry(self, number: int, receipt: int, data: bytes | None, v5: bool) -> object:
+        """What a receipt is for; None, and forgotten, where it cannot be read."""
+        try:
+            if data is not None and len(data) == receipt >> 8:
+                return entry_of(receipt & KIND_MASK, data, v5, self.since)
+        except (ValueError, IndexError, TypeError):
+            pass
+        self.unreadable += 1
+        self.forget(number)
+        return None
+
+    def serve(self) -> None:
+        """Have read what is in the file; the rest waits for its group."""
+        fetches, self._fetches = self._fetches, []
+        for fetch in fetches:
+            pieces: Pieces = []
+            for at in range(len(fetch.numbers)):
+                place = self.ledger.place(fetch.numbers[at])
+                if place is None:
+                    pieces.append((0, 0, 0))  # dropped meanwhile
+                    continue
+                block, start = place
+                if self.group_of(block) is not None:
+                    break
+                pieces.append((block.id, start, fetch.receipts[at] >> 8))
+            if pieces:
+                fetch.cut(len(pieces))
+                self.ask(fetch, pieces)
+            else:
+                self._fetches.append(fetch)
+
+    def was_read(self, fetch: object, pieces: Pieces,
+                 found: list[bytes | None]) -> None:  # fmt: skip
+        """What was asked for is read; it goes to its reader, but for what has moved meanwhile."""
+        assert isinstance(fetch, Fetch)
+        entries: list[object] = []
+        for at in range(len(found)):
+            data = found[at]
+            if data is None:
+                place = self.ledger.place(fetch.numbers[at])
+                if place is not None and place[0].id != pieces[at][0]:
+                    break  # it is elsewhere: the reader asks again
+                if place is None:
+                    entries.append(None)
+                    continue
+            entries.append(
+                self._entry(fetch.numbers[at], fetch.receipts[at], data, fetch.reader.v5)
+            )
+        fetch.cut(len(entries))
+        fetch.reader.fetched(fetch.mqueue, fetch.numbers, entries)
+
+
+def _none(pieces: Pieces) -> list[bytes | None]:
+    return [None] * len(pieces)
+
+
+def _nobody(fetch: object, pieces: Pieces) -> None:
+    """There is no file."""
