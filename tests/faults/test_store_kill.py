@@ -1,7 +1,9 @@
 """kill -9 of a process that writes to a store: the file holds what it said, to the record.
 
 After each kill the file must be that of one group, at or behind the last that was told, and of no
-other: nothing lost, nothing come back, no half. MQTTD_LONG=1 does it a few hundred times.
+other: nothing lost, nothing come back, no half. With a power cut (`tests.faults.disk`) at or behind
+the last that was told of the disk. MQTTD_LONG=1 does it many hundred times;
+`python -m tests.faults.test_store_kill ROUNDS SEED [power]` as often as wanted.
 """
 
 from __future__ import annotations
@@ -11,40 +13,47 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from mqttd.storage.database import connect
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import read
-from tests.faults.store_driver import History, Model
+from tests.faults.disk import Disk
+from tests.faults.store_driver import History, Model, on_disk
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 300 if os.environ.get("MQTTD_LONG") == "1" else 12
+LONG = os.environ.get("MQTTD_LONG") == "1"
+ROUNDS = 300 if LONG else 12
+POWER = 1000 if LONG else 8
 
 
-def kill(path: Path, seed: int, first: int, mutant: str = "") -> int:
-    """One run that ends with a kill inside a burst; the last group that was told."""
+def kill(
+    path: Path, seed: int, first: int, mutant: str = "", disk: Disk | None = None
+) -> tuple[int, int]:
+    """One run that ends with a kill inside a burst: the last group that was told, and on disk."""
     dice = random.Random(seed)
     driver = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.store_driver", path, str(seed), str(first), mutant],
         stdout=subprocess.PIPE,
         cwd=ROOT,
+        env={**os.environ, **(disk.environment if disk is not None else {})},
     )
     assert driver.stdout is not None
-    told = first - 1
+    told = [first - 1]
     wanted = dice.randint(0, 60)
     for count, line in enumerate(driver.stdout):
         if line != b"begin\n":
-            told = int(line)
+            told.append(int(line))
         if count >= wanted:
             driver.send_signal(signal.SIGKILL)
             break
     for line in driver.stdout:
         if line.endswith(b"\n") and line != b"begin\n":
-            told = int(line)
+            told.append(int(line))
     driver.wait()
     driver.stdout.close()
-    return told
+    return told[-1], max([number for number in told[1:] if on_disk(number)], default=first - 1)
 
 
 def state(path: Path) -> tuple[int, Model]:
@@ -87,12 +96,17 @@ def highest(path: Path) -> int:
         base.close()
 
 
-def rounds(path: Path, first_seed: int, count: int, mutant: str = "") -> str:
-    """Kill it again and again; what was wrong, or an empty string."""
+def rounds(
+    path: Path, first_seed: int, count: int, mutant: str = "", disk: Disk | None = None
+) -> str:
+    """Kill it again and again, with a disk cut its power too; what was wrong, or ""."""
     last, model = 0, Model()
     for seed in range(first_seed, first_seed + count):
         before = highest(path) if last else 0
-        told = kill(path, seed, last + 1, mutant)
+        told, synced = kill(path, seed, last + 1, mutant, disk)
+        if disk is not None:
+            disk.lose_power(path.parent, random.Random(seed))
+            told = synced
         found, is_there = state(path)
         if found < told:
             return f"seed {seed}: group {told} was told, the file is that of {found}"
@@ -109,6 +123,17 @@ def test_the_file_is_exactly_that_of_a_group_that_was_told_or_later(tmp_path: Pa
     assert rounds(tmp_path / "store.db", 1000, ROUNDS) == ""
 
 
+def test_what_was_told_of_the_disk_outlasts_a_power_cut(tmp_path: Path) -> None:
+    """`fsync`: whatever a disk keeps of what no fsync has covered, sector by sector."""
+    disk = Disk(tmp_path, undo=True)
+    assert rounds(tmp_path / "store.db", 4000, POWER, disk=disk) == ""
+
+
+def test_promising_the_disk_what_only_the_system_has_is_found(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, undo=True)
+    assert "was told" in rounds(tmp_path / "store.db", 5000, 20, "os", disk)
+
+
 def test_telling_before_the_commit_is_found(tmp_path: Path) -> None:
     """The harness sees the fault that it is there for."""
     assert "was told" in rounds(tmp_path / "store.db", 2000, 40, "early")
@@ -117,3 +142,11 @@ def test_telling_before_the_commit_is_found(tmp_path: Path) -> None:
 def test_deleting_apart_from_the_transaction_is_found(tmp_path: Path) -> None:
     """Blocks that should be gone come back."""
     assert "came back" in rounds(tmp_path / "store.db", 3000, 40, "delete")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        layer = Disk(folder, undo=True) if sys.argv[3:] else None
+        wrong = rounds(folder / "store.db", int(sys.argv[2]), int(sys.argv[1]), disk=layer)
+        print(wrong or "nothing wrong")

@@ -93,6 +93,7 @@ def start_broker(
     acl: str = "{allow, all}.\n",
     files: Mapping[str, str] | None = None,
     program: str = "",
+    environment: Mapping[str, str] | None = None,
     **overrides: Any,
 ) -> Broker:
     """Start a broker below `tmp_path` and wait until it is ready.
@@ -100,7 +101,8 @@ def start_broker(
     Keyword arguments are configuration tables merged over the defaults:
     ``start_broker(tmp_path, session={"retry_interval": "1s"})``. `acl` is the text of acl.conf,
     `files` are more files (name -> text) to lay beside the configuration. `program` is Python text
-    that gets the `MqttdService` as `service` before it starts, for what a configuration cannot say.
+    that gets the `MqttdService` as `service` before it starts, for what a configuration cannot say;
+    `environment` are variables of its process.
     Raises RuntimeError with the broker's output when it does not get ready.
     """
     etc = tmp_path / "etc"
@@ -131,7 +133,7 @@ def start_broker(
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
         text=True,
         errors="replace",
     )
