@@ -5,8 +5,13 @@
     IPluginStore                     what a plugin keeps for itself
 
 Keys and values are opaque to a store: the broker hands over bytes and gets the same bytes back.
-"Stored" means: as durable as the store promises in `description`, when the Deferred fires. Part of
-`mqttd.interfaces`, whose rules hold here too.
+
+Durable: a change is stored, as durably as `description` says, when its call returns None or its
+Deferred fires. Order: changes of one key take effect in the order of their calls, also of those
+that nobody has waited for. Repeated: a `save`, `put`, `remove` or `delete` that is made twice is as
+good as once; what is appended twice is there twice. Errors: a change that raises, or whose Deferred
+fails, has changed nothing; the store serves on. Part of `mqttd.interfaces`, whose rules hold here
+too.
 """
 
 from __future__ import annotations
@@ -30,6 +35,9 @@ __all__ = ["ISessionStore", "IRetainedStore", "IRegistry", "IPluginStore"]
 
 class ISessionStore(Interface):
     """Keeps sessions across restarts: of each one record, and behind it the packets that wait.
+
+    Both are one interface, and there is none of queues alone: a session and what waits for it are
+    changed under one epoch, and go together.
 
     It belongs to one worker.  Every change bears the epoch of the ownership (`IRegistry`) that it
     is made under: the store keeps the highest of each client identifier, and a change that bears a

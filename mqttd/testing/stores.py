@@ -123,6 +123,20 @@ class RetainedStoreConformance(_StoreConformance):
         self.wait(store.delete("key"))
         assert self.stored(store) == {}
 
+    def test_changes_that_nobody_waits_for_take_effect_in_their_order(self) -> None:
+        """The last one stays; one that is made twice is as good as once."""
+        store = self.make_ready()
+        for number in range(20):
+            store.put("kept", b"%d" % number)
+            store.put("gone", b"x")
+            store.delete("gone")
+            store.delete("gone")
+        last = store.put("kept", b"last")
+        self.wait(store.put("kept", b"last"))
+        self.wait(last)
+        assert self.stored(store) == {"kept": b"last"}
+        assert self.stored(self.reopened(store)) == {"kept": b"last"}
+
     def test_what_was_not_waited_for_is_stored_by_close(self) -> None:
         """`close` stores what is on its way."""
         store = self.make_ready()
@@ -261,6 +275,36 @@ class SessionStoreConformance(_StoreConformance):
             self.wait(store.save("alice", 3, b"old"))
         self.wait(store.save("alice", 5, b"new"))
         assert self.loaded(store, "alice") == (b"new", ())
+
+    def test_changes_that_nobody_waits_for_take_effect_in_their_order(self) -> None:
+        """Saved twice is as good as once, appended twice is there twice."""
+        store = self.keeper()
+        expected: list[bytes] = []
+        store.save("alice", 1, b"old")
+        store.append("alice", 1, [b"old"])
+        store.save("alice", 1, b"r")
+        store.save("alice", 1, b"r")
+        for number in range(20):
+            batch = [b"%d" % number, b"same"]
+            expected += batch
+            store.append("alice", 1, batch)
+        store.save("bob", 1, b"r")
+        self.wait(store.remove("bob", 1))
+        for _ in range(2):
+            assert self.recovered(store) == {"alice": (b"r", tuple(expected))}
+            store = self.reopened(store)
+
+    def test_a_change_that_is_refused_changes_nothing_and_the_store_serves_on(self) -> None:
+        """Of a batch under an old epoch not even the first packet is there."""
+        store = self.keeper()
+        self.wait(store.save("alice", 5, b"r"))
+        for _ in range(3):
+            with raises(StaleEpoch):
+                self.wait(store.append("alice", 4, [b"1", b"2"]))
+            with raises(KeyError):
+                self.wait(store.append("nobody", 4, [b"1", b"2"]))
+        self.wait(store.append("alice", 5, [b"3"]))
+        assert self.recovered(store) == {"alice": (b"r", (b"3",))}
 
     def test_what_was_not_waited_for_is_stored_by_close(self) -> None:
         """`close` stores what is on its way, in its order."""
