@@ -174,9 +174,10 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 def _prepare(path: str, base: sqlite3.Connection) -> None:
     base.execute("PRAGMA page_size = 4096")
-    # So that `compact` can give pages back a few at a time; of a file that is there it changes
-    # nothing.
-    base.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    if not base.execute("PRAGMA page_count").fetchone()[0]:
+        # So that `compact` can give pages back a few at a time; a file that is there is not touched
+        # before it was looked at.
+        base.execute("PRAGMA auto_vacuum = INCREMENTAL")
     base.execute("PRAGMA locking_mode = EXCLUSIVE")
     mode = base.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":

@@ -57,7 +57,8 @@ class _Bytes:
                 self.close()
                 self.opened = self.base.blobopen("block", "data", found.block, readonly=True)
                 self.block = found.block
-            return self.opened[found.at : found.at + found.length]
+            self.opened.seek(found.at)
+            return self.opened.read(found.length)
         except sqlite3.Error as error:
             raise ValueError(str(error)) from None
 

@@ -190,7 +190,8 @@ def read(base: sqlite3.Connection, pieces: list[tuple[int, int, int]]) -> list[b
                         raise
                     found.append(None)
                     continue
-            found.append(opened[at : at + length])
+            opened.seek(at)
+            found.append(opened.read(length))
     finally:
         if opened is not None:
             opened.close()

@@ -277,7 +277,7 @@ def _cut(data: bytes) -> bytes:
 
 
 def _middle(data: bytes) -> bytes:
-    return data[:4096] + b"\xa5" * 4096 + data[8192:]
+    return data[:8192] + b"\xa5" * 4096 + data[12288:]
 
 
 @pytest.mark.parametrize("damage", [_garbage, _cut, _middle] if LONG else [_middle])
