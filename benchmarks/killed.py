@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -96,11 +97,17 @@ class Run:
         log = self.folder / "broker.log"
         with log.open("ab") as out:
             seen = out.tell()
+            # By way of a pipe: what it says is in no file that may have to stop growing.
+            end, says = os.pipe()
+            copier = subprocess.Popen(["cat"], stdin=end, stdout=out)
             self._broker = subprocess.Popen(
                 self._mqttd.command(self.folder, self._port),
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                stdin=subprocess.DEVNULL, stdout=says, stderr=says,
                 env={**self._mqttd.environment(), **self._environment}, cwd=self.folder,
             )  # fmt: skip
+            os.close(end)
+            os.close(says)
+            threading.Thread(target=copier.wait, daemon=True).start()
         deadline = time.monotonic() + DEADLINE
         while True:
             said = log.read_bytes()[seen:].decode("utf-8", "replace")
