@@ -7,8 +7,8 @@
     Aedes, Amqtt      see `benchmarks.others`
 
 Each gets a window, queue and output limit so large that none of them decides a run, packets of
-16 MiB, no-delay on its sockets, anonymous clients and no storage. The configuration is printed with
-the results. How one is started is in `benchmarks.running`.
+16 MiB, no-delay on its sockets, anonymous clients and no storage but where a row asks for it. The
+configuration is printed with the results. How one is started is in `benchmarks.running`.
 """
 
 from __future__ import annotations
@@ -163,6 +163,10 @@ class Probe:
             )
         if not wanted.gather:
             conf = conf.replace("[output]\n", "[output]\ngather = 0\n")
+        kind = "sqlite" if wanted.store else "memory"
+        conf += f'\n[store]\nkind = "{kind}"\n'
+        if wanted.store:
+            conf += f'\n[durability]\ndefault = "{wanted.store}"\n'
         if wanted.plugin == "spark":
             conf += '\n[plugins]\nload = ["spark"]\n'
             files["plugins/spark.conf"] = self.SPARK
@@ -243,11 +247,14 @@ class Mosquitto(Broker):
             files |= mosquitto_rules(wanted.rules)
         else:
             text += "allow_anonymous true\n"
-        if files and os.geteuid() == 0:
-            text += "user root\n"  # else it drops its rights and cannot read the run's directory
+        if wanted.store:
+            text += "persistence true\npersistence_location CWD/\n"
+        else:
+            text += "persistence false\n"
+        if (files or wanted.store) and os.geteuid() == 0:
+            text += "user root\n"  # else it drops its rights and cannot use the run's directory
         return {
-            "mosquitto.conf": text + "persistence false\n"
-            "max_queued_messages 0\n"
+            "mosquitto.conf": text + "max_queued_messages 0\n"
             "max_inflight_messages 65535\n"
             "set_tcp_nodelay true\n"
             "log_type error\n",

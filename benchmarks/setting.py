@@ -5,6 +5,8 @@
     plugin   of mqttd: "noop" a callback at message.publish that does nothing, "held" one that holds
              every acknowledgement until the end of the turn, "spark" every publish in the event log
     gather   of mqttd: False has the engine never rest (`output.gather`)
+    store    sessions and what waits for them are kept on disk: "os" or "fsync" is what mqttd's
+             acknowledgements promise of it; mosquitto saves when it stops and every 30 minutes
 
 `Setting.arguments` is what mqttload has to know of it.
 """
@@ -25,6 +27,7 @@ __all__ = [
     "Door",
     "Plugin",
     "Setting",
+    "Store",
     "certificates",
     "password_line",
     "rule_topics",
@@ -32,6 +35,7 @@ __all__ = [
 
 Door = Literal["tcp", "tls", "ws"]
 Plugin = Literal["", "noop", "held", "spark"]
+Store = Literal["", "os", "fsync"]
 
 USER: Final = "bench"
 PASSWORD: Final = "as long as they usually are"
@@ -45,6 +49,7 @@ class Setting:
     rules: int = 0
     plugin: Plugin = ""
     gather: bool = True
+    store: Store = ""
 
     def arguments(self) -> list[str]:
         """mqttload's arguments for it."""
@@ -59,6 +64,7 @@ class Setting:
         named: list[str] = [self.door if self.door != "tcp" else "", self.plugin]
         named += [f"{self.rules:,} rules" if self.rules else ""]
         named += ["" if self.gather else "without rests"]
+        named += [f"stored ({self.store})" if self.store else ""]
         return ", ".join(filter(None, named)) or "plain"
 
 

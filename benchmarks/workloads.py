@@ -1,6 +1,7 @@
 """The table of workloads: what the load is, what is compared, and the bounds.
 
     COST      broker CPU per delivery (per connection), theirs / ours      at least  N x
+              of what is kept: per stored message, its rate and latency those of acknowledgements
     LATENCY   p50 of the quietest round, ours / theirs                     at most   N x
     MEMORY    bytes of RSS per connection, ours less theirs                at most + N bytes
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from benchmarks.setting import PLAIN, Setting
+from benchmarks.setting import PLAIN, Setting, Store
 
 __all__ = [
     "COST",
@@ -44,12 +45,14 @@ Group = Literal[
     "One message at a time",
     "The same topics again and again, in bursts",
     "Connections and latency",
+    "Kept for sessions that are away",
 ]
 VARIES: Final[Group] = "Traffic that varies"
 SEEN: Final[Group] = "Hooks, the event log, acknowledgements that wait"
 SINGLE: Final[Group] = "One message at a time"
 BURSTS: Final[Group] = "The same topics again and again, in bursts"
 REST: Final[Group] = "Connections and latency"
+STORED: Final[Group] = "Kept for sessions that are away"
 #: The group that leads every table.
 FIRST: Final = VARIES
 
@@ -100,6 +103,8 @@ PAIRS = ("--pubs", "50")
 FANIN = ("--pubs", "100", "--subs", "1")
 FANOUT = ("--pubs", "1", "--subs", "1000")
 ONE = ("--window", "1", "--inflight", "1")
+#: Ten publishers with 20 unacknowledged messages each, a hundred persistent sessions.
+AWAY = ("--pubs", "10", "--subs", "100", "--inflight", "20")
 IDLE = ("--conns", "19000")
 #: Topics of all publishers drawn from 99,999 (mqttload's most), one subscriber each to # and +/t/#.
 DRAWN = ("--pubs", "50", "--subs", "2", "--topics", "99999", "--random-topics", "--shared-topics",
@@ -258,7 +263,19 @@ def _rest() -> tuple[Workload, ...]:
     )  # fmt: skip
 
 
-WORKLOADS: Final = (*_varied(), *_seen(), *_single(), *_bursts(), *_rest())
+def _stored() -> tuple[Workload, ...]:
+    def row(name: str, title: str, store: Store, mosquitto: float | None = None) -> Workload:
+        return _row(name, title, "offline", "--qos 1 --count 3000", AWAY, group=STORED,
+                    mosquitto=mosquitto, setting=Setting(store=store))  # fmt: skip
+
+    return (
+        row("stored-os-q1", "10 publishers to 100 sessions away, os, QoS 1", "os", 0.83),
+        row("stored-fsync-q1", "the same, fsync", "fsync"),
+        row("queued-q1", "the same, in memory alone", ""),
+    )
+
+
+WORKLOADS: Final = (*_varied(), *_seen(), *_single(), *_bursts(), *_rest(), *_stored())
 
 
 def selected(names: str | None) -> tuple[Workload, ...]:

@@ -100,9 +100,17 @@ def _measurement(found: dict[str, Any], status: int) -> Measurement:
     if found["scenario"] == "retained" and found["drain_s"]:
         # The measured time is that of storing; what is compared is the delivery after it.
         cores = broker["drain_cpu_s"] / found["drain_s"]
+    rate, more = found["out_per_s"], {}
+    if found["scenario"] == "offline":
+        # What is compared is storing: messages that were acknowledged, and how late they were.
+        rate, cpu, latency = found["in_per_s"], broker["cpu_s_per_m_in"], found["ack_us"]
+        more = {
+            "drained_per_s": float(found["out_per_s"]),
+            "rss_bytes_per_stored": float(broker.get("rss_bytes_per_stored", 0)),
+        }
     return Measurement(
         ok=bool(found["ok"]) and status == 0,
-        rate=float(found["out_per_s"]),
+        rate=float(rate),
         cpu=float(cpu),
         cores=float(cores),
         loader_cores=float(found["loader"]["cpu_cores"]) / max(1, int(found["threads"])),
@@ -113,6 +121,7 @@ def _measurement(found: dict[str, Any], status: int) -> Measurement:
         rss_peak=int(broker["rss_kb_peak"]) * 1024,
         faults={name: int(found[name]) for name in FAULTS if found.get(name)},
         errors=tuple(str(error) for error in found.get("errors", ())),
+        more=more,
     )
 
 

@@ -1451,8 +1451,10 @@ int main(int argc, char **argv) {
         bool up = SUM(failed) == 0 && !GET(g_int);
         if (up && (S == SC_OFFLINE || S == SC_RETAINED)) {
             s_a = take(); lcpu = self_cpu(); g_tstart = now_ns();
+            atomic_store(&g_measure, 1);               /* acknowledgements: nobody receives yet */
             uint64_t t0 = now_ns(); atomic_store(&g_run, 1); wake();
             wait_pubs_idle(30, 600);
+            atomic_store(&g_measure, 0);
             if (S == SC_RETAINED && !o.qos) nap(0.5);
             t_store = (double)(now_ns() - t0) / 1e9; if (S == SC_RETAINED && !o.qos) t_store -= 0.5;
             atomic_store(&g_run, 0); s_b = take(); in = SUM(sent); acks = SUM(acked);

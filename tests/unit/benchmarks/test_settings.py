@@ -28,6 +28,8 @@ def test_mqttd_reads_what_a_row_asks_of_it(setting: Setting, tmp_path: Path) -> 
     assert (config.output.gather > 0) is setting.gather
     assert len(read_acl(tmp_path / "acl.conf")) == (setting.rules or 2)
     assert bool(config.plugins.load) is bool(setting.plugin)
+    assert config.store.kind == ("sqlite" if setting.store else "memory")
+    assert config.durability.default == (setting.store or "os")
     if setting.plugin and setting.plugin != "spark":
         compile((tmp_path / "plugins/probe.py").read_text(), "probe.py", "exec")
 

@@ -82,7 +82,7 @@ def test_mqttd_is_measured_with_access_rules_on_and_its_queues_raised(tmp_path) 
     assert config.session.max_inflight == 65535
     assert config.listener["tcp"]["default"].transport == "engine"
     assert {key.partition(".")[0] for key in config.given} == {
-        "node", "listener", "mqtt", "session", "mqueue", "output", "acl",
+        "node", "listener", "mqtt", "session", "mqueue", "output", "acl", "store",
     }  # fmt: skip
 
 
