@@ -1,4 +1,4 @@
-"""`mqttd-ctl import mosquitto.conf`: another broker's configuration as one of ours.
+"""`mqttd-ctl import mosquitto.conf|mosquitto.db`: another broker's configuration, and what it kept.
 
 Part of `mqttd.admin.ctl`. Promise: what is there already is never written over, and what could not
 be taken over is listed.
@@ -13,8 +13,13 @@ from typing import Any
 
 from mqttd.admin.ctl_client import CtlError
 from mqttd.admin.ctl_print import print_json, printable
+from mqttd.admin.ctl_store import counted, path_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.mosquitto import import_mosquitto
+from mqttd.storage.database import StoreError
+from mqttd.storage.mosquitto import MAGIC, MosquittoFile
+from mqttd.storage.place import alone
+from mqttd.storage.transfer import import_lines
 
 __all__ = ["add_command"]
 
@@ -25,15 +30,23 @@ def add_command(add: Callable[..., Any], commands: Any) -> None:
         commands,
         "import",
         _import,
-        "Make configuration, rules and users of a mosquitto.conf; list what has no place here.",
+        "Make configuration, rules and users of a mosquitto.conf, or a store of a mosquitto.db;"
+        " list what has no place here.",
     )
     command.add_argument("file", metavar="FILE")
     command.add_argument(
-        "--into", metavar="DIR", default="etc", help="where to write (default: etc)"
+        "--into", metavar="DIR", default="etc", help="of a configuration: where to write (etc)"
+    )
+    command.add_argument(
+        "--path",
+        metavar="FILE",
+        help="of a mosquitto.db: the new store (store.db in node.data_dir)",
     )
 
 
 def _import(options: argparse.Namespace) -> None:
+    if _is_database(options.file):
+        return _import_database(options)
     try:
         made = import_mosquitto(options.file)
         os.makedirs(options.into, exist_ok=True)
@@ -60,6 +73,33 @@ def _import(options: argparse.Namespace) -> None:
     for line in made.left:
         print(printable(f"  {line}"))
     print(printable(f"check it:  mqttd --config {paths['mqttd.conf']} --check-config"))
+
+
+def _is_database(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise CtlError(f"{path}: {error.strerror}") from None
+
+
+def _import_database(options: argparse.Namespace) -> None:
+    path = path_of(options)
+    try:
+        found = MosquittoFile(options.file)
+        with alone(path):
+            counts = import_lines(path, found.lines())
+    except StoreError as error:
+        raise CtlError(str(error)) from None
+    except OSError as error:
+        raise CtlError(f"{error.filename}: {error.strerror}") from None
+    if options.json:
+        return print_json({"written": [path], "counts": counts, "left": found.left})
+    print(printable(f"{path}: {counted(counts)}"))
+    if found.left:
+        print("not taken over:")
+    for line in found.left:
+        print(printable(f"  {line}"))
 
 
 def _write(path: str, text: str, mode: int) -> None:

@@ -49,7 +49,12 @@ def test_a_backup_of_a_running_broker_can_be_put_back(brokers: Brokers) -> None:
     assert brokers.broker is not None
     brokers.broker.stop()
     assert ctl(brokers, "store", "check").stdout == "nothing wrong\n"
-    os.replace(copy, brokers.path / "data" / "store.db")
+    refused = ctl(brokers, "restore", str(copy))
+    assert refused.returncode == 1 and "store.db is there already" in refused.stderr
+    os.unlink(brokers.path / "data" / "store.db")
+    restored = ctl(brokers, "restore", str(copy))
+    assert restored.returncode == 0, restored.stderr
+    assert "1 of sessions, 1 of messages" in restored.stdout
     brokers.start()
     away = brokers.resume("away")
     assert away.message().payload == b"before"
@@ -79,3 +84,65 @@ def test_an_export_goes_to_another_broker(brokers: Brokers, tmp_path: Path) -> N
     reader = brokers.client().connect("reader")
     reader.subscribe("r", qos=1)
     assert reader.message().payload == b"retained"
+
+
+def test_users_and_bans_travel_too_or_nothing_does(brokers: Brokers, tmp_path: Path) -> None:
+    users = brokers.path / "etc" / "users.conf"
+    proof = "$7$101$" + "A" * 16 + "$" + "B" * 88
+    users.write_text(f"# who\nann:{proof}\n")
+    users.chmod(0o600)
+    assert ctl(brokers, "bans", "add", "client_id", "eve", "--reason", "rude").returncode == 0
+    assert brokers.broker is not None
+    brokers.broker.stop()
+    lines = tmp_path / "lines.json"
+    exported = ctl(brokers, "store", "export", str(lines))
+    assert exported.returncode == 0, exported.stderr
+    assert lines.stat().st_mode & 0o777 == 0o600
+    store = brokers.path / "data" / "store.db"
+    store.unlink()
+    users.write_text(f"ann:{proof[:-1]}C\n")
+    other = ctl(brokers, "store", "import", str(lines))
+    assert other.returncode == 1 and "user 'ann' is there already, and differs" in other.stderr
+    assert not store.exists() and users.read_text() == f"ann:{proof[:-1]}C\n"
+    users.write_text("# mine\n")
+    text = lines.read_text()
+    lines.write_text(text[: len(text) // 2])
+    cut = ctl(brokers, "store", "import", str(lines))
+    assert cut.returncode == 1 and f"{lines}: line " in cut.stderr
+    assert not store.exists() and users.read_text() == "# mine\n"
+    lines.write_text(text)
+    taken = ctl(brokers, "store", "import", str(lines))
+    assert taken.returncode == 0, taken.stderr
+    assert users.read_text() == f"# mine\nann:{proof}\n"
+    assert users.stat().st_mode & 0o777 == 0o600
+    brokers.start()
+    brokers.client().connect("eve", reason=0x8A)
+
+
+def test_a_running_store_is_compacted_and_nobody_waits_for_it(brokers: Brokers) -> None:
+    """What one session holds back is moved together, and the file becomes small."""
+    brokers.resume("slow").subscribe("slow/#", qos=1)
+    brokers.resume("away").subscribe("t", qos=1)
+    for client in brokers.clients:
+        client.reset()
+    publisher = brokers.client().connect("publisher")
+    for number in range(60):
+        publisher.publish("t", bytes(100_000), qos=1)
+        if number % 10 == 0:
+            publisher.publish(f"slow/{number}", b"%d" % number, qos=1)
+    away = brokers.resume("away")
+    away.collect(60)
+    brokers.settle()
+    done = ctl(brokers, "store", "compact", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["before"] > 6_000_000 > 1_000_000 > told["after"], told
+    publisher.publish("t", b"behind", qos=1)
+    assert away.message().payload == b"behind"
+    brokers.restart()
+    assert [p.payload for p in brokers.resume("slow").collect(6)] == [
+        b"%d" % number for number in range(0, 60, 10)
+    ]
+    brokers.kill()
+    assert ctl(brokers, "store", "check").stdout == "nothing wrong\n"
+    brokers.start()

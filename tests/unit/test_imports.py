@@ -37,7 +37,14 @@ PROGRAMS = {
     "mqttd.admin.ctl": {"mqttd.config.files"},
     "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
-    "mqttd.admin.ctl_import": {"mqttd.config.load", "mqttd.config.mosquitto"},
+    "mqttd.admin.ctl_import": {
+        "mqttd.config.load",
+        "mqttd.config.mosquitto",
+        "mqttd.storage.database",
+        "mqttd.storage.mosquitto",
+        "mqttd.storage.place",
+        "mqttd.storage.transfer",
+    },
     "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
     "mqttd.admin.ctl_store": {
         "mqttd.storage.database",
