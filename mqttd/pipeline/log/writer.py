@@ -165,6 +165,7 @@ class Writer:
                 self.damage = "its segments are gone"
                 self._go_on(came, self.damage)
             self._save()
+            write_mark(self._lock, self.next)
             return
         found = examine(os.path.join(self.folder, segments[-1]))
         kept = ""

@@ -120,6 +120,17 @@ def test_a_flipped_bit_costs_its_block_and_a_gap_counts_it(tmp_path: Path, where
     assert found[41].reason.startswith(f"{RESERVE - 40} offsets skipped: ")  # none is lost there
 
 
+def test_14_a_writer_that_is_killed_before_its_first_event_is_no_damage(tmp_path: Path) -> None:
+    for _ in range(3):
+        writer = Writer(str(tmp_path), NODE, boot="monday")
+        assert (writer.next, writer.damage, writer.set_aside) == (0, "", 0)
+        writer._let_go()
+    writer = Writer(str(tmp_path), NODE, boot="monday")
+    fill(writer, 2)
+    writer.close()
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(20))
+
+
 def test_14_a_copied_header_that_ends_in_a_payload_hides_no_block() -> None:
     """The end that it names looks like a block of another format, and is none."""
     first, last = block(0, 60).data, block(60, 3, payload=b"MQEB" * 9).data
