@@ -321,6 +321,7 @@ KEYS += [path for path in OPTIONS if path not in KEYS
 
 
 @pytest.mark.parametrize("path", KEYS)
+@pytest.mark.slow
 def test_a_reloaded_broker_is_one_that_was_started_so(
     make_site: Callable[[dict[str, Any]], Site], path: str
 ) -> None:

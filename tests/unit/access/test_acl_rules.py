@@ -319,7 +319,7 @@ def test_CVE_2017_7652_a_reload_that_fails_keeps_the_rules_there_were(tmp_path: 
     path.write_text("{deny, all}.")
     module.reload_acl()
     assert module.check_acl(client(), PUBLISH, "a") is DENY
-    assert "1 rules in" in module.description()
+    assert "1 rule in" in module.description()
 
 
 # -- the same as one rule after the other

@@ -129,6 +129,7 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing() -> None:
     assert node.broker.memory.used() == 0 and not len(node.broker.turns)
 
 
+@pytest.mark.slow
 def test_messages_to_many_are_sent_as_far_as_a_turn_goes_in_their_order() -> None:
     """A chunk of small messages to many receivers is much work in few bytes."""
     node = node_with(high_watermark=1 << 30, max_inflight=65535)

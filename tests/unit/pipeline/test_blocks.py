@@ -52,6 +52,7 @@ def rows(draw: st.DrawFn) -> Row:
 
 
 @given(st.lists(rows(), min_size=1, max_size=20), st.integers(0, 1 << 60))
+@pytest.mark.slow
 def test_events_come_out_as_they_went_in(given: list[Row], base: int) -> None:
     data = encode_block(given, base, epoch=3)
     found = list(decode_block(data, "n1"))

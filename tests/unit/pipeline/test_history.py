@@ -134,6 +134,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(400 if LONG else 12))
+@pytest.mark.slow
 def test_every_event_is_read_once(tmp_path: Path, seed: int) -> None:
     history = History(tmp_path, seed)
     for _ in range(25):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def noted(
 
 @settings(max_examples=20, deadline=None)
 @given(story=st.lists(runs(), min_size=1, max_size=8))
+@pytest.mark.slow
 def test_bytes_and_whole_messages_say_the_same(story: list[tuple[int, list[Publish]]]) -> None:
     fast = noted(story, ())
     assert fast == noted(story, (), fast_path=False)

@@ -238,6 +238,7 @@ def test_events_and_columns_prune_what_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_a_stream_gets_each_event_once_whatever_the_batches(tmp_path: Path, seed: int) -> None:
     """Writers roll and readers start anew between batches; each range is read twice."""
     chance = random.Random(seed)

@@ -381,6 +381,7 @@ VARIANTS: list[tuple[dict[str, Any], Callable[[Stage], object]]] = [
 )
 @settings(max_examples=100, deadline=None)
 @given(story=stories())
+@pytest.mark.slow
 def test_every_path_gives_the_same_bytes(
     story: Story, switches: dict[str, Any], view: Callable[[Stage], object]
 ) -> None:
@@ -404,6 +405,7 @@ def changes(message: Message) -> HookResult:
 @pytest.mark.parametrize("hook", [lambda message: None, changes], ids=["noop", "changes"])
 @settings(max_examples=100, deadline=None)
 @given(story=stories())
+@pytest.mark.slow
 def test_every_path_gives_the_same_bytes_to_hooks_too(
     story: Story, hook: Callable[..., Any]
 ) -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -184,6 +185,7 @@ def run(examples: int, steps: int, number: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_qos_holds_whatever_happens() -> None:
     """Exactly once, at least once, in order, within bounds: short form of the long run."""
     run(60, 40, 1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fuzz import proxy, websocket
 
 
+@pytest.mark.slow
 def test_websocket_frames_and_requests() -> None:
     assert websocket.main(["--executions", "2000", "--seed", "11"]) == 0
 

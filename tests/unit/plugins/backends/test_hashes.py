@@ -123,6 +123,7 @@ def test_an_unknown_user_costs_the_hash_of_a_known_one(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "bcrypt", "pbkdf2", "sha512", "plain"])
+@pytest.mark.slow
 def test_nobody_is_an_unknown_user(algorithm: str) -> None:
     checking = passwords(algorithm, iterations=10)
     guesses = [b""] if algorithm in ("auto", "bcrypt") else [b"", b"\0", b"00" * 32, b"00" * 64]
