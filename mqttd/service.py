@@ -26,6 +26,9 @@ from mqttd.access.by_listener import AccessByListener, config_of, configs_by_lis
 from mqttd.access.chain import AccessControl
 from mqttd.access.who import warning, who_may_connect
 from mqttd.admin.api import Api
+from mqttd.admin.api_users import ApiUsers
+from mqttd.admin.logins import Logins
+from mqttd.admin.page import PageService
 from mqttd.admin.parts import Parts
 from mqttd.admin.server import AdminService, limit_body
 from mqttd.admin.tcp import AdminTcpError, AdminTcpService
@@ -179,12 +182,18 @@ class MqttdService(MultiService):
         parts.user_file = lambda: self.config.auth.username.file
         self.audit = self._audit_file(config)
         parts.audit.write = self.audit.put
+        self.api_users = ApiUsers(
+            os.path.join(config.node.data_dir, "api-users.json"),
+            lambda text: self.log.error("API users: {text}", text=text),
+        )
+        parts.logins = Logins(self.api_users, reactor, parts.in_thread)
         self.api = api = Api(parts, reactor.seconds)
         self.admin = AdminService(
             api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
         )
         self.addService(self.admin)  # type: ignore[no-untyped-call]
         self.admin_tcp = self._admin_tcp()
+        self.page = self._page(parts.logins)
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self.alarm,
             lambda: most, self._read_listeners, self._access_of,
@@ -246,18 +255,36 @@ class MqttdService(MultiService):
         self.addService(service)  # type: ignore[no-untyped-call]
         return service
 
+    def _page(self, logins: Logins) -> PageService | None:
+        """The dashboard; a broker goes on without it where its address is in use."""
+        settings = self.config.admin.page
+        if not settings.enabled:
+            return None
+        most = 2 * self.config.mqtt.max_packet_size
+        try:
+            page = PageService(self.api.resource(), settings, self.reactor, most, logins)
+        except AdminTcpError as error:
+            self.log.error("no dashboard: {error}", error=str(error))
+            self.broker.alarms.activate("dashboard", f"there is no dashboard: {error}")
+            return None
+        self.log.info("dashboard on port {port}: {url}", port=page.port, url=page.url)
+        self.addService(page)  # type: ignore[no-untyped-call]
+        return page
+
     def new_admin_tcp(
         self, config: Config, before: AdminTcpService | None = None
     ) -> AdminTcpService:
         """An HTTP interface over TCP, in the place of another one; raises AdminTcpError."""
         most = 2 * config.mqtt.max_packet_size
-        service = AdminTcpService(self.api.resource(), config.admin.tcp, self.reactor, most, before)
+        service = AdminTcpService(
+            self.api.resource(), config.admin.tcp, self.reactor, most, before, self.api_users
+        )
         self.log.info("HTTP interface on port {port}: {url}", port=service.port, url=service.url)
         return service
 
     def limit_bodies(self, most: int) -> None:
         """Refuse requests to the HTTP interface with bodies of more than so many bytes."""
-        for service in (self.admin, self.admin_tcp):
+        for service in (self.admin, self.admin_tcp, self.page):
             if service is not None:
                 limit_body(service.site, most)
 

@@ -50,6 +50,7 @@ from mqttd.admin.resources.plugins import Plugins
 from mqttd.admin.resources.publish import Publish
 from mqttd.admin.resources.retained import Retained
 from mqttd.admin.resources.running import Configuration, Logging, Store
+from mqttd.admin.resources.session import Session
 from mqttd.admin.resources.status import Status
 from mqttd.admin.resources.subscriptions import Subscriptions
 from mqttd.admin.resources.users import Users
@@ -64,7 +65,7 @@ PULL_PATH: Final = b"/api/v1/plugins/spark/log"
 
 _RESOURCES: Final = (
     Status, Clients, Subscriptions, Retained, Publish, Listeners, Plugins, Hooks, Access, Users,
-    Bans, Observing, Logging, Store, Configuration, Events,
+    Bans, Observing, Logging, Store, Configuration, Events, Session,
 )  # fmt: skip
 
 

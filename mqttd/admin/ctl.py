@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from mqttd import __version__
 from mqttd.admin import (
     ctl_acl,
+    ctl_api_users,
     ctl_bans,
     ctl_completion,
     ctl_config,
@@ -156,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         group("auth", "Who may connect and do what."),
         group("users", "Users of the password files (auth.username.file, auth.scram.file)."),
     )
+    ctl_api_users.add_commands(add, group("api-users", "Who may use the HTTP interface."))
     ctl_completion.add_command(add, commands, parser)
     return parser
 

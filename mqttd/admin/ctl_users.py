@@ -22,7 +22,7 @@ from typing import Any
 from mqttd.admin.ctl_client import CtlError, NoBroker, client_of, config_of
 from mqttd.admin.ctl_print import done, print_json, print_table, printable
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "new_password"]
 
 
 def add_commands(add: Callable[..., Any], auth: Any, users: Any) -> None:
@@ -122,7 +122,7 @@ def _set_password(options: argparse.Namespace, path: str) -> None:
     from mqttd.secrets.scram import add_scram_user
     from mqttd.secrets.users import add_user
 
-    given: tuple[object, ...] = (options.user, _new_password(options.user))
+    given: tuple[object, ...] = (options.user, new_password(options.user))
     if options.scram:
         new = _access(add_scram_user, path, *given)
     else:
@@ -185,7 +185,7 @@ def _access(call: Callable[..., Any], path: str, *args: object) -> Any:
         raise CtlError(str(error)) from None
 
 
-def _new_password(user: str) -> str:
+def new_password(user: str) -> str:
     """Asked for twice on a terminal, else the first line of standard input."""
     if sys.stdin.isatty():
         password = getpass.getpass(f"Password for {user}: ")

@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 
 from mqttd.admin.audit import Audit
+from mqttd.admin.logins import Logins
 from mqttd.admin.requests import ApiError
 from mqttd.broker.broker import Broker
 from mqttd.broker.seams import ManagedAccess, ManagedHooks
@@ -60,6 +61,8 @@ class Parts:
         self.store: Any = None
         self.has_store = False
         self.feed: Feed | None = None
+        #: Who may log in at the page.
+        self.logins: Logins | None = None
         #: Where the users of auth.username are kept, "" for nowhere.
         self.user_file: Callable[[], str] = str
         self.log = Logger(namespace="mqttd.admin")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred
 from twisted.web.server import NOT_DONE_YET
 
 from mqttd.net.fair import house_of
@@ -57,6 +58,23 @@ class Slow:
         call = self.reactor.callLater(delay, self._answer, known, request, body)
         request.notifyFinish().addErrback(self._gone, known, call)
         return NOT_DONE_YET
+
+    def hold(self, host: str) -> Deferred[None] | None:
+        """Fires after the wait of an address that was wrong; None if too many of it wait."""
+        known = self._of(house_of(host))
+        if known.waiting >= WAITING:
+            return None
+        delay = min(MOST, FIRST * 2.0 ** min(known.wrong, 16))
+        known.wrong += 1
+        known.at = self.reactor.seconds()
+        known.waiting += 1
+        held: Deferred[None] = Deferred()
+        self.reactor.callLater(delay, self._let_go, known, held)
+        return held
+
+    def _let_go(self, known: _Address, held: Deferred[None]) -> None:
+        known.waiting -= 1
+        held.callback(None)
 
     def _of(self, host: str) -> _Address:
         now = self.reactor.seconds()

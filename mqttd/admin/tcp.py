@@ -2,6 +2,7 @@
 
     Authorization: Bearer TOKEN --+-- of token_file        everything
                                   +-- of pull_token_file   the event log alone (`api.PULL_PATH`)
+                                  +-- of an API user       what its role may
                                   '-- anything else        401 in a while, logged, nothing told
                                                            but `/health/...`
 
@@ -27,6 +28,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
+from mqttd.admin.api_users import ApiUsers
 from mqttd.admin.health import OPEN_PATHS
 from mqttd.admin.requests import ADMINISTRATOR, EVENTS, Caller, problem, set_caller
 from mqttd.admin.server import site_of
@@ -36,7 +38,14 @@ from mqttd.net.addresses import address_text
 from mqttd.net.sockets import bound_tcp
 from mqttd.net.tls import load_pair
 
-__all__ = ["AdminTcpError", "AdminTcpService", "Tokens", "check_settings"]
+__all__ = [
+    "AdminTcpError",
+    "AdminTcpService",
+    "Tokens",
+    "certificate_options",
+    "check_settings",
+    "open_socket",
+]
 
 #: Who shows a token of token_file, of pull_token_file.
 _EVERY: Final = Caller("token_file", ADMINISTRATOR)
@@ -127,8 +136,10 @@ class _Guarded:
         pull: Tokens,
         refused: Callable[[Any], None],
         slow: Slow,
+        users: ApiUsers,
     ) -> None:
         self.resource = resource
+        self.users = users
         self.every = every
         self.pull = pull
         self.refused = refused
@@ -151,6 +162,8 @@ class _Guarded:
             set_caller(request, _EVERY)
         elif self.pull.holds(token):
             set_caller(request, _PULL)
+        elif (caller := self.users.by_token(token.decode("utf-8", "replace"))) is not None:
+            set_caller(request, caller)
         elif request.path not in OPEN_PATHS:
             self.refused(request)
             request.setResponseCode(401)
@@ -175,6 +188,7 @@ class AdminTcpService(Service):
         reactor: Any,
         max_body: int,
         before: AdminTcpService | None = None,
+        users: ApiUsers | None = None,
     ) -> None:
         self.settings = settings
         self.reactor = reactor
@@ -186,6 +200,7 @@ class AdminTcpService(Service):
             Tokens("pull_token_file", settings.pull_token_file),
             self._refused,
             Slow(reactor),
+            users if users is not None else ApiUsers(),
         )
         self.factory: Any = site_of(guarded, max_body)
         self.site: Any = self.factory
@@ -195,7 +210,7 @@ class AdminTcpService(Service):
         if before is not None and before.settings.bind == settings.bind:
             self._socket = before.another()
         else:
-            self._socket = _bound(settings)
+            self._socket = open_socket("admin.tcp.bind", settings.bind)
         self.port: int = self._socket.getsockname()[1]
         self._port: Any = None
 
@@ -244,12 +259,13 @@ class AdminTcpService(Service):
             )
 
 
-def _bound(settings: AdminTcp) -> socket.socket:
-    host, port = settings.address
+def open_socket(key: str, bind: str) -> socket.socket:
+    """A socket bound to ``host:port``, that does not listen yet; raises AdminTcpError."""
+    host, _, port = bind.rpartition(":")
     try:
-        return bound_tcp(host, port)
+        return bound_tcp(host.removeprefix("[").removesuffix("]"), int(port))
     except OSError as error:
-        raise AdminTcpError(f"admin.tcp.bind = {settings.bind!r}: {error.strerror}") from None
+        raise AdminTcpError(f"{key} = {bind!r}: {error.strerror}") from None
 
 
 def check_settings(settings: AdminTcp) -> None:

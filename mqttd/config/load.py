@@ -28,6 +28,8 @@ from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.config.options import OPTIONS, TABLES, format_size
 from mqttd.config.schema import (
     LISTENER_KINDS,
+    AdminPage,
+    AdminTcp,
     Config,
     Listener,
     SocketListener,
@@ -268,16 +270,22 @@ def _agree(config: Config, reading: _Reading) -> None:
     if len(os.fsencode(config.admin.socket)) > MAX_SOCKET_PATH:
         bound = f"a path of at most {MAX_SOCKET_PATH} bytes, the limit of Unix sockets"
         reading.conflict("admin.socket", "node.data_dir", config.admin.socket, bound)
-    tcp = config.admin.tcp
-    if bool(tcp.certificate) != bool(tcp.private_key):
-        bound = "a file, as admin.tcp.certificate and admin.tcp.private_key go together"
-        missing = "private_key" if tcp.certificate else "certificate"
-        reading.conflict(f"admin.tcp.{missing}", "admin.tcp.bind", "", bound)
-    host = tcp.address[0]
+    tcp, page = config.admin.tcp, config.admin.page
+    _agree_admin("admin.tcp", tcp, bool(tcp.token_file or tcp.pull_token_file), reading)
+    _agree_admin("admin.page", page, page.enabled, reading)
+
+
+def _agree_admin(path: str, door: AdminTcp | AdminPage, is_open: bool, reading: _Reading) -> None:
+    """Check a door of the HTTP interface: nothing of it travels in plain beyond this machine."""
+    if bool(door.certificate) != bool(door.private_key):
+        bound = f"a file, as {path}.certificate and {path}.private_key go together"
+        missing = "private_key" if door.certificate else "certificate"
+        reading.conflict(f"{path}.{missing}", f"{path}.bind", "", bound)
+    host = door.address[0]
     is_local = host == "localhost" or host == "::1" or host.startswith("127.")
-    if (tcp.token_file or tcp.pull_token_file) and not tcp.certificate and not is_local:
-        bound = "a loopback address, or admin.tcp.certificate: tokens do not travel in plain"
-        reading.conflict("admin.tcp.bind", "admin.tcp.certificate", tcp.bind, bound)
+    if is_open and not door.certificate and not is_local:
+        bound = f"a loopback address, or {path}.certificate: tokens do not travel in plain"
+        reading.conflict(f"{path}.bind", f"{path}.certificate", door.bind, bound)
 
 
 def _agree_listener(path: str, listener: Listener, reading: _Reading) -> None:

@@ -65,6 +65,10 @@ and compares it with one that was started so.
 """
 
 
+#: What the shipped file says that is not the default.
+_SHIPPED = {"admin.page.enabled": True}
+
+
 def conf_text() -> str:
     """The text of the shipped configuration file."""
     parts = [_CONF_HEAD]
@@ -76,7 +80,10 @@ def conf_text() -> str:
         for option in _keys(table):
             lines = textwrap.wrap(f"{option.description}{_range_note(option)}", 97)
             parts.append("\n" + "".join(f"# {line}\n" for line in lines))
-            parts.append(f"#{option.name} = {option.write(option.default)}\n")
+            if option.path in _SHIPPED:
+                parts.append(f"{option.name} = {option.write(_SHIPPED[option.path])}\n")
+            else:
+                parts.append(f"#{option.name} = {option.write(option.default)}\n")
     return "".join(parts)
 
 

@@ -45,7 +45,7 @@ from mqttd.config.schema.listener_kinds import (
     WssListener,
 )
 from mqttd.config.schema.mqtt import Memory, Mqtt, Mqueue, Retained, Session
-from mqttd.config.schema.node import Admin, AdminTcp, Log, Node, Plugins, Sys
+from mqttd.config.schema.node import Admin, AdminPage, AdminTcp, Log, Node, Plugins, Sys
 from mqttd.config.schema.output import Output, Overload
 from mqttd.config.schema.store import Durability, Store
 
@@ -53,6 +53,7 @@ __all__ = [
     "Acl",
     "AclShadow",
     "Admin",
+    "AdminPage",
     "AdminTcp",
     "Auth",
     "AuthBackend",

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from mqttd.config.schema import keys
 from mqttd.config.schema.keys import DAY, GIB, KIB, MIB
 
-__all__ = ["Admin", "AdminTcp", "Log", "Node", "Plugins", "Sys"]
+__all__ = ["Admin", "AdminPage", "AdminTcp", "Log", "Node", "Plugins", "Sys"]
 
 
 Level = Literal["debug", "info", "warn", "error", "critical"]
@@ -100,6 +100,33 @@ class AdminTcp(Struct, frozen=True, kw_only=True):
         return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+class AdminPage(Struct, frozen=True, kw_only=True):
+    """The dashboard in a browser; who may log in, `mqttd-ctl api-users` says."""
+
+    enabled: Annotated[
+        bool, keys.plain("Serve the dashboard, and the HTTP interface beside it.", reload=False)
+    ] = False
+    bind: Annotated[str, keys.address("broker")] = "127.0.0.1:18083"
+    certificate: Annotated[
+        str,
+        keys.path(
+            "PEM file with the certificate, then those that lead to its issuer; empty speaks plain"
+            " HTTP, which only a loopback address may.",
+            pattern=r"^[^\0]*$",
+        ),
+    ] = ""
+    private_key: Annotated[
+        str,
+        keys.path("PEM file with the certificate's private key.", pattern=r"^[^\0]*$"),
+    ] = ""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of `bind`; the host is empty for all addresses."""
+        host, _, port = self.bind.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 class Admin(Struct, frozen=True, kw_only=True):
     """The operator's door, used by mqttd-ctl."""
 
@@ -112,6 +139,7 @@ class Admin(Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     tcp: AdminTcp = AdminTcp()
+    page: AdminPage = AdminPage()
 
 
 class Log(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,248 @@
+"""The page's address: the page itself, and the HTTP interface for browsers and programs.
+
+    GET /, /page/...     the page: files of `mqttd/admin/web`, for anybody
+    /api/v1/...          with ``Authorization: Bearer TOKEN`` of an API user, or the cookie of a
+                         log-in; then a change shows its X-CSRF-Token, and comes from this page
+    /health/...          for anybody
+
+What stands between a log-in and the pages of others: the cookie is HttpOnly and SameSite=Strict; a
+browser says whence a request comes (Sec-Fetch-Site, Origin), and only this page's count; without
+TLS the Host must be loopback's, so that no name of others leads here; the page may load nothing
+from elsewhere, be in nobody's frame, and run no script but its own files.
+
+Promise: closed in the open: behind any address but loopback only with TLS (`mqttd.config.load`).
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import os
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from twisted.application.service import Service
+from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.web.resource import IResource
+from zope.interface import implementer
+
+from mqttd.admin.health import OPEN_PATHS
+from mqttd.admin.logins import Logins, caller_of_login, is_own
+from mqttd.admin.requests import Caller, refusal, set_caller
+from mqttd.admin.server import site_of
+from mqttd.admin.slow import Slow
+from mqttd.admin.tcp import certificate_options, open_socket
+from mqttd.config.schema import AdminPage
+from mqttd.net.addresses import address_text
+
+__all__ = ["PageDoor", "PageService"]
+
+_FOLDER: Final = os.path.join(os.path.dirname(__file__), "web")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_API: Final = (b"/api/", b"/metrics", b"/health/")
+_HEADERS: Final = {
+    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self';"
+    b" img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none';"
+    b" frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+}
+#: Paths that anybody may ask for: they say who one is, or let one in.
+_OPEN: Final = (*OPEN_PATHS, b"/api/v1/session")
+
+
+@implementer(IResource)
+class PageDoor:
+    """The page and the API, for who may see them."""
+
+    isLeaf = True
+
+    def __init__(self, resource: IResource, logins: Logins, secure: bool, slow: Slow) -> None:
+        self.resource = resource
+        self.logins = logins
+        self.secure = secure
+        self.slow = slow
+        self.name = b"mqttd"
+        self.files = _files()
+
+    def getChildWithDefault(self, name: bytes, request: Any) -> Any:
+        """A leaf has none."""
+        return self
+
+    def putChild(self, path: bytes, child: Any) -> None:
+        """A leaf takes none."""
+        raise TypeError("a leaf")
+
+    def render(self, request: Any) -> Any:
+        """Find out who asks, then answer."""
+        for name, value in _HEADERS.items():
+            request.setHeader(name, value)
+        if not self.secure and _host_of(request) not in _LOOPBACK:
+            return refusal(request, 421, "misdirected", "no such host here; use 127.0.0.1")
+        path: bytes = request.path
+        if not path.startswith(_API):
+            return self._file(request, path)
+        request.mqttd_page = self
+        caller, refused = self._caller(request)
+        if refused is not None:
+            return refused
+        if caller is not None:
+            set_caller(request, caller)
+        elif path not in _OPEN:
+            return refusal(request, 401, "unauthorized", "log in, or show a token")
+        elif request.method not in (b"GET", b"HEAD") and not self._is_from_here(request):
+            return refusal(request, 403, "cross_site", "this comes from another page")
+        return self.resource.render(request)
+
+    # -- cookies
+
+    def give(self, request: Any, cookie: str) -> None:
+        """Set the cookie of a log-in."""
+        request.addCookie(
+            self.name, cookie, path="/", httpOnly=True, secure=self.secure, sameSite="strict"
+        )
+
+    def take(self, request: Any) -> None:
+        """Take the cookie back."""
+        request.addCookie(
+            self.name, "", path="/", max_age="0", httpOnly=True, secure=self.secure,
+            sameSite="strict",
+        )  # fmt: skip
+
+    def cookie_of(self, request: Any) -> str:
+        """The cookie that a request shows, "" for none."""
+        found: bytes = request.getCookie(self.name) or b""
+        return found.decode("latin-1")
+
+    # -- who
+
+    def _caller(self, request: Any) -> tuple[Caller | None, Any]:
+        """Who asks, or an answer to who is refused."""
+        given = request.getHeader(b"authorization")
+        if given is not None:
+            scheme, _, token = given.partition(b" ")
+            if scheme.lower() == b"bearer":
+                caller = self.logins.users.by_token(token.strip().decode("utf-8", "replace"))
+                if caller is not None:
+                    return caller, None
+            body = refusal(request, 401, "unauthorized", "this token is not known")
+            request.setHeader(b"www-authenticate", b'Bearer realm="mqttd"')
+            return None, self.slow.refuse(request, body)
+        cookie = self.cookie_of(request)
+        login = self.logins.find(cookie) if cookie else None
+        if login is None:
+            return None, None
+        if not self._is_from_here(request):
+            return None, refusal(request, 403, "cross_site", "this comes from another page")
+        if request.method not in (b"GET", b"HEAD"):
+            if not is_own(login, request.getHeader(b"x-csrf-token") or b""):
+                return None, refusal(request, 403, "csrf", "expected X-CSRF-Token of this log-in")
+        request.mqttd_login = login
+        return caller_of_login(login), None
+
+    def _is_from_here(self, request: Any) -> bool:
+        """Whether a browser says that the page itself has asked; a program says nothing."""
+        site = request.getHeader(b"sec-fetch-site")
+        if site is not None and site not in (b"same-origin", b"none"):
+            return False
+        origin = request.getHeader(b"origin")
+        if origin is None:
+            return True
+        scheme = b"https://" if self.secure else b"http://"
+        return bool(origin == scheme + (request.getHeader(b"host") or b""))
+
+    # -- the page
+
+    def _file(self, request: Any, path: bytes) -> bytes:
+        if request.method not in (b"GET", b"HEAD"):
+            request.setHeader(b"allow", b"GET, HEAD")
+            return refusal(request, 405, "method_not_allowed", "a page can be read")
+        found = self.files.get(path)
+        if found is None:
+            return refusal(request, 404, "not_found", "no such page")
+        kind, data = found
+        request.setHeader(b"content-type", kind)
+        request.setHeader(b"cache-control", b"no-cache")
+        return data
+
+
+def _files() -> dict[bytes, tuple[bytes, bytes]]:
+    """The files of the page by their path: there are no others, whatever a path looks like."""
+    found: dict[bytes, tuple[bytes, bytes]] = {}
+    for folder, _, names in os.walk(_FOLDER):
+        for name in names:
+            place = os.path.join(folder, name)
+            path = "/" + os.path.relpath(place, _FOLDER).replace(os.sep, "/")
+            kind = mimetypes.guess_type(name)[0] or "text/plain"
+            if kind.startswith("text/") or kind.endswith("javascript"):
+                kind += "; charset=utf-8"
+            with open(place, "rb") as file:
+                found[path.encode()] = kind.encode(), file.read()
+    if b"/index.html" in found:
+        found[b"/"] = found[b"/index.html"]
+    return found
+
+
+def _host_of(request: Any) -> str:
+    """The name in the Host of a request, without its port."""
+    host = (request.getHeader(b"host") or b"").decode("latin-1")
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class PageService(Service):
+    """Listens on ``admin.page.bind`` while it runs; the address is taken at once.
+
+    Raises AdminTcpError. `port` is the port it got.
+    """
+
+    def __init__(
+        self,
+        resource: IResource,
+        settings: AdminPage,
+        reactor: Any,
+        max_body: int,
+        logins: Logins,
+    ) -> None:
+        self.settings = settings
+        self.reactor = reactor
+        self.log = Logger(namespace="mqttd.admin")
+        secure = bool(settings.certificate)
+        self.door = PageDoor(resource, logins, secure, Slow(reactor))
+        self.site: Any = site_of(self.door, max_body)
+        self.factory: Any = self.site
+        if secure:
+            options = certificate_options(settings.certificate, settings.private_key)
+            self.factory = TLSMemoryBIOFactory(options, False, self.site)
+        self._socket = open_socket("admin.page.bind", settings.bind)
+        self.port: int = self._socket.getsockname()[1]
+        # Browsers send a cookie to every port of a host.
+        self.door.name = b"mqttd-%d" % self.port
+        self._port: Any = None
+
+    @property
+    def url(self) -> str:
+        """Where it is: http://127.0.0.1:18083."""
+        scheme = "https" if self.settings.certificate else "http"
+        return f"{scheme}://{address_text(self.settings.address[0], self.port)}"
+
+    def startService(self) -> None:
+        """Listen."""
+        self._socket.listen(128)
+        self._socket.setblocking(False)
+        self._port = self.reactor.adoptStreamPort(
+            self._socket.fileno(), self._socket.family, self.factory
+        )
+        self._socket.close()
+        super().startService()  # type: ignore[no-untyped-call]
+
+    def stopService(self) -> Any:
+        """Stop listening."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        port, self._port = self._port, None
+        return port.stopListening() if port is not None else None

@@ -1,0 +1,93 @@
+"""Who asks, and the log-in of the page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from twisted.internet.defer import Deferred
+
+from mqttd.admin.logins import Logins
+from mqttd.admin.parts import Parts
+from mqttd.admin.requests import ApiError, caller_of
+from mqttd.admin.route import Ask, delete, get, post
+
+__all__ = ["Session"]
+
+
+class LoginBody(Struct, forbid_unknown_fields=True):
+    """A user with its password."""
+
+    username: Annotated[str, Meta(min_length=1, max_length=64)]
+    password: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class Who(Struct):
+    """Who asks; `csrf` is what a browser shows as X-CSRF-Token with every change."""
+
+    name: str
+    role: str
+    csrf: str | None
+
+
+class LoggedOut(Struct):
+    """The cookie is worth nothing any more."""
+
+    logged_out: bool
+
+
+class Session:
+    """Who asks."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    @get("/session", role="", answer=Who, errors=(401,))
+    def who(self, ask: Ask) -> Who:
+        """Who asks, and with which role; 401 for who is nobody yet."""
+        try:
+            caller = caller_of(ask.request)
+        except ApiError:
+            logins = self.parts.logins
+            if logins is not None and not len(logins.users):
+                text = "there are no users yet; make one: mqttd-ctl api-users add NAME"
+                raise ApiError(401, "no_users", text) from None
+            raise
+        login = getattr(ask.request, "mqttd_login", None)
+        return Who(caller.name, caller.role, login.csrf if login is not None else None)
+
+    @post("/session", role="", audited=False, body=LoginBody, answer=Who, errors=(401, 429, 503))
+    def enter(self, ask: Ask) -> Deferred[Who]:
+        """Log in: the answer sets a cookie that scripts cannot read; at the page's address."""
+        door = self._door(ask)
+        host = str(getattr(ask.request.getClientAddress(), "host", ""))
+
+        def entered(found: Any) -> Who:
+            cookie, login = found
+            door.give(ask.request, cookie)
+            self.parts.audit.put(
+                login.name, login.role, host, "POST", "/api/v1/session", "Log in.", None, None
+            )
+            return Who(login.name, login.role, login.csrf)
+
+        work: Deferred[Any] = self._logins().enter(ask.body.username, ask.body.password, host)
+        return work.addCallback(entered)
+
+    @delete("/session", role="viewer", answer=LoggedOut)
+    def leave(self, ask: Ask) -> LoggedOut:
+        """Log out."""
+        door = self._door(ask)
+        self._logins().leave(door.cookie_of(ask.request))
+        door.take(ask.request)
+        ask.unchanged = True
+        return LoggedOut(True)
+
+    def _logins(self) -> Logins:
+        found: Logins = self.parts.need(self.parts.logins, "there are no log-ins")
+        return found
+
+    def _door(self, ask: Ask) -> Any:
+        """The page's door, by which this request has come."""
+        return self.parts.need(
+            getattr(ask.request, "mqttd_page", None), "log-ins are for the page's address, not"
+        )
