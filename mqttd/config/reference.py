@@ -16,14 +16,15 @@ from typing import Final
 
 from mqttd.config.options import OPTIONS, TABLES, Option
 
-__all__ = ["CONF", "PAGE", "conf_text", "main", "page_text"]
+__all__ = ["SHIPPED", "CONF", "PAGE", "conf_text", "main", "page_text"]
 
 CONF: Final = Path("etc/mqttd.conf")
 PAGE: Final = Path("docs/reference/configuration.md")
 
 _CONF_HEAD: Final = """\
 # mqttd configuration, TOML. Every key is here, commented out with its default: take the `#` away
-# and change the value. Reference: docs/reference/configuration.md
+# and change the value. The dashboard alone is switched on, for this machine.
+# Reference: docs/reference/configuration.md
 #
 # Check it without starting:  twistd mqttd --config etc/mqttd.conf --check-config
 # Sizes carry units: "512B", "64KiB", "1MiB" (1024), "1MB" (1000). Times too: "20us", "250ms",
@@ -66,7 +67,7 @@ and compares it with one that was started so.
 
 
 #: What the shipped file says that is not the default.
-_SHIPPED = {"admin.page.enabled": True}
+SHIPPED = {"admin.page.enabled": True}
 
 
 def conf_text() -> str:
@@ -80,8 +81,8 @@ def conf_text() -> str:
         for option in _keys(table):
             lines = textwrap.wrap(f"{option.description}{_range_note(option)}", 97)
             parts.append("\n" + "".join(f"# {line}\n" for line in lines))
-            if option.path in _SHIPPED:
-                parts.append(f"{option.name} = {option.write(_SHIPPED[option.path])}\n")
+            if option.path in SHIPPED:
+                parts.append(f"{option.name} = {option.write(SHIPPED[option.path])}\n")
             else:
                 parts.append(f"#{option.name} = {option.write(option.default)}\n")
     return "".join(parts)

@@ -63,6 +63,7 @@ SPECIAL: dict[str, Any] = {
     "wss.NAME.path": "/other",
 }
 PAIR = {"admin.tcp.certificate": "server.crt", "admin.tcp.private_key": "server.key"}
+PAGE_PAIR = {name.replace("tcp", "page"): value for name, value in PAIR.items()}
 #: What has to be set beside a key so that it means something, by the beginning of its path.
 BESIDE: dict[str, dict[str, Any]] = {
     "auth.username.": {"auth.chain": ("username",)},
@@ -74,6 +75,8 @@ BESIDE: dict[str, dict[str, Any]] = {
                                  "auth.jwt.public_key_file": "server.crt"},
     "auth.jwt.jwks_url": {"auth.jwt.secret_file": "", "auth.jwt.jwks_url": "http://localhost/keys"},
     "admin.tcp.": {"admin.tcp.token_file": "tokens", "admin.tcp.bind": "127.0.0.1:0"},
+    "admin.page.certificate": PAGE_PAIR,
+    "admin.page.private_key": PAGE_PAIR,
     "admin.tcp.certificate": PAIR,
     "admin.tcp.private_key": PAIR,
     "listener.ssl.": {"certificate": "server.crt", "private_key": "server.key"},
