@@ -190,6 +190,9 @@ def read(base: sqlite3.Connection, pieces: list[tuple[int, int, int]]) -> list[b
                         raise
                     found.append(None)
                     continue
+            if at + length > len(opened):
+                found.append(None)
+                continue
             opened.seek(at)
             found.append(opened.read(length))
     finally:
