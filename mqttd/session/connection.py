@@ -86,6 +86,7 @@ class Connection(Timer):
         "edge",
         "fd",
         "io",
+        "largest",
         "last",
         "limit",
         "listener",
@@ -108,7 +109,6 @@ class Connection(Timer):
     def __init__(self, turn: Turn, edge: Edge, fd: int, listener: str) -> None:
         self.due_at = 0
         self.slotted = 0
-        self.fd: i32 = fd
         self.turn = turn
         self.edge = edge
         self.listener = listener
@@ -150,6 +150,9 @@ class Connection(Timer):
         self.quiet: bool = False
         #: Bytes of the first piece of `out` that are written (`mqttd.session.output`).
         self.out_at: i32 = 0
+        self.fd: i32 = fd
+        #: The largest packet taken once the connection is open.
+        self.largest: i32 = 0
 
     # -- output --------------------------------------------------------------------------------
 

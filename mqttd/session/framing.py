@@ -86,7 +86,6 @@ class Framing(Acknowledging):
         "busy",
         "intake",
         "kept",
-        "largest",
         "messages",
         "need",
         "rest",
@@ -104,8 +103,6 @@ class Framing(Acknowledging):
         self.kept: int = 0
         # As in `Connection`: what is small stands together.
         self.asking: i32 = 0
-        #: The largest packet taken once the connection is open.
-        self.largest: i32 = 0
         #: Below 0 while the first byte is waited for.
         self.need: i16 = 0
         #: Something that it sent takes more than a turn: what is behind it waits.

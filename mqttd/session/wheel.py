@@ -13,10 +13,7 @@ at most once per turn of the wheel, 262 s). Measured reason: a delayed call per 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from mypy_extensions import i32
+from typing import Final
 
 __all__ = ["TICK_MS", "Timer", "Wheel", "milliseconds"]
 
@@ -47,7 +44,7 @@ class Timer:
     def __init__(self) -> None:
         self.due_at: int = 0
         # The tick of the slot that holds this timer, 0 when none does.
-        self.slotted: i32 = 0
+        self.slotted: int = 0
 
     def due(self, now: int) -> None:
         """Called once when the deadline has passed; may schedule again."""
