@@ -80,3 +80,30 @@ def test_the_broker_is_killed_while_its_disk_is_full(brokers: Brokers) -> None:
     brokers.restart()
     away = brokers.resume("away")
     assert [p.payload for p in away.collect(20)] == [b"%d" % number for number in range(20)]
+
+
+def test_a_store_as_large_as_it_may_be_refuses_until_some_is_taken(tmp_path: Path) -> None:
+    """`store.max_bytes`; and `store.min_free`, which no disk here has."""
+    brokers = Brokers(tmp_path)
+    brokers.settings["store"] = {"max_bytes": "64KiB", "min_free": "1024GiB"}
+    brokers.start()
+    try:
+        assert brokers.broker is not None and brokers.broker.says("disk low")
+        brokers.resume("away").subscribe("t", qos=1)
+        brokers.clients[-1].reset()
+        publisher = brokers.client().connect("publisher")
+        kept = 0
+        while publisher.publish("t", b"%d" % kept + bytes(2000), qos=1).reason == 0:
+            kept += 1
+        assert 20 < kept < 40
+        assert brokers.broker.says("store full")
+        assert publisher.publish("t", b"refused", qos=2).reason == 0x97
+        away = brokers.resume("away")
+        found = [int(packet.payload.rstrip(b"\0")) for packet in away.collect(kept)]
+        assert found == list(range(kept))
+        assert brokers.broker.says("store has room")
+        until(lambda: publisher.publish("t", b"after", qos=1).reason == 0, "it is taken again")
+    finally:
+        for client in brokers.clients:
+            client.close()
+        brokers.kill()

@@ -24,10 +24,11 @@ from mqttd.codec.packets import (
     Subscription,
     Will,
 )
+from mqttd.session.listener import Listener
 from mqttd.session.session import Session
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
-from mqttd.storage.durability import FSYNC, NONE, OS, Durability
+from mqttd.storage.durability import FSYNC, NONE, OS, UNSAID, Durability
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import RELEASED, Ledger
 from mqttd.storage.recovery import read
@@ -202,6 +203,34 @@ def test_what_was_acknowledged_leaves_nothing(kept: Kept) -> None:
     kept.settle()
     assert kept.living() == 0
     assert kept.base.execute("SELECT count(*) FROM block").fetchone()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("listener", "topic", "waits", "fsync"),
+    [
+        (UNSAID, "t/x", True, False),
+        (NONE, "t/x", False, False),
+        (FSYNC, "t/x", True, True),
+        (NONE, "t/alarm", True, True),
+        (FSYNC, "t/noise", False, False),
+    ],
+)
+def test_a_listener_promises_what_its_topics_leave_open(
+    tmp_path: Path, listener: int, topic: str, waits: bool, fsync: bool
+) -> None:
+    """A filter of `durability.topics` comes before the listener, the default behind it."""
+    kept = make(tmp_path, OS, {"t/alarm": FSYNC, "t/noise": NONE})
+    kept.subscriber("away", "t/#", 1, kept=True).drop()
+    kept.settle()
+    publisher = kept.client("publisher", kept=False)
+    channel = kept.node.broker.sessions["publisher"].channel
+    assert channel is not None
+    kept.journal.listeners = {channel.listener: Listener(channel.listener, durability=listener)}
+    kept.fsyncs.clear()
+    publish(publisher, topic, 1, 1)
+    assert (publisher.take() == []) == waits
+    kept.settle()
+    assert kept.fsyncs == [fsync]
 
 
 def test_a_puback_for_what_is_released_leaves_it_as_it_was(kept: Kept) -> None:
