@@ -26,7 +26,7 @@ from mqttd.session.route import Route
 __all__ = ["Topics"]
 
 #: Bytes that a route without receivers takes beside its name: the object, its key, the entries in
-#: table and ring (measured, of RSS: 467 B for a topic of 20 bytes, 90 more with a receiver of its own).
+#: table and ring (measured of RSS, topic of 20 bytes: 467 B, with a receiver of its own 90 more).
 _ENTRY: Final = 500
 #: Bytes per receiver in the lists of a route.
 _RECEIVER: Final = 18
