@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from mqttd.access.acl_classes import ASK, NO_RULE
 from mqttd.access.acl_module import AclFile, Held, explains
 from mqttd.access.acl_rules import AclRules
+from mqttd.access.back_end import words_of
 from mqttd.access.explain import Explanation, Step, steps
 from mqttd.access.shadow import OnDifference, Shadow, read
 from mqttd.broker.verdicts import kind_of
@@ -263,9 +264,7 @@ class Authorization:
                         trail.append(Step(entry.name, decision.rule, not passed, why))
             except Exception as error:
                 self._count_error(entry, error)
-                return Decision(
-                    _DENY, f"module {entry.name} failed: {type(error).__name__}", entry.name
-                )
+                return Decision(_DENY, f"module {entry.name} failed: {words_of(error)}", entry.name)
             if decision.verdict is _ALLOW:
                 entry.ok += counted
                 return decision

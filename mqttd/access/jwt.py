@@ -18,6 +18,7 @@ RFC 7519 (JWT), 7517 (key sets), 8725 (best practices).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -39,6 +40,8 @@ _MIN_SECRET: Final = 32
 _MAX_TOKEN: Final = 16 * 1024
 _MAX_RULES: Final = 1000
 _NOT_AUTHORIZED: Final = 0x87
+#: Where a word of a class's name begins.
+_CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 #: Claims that are times, and a second after which there is none: 2 to the 53rd, as JSON counts.
 _TIMES: Final = ("exp", "nbf", "iat")
 _LATEST: Final = 1 << 53
@@ -188,7 +191,8 @@ class Jwt:
             )
         except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
             # The class says what is wrong, the text may quote the token.
-            return _refused(f"token refused: {type(error).__name__}")
+            name = type(error).__name__.removesuffix("Error")
+            return _refused(f"token refused: {_CAPITAL.sub(' ', name).lower()}")
         for name in _TIMES:
             if not _is_time(claims.get(name, 0)):
                 return _refused(f"the claim {name!r} is no number of seconds")
