@@ -6,7 +6,7 @@ import * as pages from "./pages.js";
 const main = document.getElementById("main");
 const told = document.getElementById("told");
 const PAGES = [["overview", "Overview"], ["clients", "Clients"], ["subscriptions", "Subscriptions"],
-  ["retained", "Retained"], ["listeners", "Listeners"], ["alarms", "Alarms"], ["access", "Access"]];
+  ["retained", "Retained"], ["listeners", "Listeners"], ["alarms", "Alarms"], ["access", "Access"], ["api", "API"]];
 let end = () => {};
 let user = null;
 

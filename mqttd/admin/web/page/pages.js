@@ -149,3 +149,14 @@ export function access(main, about) {
       table("Rules", [["Rule", (s) => s.rule], ["Why", (s) => s.matched ? "decides" : s.reason]],
         found.steps))), about.failed)), told);
 }
+
+export async function api(main) {
+  const found = await get("/openapi.json");
+  const rows = Object.entries(found.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, one]) => ({ method: method.toUpperCase(), path, ...one })));
+  main.append(make("h1", null, "HTTP interface"), make("p", { class: "soft" },
+    make("a", { href: "/api/v1/openapi.json" }, "OpenAPI 3.1"), " of ", found.info.version),
+  card("", table("Routes", [["Request", (r) => `${r.method} ${r.path}`], ["What", (r) => r.summary],
+    ["Parameters", (r) => (r.parameters || []).map((one) => one.name).join(", ")],
+    ["For", (r) => r.description || "anybody"]], rows)));
+}
