@@ -51,7 +51,7 @@ def made(folder: Path, change: Callable[[Rows], object] = lambda rows: None) -> 
 
 
 def told(**more: int) -> dict[str, Any]:
-    return {"acknowledged": SENT, "sent_again": 1, **more}
+    return {"acknowledged": SENT, "sent_again": 1, "refused": 0, **more}
 
 
 def test_what_is_equal_is_told_so(tmp_path: Path) -> None:
