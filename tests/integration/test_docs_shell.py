@@ -42,6 +42,7 @@ ELSEWHERE = {
 PLACES = {
     "/etc/mqttd": "etc",
     "/etc/mosquitto": "mosquitto",
+    "/var/backups": "backups",
     "--into etc": "--into imported",
 }
 #: Asks for what a user would be asked, unless it comes through a pipe; and finds the broker.
@@ -104,6 +105,7 @@ def broker(tmp_path: Path, admin: str, monkeypatch: pytest.MonkeyPatch) -> Itera
         "admin": {"tcp": {"bind": admin, "token_file": "tokens"}},
     }  # fmt: skip
     (tmp_path / "mosquitto").mkdir()
+    (tmp_path / "backups").mkdir()
     (tmp_path / "mosquitto/mosquitto.conf").write_text(MOSQUITTO)
     (tmp_path / "mosquitto/passwd").write_text(PASSWD)
     (tmp_path / "acl-next.conf").write_text(NEXT_RULES)

@@ -111,7 +111,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     directory.mkdir(parents=True)
     directory.chmod(0o755)
     (directory / "apart.py").write_text(PLUGIN)
-    broker = start_broker(tmp_path, plugins={"max_store_bytes": "1MB"})
+    broker = start_broker(tmp_path, plugins={"max_store_bytes": "1MiB"})
     try:
         yield broker
     finally:

@@ -49,7 +49,7 @@ def test_nobody_without_a_name_is_left_when_the_file_says_never(
     assert plan.returncode == 0
     assert 'auth.anonymous: "loopback" -> "never": in force at once' in plan.stdout
     held = ctl(tmp_path, "reload")
-    assert held.returncode == 1 and "ends the connections of 1 clients" in held.stdout
+    assert held.returncode == 1 and "ends the connections of 1 client," in held.stdout
     client.ping()
     assert ctl(tmp_path, "reload", "--yes").returncode == 0
     assert client.expect(mq.DISCONNECT).reason == 0x87
