@@ -2,8 +2,8 @@
 
 By itself malloc gives a block of a megabyte back to the kernel when its message has gone, and asks
 for another with the next: every page of it is then cleared and mapped anew. Measured with payloads
-of 1 MiB that was a third of the broker's CPU time, more than the reads. The 12 MiB that a password's
-argon2 takes are not kept: a hash then costs 25 ms instead of 18 with two threads at work, but the
+of 1 MiB that was a third of the broker's CPU time, more than the reads. The 12 MiB that argon2 takes
+are not kept: a hash then costs 25 ms instead of 18 with two threads at work, but the
 process stays closer to its budget (attacks mixed under 256 MiB: 3 of 344 seeds were 1 MiB beyond 64
 more, with 16 MiB for a threshold 16 of 795 and up to 17).
 
