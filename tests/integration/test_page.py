@@ -272,7 +272,7 @@ def test_an_operator_uses_the_page(broker: Broker, port: int, users: dict[str, s
         page.evaluate("document.getElementById('kick').click()")
         client.expect_close(0x98)
         client.close()
-        for name in ("subscriptions", "retained", "listeners", "alarms", "plugins", "config", "api"):
+        for name in ("subscriptions", "retained", "alarms", "plugins", "config", "api"):
             page.evaluate(f"location.hash = '{name}'")
             page.wait(f"document.querySelector('#pages a[aria-current]').hash === '#{name}'"
                       " && !!document.querySelector('main table')")  # fmt: skip
