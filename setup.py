@@ -55,6 +55,7 @@ HOT = [
     "mqttd/session/listener.py",
     "mqttd/session/message.py",
     "mqttd/session/metrics.py",
+    "mqttd/session/missing.py",
     "mqttd/session/mount.py",
     "mqttd/session/mqueue.py",
     "mqttd/session/notes.py",

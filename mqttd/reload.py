@@ -255,6 +255,8 @@ class Reload:
         service.overload.take_over(after.overload.lag)
         if before.sys.interval != after.sys.interval:
             service.sys_topics.take_over(after.sys.interval)
+        if service.trail is not None and before.trace != after.trace:
+            service.trail.take_over(after.trace)
         service.events.take_over(after.log)
         if service.logging is not None:
             service.logging.take_over(after.log)

@@ -51,6 +51,7 @@ from mqttd.monitor.overload import Overload
 from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
+from mqttd.monitor.trail import Trail
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, lock_data_dir, why
 from mqttd.plugins.handle import Host
@@ -60,6 +61,7 @@ from mqttd.plugins.watchdog import Watchdog
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model
 from mqttd.reload import Reload, on_hang_up
+from mqttd.session.message import Message
 from mqttd.storage.store import StoreError, store_of
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
@@ -180,6 +182,7 @@ class MqttdService(MultiService):
         listeners = self.events.listeners
         parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
         parts.user_file = lambda: self.config.auth.username.file
+        self.trail = parts.trail = self._trail(config)
         self.audit = self._audit_file(config)
         parts.audit.write = self.audit.put
         self.api_users = ApiUsers(
@@ -242,6 +245,27 @@ class MqttdService(MultiService):
         except OSError as error:
             raise StartError(f"{path}: {error.strerror}") from None
         return Writer(target, 1 << 20, lambda lost: b'{"lost": %d}\n' % lost)
+
+    def _trail(self, config: Config) -> Trail | None:
+        """What becomes of messages is kept here; raises StartError."""
+        if not config.trace.ring:
+            return None
+        path = os.path.join(config.node.data_dir, "why.jsonl")
+        try:
+            return Trail(self.broker, config.trace, path, self._rule_for)
+        except OSError as error:
+            raise StartError(f"{path}: {error.strerror}") from None
+
+    def _rule_for(self, message: Message) -> str:
+        """The rule by which a message may be published."""
+        session = self.broker.sessions.get(message.client_id)
+        if session is None:
+            return ""
+        client = self.broker.client_of(session)
+        told = self.access.questions_of(client.listener).explain(
+            client, Action("publish", message.qos, message.retain), message.topic
+        )
+        return str(told["rule"])
 
     def _admin_tcp(self) -> AdminTcpService | None:
         """The HTTP interface over TCP, where there are tokens for it."""
@@ -332,6 +356,8 @@ class MqttdService(MultiService):
         if isinstance(self.logging, Log):
             self.logging.startService()
         self.audit.start()
+        if self.trail is not None:
+            self.trail.start()
         self.broker.now = _milliseconds()
         start_reading(self.reactor, self.engine)
         self._ticking.start(0.25, now=False)
@@ -414,6 +440,8 @@ class MqttdService(MultiService):
         if self.store is not None:
             self.store.stop()
         self.audit.stop()
+        if self.trail is not None:
+            self.trail.stop()
         # Last of all: who gets the directory may create the admin socket anew.
         self.lock.close()
         self.events.tell_suppressed()
@@ -463,6 +491,8 @@ class MqttdService(MultiService):
         self.doors.tick(now / 1000)
         self.hooks.tick()
         self.events.tick()
+        if self.trail is not None:
+            self.trail.tick()
         if self.garbage is not None:
             self.garbage.tick()
         if self.quiet is not None and self.opened:
@@ -476,6 +506,8 @@ class MqttdService(MultiService):
     # -- reports -------------------------------------------------------------------------------
 
     def _denied(self, client: ClientInfo, action: Action, topic: str, rule: str) -> None:
+        if self.trail is not None:
+            self.trail.because(rule)
         self.events(
             "denied",
             {

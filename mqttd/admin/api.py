@@ -54,6 +54,7 @@ from mqttd.admin.resources.session import Session
 from mqttd.admin.resources.status import Status
 from mqttd.admin.resources.subscriptions import Subscriptions
 from mqttd.admin.resources.users import Users
+from mqttd.admin.resources.why import Whys
 from mqttd.admin.route import Ask, Route, body_of, get, query_of, routes_of
 from mqttd.readmodel.pages import BadWish
 from mqttd.types import PluginError
@@ -65,7 +66,7 @@ PULL_PATH: Final = b"/api/v1/plugins/spark/log"
 
 _RESOURCES: Final = (
     Status, Clients, Subscriptions, Retained, Publish, Listeners, Plugins, Hooks, Access, Users,
-    Bans, Observing, Logging, Store, Configuration, Events, Session,
+    Bans, Observing, Logging, Store, Configuration, Events, Session, Whys,
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from mqttd.admin import (
     ctl_show,
     ctl_store,
     ctl_users,
+    ctl_why,
 )
 from mqttd.admin.ctl_client import Client, CtlError
 from mqttd.admin.ctl_print import printable
@@ -147,6 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
     ctl_plugins.add_commands(add, group("plugins", "Plugins of the running broker."))
 
+    ctl_why.add_commands(add, group, commands)
     ctl_log.add_commands(add, group("log", "The log: its levels, and what became of its lines."))
     ctl_show.add_publish(add, commands)
     ctl_store.add_backup(add, commands)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from mqttd.admin.ctl_client import CtlError, client_of
-from mqttd.admin.ctl_print import done, print_json, print_table
+from mqttd.admin.ctl_client import client_of
+from mqttd.admin.ctl_print import done, print_json, print_table, seconds_of
 
 __all__ = ["add_commands"]
 
@@ -52,7 +52,7 @@ def _list(options: argparse.Namespace) -> None:
 def _add(options: argparse.Namespace) -> None:
     body = {"kind": options.kind, "value": options.value, "reason": options.reason}
     if options.duration is not None:
-        body["seconds"] = _seconds(options.duration)
+        body["seconds"] = seconds_of("--for", options.duration)
     answer = client_of(options).request("POST", "/bans", body)
     ban, ended = answer["ban"], answer["ended"]
     until = f"until {_when(ban['until'])}" if ban["until"] else "until this is lifted"
@@ -65,14 +65,6 @@ def _delete(options: argparse.Namespace) -> None:
     query = urlencode({"kind": options.kind, "value": options.value})
     answer = client_of(options).request("DELETE", f"/bans?{query}")
     done(options, answer, f"lifted the ban of {options.kind} {options.value}")
-
-
-def _seconds(text: str) -> int:
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    number, unit = text[:-1], text[-1:]
-    if unit not in units or not number.isascii() or not number.isdigit() or not int(number):
-        raise CtlError(f"--for {text}: expected a time such as 30s, 10m, 2h or 1d")
-    return int(number) * units[unit]
 
 
 def _when(seconds: float | None) -> str:

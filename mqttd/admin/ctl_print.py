@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mqttd.admin.ctl_client import CtlError
+
 __all__ = [
     "bytes_text",
     "counted",
@@ -20,6 +22,7 @@ __all__ = [
     "print_pairs",
     "print_table",
     "printable",
+    "seconds_of",
     "time_text",
 ]
 
@@ -37,6 +40,15 @@ def done(options: argparse.Namespace, answer: Json, text: str) -> None:
 def counted(number: int, thing: str) -> str:
     """A number of things: 1 message, 2 messages."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def seconds_of(option: str, text: str) -> int:
+    """The seconds of a time such as 30s, 10m, 2h or 1d; raises CtlError that names the option."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.isascii() or not number.isdigit() or not int(number):
+        raise CtlError(f"{option} {text}: expected a time such as 30s, 10m, 2h or 1d")
+    return int(number) * units[unit]
 
 
 def time_text(seconds: float) -> str:

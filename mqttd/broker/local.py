@@ -275,6 +275,7 @@ def republish(broker: Publishing, message: Message) -> int:
     """
     if message.expires_at and message.expires_at <= broker.now:
         broker.metrics.dropped_expired += 1
+        broker.missed(message, "expired", "")
         if broker.tap_dropped:
             broker.message_dropped(message, "expired")
         return 0

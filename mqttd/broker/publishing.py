@@ -19,6 +19,7 @@ from mqttd.broker.holders import Asking, Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retained import Retained, RetainedMessages
 from mqttd.broker.rights import Rights
+from mqttd.broker.seams import Trail
 from mqttd.broker.shared import Group
 from mqttd.broker.trie import Trie
 from mqttd.codec import reasons
@@ -82,6 +83,10 @@ class Publishing(Rights):
 
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
+        if self.tap_followed:
+            trail = self.trail
+            if trail is not None and trail.follows(message.topic, message.client_id):
+                return self._followed(trail, message)
         if "message.publish" in self.points:
             changed = self.ask_publish(message)
             if changed is None:
@@ -89,10 +94,28 @@ class Publishing(Rights):
             message = changed
         return self.route_message(message)
 
+    def _followed(self, trail: Trail, message: Message) -> int:
+        """`publish` for a message that is followed from hand to hand."""
+        trail.published(message)
+        if "message.publish" in self.points:
+            told: list[tuple[str, str]] = []
+            result: Any = self.hooks.tell_hooks("message.publish", (), message, told)
+            trail.asked(message, told)
+            changed = self._asked(message, result[1])
+            if changed is None:
+                return self.refusal
+            message = changed
+        receivers = self.route_message(message)
+        trail.routed(message, receivers)
+        return receivers
+
     def ask_publish(self, message: Message) -> Message | None:
         """Hook message.publish: None stops the message, and `refusal` is what `publish` returns."""
         result: Any = self.hooks.run_hooks("message.publish", (), message)
-        changed: object = result[1]
+        return self._asked(message, result[1])
+
+    def _asked(self, message: Message, changed: object) -> Message | None:
+        """What the chain of message.publish has made of a message, as `ask_publish`."""
         if changed is message:
             return message
         self.refusal = 0
@@ -100,8 +123,7 @@ class Publishing(Rights):
             self.refusal = -self._refused_by_hook(message, changed)
             return None
         if not self._usable(changed, message):
-            self.metrics.dropped_hook += 1
-            self.message_dropped(message, "hook")
+            self._stopped_by_hook(message, "")
             return None
         assert isinstance(changed, Message)
         return changed
@@ -147,13 +169,21 @@ class Publishing(Rights):
 
     def _refused_by_hook(self, message: Message, code: int) -> int:
         """A hook refuses a message with a reason code; before MQTT 5.0 no packet can say so."""
-        self.metrics.dropped_hook += 1
-        self.message_dropped(message, "hook")
+        self._stopped_by_hook(message, f"refused with {reasons.name_of(code)}")
         session = self.sessions.get(message.client_id)
         channel = self.channel_of(session) if session is not None else None
         if message.qos and channel is not None and not channel.v5:
             channel.close(code, "message refused by a plugin")
         return code
+
+    def _stopped_by_hook(self, message: Message, detail: str) -> None:
+        """A hook has stopped a message: count it, keep whose it was."""
+        self.metrics.dropped_hook += 1
+        if self.trail is not None and self.trail.room("hook"):
+            who = self.hooks.stopped_by()
+            told = f"{who} {detail}" if detail else f"{who} stopped it"
+            self.trail.lost(message, "hook", "", told)
+        self.message_dropped(message, "hook")
 
     def _usable(self, changed: object, message: Message) -> bool:
         """May this go on in place of `message`? What cannot be sent is no message either."""

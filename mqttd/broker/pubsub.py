@@ -93,6 +93,8 @@ class PubSub:
                 kept.number = server.journal.retained(kept)
             return 0
         server.metrics.dropped_retained_full += 1
+        if server.tap_lost:
+            self.server.dropped_retained(kept, "memory" if server.account.full else "")
         return reasons.QUOTA_EXCEEDED
 
     def dispatch(self, message: Message, route: Route) -> int:
@@ -260,25 +262,29 @@ class PubSub:
             self.unsubscribe(session, full_filter)
         self.hand_on(session)
 
-    def hand_on(self, session: Session) -> None:
-        """Give other members what a session that ends has got through its groups."""
-        for delivery in session.shared():
-            self.redispatch(delivery)
+    def hand_on(self, session: Session) -> list[Delivery]:
+        """Give other members what a session that ends has got through its groups.
 
-    def redispatch(self, delivery: Delivery) -> None:
-        """Give a delivery of a shared group to another member."""
+        Returns what no other member could be given.
+        """
+        return [delivery for delivery in session.shared() if not self.redispatch(delivery)]
+
+    def redispatch(self, delivery: Delivery) -> bool:
+        """Give a delivery of a shared group to another member; False if none gets it."""
         group = delivery.group
         assert isinstance(group, Group)
         if not len(group):
-            return  # there is no other; of a large message a copy would be made, for each group
+            # There is no other; of a large message a copy would be made, for each group.
+            return False
         message = delivery.get_message(self.server.next_message_id())
         if message.expires_at and message.expires_at <= self.server.now:
-            return
+            return False
         member = group.choose(message.client_id, message.topic)
         if member is not None:
             self._deliver(
                 member, message, group.options(member), group.identifiers(member), {}, group
             )
+        return member is not None
 
 
 class _Dispatch(Fan):

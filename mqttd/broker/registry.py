@@ -33,6 +33,7 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Connect
 from mqttd.session.channel import Channel
 from mqttd.session.connection import Connection, Edge
+from mqttd.session.message import Delivery
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
 from mqttd.session.state import State
@@ -69,6 +70,9 @@ FIRST_EPOCH: Final = 1
 
 #: Characters that are kept of why a connection ended: it may name what a client has sent.
 _REASON: Final = 200
+
+#: Messages whose end with their session is kept one by one; of more, how many.
+_TOLD: Final = 2000
 
 #: Packets of a queue that are stored at once.
 _BATCH: Final = 100
@@ -271,16 +275,35 @@ class Registry:
         broker.wheel.cancel(session)
         if point == "session.discarded":
             broker.tell(point, session)
-        lost = session.pending() if "delivery.dropped" in broker.points else []
+        heard = "delivery.dropped" in broker.points
+        told = broker.trail is not None and broker.tap_lost and session.held() <= _TOLD
+        lost = session.pending() if heard or told else []
         session.leave_journal()
         self._bury(session)
-        broker.pubsub.hand_on(session)
-        broker.metrics.dropped_session_ended += session.held()
+        alone = broker.pubsub.hand_on(session)
+        count = session.held()
+        broker.metrics.dropped_session_ended += count
+        if told:
+            self._tell_lost(session, lost, alone, reason)
+        elif count and broker.trail is not None:
+            broker.trail.many("session_ended", client_id, count, reason)
         for delivery in lost:
-            broker.dropped(session, delivery, "session_ended")
+            broker.delivery_dropped(session, delivery, "session_ended")
         broker.completing.pop(session.client_id, None)
         session.forget()
         broker.tell("session.terminated", session, reason)
+
+    def _tell_lost(
+        self, session: Session, lost: list[Delivery], alone: list[Delivery], reason: str
+    ) -> None:
+        """Keep what a session has lost by its end, and what no other member could be given."""
+        nobodys = {id(delivery) for delivery in alone}
+        for delivery in lost:
+            if id(delivery) in nobodys:
+                detail = f"{reason}; its shared group has no other member"
+                self.broker.lose(session, delivery, "member_gone", detail)
+            elif delivery.group is None or delivery.qos == 2:
+                self.broker.lose(session, delivery, "session_ended", reason)
 
     def _bury(self, session: Session) -> None:
         """Take the subscriptions of a session out of the router, if they are many bit by bit."""

@@ -64,6 +64,8 @@ class Rights(Taps):
             if verdict is not Verdict.IGNORE:
                 if verdict is not Verdict.DENY:
                     self.hooks.unusable("client.authorize", verdict)
+                if self.trail is not None:
+                    self.trail.because(f"{self.hooks.stopped_by()}, at client.authorize")
                 self._tell_denied(client, action, topic)
                 return False
         if self.access.authorize(client, action, topic):
@@ -125,6 +127,7 @@ class Rights(Taps):
             kept.checked = self.epoch
             return True
         self.metrics.dropped_revoked += 1
+        self.missed(kept.get_message(self.next_message_id()), "revoked", "")
         return False
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "ManagedHooks",
     "Ownership",
     "SessionStore",
+    "Trail",
     "Waiting",
 ]
 
@@ -135,6 +136,14 @@ class HookChains(Protocol):
     ) -> tuple[HookResult, Any] | Answer:
         """The same for a point whose callbacks may wait."""
 
+    def tell_hooks(
+        self, point: str, args: Sequence[Any], acc: Any, told: list[tuple[str, str]], /
+    ) -> tuple[HookResult, Any]:
+        """As `run_hooks`, and who has said what."""
+
+    def stopped_by(self) -> str:
+        """Whose callback has ended a chain last."""
+
     def unusable(self, point: str, answer: object, /) -> None:
         """A chain ended with an accumulator that cannot be used: it counts as unchanged."""
 
@@ -153,6 +162,40 @@ class ManagedHooks(HookChains, Protocol):
 
     def budgets(self) -> Sequence[Any]:
         """The accounts of their owners."""
+
+
+class Trail(Protocol):
+    """Keeps what becomes of messages: of some from hand to hand, of others that they were lost."""
+
+    def follows(self, topic: str, client_id: str, /) -> bool:
+        """A message of this client to this topic is to be followed."""
+
+    def published(self, message: Any, /) -> None:
+        """A message that is followed has come."""
+
+    def asked(self, message: Any, told: Sequence[tuple[str, str]], /) -> None:
+        """Hooks were asked about it: their owners, and what each has said."""
+
+    def routed(self, message: Any, receivers: int, /) -> None:
+        """It was handed to so many receivers."""
+
+    def step(self, message: Any, what: str, client_id: str, detail: str, /) -> None:
+        """It was queued for, sent to, acknowledged by a receiver; told of those followed only."""
+
+    def room(self, reason: str, /) -> bool:
+        """One more that is lost for this reason is wanted; if not, it is counted."""
+
+    def lost(self, message: Any, reason: str, client_id: str, detail: str, /) -> None:
+        """A message was lost, for one receiver or (no client id) for all; there was `room`."""
+
+    def many(self, reason: str, client_id: str, count: int, detail: str, /) -> None:
+        """So many messages for a receiver were lost at once."""
+
+    def because(self, rule: str, /) -> None:
+        """The rule, or whoever it was, by which the next one is denied."""
+
+    def sample(self, client_id: str, /) -> None:
+        """The next message of this client is followed."""
 
 
 class Waiting(Protocol):

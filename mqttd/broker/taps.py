@@ -15,7 +15,8 @@ from typing import Final
 from mqttd.broker.ground import Given
 from mqttd.broker.points import POINTS
 from mqttd.broker.reports import Reports
-from mqttd.broker.seams import HookChains
+from mqttd.broker.seams import HookChains, Trail
+from mqttd.codec import reasons
 from mqttd.codec.packets import Publish
 from mqttd.session.general import General
 from mqttd.session.message import Delivery, Message
@@ -45,6 +46,8 @@ class Taps(Reports):
         super().__init__(given)
         self.hooks: HookChains = given.hooks
         given.hooks.alarms = self.alarms
+        #: Who keeps what becomes of messages, if somebody does.
+        self.trail: Trail | None = None
         #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
         self.completing: dict[str, dict[int, Message]] = {}
         #: The hook points somebody listens to.
@@ -124,7 +127,8 @@ class Taps(Reports):
                     "rule": limit,
                 },
             )
-        if session is not None and "message.dropped" in self.points:
+        wanted = self.trail is not None and self.trail.room("denied")
+        if session is not None and (wanted or "message.dropped" in self.points):
             message = Message(
                 self.next_message_id(),
                 packet.topic,
@@ -135,13 +139,18 @@ class Taps(Reports):
                 session.client_id,
                 session.username,
             )
-            self.message_dropped(message, "denied")
+            if wanted and self.trail is not None:
+                self.trail.lost(message, "denied", "", limit)
+            if self.tap_dropped:
+                self.message_dropped(message, "denied")
 
     def delivered(self, session: State, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0)."""
         if delivery.message is None and not self.tell_all:
             return
         message = delivery.get_message(self.next_message_id())
+        if self.tap_followed and self.trail is not None:
+            self.trail.step(message, "sent", session.client_id, f"QoS {delivery.qos}")
         if "message.delivered" in self.points:
             self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
         if delivery.qos == 0 and "delivery.completed" in self.points:
@@ -152,6 +161,8 @@ class Taps(Reports):
         if delivery.message is None and not self.tell_all:
             return
         message = delivery.get_message(self.next_message_id())
+        if self.tap_followed and self.trail is not None:
+            self.trail.step(message, "acked", session.client_id, "")
         if "message.acked" in self.points:
             self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
         if self.tap_completed:
@@ -171,18 +182,64 @@ class Taps(Reports):
 
     def nacked(self, session: State, delivery: Delivery, code: int) -> None:
         """Hook message.nack: the client has answered with an error, and gets it no more."""
-        if "message.nack" in self.points and (delivery.message is not None or self.tell_all):
-            message = delivery.get_message(self.next_message_id())
+        if delivery.message is None and not self.tell_all:
+            return
+        message = delivery.get_message(self.next_message_id())
+        if self.tap_followed and self.trail is not None:
+            self.trail.step(message, "refused", session.client_id, reasons.name_of(code))
+        if "message.nack" in self.points:
             self.hooks.run_hooks("message.nack", (self.client_of(session), code), message)
+
+    def queued(self, session: State, delivery: Delivery) -> None:
+        """See `Keeper.queued`."""
+        if delivery.message is not None and self.trail is not None:
+            self.trail.step(delivery.message, "queued", session.client_id, "")
+
+    def lose(self, session: State, delivery: Delivery, reason: str, detail: str) -> None:
+        """Keep why a delivery was lost, if there is room."""
+        if self.trail is not None and self.trail.room(reason):
+            message = delivery.message
+            if message is None:
+                message = delivery.copy().get_message(self.next_message_id())
+            self.trail.lost(message, reason, session.client_id, detail)
+
+    def missed(self, message: Message, reason: str, client_id: str) -> None:
+        """See `Router.missed`."""
+        if self.trail is not None and self.trail.room(reason):
+            if not message.id:
+                message.id = self.next_message_id()
+            self.trail.lost(message, reason, client_id, "")
+
+    def dropped_retained(self, kept: Delivery, why: str) -> None:
+        """See `Keeper.dropped_retained`."""
+        if self.trail is not None and self.trail.room("retained_full"):
+            detail = "the memory budget is used up" if why else "the retained store has no room"
+            message = kept.get_message(self.next_message_id())
+            self.trail.lost(message, "retained_full", "", detail)
+
+    def sample(self, channel: General) -> None:
+        """See `Router.sample`."""
+        session = channel.session
+        if session is not None and self.trail is not None:
+            self.trail.sample(session.client_id)
+            channel.forget_rights()
 
     def dropped(self, session: State, delivery: Delivery, reason: str) -> None:
         """Hook delivery.dropped."""
+        if self.trail is not None:
+            self.lose(session, delivery, reason, "")
+        self.delivery_dropped(session, delivery, reason)
+
+    def delivery_dropped(self, session: State, delivery: Delivery, reason: str) -> None:
+        """The same without keeping why."""
         if "delivery.dropped" in self.points and (delivery.message is not None or self.tell_all):
             message = delivery.get_message(self.next_message_id())
             self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
 
     def unheard(self, message: Message, reason: str) -> None:
         """Hook message.dropped: a message reached nobody."""
+        if self.trail is not None and reason == "no_subscriber" and self.tap_unheard:
+            self.missed(message, reason, "")
         if self.tap_dropped:
             self.message_dropped(message, reason)
 

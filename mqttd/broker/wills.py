@@ -117,6 +117,7 @@ class Wills:
         if client is not None and not broker.authorize(client, action, will.topic):
             broker.metrics.publishes_denied += 1
             broker.metrics.dropped_denied += 1
+            broker.missed(will, "denied", "")
             return
         broker.metrics.wills_published += 1
         expires_at = broker.now + milliseconds(will.expires_at) if will.expires_at else 0

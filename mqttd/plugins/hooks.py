@@ -59,6 +59,7 @@ class Hooks(Account):
         "_number",
         "_resting",
         "_running",
+        "_stopped",
         "_told",
         "clock",
         "listeners_changed",
@@ -74,6 +75,8 @@ class Hooks(Account):
         #: Those in quarantine that nobody calls before it has lasted long enough.
         self._resting: set[Budget] = set()
         self._number = 0
+        #: Whose callback has ended a chain last.
+        self._stopped: Budget | None = None
         self.clock = clock
         #: called with (point, listening) after each change of a chain or of `topic_filters`
         self.listeners_changed: list[ListenersChanged] = []
@@ -150,13 +153,20 @@ class Hooks(Account):
 
     # -- running ---------------------------------------------------------------------------------
 
-    def run_hooks(self, point: str, args: Sequence[Any], acc: Any = None) -> tuple[HookResult, Any]:
+    def run_hooks(
+        self,
+        point: str,
+        args: Sequence[Any],
+        acc: Any = None,
+        part: tuple[_Running, ...] | None = None,
+    ) -> tuple[HookResult, Any]:
         """Run the chain of `point`: ``(OK, acc)`` when it came to its end, else ``(STOP, acc)``.
 
         The first item is the very object `OK` or `STOP`.  Raises nothing but `HookError` for
         an unknown point.  A callback that answers with a Deferred has failed here: see `ask_hooks`.
+        part: that part of the chain alone, for `tell_hooks`.
         """
-        chain = self._running.get(point)
+        chain = self._running.get(point) if part is None else part
         if chain is None:
             if point not in POINTS:
                 self.lookup(point)
@@ -172,6 +182,7 @@ class Hooks(Account):
             if budget.shut and not budget.admits(monotonic()):
                 if budget.policy == "deny" and point in DENIED:
                     budget.denied += 1
+                    self._stopped = budget
                     return STOP, DENIED[point](budget)
                 continue
             count = budget.calls
@@ -217,10 +228,38 @@ class Hooks(Account):
                 self.returned(point, entry, error, taken)
                 if error is not None and budget.policy == "deny" and point in DENIED:
                     budget.denied += 1
+                    self._stopped = budget
                     return STOP, DENIED[point](budget)
             if result is not None and result.stop:
+                self._stopped = budget
                 return STOP, acc
         return OK, acc
+
+    def tell_hooks(
+        self, point: str, args: Sequence[Any], acc: Any, told: list[tuple[str, str]]
+    ) -> tuple[HookResult, Any]:
+        """As `run_hooks`; puts the owner of each callback into `told`, and what it has said."""
+        for one in self._running.get(point, ()):
+            entry, budget, _, _, only = one
+            if only is not None and not only.takes(args, acc):
+                continue
+            before, failed = acc, entry.errors
+            if budget.shut:
+                said = "quarantined"
+            result, acc = self.run_hooks(point, args, acc, (one,))
+            if entry.errors > failed:
+                said = "failed"
+            elif not budget.shut:
+                said = "changed it" if acc is not before and acc is not None else "let it pass"
+            if result.stop:
+                told.append((budget.name, f"{said}, and ended the chain" if acc else "stopped it"))
+                return result, acc
+            told.append((budget.name, said))
+        return OK, acc
+
+    def stopped_by(self) -> str:
+        """Whose callback has ended a chain last."""
+        return "" if self._stopped is None else f"hook of {self._stopped.name}"
 
     def ask_hooks(
         self, point: str, args: Sequence[Any], acc: Any = None

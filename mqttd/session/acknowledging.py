@@ -12,7 +12,7 @@ from __future__ import annotations
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MalformedPacket, ProtocolViolation
 from mqttd.session.incoming import Incoming
-from mqttd.session.message import RELEASED, entry_delivery, entry_qos
+from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos
 
 __all__ = ["Acknowledging"]
 
@@ -37,7 +37,7 @@ class Acknowledging(Incoming):
         session.pop_inflight(packet_id)
         router = self.router
         router.metrics.messages_acked += 1
-        if router.tap_acked:
+        if router.tap_acked or (router.tap_followed and isinstance(entry, Delivery)):
             if code >= 0x80:
                 router.nacked(session, entry_delivery(entry, session.v5), code)
             else:
@@ -61,13 +61,14 @@ class Acknowledging(Incoming):
             raise ProtocolViolation("PUBREC for a QoS 1 message")
         router = self.router
         if code >= 0x80:
-            if router.tap_acked and entry is not RELEASED:
+            told = router.tap_acked or router.tap_followed
+            if told and entry is not RELEASED:
                 router.nacked(session, entry_delivery(entry, session.v5), code)
             session.acknowledge(packet_id)
             return
         if entry is not RELEASED:
             session.release(packet_id)
-            if router.tap_acked:
+            if router.tap_acked or (router.tap_followed and isinstance(entry, Delivery)):
                 router.acked(session, entry_delivery(entry, session.v5), packet_id)
         session.send_kept(self, self.answer(0x62, packet_id, 0), 2)
 

@@ -22,11 +22,13 @@ from mqttd.codec import reasons
 from mqttd.codec.frame import cut
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.session.connection import OPEN
-from mqttd.session.general import PUBREC, General, answer_to
+from mqttd.session.general import PUBREC, answer_to
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Delivery, Message
+from mqttd.session.missing import Missing
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
+    FOLLOWED,
     HELD,
     HOOKED,
     IDENTIFIED,
@@ -53,7 +55,7 @@ _LIGHT0: Final = 5
 _LIGHT1: Final = 3
 
 
-class Forwarding(General):
+class Forwarding(Missing):
     """A connection that forwards what its client publishes."""
 
     __slots__ = ()
@@ -91,6 +93,9 @@ class Forwarding(General):
                 return end
             if route.seq != topics.changes.seq:
                 topics.catch_up(route)  # whoever was asked has changed subscriptions
+            if router.watched and self.is_watched():
+                self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
+                return end
         gear = route.gear
         if gear & ~(HELD | NOTED) or first & 1:
             if gear & ~HELD == SPREAD and not first & 1:
@@ -173,6 +178,8 @@ class Forwarding(General):
             if out_bytes > channel.limit and channel.over(len(wire)):
                 self.router.metrics.dropped_slow_consumer += (end - pos) // size
                 receiver.dropped += (end - pos) // size
+                if self.router.tap_slow:
+                    self.missed(receiver, route, data, pos, p, topic_end, at, body, end, size)
                 continue
             out = channel.out
             if out is None:
@@ -186,6 +193,10 @@ class Forwarding(General):
             sent += 1
         if sent:
             self.router.metrics.messages_sent += sent * ((end - pos) // size)
+        elif not route.sessions:
+            self.router.metrics.messages_no_subscriber += (end - pos) // size
+            if self.router.tap_unheard:
+                self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
         self.router.topics.work += len(route.sessions) >> _LIGHT0
 
     def _recast(
@@ -235,7 +246,7 @@ class Forwarding(General):
         """The packets of a run for one receiver that needs single deliveries."""
         shift = 0
         while pos + shift < end:
-            inbound = self._inbound(
+            inbound = self.inbound(
                 data,
                 pos + shift,
                 p + shift,
@@ -281,7 +292,7 @@ class Forwarding(General):
         if count:
             self.router.topics.work += count >> _LIGHT1
             if expiry or not self._same(route, first >> 1 & 3):
-                self._inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
+                self.inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
             else:
                 wire = cut(data, pos, end)
                 if first & 9:
@@ -291,6 +302,9 @@ class Forwarding(General):
             ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
         else:
             self.router.metrics.messages_no_subscriber += 1
+            if self.router.tap_unheard:
+                size = end - pos
+                self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
             ack = self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
         self._settled(ack, route)
 
@@ -330,6 +344,9 @@ class Forwarding(General):
             router.metrics.messages_received_qos0 += 1
         member = group.choose(session.client_id, route.topic)
         if member is None:
+            if router.tap_unheard:
+                size = end - pos
+                self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
             self.published(first, packet_id, 0, route.gear, route.topic)
             return
         router.topics.work += 2
@@ -341,7 +358,7 @@ class Forwarding(General):
             or first & 8
             or member.v5 != self.v5
         ):
-            inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+            inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
             inbound.lend(group, member, route.topic, None)
         else:
             id_at = topic_end - pos if qos else 0
@@ -390,35 +407,6 @@ class Forwarding(General):
         self.settle(self.answer(PUBREC, packet_id, 0), route.gear, route.topic)
         return False
 
-    def _inbound(
-        self,
-        data: bytes,
-        pos: int,
-        p: int,
-        topic_end: int,
-        at: int,
-        body: int,
-        end: int,
-        expiry: int,
-    ) -> Inbound:
-        session = self.session
-        assert session is not None
-        made = Inbound(
-            data,
-            pos,
-            p,
-            topic_end,
-            at,
-            body,
-            end,
-            self.v5,
-            session.client_id,
-            session.username,
-        )
-        if expiry:
-            made.expires(self.router.now, expiry)
-        return made
-
     # -- gears ---------------------------------------------------------------------------------
 
     def _geared(
@@ -451,8 +439,14 @@ class Forwarding(General):
                 return
         else:
             router.metrics.messages_received_qos0 += 1
-        inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+        inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
         message: Message | None = None
+        if gear & FOLLOWED or (router.watched and self.is_watched()):
+            message = inbound.message(route.topic, router.next_message_id())
+            receivers = router.publish(message)
+            router.topics.work += receivers + 1 if receivers > 0 else 1
+            self.published(first, packet_id, receivers, gear, route.topic)
+            return
         if gear & (HOOKED | TOLD) or (retain and router.tap_dropped):
             message = inbound.message(route.topic, router.next_message_id())
         if gear & HOOKED and message is not None:
@@ -490,4 +484,6 @@ class Forwarding(General):
         router.topics.work += count + 1
         if not count and gear & TOLD and message is not None:
             router.unheard(message, "no_subscriber")
+        elif not count and router.tap_unheard:
+            self.missed(None, route, data, pos, p, topic_end, at, body, end, end - pos)
         self.published(first, packet_id, count, gear, route.topic)

@@ -363,6 +363,8 @@ class Framing(Acknowledging):
             # Only complete packets keep a client alive (MQTT-3.1.2-22).
             router.metrics.packets_received += count
             self.last = router.now
+            if router.sample_at and router.metrics.packets_received >= router.sample_at:
+                router.sample(self)
         if pos < n and self.state != CLOSED:
             self._keep(data, pos, n)
 

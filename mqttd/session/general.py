@@ -64,6 +64,8 @@ class Router(Judge):
         self.refusal: int = 0
         #: What was published last goes on in later turns.
         self.later: Later | None = None
+        #: When so many packets have come a message is followed (`sample`); 0: none is.
+        self.sample_at: int = 0
 
     def fan_out(self, inbound: Inbound, route: Route) -> int:
         """Deliver to all of a wide route: some now, the others in later turns; see `later`.
@@ -126,6 +128,12 @@ class Router(Judge):
 
     def unheard(self, message: Message, reason: str) -> None:
         """A message reached nobody (`TOLD`): tell the hooks; `reason` as for `message.dropped`."""
+
+    def missed(self, message: Message, reason: str, client_id: str) -> None:
+        """A message is lost (for everybody, or for this receiver) that nothing was made of yet."""
+
+    def sample(self, channel: General) -> None:
+        """So many packets have come: the next message of this client is followed."""
 
     def keepers(self, topic: str) -> object:
         """Who keeps something before a message on this topic is acknowledged (`HELD`).
@@ -320,6 +328,10 @@ class General(Publisher):
         if not (first & 1 or (first & 4 and session.owner) or route.is_kept()):
             return False
         self.router.metrics.dropped_not_kept += 1
+        if self.router.tap_lost:
+            qos = first >> 1 & 3
+            made = Message(0, route.topic, b"", qos, False, None, session.client_id)
+            self.router.missed(made, "not_kept", "")
         if self.v5:
             self.reply(self.answer(answer_to(first), packet_id, reasons.QUOTA_EXCEEDED))
         else:

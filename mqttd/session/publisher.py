@@ -54,6 +54,8 @@ class Judge(Keeper):
         self.warm: list[Publisher] = []
         #: Those who have been asked lately who their client is.
         self.asked: list[Publisher] = []
+        #: Client ids whose messages are followed, and how many of them yet; below 0: all.
+        self.watched: dict[str, int] = {}
 
     def class_of(self, channel: Publisher) -> int:
         """The class of the connection's client, as far as rules tell clients apart; -1: its own."""
@@ -133,6 +135,11 @@ class Publisher(Connection):
         self.warm = None
         if self.session is not None:
             self.session.rest()
+
+    def is_watched(self) -> bool:
+        """Whether the messages of this client are followed."""
+        session = self.session
+        return session is not None and session.client_id in self.judge.watched
 
     def forget_rights(self) -> None:
         """Ask for everything again: the client may be another one by now."""
@@ -236,6 +243,8 @@ class Publisher(Connection):
         self.forget_rights()
         judge = self.judge
         number = judge.class_of(self) if judge.settings.cache_grants else -1
+        if judge.watched and self.is_watched():
+            number = -1  # asked by itself, it passes `may` with each message
         self.right = -3 - epoch if number < 0 else epoch << 24 | number << 3
 
     def _may_class(self, route: Route, right: int, first: int) -> bool:

@@ -11,6 +11,7 @@ with their subscription options, and the *gear* that follows from them:
     UNHEARD    hooks hear of a message that reaches nobody: TOLD, where that may be
     HELD       acknowledgements wait until somebody has kept a promise
     STUCK      what would have to be kept cannot be: it is refused
+    FOLLOWED   its messages are followed from hand to hand, for `why`
     WIDE       it leads to more receivers than one step is for: a message goes out in slices
 
 A gear is a property of a topic, not of the node: one group or one hook with a topic filter costs
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i16, i32
 
 __all__ = [
+    "FOLLOWED",
     "HELD",
     "HOOKED",
     "IDENTIFIED",
@@ -69,6 +71,7 @@ HELD: Final = 16
 UNHEARD: Final = 32
 STUCK: Final = 64
 WIDE: Final = 128
+FOLLOWED: Final = 256
 
 #: Receivers of a step, a shared group counting for two: with what is written to them, 10 to 40
 #: milliseconds.

@@ -277,7 +277,7 @@ class Session(Kept):
         channel.send(wire)
         server = self.server
         server.metrics.messages_sent += 1
-        if server.tap_delivered:
+        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
             server.delivered(self, delivery)
 
     def _send_as(
@@ -292,7 +292,7 @@ class Session(Kept):
         self.send_kept(channel, wire, delivery.qos)
         server = self.server
         server.metrics.messages_sent += 1
-        if server.tap_delivered:
+        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
             server.delivered(self, delivery)
 
     def send_kept(self, channel: Connection, data: bytes, qos: int) -> None:
@@ -332,7 +332,7 @@ class Session(Kept):
         wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
         self.send_kept(channel, wire, delivery.qos)
         server.metrics.messages_sent += 1
-        if server.tap_delivered:
+        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
             server.delivered(self, delivery)
 
     def deliver_qos0(self, delivery: Delivery) -> None:
@@ -368,7 +368,7 @@ class Session(Kept):
             wire = channel.shorten(wire, self.max_packet)
         self.send_kept(channel, wire, 0)
         server.metrics.messages_sent += 1
-        if server.tap_delivered:
+        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
             server.delivered(self, delivery)
 
     def _freshen(self, delivery: Delivery) -> Delivery:

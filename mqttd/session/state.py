@@ -55,6 +55,13 @@ class Keeper(Turn):
         self.tap_acked: bool = False
         self.tap_completed: bool = False
         self.tap_dropped: bool = False
+        #: Some messages are followed on their way: those that deliveries remember are told.
+        self.tap_followed: bool = False
+        #: What a queue loses, slow readers miss and nobody hears is told, as far as there is room
+        #: for it in this second.
+        self.tap_lost: bool = False
+        self.tap_slow: bool = False
+        self.tap_unheard: bool = False
 
     def next_message_id(self) -> int:
         """A new 128-bit message id."""
@@ -95,6 +102,12 @@ class Keeper(Turn):
     def dropped(self, session: State, delivery: Delivery, reason: str) -> None:
         """A delivery was dropped; `reason` is a key of `DROP_REASONS`."""
         raise NotImplementedError
+
+    def dropped_retained(self, kept: Delivery, why: str) -> None:
+        """A retained message was not kept (only with `tap_lost`)."""
+
+    def queued(self, session: State, delivery: Delivery) -> None:
+        """A delivery waits in a session's queue (only with `tap_followed`)."""
 
 
 class State(Filters):
@@ -428,6 +441,8 @@ class State(Filters):
             dropped = mqueue.push(entry)
         self._weigh_queue(mqueue.held, before)
         self.server.metrics.messages_queued += 1
+        if self.server.tap_followed and isinstance(entry, Delivery):
+            self.server.queued(self, entry)
         if dropped is not None:
             numbers = mqueue.take_dropped()
             for at in range(len(dropped)):
@@ -436,7 +451,7 @@ class State(Filters):
     def lose(self, entry: object, number: int, reason: str) -> None:
         """What was queued under this number of the journal, or 0, is dropped."""
         journal = self.server.journal
-        if isinstance(entry, int) and self.server.tap_dropped:
+        if isinstance(entry, int) and (self.server.tap_dropped or self.server.tap_lost):
             found = journal.recall([number], [entry], self.v5)[0]
             entry = entry if found is None else found
         if number:

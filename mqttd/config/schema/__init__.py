@@ -48,6 +48,7 @@ from mqttd.config.schema.mqtt import Memory, Mqtt, Mqueue, Retained, Session
 from mqttd.config.schema.node import Admin, AdminPage, AdminTcp, Log, Node, Plugins, Sys
 from mqttd.config.schema.output import Output, Overload
 from mqttd.config.schema.store import Durability, Store
+from mqttd.config.schema.trace import Trace
 
 __all__ = [
     "Acl",
@@ -91,6 +92,7 @@ __all__ = [
     "Store",
     "Sys",
     "TcpListener",
+    "Trace",
     "UnixListener",
     "UsernameAuth",
     "WsListener",
@@ -120,6 +122,7 @@ class Config(Struct, frozen=True, kw_only=True):
     plugins: Plugins = Plugins()
     admin: Admin = Admin()
     log: Log = field(default_factory=Log)
+    trace: Trace = Trace()
     sys: Sys = Sys()
 
     path: str = ""

@@ -1,0 +1,131 @@
+"""`mqttd-ctl why`, `mqttd-ctl trace ...`: what became of a message, and whose are followed.
+
+Part of `mqttd.admin.ctl`, whose promises hold here too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_print import done, print_json, print_table, printable, seconds_of
+
+__all__ = ["add_commands"]
+
+
+def add_commands(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
+    """Add `why` and the group `trace`, with `add` and `group` of `mqttd.admin.ctl`."""
+    command = add(commands, "why", _why, "What became of a message, and why it was lost.")
+    command.add_argument("id", metavar="MESSAGE_ID", nargs="?", help="32 hexadecimal digits")
+    command.add_argument("--client", metavar="ID", help="messages from or to this client")
+    command.add_argument("--topic", metavar="FILTER", help="messages to these topics")
+    command.add_argument("--since", metavar="TIME", help="not older than this, such as 10m or 2h")
+    command.add_argument("--reason", metavar="REASON", help="lost for this reason: queue_full, ...")
+    command.add_argument("--lost", action="store_true", help="only messages that were lost")
+    command.add_argument("--limit", metavar="N", type=int, default=50, help="at most so many (50)")
+
+    traces = group("trace", "Whose messages are followed from hand to hand, for `why`.")
+    add(traces, "list", _list, "List the clients and topics that are traced.")
+    for kind, name in (("client", "ID"), ("topic", "FILTER")):
+        command = add(traces, kind, _trace, f"Follow the messages of a {kind}.")
+        command.set_defaults(kind=kind)
+        command.add_argument("value", metavar=name)
+        command.add_argument(
+            "--for", dest="duration", metavar="TIME", help="how long, such as 10m (until stopped)"
+        )
+    command = add(traces, "stop", _stop, "Follow them no more.")
+    command.add_argument("kind", metavar="KIND", choices=("client", "topic"), help="client, topic")
+    command.add_argument("value", metavar="VALUE")
+
+
+def _why(options: argparse.Namespace) -> int:
+    client = client_of(options)
+    if options.id is not None:
+        if options.client or options.topic or options.since or options.reason or options.lost:
+            raise CtlError("why: name a message id, or what to look for")
+        lives, unrecorded = [client.get(f"/why/{options.id}")], {}
+        found: Any = lives[0]
+    else:
+        since = None
+        if options.since is not None:
+            since = time.time() - seconds_of("--since", options.since)
+        found = client.get(
+            "/why", client_id=options.client, topic=options.topic, since=since,
+            reason=options.reason, lost="true" if options.lost else None, limit=options.limit,
+        )  # fmt: skip
+        lives, unrecorded = found["messages"], found["unrecorded"]
+    if options.json:
+        print_json(found)
+        return 0
+    for life in lives:
+        _print(life)
+    for reason, count in unrecorded.items():
+        print(f"and {count} more for {reason}, which are not kept one by one")
+    if not lives and not unrecorded:
+        print("nothing is kept of such messages")
+    return 0
+
+
+def _print(life: dict[str, Any]) -> None:
+    source = life["client_id"] or "the broker"
+    print(printable(f"{life['id']}  {life['topic']}  from {source}"))
+    for sentence in life["answer"]:
+        print(printable(f"  lost: {sentence}"))
+    for step in life["steps"]:
+        print(printable(f"  {_clock(step['at'])}  {_text(step)}"))
+
+
+def _text(step: dict[str, Any]) -> str:
+    what = step["what"]
+    to = f" {step['receiver']}" if step.get("receiver") else ""
+    detail = f" ({step['detail']})" if step.get("detail") else ""
+    if what == "published":
+        user = f"user {step['username']}" if step.get("username") else "no user name"
+        rule = f", by {step['rule']}" if step.get("rule") else ""
+        trace = f", traceparent {step['traceparent']}" if step.get("traceparent") else ""
+        size = f"{step.get('bytes', 0)} bytes"
+        return f"published, QoS {step.get('qos', 0)}, {size}, {user}{rule}{trace}"
+    if what == "asked":
+        return "hooks: " + (", ".join(f"{who}: {said}" for who, said in step["hooks"]) or "none")
+    if what == "routed":
+        filters = [f"{one['topic_filter']} ({one['receivers']})" for one in step.get("filters", [])]
+        return f"matched {', '.join(filters) or 'no filter'}: {step.get('count', 1)} receivers"
+    if what == "lost":
+        return f"lost{f' for{to}' if to else ''}: {step['reason']}{detail}"
+    words = {"queued": "queued for", "sent": "sent to", "acked": "acknowledged by"}
+    return f"{words.get(what, what + ' by')}{to}{detail}"
+
+
+def _list(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/trace")
+    if options.json:
+        return print_json(answer)
+    for one in answer["traced"]:
+        one["until"] = "" if one["until"] is None else _clock(one["until"] * 1_000_000)
+        one["from"] = "configuration" if one["configured"] else ""
+    print_table(answer["traced"], ["kind", "value", "until", "from"])
+    print(f"of all others, {answer['sample']:g} of one is followed")
+
+
+def _trace(options: argparse.Namespace) -> None:
+    body = {"kind": options.kind, "value": options.value}
+    if options.duration is not None:
+        body["seconds"] = seconds_of("--for", options.duration)
+    answer = client_of(options).request("POST", "/trace", body)
+    done(options, answer, f"the messages of {options.kind} {options.value} are followed")
+
+
+def _stop(options: argparse.Namespace) -> None:
+    client = client_of(options)
+    query = urlencode({"kind": options.kind, "value": options.value})
+    answer = client.request("DELETE", f"/trace?{query}")
+    done(options, answer, f"the messages of {options.kind} {options.value} are followed no more")
+
+
+def _clock(micros: float) -> str:
+    whole, rest = divmod(int(micros), 1_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(whole))}.{rest // 1000:03d}"

@@ -1,0 +1,85 @@
+"""Messages that reach nobody, or not this receiver, are told of: for those who ask why.
+
+    bytes on their way --> nobody there, or a slow reader --> Message --> Router.missed
+
+Promise: nothing is made of a message unless there is room to tell of it in this second.
+"""
+
+from __future__ import annotations
+
+from mqttd.session.general import General
+from mqttd.session.inbound import Inbound
+from mqttd.session.receiver import Receiver
+from mqttd.session.route import Route
+
+__all__ = ["Missing"]
+
+
+class Missing(General):
+    """A connection that tells of what it cannot forward."""
+
+    __slots__ = ()
+
+    def missed(
+        self,
+        receiver: Receiver | None,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        size: int,
+    ) -> None:
+        """Tell of the packets of a run that this receiver misses; None: there is nobody."""
+        router = self.router
+        shift = 0
+        while pos + shift < end and (router.tap_unheard if receiver is None else router.tap_slow):
+            inbound = self.inbound(
+                data,
+                pos + shift,
+                p + shift,
+                topic_end + shift,
+                at + shift,
+                body + shift,
+                pos + shift + size,
+                0,
+            )
+            message = inbound.message(route.topic, router.next_message_id())
+            if receiver is None:
+                router.missed(message, "no_subscriber", "")
+            else:
+                router.missed(message, "slow_consumer", receiver.client_id)
+            shift += size
+
+    def inbound(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> Inbound:
+        """The parts of a PUBLISH of this client; see `Inbound` for their names."""
+        session = self.session
+        assert session is not None
+        made = Inbound(
+            data,
+            pos,
+            p,
+            topic_end,
+            at,
+            body,
+            end,
+            self.v5,
+            session.client_id,
+            session.username,
+        )
+        if expiry:
+            made.expires(self.router.now, expiry)
+        return made
