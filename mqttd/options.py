@@ -18,7 +18,8 @@ from twisted.python import usage
 from mqttd import __version__, compiled
 from mqttd.access.by_listener import configs_by_listener
 from mqttd.access.chain import AccessControl
-from mqttd.admin.tcp import AdminTcpError, check_settings
+from mqttd.admin.door import DoorError, certificate_options
+from mqttd.admin.tcp import Tokens
 from mqttd.config.files import SHIPPED, find, places
 from mqttd.config.load import ConfigError, load
 from mqttd.config.plan import option_of, values
@@ -89,10 +90,22 @@ def check_files(config: Config) -> AccessControl:
                 except TlsError as error:
                     raise StartError(f"listener.{kind}.{name}: {error}") from None
     try:
-        check_settings(config.admin.tcp)
-    except AdminTcpError as error:
+        _check_doors(config)
+    except DoorError as error:
         raise StartError(str(error)) from None
     return access
+
+
+def _check_doors(config: Config) -> None:
+    """Read what the doors of the HTTP interface name; raises DoorError."""
+    tcp, page = config.admin.tcp, config.admin.page
+    if tcp.token_file or tcp.pull_token_file:
+        Tokens("token_file", tcp.token_file)
+        Tokens("pull_token_file", tcp.pull_token_file)
+        if tcp.certificate:
+            certificate_options("admin.tcp", tcp)
+    if page.enabled and page.certificate:
+        certificate_options("admin.page", page)
 
 
 def lock_data_dir(path: str) -> TextIO:

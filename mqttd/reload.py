@@ -31,7 +31,8 @@ from twisted.python.failure import Failure
 from mqttd.access.by_listener import configs_by_listener
 from mqttd.access.chain import AccessControl
 from mqttd.admin.ctl_print import counted
-from mqttd.admin.tcp import AdminTcpError, AdminTcpService
+from mqttd.admin.door import DoorError
+from mqttd.admin.tcp import AdminTcpService
 from mqttd.broker.login import module_of
 from mqttd.broker.settings import settings_of
 from mqttd.codec import reasons
@@ -145,7 +146,7 @@ class Reload:
         undo: list[Callable[[], Any]] = []
         try:
             steps = await self._prepare(before, after, undo)
-        except (ListenError, AdminTcpError, PluginError, OSError, ValueError) as error:
+        except (ListenError, DoorError, PluginError, OSError, ValueError) as error:
             for step in reversed(undo):
                 await step()
             raise ReloadError(f"{why(error, after)}; nothing was changed") from None

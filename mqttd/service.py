@@ -27,11 +27,12 @@ from mqttd.access.chain import AccessControl
 from mqttd.access.who import warning, who_may_connect
 from mqttd.admin.api import Api
 from mqttd.admin.api_users import ApiUsers
+from mqttd.admin.door import AddressError, DoorError
 from mqttd.admin.logins import Logins
 from mqttd.admin.page import PageService
 from mqttd.admin.parts import Parts
 from mqttd.admin.server import AdminService, limit_body
-from mqttd.admin.tcp import AdminTcpError, AdminTcpService
+from mqttd.admin.tcp import AdminTcpService
 from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
 from mqttd.broker.flapping import Flapping
@@ -274,7 +275,7 @@ class MqttdService(MultiService):
             return None
         try:
             service = self.new_admin_tcp(self.config)
-        except AdminTcpError as error:
+        except DoorError as error:
             raise StartError(str(error)) from None
         self.addService(service)  # type: ignore[no-untyped-call]
         return service
@@ -287,10 +288,12 @@ class MqttdService(MultiService):
         most = 2 * self.config.mqtt.max_packet_size
         try:
             page = PageService(self.api.resource(), settings, self.reactor, most, logins)
-        except AdminTcpError as error:
+        except AddressError as error:
             self.log.error("no dashboard: {error}", error=str(error))
             self.broker.alarms.activate("dashboard", f"there is no dashboard: {error}")
             return None
+        except DoorError as error:
+            raise StartError(str(error)) from None
         self.log.info("dashboard on port {port}: {url}", port=page.port, url=page.url)
         self.addService(page)  # type: ignore[no-untyped-call]
         return page
@@ -298,7 +301,7 @@ class MqttdService(MultiService):
     def new_admin_tcp(
         self, config: Config, before: AdminTcpService | None = None
     ) -> AdminTcpService:
-        """An HTTP interface over TCP, in the place of another one; raises AdminTcpError."""
+        """An HTTP interface over TCP, in the place of another one; raises DoorError."""
         most = 2 * config.mqtt.max_packet_size
         service = AdminTcpService(
             self.api.resource(), config.admin.tcp, self.reactor, most, before, self.api_users

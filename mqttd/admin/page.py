@@ -20,20 +20,15 @@ import os
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from twisted.application.service import Service
-from twisted.logger import Logger
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
+from mqttd.admin.door import DoorService
 from mqttd.admin.health import OPEN_PATHS
 from mqttd.admin.logins import Logins, caller_of_login, is_own
 from mqttd.admin.requests import Caller, refusal, set_caller
-from mqttd.admin.server import site_of
 from mqttd.admin.slow import Slow
-from mqttd.admin.tcp import certificate_options, open_socket
 from mqttd.config.schema import AdminPage
-from mqttd.net.addresses import address_text
 
 __all__ = ["PageDoor", "PageService"]
 
@@ -195,11 +190,8 @@ def _host_of(request: Any) -> str:
         return ""
 
 
-class PageService(Service):
-    """Listens on ``admin.page.bind`` while it runs; the address is taken at once.
-
-    Raises AdminTcpError. `port` is the port it got.
-    """
+class PageService(DoorService):
+    """The door of ``[admin.page]``; see `DoorService`."""
 
     def __init__(
         self,
@@ -209,40 +201,7 @@ class PageService(Service):
         max_body: int,
         logins: Logins,
     ) -> None:
-        self.settings = settings
-        self.reactor = reactor
-        self.log = Logger(namespace="mqttd.admin")
-        secure = bool(settings.certificate)
-        self.door = PageDoor(resource, logins, secure, Slow(reactor))
-        self.site: Any = site_of(self.door, max_body)
-        self.factory: Any = self.site
-        if secure:
-            options = certificate_options(settings.certificate, settings.private_key)
-            self.factory = TLSMemoryBIOFactory(options, False, self.site)
-        self._socket = open_socket("admin.page.bind", settings.bind)
-        self.port: int = self._socket.getsockname()[1]
+        page = PageDoor(resource, logins, bool(settings.certificate), Slow(reactor))
+        super().__init__("admin.page", settings, page, reactor, max_body)
         # Browsers send a cookie to every port of a host.
-        self.door.name = b"mqttd-%d" % self.port
-        self._port: Any = None
-
-    @property
-    def url(self) -> str:
-        """Where it is: http://127.0.0.1:18083."""
-        scheme = "https" if self.settings.certificate else "http"
-        return f"{scheme}://{address_text(self.settings.address[0], self.port)}"
-
-    def startService(self) -> None:
-        """Listen."""
-        self._socket.listen(128)
-        self._socket.setblocking(False)
-        self._port = self.reactor.adoptStreamPort(
-            self._socket.fileno(), self._socket.family, self.factory
-        )
-        self._socket.close()
-        super().startService()  # type: ignore[no-untyped-call]
-
-    def stopService(self) -> Any:
-        """Stop listening."""
-        super().stopService()  # type: ignore[no-untyped-call]
-        port, self._port = self._port, None
-        return port.stopListening() if port is not None else None
+        page.name = b"mqttd-%d" % self.port

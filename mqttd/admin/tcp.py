@@ -16,36 +16,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import socket
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from OpenSSL import crypto
-from twisted.application.service import Service
-from twisted.internet.ssl import CertificateOptions, TLSVersion
-from twisted.logger import Logger
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from mqttd.admin.api_users import ApiUsers
+from mqttd.admin.door import DoorError, DoorService
 from mqttd.admin.health import OPEN_PATHS
 from mqttd.admin.requests import ADMINISTRATOR, EVENTS, Caller, problem, set_caller
-from mqttd.admin.server import site_of
 from mqttd.admin.slow import Slow
 from mqttd.config.schema import AdminTcp
-from mqttd.net.addresses import address_text
-from mqttd.net.sockets import bound_tcp
-from mqttd.net.tls import load_pair
 
-__all__ = [
-    "AdminTcpError",
-    "AdminTcpService",
-    "Tokens",
-    "certificate_options",
-    "check_settings",
-    "open_socket",
-]
+__all__ = ["AdminTcpService", "Tokens"]
 
 #: Who shows a token of token_file, of pull_token_file.
 _EVERY: Final = Caller("token_file", ADMINISTRATOR)
@@ -59,14 +43,10 @@ LOGGED: Final = 10
 _REFUSED: Final = problem(401, "unauthorized", "a bearer token is needed")
 
 
-class AdminTcpError(Exception):
-    """The TCP side cannot be opened; the text names the key and what is wrong."""
-
-
 class Tokens:
     """The tokens in a file, one a line; lines that begin with # are comments.
 
-    Raises AdminTcpError if it cannot be read, or holds something that is no token. A file that
+    Raises DoorError if it cannot be read, or holds something that is no token. A file that
     becomes unreadable later holds none.
     """
 
@@ -88,7 +68,7 @@ class Tokens:
             self._seen = now
             try:
                 self._digests = self._read()
-            except AdminTcpError:
+            except DoorError:
                 self._digests = []
         digest = hashlib.sha256(token).digest()
         found = False
@@ -110,13 +90,13 @@ class Tokens:
                 lines = [line.strip() for line in file]
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not ASCII"
-            raise AdminTcpError(f"{where}: {reason}") from None
+            raise DoorError(f"{where}: {reason}") from None
         tokens = [line for line in lines if line and not line.startswith("#")]
         if not tokens:
-            raise AdminTcpError(f"{where}: no token in it")
+            raise DoorError(f"{where}: no token in it")
         for token in tokens:
             if len(token) < LEAST or " " in token:
-                raise AdminTcpError(
+                raise DoorError(
                     f"{where}: expected tokens of at least {LEAST} characters without blanks, one"
                     " a line (openssl rand -hex 32)"
                 )
@@ -173,12 +153,10 @@ class _Guarded:
         return self.resource.render(request)
 
 
-class AdminTcpService(Service):
-    """Listens on ``admin.tcp.bind`` while it runs; the address is taken at once.
+class AdminTcpService(DoorService):
+    """The door of ``[admin.tcp]``; see `DoorService`.
 
-    Arguments: the resource to serve, the settings, the reactor, bytes a request's body may have.
-    Raises AdminTcpError. `port` is the port it got. `before` is one whose place it
-    takes: at the same address it takes its socket too.
+    :param users: whose tokens open it beside those of the files.
     """
 
     def __init__(
@@ -190,9 +168,6 @@ class AdminTcpService(Service):
         before: AdminTcpService | None = None,
         users: ApiUsers | None = None,
     ) -> None:
-        self.settings = settings
-        self.reactor = reactor
-        self.log = Logger(namespace="mqttd.admin")
         self._minute = (0, 0)
         guarded = _Guarded(
             resource,
@@ -202,48 +177,7 @@ class AdminTcpService(Service):
             Slow(reactor),
             users if users is not None else ApiUsers(),
         )
-        self.factory: Any = site_of(guarded, max_body)
-        self.site: Any = self.factory
-        if settings.certificate:
-            options = certificate_options(settings.certificate, settings.private_key)
-            self.factory = TLSMemoryBIOFactory(options, False, self.factory)
-        if before is not None and before.settings.bind == settings.bind:
-            self._socket = before.another()
-        else:
-            self._socket = open_socket("admin.tcp.bind", settings.bind)
-        self.port: int = self._socket.getsockname()[1]
-        self._port: Any = None
-
-    def startService(self) -> None:
-        """Listen."""
-        self._socket.listen(128)
-        self._socket.setblocking(False)
-        self._port = self.reactor.adoptStreamPort(
-            self._socket.fileno(), self._socket.family, self.factory
-        )
-        self._socket.close()
-        super().startService()  # type: ignore[no-untyped-call]
-
-    @property
-    def url(self) -> str:
-        """Where it is: https://127.0.0.1:8081."""
-        scheme = "https" if self.settings.certificate else "http"
-        return f"{scheme}://{address_text(self.settings.address[0], self.port)}"
-
-    def another(self) -> socket.socket:
-        """Its socket once more, for who is to take its place."""
-        found = self._socket if self._port is None else self._port.socket
-        return cast(socket.socket, found.dup())
-
-    def release(self) -> None:
-        """Let go of the address, where it was not started."""
-        self._socket.close()
-
-    def stopService(self) -> Any:
-        """Stop listening."""
-        super().stopService()  # type: ignore[no-untyped-call]
-        port, self._port = self._port, None
-        return port.stopListening() if port is not None else None
+        super().__init__("admin.tcp", settings, guarded, reactor, max_body, before)
 
     def _refused(self, request: Any) -> None:
         minute = int(self.reactor.seconds() // 60)
@@ -257,42 +191,3 @@ class AdminTcpService(Service):
                 method=request.method,
                 path=request.path[:200],
             )
-
-
-def open_socket(key: str, bind: str) -> socket.socket:
-    """A socket bound to ``host:port``, that does not listen yet; raises AdminTcpError."""
-    host, _, port = bind.rpartition(":")
-    try:
-        return bound_tcp(host.removeprefix("[").removesuffix("]"), int(port))
-    except OSError as error:
-        raise AdminTcpError(f"{key} = {bind!r}: {error.strerror}") from None
-
-
-def check_settings(settings: AdminTcp) -> None:
-    """Read the files that the settings name. Raises AdminTcpError."""
-    if settings.token_file or settings.pull_token_file:
-        Tokens("token_file", settings.token_file)
-        Tokens("pull_token_file", settings.pull_token_file)
-        if settings.certificate:
-            certificate_options(settings.certificate, settings.private_key)
-
-
-def certificate_options(certificate: str, private_key: str) -> CertificateOptions:
-    """TLS 1.2 and up with the certificate (and those behind it in the file) and its key.
-
-    Raises AdminTcpError, which names the file.
-    """
-    try:
-        key, chain = load_pair(certificate, private_key)
-        return CertificateOptions(
-            key,
-            chain[0],
-            extraCertChain=chain[1:],
-            raiseMinimumTo=TLSVersion.TLSv1_2,
-        )
-    except OSError as error:
-        raise AdminTcpError(f"admin.tcp: {error.filename}: {error.strerror}") from None
-    except (crypto.Error, ValueError, IndexError):
-        raise AdminTcpError(
-            f"admin.tcp: {certificate} with {private_key}: no certificate with its key (PEM)"
-        ) from None
