@@ -241,7 +241,7 @@ def test_events_of_a_running_broker_arrive_by_http(spark: Any, tmp_path: Path) -
 
 
 def test_a_stream_outlives_its_broker(spark: Any, tmp_path: Path) -> None:
-    """The broker is away for three seconds; MQTTD_LONG=1: twenty times, and for a minute as often."""
+    """The broker is away for three seconds; MQTTD_LONG=1: 20 times, and for a minute as often."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

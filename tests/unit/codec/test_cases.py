@@ -1,6 +1,14 @@
-"""Every case of the table, read and written, however the bytes are cut."""
+"""Every case of the table, read and written, however the bytes are cut.
+
+A test takes all cases of one kind of packet, and names each that fails: 23,000 tests of their own
+take most of a minute to collect and report.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -24,8 +32,48 @@ from mqttd.codec.serializer import serialize
 from tests.cases.packets import CASES, FAULTS, VALID, Case, connect
 
 
-def each(cases: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])
+def each(cases: list[Case]) -> Callable[[Callable[[Case], None]], Any]:
+    """Decorates a test of one case: it is done with all of them, a kind of packet at a time."""
+    kinds: dict[str, list[Case]] = {}
+    for case in cases:
+        kind = f"{case.wire[0] >> 4}-to-{case.role}-v{case.version}"
+        kinds.setdefault(kind, []).append(case)
+
+    def decorated(test: Callable[[Case], None]) -> Any:
+        def all_of(kind: str) -> None:
+            failed: list[BaseException] = []
+            for case in kinds[kind]:
+                try:
+                    test(case)
+                except (Exception, pytest.fail.Exception) as error:
+                    error.add_note(case.name)
+                    failed.append(error)
+            if failed:
+                names = ", ".join(error.__notes__[-1] for error in failed)
+                raise BaseExceptionGroup(
+                    f"{len(failed)} of {len(kinds[kind])} cases: {names}", failed
+                )
+
+        all_of.__doc__ = test.__doc__
+        return pytest.mark.parametrize("kind", [*kinds])(all_of)
+
+    return decorated
+
+
+def test_every_case_is_tried_and_one_that_fails_is_named() -> None:
+    seen = set()
+
+    @each(CASES)
+    def tried(case: Case) -> None:
+        seen.add(case.name)
+        assert case is not CASES[0], "as it should"
+
+    kinds = [*tried.pytestmark[0].args[1]]
+    with pytest.raises(BaseExceptionGroup, match=re.escape(CASES[0].name)):
+        tried(kinds[0])
+    for kind in kinds[1:]:
+        tried(kind)
+    assert seen == {case.name for case in CASES}
 
 
 each_valid = each(VALID)
