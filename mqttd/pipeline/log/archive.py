@@ -218,7 +218,6 @@ class ArchivedLog:
 def main(arguments: Sequence[str]) -> int:
     """The process that puts one segment; says on its error output why it could not."""
     url, log, node, path, end = arguments
-    os.nice(10)
     try:
         Archive(url, log).put(node, path, int(end))
     except Exception as error:
@@ -228,4 +227,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    os.nice(10)
     sys.exit(main(sys.argv[1:]))

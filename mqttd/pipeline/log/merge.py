@@ -112,11 +112,11 @@ def _part(data: bytes) -> Taken:
 def main(arguments: Sequence[str]) -> int:
     """The process: 0 if the new file is there, 3 if there is nothing to do."""
     source, target, how = arguments
-    os.nice(10)
     if not worth(source):
         return 3
     return 0 if merge(source, target, zstd(LEVEL) if how == "zstd" else None) else 3
 
 
 if __name__ == "__main__":
+    os.nice(10)
     sys.exit(main(sys.argv[1:]))
