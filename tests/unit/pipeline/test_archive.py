@@ -16,6 +16,7 @@ from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Encoded, Writer
+from tests.support.needs import missing
 from tests.unit.pipeline.logs import NODE, all_events, fill
 from tests.unit.pipeline.test_source import batch, rows, seqs, stream
 
@@ -135,9 +136,15 @@ def test_a_url_that_is_none_is_told() -> None:
         Archive("nowhere://x", "id")
 
 
-def test_the_archive_may_be_an_s3_server(tmp_path: Path) -> None:
-    server = pytest.importorskip("moto.server", reason="moto[s3,server] is not installed")
-    boto3 = pytest.importorskip("boto3")
+@pytest.mark.parametrize("keys_in", ["the URL", "the environment"])
+def test_the_archive_may_be_an_s3_server(
+    tmp_path: Path, keys_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        import boto3
+        from moto import server
+    except ImportError:
+        missing("moto", "pip install 'moto[s3]' flask flask-cors")
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     try:
@@ -146,9 +153,12 @@ def test_the_archive_may_be_an_s3_server(tmp_path: Path) -> None:
         address = f"http://{host}:{port}"
         s3 = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys)
         s3.create_bucket(Bucket="events")
+        shown = "key:secret@" if keys_in == "the URL" else ""
+        if not shown:
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         url = (
-            f"s3://key:secret@events/far?endpoint_override={host}%3A{port}"
-            "&scheme=http&region=us-east-1"
+            f"s3://{shown}events/far?endpoint_override={host}%3A{port}&scheme=http&region=us-east-1"
         )
         writer = segments(tmp_path)
         before = all_events(LogReader(str(tmp_path / "log")))
