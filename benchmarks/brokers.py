@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import ClassVar, Final
 
+from benchmarks.conf import conf
 from benchmarks.others import Aedes, Amqtt
 from benchmarks.running import (
     READY,
@@ -61,14 +62,7 @@ class Mqttd(Broker):
 
     # The engine, the access rules, metrics and limits as they come: only what mosquitto's
     # configuration raises is raised here. mqttload connects from 127.0.0.1 to 127.0.0.8.
-    CONFIG = """\
-[node]
-data_dir = "data"
-
-[listener.tcp.default]
-bind = "127.0.0.1:0"
-transport = "engine"
-
+    CONFIG = conf("""\
 [mqtt]
 max_packet_size = "16MiB"
 
@@ -83,10 +77,7 @@ max_bytes = "1GiB"
 high_watermark = "64MiB"
 low_watermark = "16MiB"
 backlog = "1GiB"
-
-[acl]
-file = "acl.conf"
-"""
+""")
     ACL = """\
 {allow, {user, "dashboard"}, subscribe, ["$SYS/#"]}.
 {allow, {ipaddr, "127.0.0.0/8"}, pubsub, ["$SYS/#", "#"]}.

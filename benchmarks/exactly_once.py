@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.brokers import Mqttd, StartError
-from benchmarks.killed import DEADLINE, Failed, Run
+from benchmarks.killed import DEADLINE, Failed, Run, driver
 from benchmarks.numbered import Publishers
 from benchmarks.report import machine
 from benchmarks.troubles import (
@@ -68,23 +68,16 @@ acked_means_logged = true
 retention_bytes = 100_000_000_000
 """
 
-DRIVER: Final = """
-import json, sys
-from mqttd.pipeline.spark import register, session
-folder, most, mode = sys.argv[1:]
-spark = register(session("driver", "local[2]", spark__ui__enabled="false",
-                         spark__driver__memory="2g"))
-spark.sparkContext.setLogLevel("ERROR")
-stream = (spark.readStream.format("mqttd").option("path", folder + "/data/events")
-          .options(**json.load(open(folder + "/options.json")))
-          .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most).load()
-          .writeStream.format("parquet").option("path", folder + "/table")
-          .option("checkpointLocation", folder + "/checkpoint"))
-if mode == "run":
-    stream.trigger(processingTime="500 milliseconds").start().awaitTermination()
-stream.trigger(availableNow=True).start().awaitTermination()
-print("FILES", json.dumps(list(spark.read.parquet(folder + "/table").inputFiles())), flush=True)
-"""
+DRIVER: Final = driver(
+    log="data/events",
+    stream='frame.writeStream.format("parquet").option("path", folder + "/table")',
+    pause=500,
+    memory="2g",
+    after="""\
+files = spark.read.parquet(folder + "/table").inputFiles()
+print("FILES", json.dumps(list(files)), flush=True)
+""",
+)
 
 
 def _kill_brokers(run: Run, publishers: Publishers, spread: float, ending: threading.Event) -> None:

@@ -18,24 +18,35 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.brokers import Mqttd, StartError, free_port
+from benchmarks.conf import ALLOW_ALL, conf
 
-__all__ = ["DEADLINE", "Failed", "Run"]
+__all__ = ["DEADLINE", "Failed", "Run", "driver"]
 
-BROKER_CONF: Final = """\
-[node]
-data_dir = "data"
-
-[listener.tcp.default]
-bind = "127.0.0.1:{port}"
-
-[acl]
-file = "acl.conf"
-
+TABLES: Final = """\
 [auth]
 anonymous = "always"
 
 [plugins]
 load = ["spark"]
+"""
+
+#: A stream into a table or a broker, as long as it is let live, or until it has read the rest.
+_DRIVER: Final = """
+import json, sys
+from mqttd.pipeline.spark import register, session
+folder, most, mode = sys.argv[1:]
+spark = register(session("driver", "local[2]", spark__ui__enabled="false",
+                         spark__driver__memory="{memory}"))
+spark.sparkContext.setLogLevel("ERROR")
+frame = (spark.readStream.format("mqttd").option("path", folder + "/{log}")
+         .options(**json.load(open(folder + "/options.json")))
+         .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most).load())
+stream = {stream}
+stream = stream.option("checkpointLocation", folder + "/checkpoint")
+if mode == "run":
+    stream.trigger(processingTime="{pause} milliseconds").start().awaitTermination()
+stream.trigger(availableNow=True).start().awaitTermination()
+{after}
 """
 
 #: How much longer than the process itself a start, a micro-batch or the rest may take.
@@ -44,6 +55,18 @@ DEADLINE: Final = 240.0
 
 class Failed(Exception):
     """What should be equal is not; the text says what."""
+
+
+def driver(log: str, stream: str, pause: int, memory: str, after: str = "") -> str:
+    """The program of a driver for `Run`.
+
+    :param log: the event log's place in the folder.
+    :param stream: an expression of ``frame`` and ``folder``, the stream that is written.
+    :param pause: milliseconds between the starts of two micro-batches at least.
+    :param memory: of the JVM, as Spark says it.
+    :param after: what is done when the rest is read.
+    """
+    return _DRIVER.format(log=log, stream=stream, pause=pause, memory=memory, after=after)
 
 
 class Run:
@@ -80,8 +103,8 @@ class Run:
         self.slow_starts = 0
         self._environment = environment or {}
         for name, text in (
-            ("mqttd.conf", BROKER_CONF.format(port=self._port)),
-            ("acl.conf", "{allow, all}.\n"),
+            ("mqttd.conf", conf(TABLES, port=self._port)),
+            ("acl.conf", ALLOW_ALL),
             ("plugins/spark.conf", plugin),
             ("driver.py", driver),
             ("options.json", json.dumps(options or {})),

@@ -26,27 +26,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.conf import ALLOW_ALL, conf
 from benchmarks.hostile.wire import connect
 from mqttd.secrets.passwords import Cost, hash_password
 
 __all__ = ["main"]
 
 _PASSWORD: Final = b"correct horse"
-_CONFIG: Final = """\
-[node]
-data_dir = "data"
-
-[listener.tcp.default]
-bind = "127.0.0.1:0"
-
+_TABLES: Final = """\
 [auth]
 chain = ["username"]
 
 [auth.username]
 file = "users.conf"
-
-[acl]
-file = "acl.conf"
 
 [store]
 kind = "sqlite"
@@ -59,8 +51,8 @@ class Broker:
     def __init__(self, directory: Path, users: int, cost: Cost) -> None:
         self.directory = directory
         hashed = hash_password(_PASSWORD, cost)
-        (directory / "mqttd.conf").write_text(_CONFIG, "utf-8")
-        (directory / "acl.conf").write_text("{allow, all}.\n", "utf-8")
+        (directory / "mqttd.conf").write_text(conf(_TABLES), "utf-8")
+        (directory / "acl.conf").write_text(ALLOW_ALL, "utf-8")
         names = directory / "users.conf"
         names.write_text("".join(f"u{n}:{hashed}\n" for n in range(users)), "utf-8")
         names.chmod(0o600)

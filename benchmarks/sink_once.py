@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.killed import DEADLINE, Failed, Run
+from benchmarks.killed import DEADLINE, Failed, Run, driver
 from mqttd.pipeline.client import Address, Client
 from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, encode_block
 from mqttd.pipeline.log.schema import CODES
@@ -41,24 +41,15 @@ __all__ = ["WISHES", "main", "sink_once"]
 
 PLUGIN_CONF: Final = 'events = ["message.publish"]\n'
 
-DRIVER: Final = """
-import sys
-from mqttd.pipeline.spark import register, session
-folder, most, mode = sys.argv[1:]
-spark = register(session("sink", "local[2]", spark__ui__enabled="false",
-                         spark__driver__memory="1g"))
-spark.sparkContext.setLogLevel("ERROR")
-stream = (spark.readStream.format("mqttd").option("path", folder + "/source")
-          .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most)
-          .option("minPartitions", "2").load()
-          .selectExpr("topic", "payload", "2 as qos")
+DRIVER: Final = driver(
+    log="source",
+    stream="""\
+(frame.selectExpr("topic", "payload", "2 as qos")
           .writeStream.format("mqttd").option("delivery", "staged")
-          .option("broker", open(folder + "/address").read())
-          .option("checkpointLocation", folder + "/checkpoint"))
-if mode == "run":
-    stream.trigger(processingTime="0 seconds").start().awaitTermination()
-stream.trigger(availableNow=True).start().awaitTermination()
-"""
+          .option("broker", open(folder + "/address").read()))""",
+    pause=0,
+    memory="1g",
+)
 
 #: Rows of a micro-batch, and micro-batches that are ready when a driver starts.
 MOST: Final = 3000
@@ -182,7 +173,7 @@ def sink_once(
     :param kills: in the middle of staged batches; others are not counted.
     :param rest: lets Spark read what the killed drivers have left.
     """
-    run = Run(folder, seed, DRIVER, PLUGIN_CONF)
+    run = Run(folder, seed, DRIVER, PLUGIN_CONF, {"minPartitions": "2"})
     source = Source(folder / "source")
     subscribers: list[Subscriber] = []
     began = time.monotonic()

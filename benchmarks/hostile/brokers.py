@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.brokers import Checkout, Mosquitto, Mqttd
+from benchmarks.conf import conf
 from benchmarks.hostile import unread_log
 from benchmarks.hostile.rows import Needs
 from benchmarks.setting import PASSWORD, USER, certificates
@@ -21,20 +22,7 @@ _USERS: Final = '\n[auth]\nchain = ["username"]\n\n[auth.username]\nfile = "user
 class Attacked(Mqttd):
     """mqttd with its own limits, and a memory budget."""
 
-    CONFIG = """\
-[node]
-data_dir = "data"
-
-[listener.tcp.default]
-bind = "127.0.0.1:0"
-transport = "engine"
-
-[acl]
-file = "acl.conf"
-
-[memory]
-budget = "BUDGETMiB"
-"""
+    CONFIG = conf('[memory]\nbudget = "BUDGETMiB"\n')
     needs: Needs = ""
     #: MiB
     budget: int = 512
