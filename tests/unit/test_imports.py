@@ -11,6 +11,7 @@ another in a circle either, not even for type checking only.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +79,12 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_in(path: Path) -> Iterator[Import]:
+@functools.cache
+def imports_in(path: Path) -> tuple[Import, ...]:
+    return tuple(_imports_in(path))
+
+
+def _imports_in(path: Path) -> Iterator[Import]:
     module = module_name(path)
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
     file = str(path.relative_to(ROOT))
