@@ -3,10 +3,14 @@
     publishers   sessions of their own, QoS 1 and 2 by turns, a window of unacknowledged messages
     subscribers  one that stays, one that comes and goes (takes itself over), one that is away
     retained     one topic each publisher counts up in
+    wills        of publishers and of who comes and goes, a number higher with each connection
+    reborn       one that begins anew now and then, with a topic of its own for each life
 
 They survive the broker: what was not acknowledged is sent again with DUP, packet ids of QoS 2 are
 kept until PUBREL. `faults` compares the ledgers: everything acknowledged was received, QoS 2 once,
-each publisher's messages in the order they were sent (of one QoS), retained values never go back.
+each publisher's messages in the order they were sent (of one QoS), retained values never go back,
+the will of each connection that was acknowledged and is over has come once, nothing of a life
+before comes back.
 """
 
 from __future__ import annotations
@@ -14,21 +18,22 @@ from __future__ import annotations
 import random
 import select
 import socket
-import time
 from collections.abc import Callable
 
 from tests.support import packets as mq
+from tests.support.waiting import Patience
 
 WINDOW = 12
 #: Seconds for anything to happen at all.
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Member:
     """A client with a session on both sides."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, has_will: bool = False) -> None:
         self.name = name
+        self.clean = False
         self.sock: socket.socket | None = None
         self.rest = b""
         self.known = False
@@ -47,6 +52,10 @@ class Member:
         #: What came: (publisher, QoS) -> numbers in order, duplicates at QoS 1 included.
         self.received: dict[tuple[str, int], list[int]] = {}
         self.faults: list[str] = []
+        #: The number of the will of this connection (0: it has none), and the numbers of those
+        #: whose connection was acknowledged.
+        self.will = int(has_will)
+        self.wills: set[int] = set()
 
     # -- connection ----------------------------------------------------------------------------
 
@@ -54,7 +63,13 @@ class Member:
         self.close()
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.send(mq.connect(self.name, mq.V5, clean=False, props=[(mq.SESSION_EXPIRY, 100_000)]))
+        will = None
+        if self.will:
+            self.will += 1
+            payload = f"{self.name}:will {self.will}".encode()
+            will = mq.Will(f"w/{self.name}", payload, 2)
+        props = [(mq.SESSION_EXPIRY, 100_000)]
+        self.send(mq.connect(self.name, mq.V5, clean=self.clean, props=props, will=will))
 
     def close(self) -> None:
         if self.sock is not None:
@@ -108,6 +123,7 @@ class Member:
             if self.known and not packet.session_present:
                 self.faults.append(f"{self.name}: its session is gone")
             self.connected = True
+            self.wills.add(self.will)
             self.send(b"".join(self.unacknowledged.values()))
         elif kind == mq.PUBLISH:
             self._message(packet)
@@ -177,20 +193,65 @@ class Member:
         self.send(mq.publish(topic, payload, qos, self.next_id, **fields))
 
 
+class Reborn(Member):
+    """One that begins anew now and then: nothing of a life before may come back."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.life = 0
+        self.subscribed = False
+
+    def choose(self, dice: random.Random) -> None:
+        """Go on with this life or, where it is not certain that there is one, begin the next."""
+        self.clean = not self.known or dice.random() < 0.3
+        if self.clean:
+            self.life += 1
+            self.known = self.subscribed = False
+
+    def _take(self, packet: mq.Packet) -> int:
+        if packet.type == mq.SUBACK:
+            self.subscribed = True
+            return 0
+        if packet.type == mq.CONNACK:
+            super()._take(packet)
+            if self.clean and packet.session_present:
+                self.faults.append(f"{self.name}: a clean start has found a session")
+            self.known = True
+            if not self.subscribed:
+                self.send(mq.subscribe([(f"l/{self.life}", 1)], 1, version=mq.V5))
+            return 0
+        return super()._take(packet)
+
+    def _message(self, packet: mq.Packet) -> None:
+        if packet.topic != f"l/{self.life}":
+            self.faults.append(f"{self.name}: {packet.topic} in life {self.life}")
+        self.send(mq.puback(packet.packet_id, mq.V5))
+
+    def talk(self) -> None:
+        """Tell all lives something."""
+        if self.connected:
+            for life in range(max(1, self.life - 2), self.life + 1):
+                self.send(mq.publish(f"l/{life}", b"", 1, 100 + life % 100, version=mq.V5))
+
+
 class Crowd:
     """Everybody, and the dice."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.publishers = [Member(f"p{number}") for number in range(3)]
-        self.stays, self.comes, self.away = (Member(name) for name in ("stays", "comes", "away"))
+        self.publishers = [Member(f"p{number}", has_will=True) for number in range(3)]
+        self.stays, self.away = Member("stays"), Member("away")
+        self.comes = Member("comes", has_will=True)
+        self.reborn = Reborn("reborn")
         self.subscribers = [self.stays, self.comes, self.away]
+        self.everybody = [*self.publishers, *self.subscribers, self.reborn]
         self.port = 0
 
     def begin(self, port: int) -> None:
         """A broker is there (again)."""
         self.port = port
-        there = [*self.publishers, self.stays, self.comes]
+        there = [*self.publishers, self.stays, self.comes, self.reborn]
+        self.reborn.choose(self.dice)
         if not self.away.known:
             there.append(self.away)
         for member in there:
@@ -198,7 +259,7 @@ class Crowd:
         self.until(lambda: all(member.connected for member in there))
         for member in self.subscribers:
             if not member.known:
-                member.send(mq.subscribe([("c/#", 2)], 1, version=mq.V5))
+                member.send(mq.subscribe([("c/#", 2), ("w/#", 2)], 1, version=mq.V5))
         self.until(lambda: all(member.known for member in self.subscribers))
         for member in self.publishers:
             member.known = True
@@ -207,15 +268,22 @@ class Crowd:
     def burst(self, acknowledgements: int) -> None:
         """Publish until so many acknowledgements have come."""
         count = 0
-        deadline = time.monotonic() + DEADLINE
+        patience = Patience(DEADLINE)
         while count < acknowledgements:
             for publisher in self.publishers:
+                if publisher.sock is None:
+                    publisher.connect(self.port)
                 for _ in range(self.dice.randint(0, 4)):
                     publisher.publish(self.dice)
             if self.dice.random() < 0.01:
                 self.comes.connect(self.port)  # takes itself over
+            if self.dice.random() < 0.02 or self.reborn.sock is None:
+                self.reborn.choose(self.dice)
+                self.reborn.connect(self.port)
+            if self.dice.random() < 0.2:
+                self.reborn.talk()
             count += self.turn()
-            assert time.monotonic() < deadline, "nothing happens"
+            assert patience.left(), "nothing happens"
 
     def finish(self) -> list[str]:
         """Everybody is there, and what is under way comes to its end; returns what is wrong."""
@@ -223,31 +291,37 @@ class Crowd:
             member.connect(self.port)
         self.until(lambda: all(member.connected for member in self.subscribers))
         self.until(lambda: not any(member.unacknowledged for member in self.publishers))
-        publisher = self.publishers[0]
-        while publisher.unacknowledged:
-            self.turn()
-        marks = {}
-        for member in self.publishers:
-            for qos in (1, 2):
-                marks[member.name, qos] = member.counts[qos]
-        quiet = time.monotonic() + DEADLINE
-
-        def everything() -> bool:
-            return all(
-                not last or last in member.received.get(key, ())
-                for member in self.subscribers
-                for key, last in marks.items()
-            )
-
-        while not everything() and time.monotonic() < quiet:
+        patience = Patience(DEADLINE)
+        while not self._everything() and patience.left():
             self.turn()
         return self.faults()
 
+    def _everything(self) -> bool:
+        """Whether the last of all that is to come has come."""
+        last = {}
+        for member in self.publishers:
+            for qos in (1, 2):
+                last[member.name, qos] = member.counts[qos]
+        for member in (*self.publishers, self.comes):
+            last[f"{member.name}:will", 2] = max(member.wills - {member.will}, default=0)
+        return all(
+            not number or number in member.received.get(key, ())[-WINDOW:]
+            for member in self.subscribers
+            for key, number in last.items()
+        )
+
     def faults(self) -> list[str]:
         """What the ledgers say."""
-        found = [
-            fault for member in (*self.publishers, *self.subscribers) for fault in member.faults
-        ]
+        found = [fault for member in self.everybody for fault in member.faults]
+        for subscriber in self.subscribers:
+            for member in (*self.publishers, self.comes):
+                what = f"{member.name}'s will to {subscriber.name}"
+                came = subscriber.received.get((f"{member.name}:will", 2), [])
+                missing = member.wills - {member.will} - set(came)
+                if missing:
+                    found.append(f"{what}: {len(missing)} lost, {sorted(missing)[:5]}")
+                if came != sorted(set(came)):
+                    found.append(f"{what}: twice or out of order, {came[-5:]}")
         for publisher in self.publishers:
             for subscriber in self.subscribers:
                 for qos in (1, 2):
@@ -278,24 +352,20 @@ class Crowd:
 
     def turn(self) -> int:
         """Read what has come to anybody; returns how many acknowledgements that were."""
-        members = {
-            member.sock: member
-            for member in (*self.publishers, *self.subscribers)
-            if member.sock is not None
-        }
+        members = {member.sock: member for member in self.everybody if member.sock is not None}
         readable, _, _ = select.select(list(members), [], [], 0.01)
         return sum(max(members[sock].read(), 0) for sock in readable)
 
     def until(self, done: Callable[[], bool]) -> None:
         """Read until something is so."""
-        deadline = time.monotonic() + DEADLINE
+        patience = Patience(DEADLINE)
         while not done():
             self.turn()
-            assert time.monotonic() < deadline, "nothing happens"
+            assert patience.left(), "nothing happens"
 
     def gone(self) -> None:
         """The broker is dead: take what it has said before, then nothing is connected."""
-        for member in (*self.publishers, *self.subscribers):
+        for member in self.everybody:
             while member.sock is not None:
                 if member.read() < 0:
                     break

@@ -11,6 +11,7 @@ Linux with a C compiler.
 from __future__ import annotations
 
 import mmap
+import os
 import random
 import struct
 import subprocess
@@ -102,7 +103,8 @@ class Disk:
             path = folder / name
             if unsynced and path.exists():
                 path.write_bytes(_torn(path.read_bytes(), unsynced, dice))
-        self.undo.unlink(missing_ok=True)
+        if self.undo.exists():
+            os.truncate(self.undo, 0)  # a nursery's next process appends to the same file
 
     def _records(self) -> Iterator[tuple[int, str, int, int, bytes]]:
         """What was done: what, to which file, where, how long it was, what was there."""

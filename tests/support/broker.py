@@ -12,18 +12,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.waiting import until
+from tests.support.waiting import Patience, until
 
-__all__ = ["Broker", "start_broker"]
+__all__ = ["READY", "Broker", "Settings", "start_broker", "write_settings"]
 
 READY: Final = re.compile(r"mqttd ready: .*?\btcp \S*?:(\d+)")
-START_DEADLINE: Final = 20.0  # seconds
+START_DEADLINE: Final = 60.0  # seconds
 #: Which reactor the brokers run on: `MQTTD_TEST_REACTOR=mqttd` takes the engine's own.
 REACTOR: Final = (
     [f"--reactor={os.environ['MQTTD_TEST_REACTOR']}"] if "MQTTD_TEST_REACTOR" in os.environ else []
@@ -105,6 +104,52 @@ def start_broker(
     `environment` are variables of its process.
     Raises RuntimeError with the broker's output when it does not get ready.
     """
+    config = write_settings(tmp_path, overrides, acl, files)
+    twistd = Path(sys.executable).parent / "twistd"
+    command = [twistd, "-n", "--pidfile=", *REACTOR, "mqttd", "--config", config]
+    if program:
+        tac = config.with_name("broker.tac")
+        tac.write_text(PROGRAM.format(config=str(config)) + program)
+        command = [twistd, "-n", "--pidfile=", *REACTOR, "-y", tac]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+        env={
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            **(environment or {}),
+        },
+        text=True,
+        errors="replace",
+    )
+    broker = Broker(0, process, tmp_path)
+    ready = threading.Event()
+    reader = threading.Thread(target=_read_output, args=(broker, ready), daemon=True)
+    reader.start()
+    patience = Patience(START_DEADLINE)
+    while not ready.wait(0.05):
+        ended = process.poll() is not None
+        if ended or not patience.left():
+            if not ended:
+                process.send_signal(signal.SIGABRT)  # it says where it is
+            status = process.wait()
+            reader.join(STOP_DEADLINE)
+            why = f"status {status}" if ended else f"not ready after {START_DEADLINE:.0f} s"
+            raise RuntimeError(f"the broker did not start ({why}):\n{broker.output}")
+    return broker
+
+
+def write_settings(
+    tmp_path: Path,
+    overrides: Settings,
+    acl: str = "{allow, all}.\n",
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a configuration below `tmp_path`; see `start_broker`."""
     etc = tmp_path / "etc"
     etc.mkdir(parents=True, exist_ok=True)
     data = tmp_path / "data"
@@ -121,31 +166,7 @@ def start_broker(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o600)
-    twistd = Path(sys.executable).parent / "twistd"
-    command = [twistd, "-n", "--pidfile=", *REACTOR, "mqttd", "--config", config]
-    if program:
-        tac = etc / "broker.tac"
-        tac.write_text(PROGRAM.format(config=str(config)) + program)
-        command = [twistd, "-n", "--pidfile=", *REACTOR, "-y", tac]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
-        text=True,
-        errors="replace",
-    )
-    broker = Broker(0, process, tmp_path)
-    ready = threading.Event()
-    threading.Thread(target=_read_output, args=(broker, ready), daemon=True).start()
-    end = time.monotonic() + START_DEADLINE
-    while not ready.wait(0.05):
-        if process.poll() is not None or time.monotonic() > end:
-            broker.stop()
-            raise RuntimeError(f"the broker did not start:\n{broker.output}")
-    return broker
+    return config
 
 
 def _read_output(broker: Broker, ready: threading.Event) -> None:

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["until"]
+__all__ = ["Patience", "until"]
+
+#: Seconds that one look may count: a process that was stopped meanwhile is none the wiser.
+MOST_OF_ONE: Final = 0.5
+
+
+class Patience:
+    """So many seconds, counted while somebody looks.
+
+    Time in which this process itself did not run (it was stopped, or the machine had no processor
+    for it) is counted for a little only: what it waits for could not run either.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._last = time.monotonic()
+
+    def left(self) -> bool:
+        """Whether there is some left; to be asked at least every half second."""
+        now = time.monotonic()
+        self.seconds -= min(now - self._last, MOST_OF_ONE)
+        self._last = now
+        return self.seconds > 0
 
 
 def until(true: Callable[[], Any], what: str = "it", deadline: float = 60.0) -> Any:

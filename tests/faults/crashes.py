@@ -1,0 +1,199 @@
+"""Crashes by the thousand: kill -9 or a power cut of a broker under load, start it again, compare.
+
+    python -m tests.faults.crashes KIND COUNT [--seed N] [--lanes N] [--cycles N] [--log FILE]
+
+KIND is `kill` or `power` (`fsync`, and a disk that forgets what no fsync has covered). The seeds
+from N on are a run each: a store and a crowd of their own, `--cycles` ends of the broker. Lanes are
+brokers side by side. Before anything else the mutants have to be found. Each run is one line of
+JSON in FILE: its seed, its cycles, what was wrong; the data of one that was wrong are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mqttd import compiled
+from tests.faults.crowd import Crowd
+from tests.faults.disk import Disk
+from tests.faults.nursery import Nursery
+from tests.support import packets as mq
+from tests.support.client import RawClient
+
+__all__ = ["MUTANTS", "Lane"]
+
+MUTANTS = {
+    # PUBACK and PUBREC go before what they promise is written.
+    "early": """
+from mqttd.storage.journal import StoreJournal
+StoreJournal.wait = lambda self, promise: promise.keep(self)
+""",
+    # An incoming QoS 2 id is not written with its message.
+    "no id": """
+from mqttd.storage.journal import StoreJournal
+StoreJournal.received = lambda self, owner, packet_id: 0
+""",
+    # A message to a client that is there is not written: gone before it is acknowledged.
+    "not kept": """
+from mqttd.storage.journal import StoreJournal
+sent = StoreJournal.sent
+StoreJournal.sent = lambda self, owner, packet_id, entry, v5: (
+    0 if packet_id else sent(self, owner, packet_id, entry, v5)
+)
+""",
+}
+
+
+def retained(port: int) -> dict[str, int]:
+    """What a new subscriber of r/# gets."""
+    client = RawClient(port, mq.V5, deadline=60.0).connect()
+    client.subscribe("r/#", qos=0)
+    client.ping()
+    found = {}
+    while client._aside:
+        packet = client.expect(mq.PUBLISH)
+        found[packet.topic] = int(packet.payload)
+    client.disconnect()
+    return found
+
+
+class Lane:
+    """Brokers one after the other: a nursery, and the disk that they have."""
+
+    def __init__(self, folder: Path, power: bool = False, mutants: bool = False) -> None:
+        self.disk = Disk(folder, undo=True) if power else None
+        environment = {} if self.disk is None else dict(self.disk.environment)
+        if mutants:
+            environment["MQTTD_PURE"] = "1"  # what is compiled does not look its methods up
+        self.nursery = Nursery(environment)
+
+    def __enter__(self) -> Lane:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.nursery.close()
+
+    def run(
+        self, path: Path, seed: int, count: int, program: str = "", every: int = 10, **more: object
+    ) -> list[str]:
+        """End a broker over one store so often, and compare each `every` times; what was wrong."""
+        queue = {"max_length": 1_000_000, "max_bytes": "1GiB"}
+        settings: dict[str, Any] = {"store": {"kind": "sqlite"}, "mqueue": queue, **more}
+        if self.disk is not None:
+            settings["durability"] = {"default": "fsync"}
+        crowd = Crowd(seed)
+        dice = random.Random(seed)
+        for number in range(count):
+            # Payloads are in memory, on disk, or some here and some there.
+            settings["mqueue"] = {**queue, "in_memory": dice.choice(("0B", "2KiB", "1MiB"))}
+            compare = number % every == every - 1 or number == count - 1
+            broker = self.nursery.start(path, program, **settings)
+            wrong: list[str] = []
+            try:
+                crowd.begin(broker.port)
+                if compare:
+                    wrong = crowd.retained_faults(retained(broker.port)) + crowd.finish()
+                else:
+                    crowd.burst(dice.randint(1, dice.choice((10, 100, 300))))
+            except (AssertionError, RuntimeError, OSError) as error:
+                wrong = [repr(error), broker.output]
+            broker.stop()
+            crowd.gone()
+            if self.disk is not None:
+                self.disk.lose_power(path / "data", dice)
+            if wrong:
+                return [f"seed {seed}, cycle {number}", *wrong]
+        return []
+
+
+_lane: Lane | None = None
+
+
+def _begin(power: bool, mutants: bool) -> None:
+    global _lane
+    _lane = Lane(Path(tempfile.mkdtemp(prefix="crashes-")), power, mutants)
+
+
+def _run(task: tuple[int, int, str]) -> dict[str, object]:
+    """One seed, in a process of the pool."""
+    seed, cycles, program = task
+    assert _lane is not None
+    path = Path(tempfile.mkdtemp(prefix=f"seed-{seed}-"))
+    began = time.monotonic()
+    try:
+        wrong = _lane.run(path, seed, cycles, program, every=20 if not program else 2)
+    except Exception as error:
+        wrong = [f"seed {seed}", repr(error)]
+    if not wrong or program:
+        shutil.rmtree(path)
+    else:
+        wrong.append(str(path))
+    seconds = round(time.monotonic() - began, 1)
+    return {"seed": seed, "cycles": cycles, "seconds": seconds, "wrong": wrong}
+
+
+def _used() -> float:
+    """Seconds of processor that children which have ended had."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> int:
+    """The command; its status is 1 if something was wrong or a mutant was not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.crashes")
+    parser.add_argument("kind", choices=("kill", "power"))
+    parser.add_argument("count", type=int, help="cycles in all")
+    parser.add_argument("--seed", type=int, default=1, help="the first; each run has the next")
+    parser.add_argument("--lanes", type=int, default=os.cpu_count())
+    parser.add_argument("--cycles", type=int, default=50, help="cycles of a run")
+    parser.add_argument("--log", type=Path, default=Path(os.devnull))
+    parser.add_argument("--no-mutants", action="store_true")
+    asked = parser.parse_args()
+    power = asked.kind == "power"
+    assert asked.count > 0, "how many?"
+    began = time.monotonic()
+    done = failed = 0
+    processes = multiprocessing.get_context("spawn")
+    with asked.log.open("a", buffering=1) as log:
+
+        def tell(**fields: object) -> None:
+            log.write(json.dumps(fields) + "\n")
+            print(json.dumps(fields), flush=True)
+
+        tell(kind=asked.kind, compiled=compiled(), began=time.strftime("%FT%TZ", time.gmtime()))
+        if not asked.no_mutants:
+            with processes.Pool(asked.lanes, _begin, (power, True)) as pool:
+                for name, program in MUTANTS.items():
+                    tasks = [(seed, 60, program) for seed in range(asked.lanes)]
+                    found = [run["wrong"] for run in pool.imap_unordered(_run, tasks)]
+                    tell(mutant=name, found=[wrong[:3] for wrong in found])
+                    if not all(found):
+                        return 1
+                pool.close()
+                pool.join()
+        before = _used()
+        runs = -(-asked.count // asked.cycles)
+        tasks = [(seed, asked.cycles, "") for seed in range(asked.seed, asked.seed + runs)]
+        with processes.Pool(asked.lanes, _begin, (power, False)) as pool:
+            for run in pool.imap_unordered(_run, tasks):
+                done += asked.cycles
+                failed += bool(run["wrong"])
+                tell(**run, done=done, failed=failed, elapsed=round(time.monotonic() - began))
+            pool.close()
+            pool.join()
+        tell(cycles=done, failed=failed, cpu_seconds_a_cycle=round((_used() - before) / done, 3))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
