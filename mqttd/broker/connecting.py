@@ -455,6 +455,8 @@ class Connecting:
         else:
             channel.auth = result.module
         registry = self.registry
+        journal = broker.journal
+        changes = journal.changes
         session = registry.find(client, connect)
         owned = attempt.owned
         assert owned is not None
@@ -479,6 +481,8 @@ class Connecting:
         if limits is not None:
             limits.apply(channel)
         properties = self.connacks.accepting(channel, connect, client, limits)
+        if journal.changes != changes:
+            journal.cork(channel)  # CONNACK says that there is a session, or that one is over
         channel.accept(session, present, properties)
         if broker.tells("connected"):
             broker.connected(channel, client, present)

@@ -82,6 +82,7 @@ class Connection(Timer):
         "bytes_received",
         "bytes_sent",
         "close_reason",
+        "corked",
         "dirty",
         "edge",
         "fd",
@@ -135,6 +136,8 @@ class Connection(Timer):
         self.version: u8 = 0
         self.v5: bool = False
         self.dirty: bool = False
+        #: Nothing is written, CONNACK first of all, until a journal has kept what it says.
+        self.corked: bool = False
         #: The peer takes no more for now: the edge waits for it.
         self.blocked: bool = False
         #: Reading is stopped.
@@ -170,9 +173,17 @@ class Connection(Timer):
 
     def over(self, size: int) -> bool:
         """Would `size` more bytes pass the high watermark, even after writing what can be?"""
-        if not self.blocked and self.out is not None:
+        if not self.blocked and self.out is not None and not self.corked:
             self.edge.flush(self)
         return self.out_bytes + size > self.limit and self.out_bytes > 0
+
+    def uncork(self) -> None:
+        """What was held back is kept: write at the end of the turn."""
+        if self.corked:
+            self.corked = False
+            if self.state == OPEN and self.out is not None and not self.dirty:
+                self.dirty = True
+                self.turn.dirty.append(self)
 
     def account(self) -> None:
         """After a write: tell the turn what still waits, and whether there is room again."""
@@ -313,7 +324,7 @@ class Turn:
             self.dirty = []
             for channel in dirty:
                 channel.dirty = False
-                if channel.out is not None and not channel.blocked:
+                if channel.out is not None and not channel.blocked and not channel.corked:
                     try:
                         channel.edge.flush(channel)
                     except Exception as error:  # those behind it must not wait for ever

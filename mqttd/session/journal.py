@@ -27,11 +27,13 @@ __all__ = ["Journal", "Numbers"]
 class Journal(Ending):
     """Keeps nothing. Subclasses override what they want to know."""
 
-    __slots__ = ("holding", "receipt", "touched")
+    __slots__ = ("changes", "holding", "receipt", "touched")
 
     def __init__(self) -> None:
         #: Something was kept that an acknowledgement promises; whoever publishes sets it back.
         self.touched: bool = False
+        #: Changes of sessions, subscriptions and wills that were told, ever.
+        self.changes: int = 0
         #: Bytes are held for some connection.
         self.holding: bool = False
         #: For what was `queued` last (`mqttd.session.message`); 0: it cannot be read again.
@@ -115,6 +117,9 @@ class Journal(Ending):
     def holds(self, channel: Connection) -> bool:
         """Whether bytes are held for this connection: others go behind them."""
         return False
+
+    def cork(self, channel: Connection) -> None:
+        """Have nothing written to a connection, by `Connection.corked`, until all of it is kept."""
 
     def promises(self, topic: str, listener: str) -> bool:
         """Whether what was told last is promised to who has published there by this listener."""

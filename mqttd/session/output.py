@@ -29,7 +29,7 @@ LARGE: Final = 65536
 def take(channel: Connection) -> list[bytes]:
     """Take what the next write is given, a bounded part; the first piece begins at `out_at`."""
     out = channel.out
-    if out is None:
+    if out is None or channel.corked:
         return []
     if len(out) == 1:
         channel.out = None

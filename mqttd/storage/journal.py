@@ -55,13 +55,15 @@ __all__ = ["StoreJournal"]
 class _Waiting:
     """What waits for one group."""
 
-    __slots__ = ("channels", "held", "promises", "told")
+    __slots__ = ("channels", "corked", "held", "promises", "told")
 
     def __init__(self) -> None:
         self.promises: list[Promise] = []
         #: Bytes that go out when it is written.
         self.held: list[tuple[Connection, bytes]] = []
         self.channels: set[Connection] = set()
+        #: Connections to which nothing is written before.
+        self.corked: list[Connection] = []
         #: Who is told that it is written.
         self.told: list[Callable[[], None]] = []
 
@@ -81,6 +83,7 @@ class StoreJournal(ReadingJournal):
         "_waiting",
         "_waiting_for",
         "durability",
+        "failing",
         "groups",
         "listeners",
         "owners",
@@ -109,6 +112,8 @@ class StoreJournal(ReadingJournal):
         self.owners: int = 0
         #: Groups that were written.
         self.groups: int = 0
+        #: The disk takes no group for now.
+        self.failing: bool = False
         self._waiting = _Waiting()
         self._under_way: Group | None = None
         self._waiting_for: _Waiting = self._waiting
@@ -156,6 +161,7 @@ class StoreJournal(ReadingJournal):
         self._row(SET_WILL, (client_id, username, delay, will.expires_at, dump_will(will)))
 
     def _row(self, statement: int, parameters: tuple[object, ...]) -> None:
+        self.changes += 1
         self.ledger.row(statement, parameters)
         if not self._noted:
             self._begin()
@@ -256,6 +262,11 @@ class StoreJournal(ReadingJournal):
         known = self.listeners.get(listener)
         return UNSAID if known is None else known.durability
 
+    def _level(self, listener: str) -> int:
+        """What is promised to the clients of a listener, whatever the topic."""
+        said = self._said(listener)
+        return self.durability.default if said == UNSAID else said
+
     def wait(self, promise: object) -> None:
         """See `Journal.wait`."""
         assert isinstance(promise, Promise)
@@ -267,8 +278,7 @@ class StoreJournal(ReadingJournal):
         """See `Journal.hold`."""
         if self._noted or not self.ledger.group.empty() or self._waiting.held:
             waiting = self._waiting
-            said = self._said(channel.listener)
-            if (self.durability.default if said == UNSAID else said) == FSYNC:
+            if self._level(channel.listener) == FSYNC:
                 self.ledger.group.fsync = True
         elif self._under_way is not None:
             waiting = self._waiting_for
@@ -279,6 +289,23 @@ class StoreJournal(ReadingJournal):
         waiting.held.append((channel, data))
         waiting.channels.add(channel)
         self.holding = True
+
+    def cork(self, channel: Connection) -> None:
+        """See `Journal.cork`; a disk that takes nothing keeps nobody out."""
+        level = self._level(channel.listener)
+        if level == NONE or self.failing:
+            return
+        if level == FSYNC:
+            self.ledger.group.fsync = True
+        channel.corked = True
+        self._waiting.corked.append(channel)
+
+    def fail(self, failing: bool) -> None:
+        """The disk takes no group for now, or takes them again."""
+        self.failing = failing
+        if failing:
+            for waiting in (self._waiting, self._waiting_for):
+                _uncork(waiting)
 
     def holds(self, channel: Connection) -> bool:
         """See `Journal.holds`."""
@@ -344,7 +371,7 @@ class StoreJournal(ReadingJournal):
         ledger.sweep()
         group = ledger.close()
         if group is None or group.empty():
-            if waiting.promises or waiting.held or waiting.told:
+            if waiting.promises or waiting.held or waiting.told or waiting.corked:
                 self._waiting = _Waiting()
                 self._keep(waiting)
             return
@@ -380,6 +407,7 @@ class StoreJournal(ReadingJournal):
 
     def _keep(self, waiting: _Waiting) -> None:
         self.holding = bool(self._waiting.held)
+        _uncork(waiting)
         for channel, data in waiting.held:
             if channel.state == OPEN:
                 channel.send(data)
@@ -387,3 +415,9 @@ class StoreJournal(ReadingJournal):
             promise.keep(self)
         for told in waiting.told:
             told()
+
+
+def _uncork(waiting: _Waiting) -> None:
+    for channel in waiting.corked:
+        channel.uncork()
+    waiting.corked = []

@@ -182,10 +182,12 @@ class Store:
         fault = writer.fault
         if fault is not None and not self._failing:
             self._failing = True
+            journal.fail(True)
             self.log("store failed", {"path": self.path, "error": str(fault)})
             broker.alarms.activate("store_failed", f"{self.path}: {fault}")
         elif fault is None and self._failing:
             self._failing = False
+            journal.fail(False)
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
         self._weigh(broker)

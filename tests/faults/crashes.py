@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ sent = StoreJournal.sent
 StoreJournal.sent = lambda self, owner, packet_id, entry, v5: (
     0 if packet_id else sent(self, owner, packet_id, entry, v5)
 )
+""",
+    # CONNACK goes before the session, its end or its will is written.
+    "connack": """
+from mqttd.storage.journal import StoreJournal
+StoreJournal.cork = lambda self, channel: None
 """,
 }
 
@@ -122,6 +128,7 @@ _lane: Lane | None = None
 def _begin(power: bool, mutants: bool) -> None:
     global _lane
     _lane = Lane(Path(tempfile.mkdtemp(prefix="crashes-")), power, mutants)
+    Finalize(None, _lane.nursery.close, exitpriority=1)
 
 
 def _run(task: tuple[int, int, str]) -> dict[str, object]:

@@ -113,6 +113,8 @@ class MemoryBroker:
         self.hooks = Hooks()
         self.tasks: list[Callable[[], None]] = []
         self.events: list[tuple[str, dict[str, object]]] = []
+        #: Has happen what a CONNACK waits for; says whether there was something.
+        self.wait: Callable[[], bool] = lambda: False
         self.broker = Broker(
             self.settings,
             self.access,
@@ -192,6 +194,8 @@ class MemoryBroker:
                 properties=properties,
             )
         )
+        while not client.wire.waiting and self.wait():
+            pass
         end = 2 + client.wire.waiting[1]  # a CONNACK of ours is shorter than 128 bytes
         (connack,) = client.take(end)
         assert isinstance(connack, Connack)

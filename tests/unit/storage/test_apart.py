@@ -270,6 +270,7 @@ def restarted(kept: Kept, path: Path) -> tuple[Kept, Asked]:
         again.ledger, again.node.broker, again.waiting.append, lambda: 1000, 0, Durability(OS, {})
     )
     again.node.broker.journal = again.journal
+    again.node.wait = again.write
     asked = lay_apart(again)
     restore(
         again.node.broker, again.journal, again.base, read_blocks(again.base, again.ledger, True)

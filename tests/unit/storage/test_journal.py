@@ -14,8 +14,11 @@ import pytest
 from mqttd.codec import properties as prop
 from mqttd.codec.frame import size_at
 from mqttd.codec.packets import (
+    Connack,
     Connect,
     Packet,
+    Pingreq,
+    Pingresp,
     Puback,
     Publish,
     Pubrec,
@@ -53,14 +56,18 @@ class Kept:
             self.ledger, broker, self.waiting.append, lambda: 1000, 0, durability
         )
         broker.journal = self.journal
+        self.node.wait = self.write
 
-    def write(self) -> None:
-        """The writer has written one group."""
+    def write(self) -> bool:
+        """The writer has written one group, if one waits."""
+        if not self.waiting:
+            return False
         group = self.waiting.pop(0)
         self.fsyncs.append(group.fsync)
         write(self.base, group)
         self.journal.written(group)
         self.node.broker.perform()
+        return True
 
     def settle(self) -> None:
         while self.waiting:
@@ -124,6 +131,63 @@ def test_an_acknowledgement_waits_until_the_message_is_written(kept: Kept) -> No
     assert len(live.published()) == 2
     kept.write()
     assert [packet.packet_id for packet in publisher.take()] == [1, 2]
+
+
+def connecting(kept: Kept, client_id: str, clean: bool, **fields: object) -> MemoryClient:
+    """A client that has sent CONNECT and PINGREQ."""
+    client = kept.node.client(5)
+    connect = Connect(client_id, version=5, clean_start=clean, **fields)  # type: ignore[arg-type]
+    client.send(connect)
+    client.send(Pingreq())
+    return client
+
+
+KEPT = {prop.SESSION_EXPIRY_INTERVAL: 1000}
+
+
+@pytest.mark.parametrize(
+    ("clean", "fields"),
+    [(False, {"properties": KEPT}), (True, {"properties": KEPT}), (True, {}),
+     (True, {"will": Will("w", b"", 0, False)})],
+    ids=["goes on", "anew", "is over", "will"],
+)  # fmt: skip
+def test_connack_waits_for_what_it_says(kept: Kept, clean: bool, fields: dict[str, object]) -> None:
+    """A session that begins, goes on or has ended, a will; and all that is behind CONNACK."""
+    kept.subscriber("c", "t", 1, kept=True).drop()
+    kept.settle()
+    client = connecting(kept, "c", clean, **fields)
+    assert client.take() == []
+    publish(kept.client("publisher", kept=False), "t", 0, 0)
+    kept.settle()
+    connack, pong, *rest = client.take()
+    assert isinstance(connack, Connack) and connack.session_present is not clean
+    assert isinstance(pong, Pingresp)
+    assert kinds(rest) == ([] if clean else [Publish])
+
+
+def test_connack_that_promises_nothing_waits_for_nothing(kept: Kept) -> None:
+    kept.subscriber("away", "t", 1, kept=True).drop()
+    publisher = kept.client("publisher", kept=False)
+    publish(publisher, "t", 1, 1)
+    assert kept.waiting
+    client = connecting(kept, "c", True)
+    assert kinds(client.take()) == [Connack, Pingresp]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_disk_that_takes_nothing_keeps_nobody_out(kept: Kept, before: bool) -> None:
+    """Who waits when that begins, and who comes while it is so."""
+    if before:
+        kept.journal.fail(True)
+    client = connecting(kept, "c", False, properties=KEPT)
+    if not before:
+        assert client.take() == []
+        kept.journal.fail(True)
+        kept.node.broker.perform()
+    assert kinds(client.take()) == [Connack, Pingresp]
+    kept.journal.fail(False)
+    kept.settle()
+    assert connecting(kept, "other", False, properties=KEPT).take() == []
 
 
 def test_the_next_group_gathers_while_one_is_written(kept: Kept) -> None:
@@ -248,7 +312,7 @@ def test_a_puback_for_what_is_released_leaves_it_as_it_was(kept: Kept) -> None:
     assert (record.kind, record.packet_id) == (RELEASED, message.packet_id)
     node = MemoryBroker()
     node.broker.journal = StoreJournal(
-        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(NONE, {})
     )
     restored = restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
     assert (restored.sessions, restored.messages, restored.unreadable) == (1, 1, 0)
