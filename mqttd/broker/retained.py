@@ -12,7 +12,7 @@ MQTT 5.0, 3.3.1.3 (RETAIN), 3.3.2.3.3 (what is left of the Message Expiry Interv
 
 from __future__ import annotations
 
-from mqttd.broker.retainer import RetainedCursor, Retainer
+from mqttd.broker.retainer import RetainedCursor, RetainedLevel, Retainer
 from mqttd.codec.reasons import QUOTA_EXCEEDED, SUCCESS
 from mqttd.session.inbound import Inbound, inbound_of
 from mqttd.session.message import Delivery, Message
@@ -30,10 +30,21 @@ _LOOKS = 256
 _RETAINED = 160
 
 
+class Share:
+    """The retained messages that one user has set."""
+
+    __slots__ = ("bytes", "count", "user")
+
+    def __init__(self, user: str) -> None:
+        self.user: str = user
+        self.bytes: int = 0
+        self.count: int = 0
+
+
 class Retained(Delivery):
     """The last message of a topic; `wire` has RETAIN set and the QoS it was published with."""
 
-    __slots__ = ("charged", "checked", "listener", "number", "peerhost", "username")
+    __slots__ = ("charged", "checked", "listener", "number", "peerhost", "share", "username")
 
     def __init__(
         self, wire: bytes, qos: int, v5: bool, packet_id: int, id_at: int, source: str
@@ -49,6 +60,7 @@ class Retained(Delivery):
         self.number: int = 0
         #: What its user is charged for it, its topic included.
         self.charged: int = 0
+        self.share: Share | None = None
 
     def get_message(self, message_id: int) -> Message:
         """As `Delivery.get_message`; not remembered here, where it would lie as long as this."""
@@ -100,16 +112,6 @@ def retained_of(delivery: Delivery, username: str | None) -> Retained:
     return made
 
 
-class Share:
-    """The retained messages that one user has set."""
-
-    __slots__ = ("bytes", "count")
-
-    def __init__(self) -> None:
-        self.bytes: int = 0
-        self.count: int = 0
-
-
 class RetainedMessages(Retainer):
     """The retained messages of a broker, whose journal is told of those that go.
 
@@ -130,53 +132,73 @@ class RetainedMessages(Retainer):
         #: By user name, "" for those who have none.
         self.users: dict[str, Share] = {}
 
-    def store(
-        self, topic: str, message: object, size: int, expires_at: int = 0, weight: int = 0
-    ) -> int:
-        """See `Retainer.store`; QUOTA_EXCEEDED also where its user has too much."""
+    def room(self, level: RetainedLevel | None, topic: str, message: object, weight: int) -> int:
+        """See `Retainer.room`; QUOTA_EXCEEDED also where its user has too much."""
+        code = super().room(level, topic, message, weight)
+        if code != SUCCESS or not (self.max_per_user or self.max_bytes_per_user):
+            return code
         if not isinstance(message, Retained) or not message.source:
-            return super().store(topic, message, size, expires_at, weight)
-        level = self.topics.get(topic)
-        before = level.message if level is not None else None
-        charge = weight
-        own = 0
+            return code
         user = message.username or ""
-        if level is not None and isinstance(before, Retained) and before.charged:
-            charge += before.charged - level.size
-            if (before.username or "") == user:
-                own = before.charged
+        before = None if level is None else level.message
+        count = 1
+        grown = weight
+        share: Share | None = None
+        if level is not None and isinstance(before, Retained) and before.share is not None:
+            share = before.share
+            grown -= level.size
+            if share.user == user:
+                count = 0
+            else:
+                grown += before.charged
+                share = self.users.get(user)
         else:
-            charge += self._cost(topic)
-        share = self.users.get(user)
-        count = 0 if share is None else share.count
-        held = 0 if share is None else share.bytes
-        if self.max_per_user and not own and count >= self.max_per_user:
+            grown += self._cost(topic)
+            share = self.users.get(user)
+        if share is not None:
+            if count:
+                count += share.count
+            grown += share.bytes
+        if self.max_per_user and count > self.max_per_user:
             return QUOTA_EXCEEDED
-        if self.max_bytes_per_user and held + charge - own > self.max_bytes_per_user:
+        if self.max_bytes_per_user and grown > self.max_bytes_per_user:
             return QUOTA_EXCEEDED
-        code = super().store(topic, message, size, expires_at, weight)
-        if code == SUCCESS:
-            share = self.users.get(user)  # what it has replaced may have been the last
+        return SUCCESS
+
+    def placed(self, level: RetainedLevel, message: object, weight: int, cost: int) -> None:
+        """See `Retainer.placed`; its user is charged."""
+        before = level.message
+        if isinstance(message, Retained) and message.source:
+            user = message.username or ""
+            share: Share | None = None
+            if isinstance(before, Retained) and before.share is not None:
+                cost = before.charged - level.size
+                if before.share.user == user:
+                    share = before.share  # most often: its own earlier one
+                    share.bytes -= before.charged
+                    before.share = None
             if share is None:
-                share = Share()
-                self.users[user] = share
-            share.bytes += charge
-            share.count += 1
-            message.charged = charge
-        return code
+                share = self.users.get(user)
+                if share is None:
+                    share = Share(user)
+                    self.users[user] = share
+                share.count += 1
+            message.charged = weight + cost
+            message.share = share
+            share.bytes += message.charged
+        self.gone(before)
 
     def gone(self, message: object | None) -> None:
         """See `Retainer.gone`."""
         if not isinstance(message, Retained):
             return
-        if message.charged:
-            user = message.username or ""
-            share = self.users[user]
+        share = message.share
+        if share is not None:
             share.bytes -= message.charged
             share.count -= 1
-            message.charged = 0
+            message.share = None
             if not share.count:
-                del self.users[user]
+                del self.users[share.user]
         if message.number:
             journal = self.server.journal
             journal.forget(message.number)

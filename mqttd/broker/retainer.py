@@ -111,25 +111,20 @@ class Retainer:
         if self.max_payload and size > self.max_payload:
             return PACKET_TOO_LARGE
         level = self.topics.get(topic)
-        grown = self.bytes + weight - (0 if level is None else level.size)
-        most = self.max_bytes
-        if self.share and (not most or self.share < most):
-            most = self.share
-        if most:
-            topics = self.held if level is not None else self.held + self._cost(topic)
-            if grown + topics > most:
-                return QUOTA_EXCEEDED
+        code = self.room(level, topic, message, weight)
+        if code != SUCCESS:
+            return code
         if level is None:
-            if self.max_messages and len(self.topics) >= self.max_messages:
-                return QUOTA_EXCEEDED
+            before = self.held
             level = self._add(topic)
             self.topics[topic] = level
             self.held += topic_weight(topic)
+            self.placed(level, message, weight, self.held - before)
         else:
             if level.expires_at:
                 self.expiring -= 1
-            self.gone(level.message)
-        self.bytes = grown
+            self.placed(level, message, weight, topic_weight(topic))
+        self.bytes += weight - level.size
         self.stores += 1
         self.version += 1
         level.message = message
@@ -140,6 +135,20 @@ class Retainer:
             self.expiring += 1
             heappush(self.deadlines, (expires_at, self.stores, level))
         self._forget_stale()
+        return SUCCESS
+
+    def room(self, level: RetainedLevel | None, topic: str, message: object, weight: int) -> int:
+        """SUCCESS if `message` may be kept in place of what `level` has; None: of nothing."""
+        most = self.max_bytes
+        if self.share and (not most or self.share < most):
+            most = self.share
+        if most:
+            grown = self.bytes + self.held + weight
+            grown += self._cost(topic) if level is None else -level.size
+            if grown > most:
+                return QUOTA_EXCEEDED
+        if level is None and self.max_messages and len(self.topics) >= self.max_messages:
+            return QUOTA_EXCEEDED
         return SUCCESS
 
     def get(self, topic: str, now: int = 0) -> object | None:
@@ -236,6 +245,10 @@ class Retainer:
         level.stored = 0
         self.prune(level)
         self._forget_stale()
+
+    def placed(self, level: RetainedLevel, message: object, weight: int, cost: int) -> None:
+        """`message` takes the place of what `level` has; cost: what its topic takes by itself."""
+        self.gone(level.message)
 
     def gone(self, message: object | None) -> None:
         """A message is kept no more: deleted, expired, replaced."""
