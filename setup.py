@@ -65,6 +65,7 @@ HOT = [
     "mqttd/session/receiver.py",
     "mqttd/session/replay.py",
     "mqttd/session/route.py",
+    "mqttd/session/sending.py",
     "mqttd/session/session.py",
     "mqttd/session/settings.py",
     "mqttd/session/state.py",

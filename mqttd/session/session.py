@@ -1,30 +1,26 @@
-"""A client's session: how its messages go out, now or when there is room.
+"""A client's session: connections come and go, and what waits goes out when there is room.
 
     take / deliver --> window (inflight) --> channel        while it is connected and has room
                   `--> mqueue --drain-->                     else, and in this order
 
-What a session keeps is in `mqttd.session.state`; this is what it does with it. A delivery keeps the
-publisher's packet id where that is free here: then its bytes are shared by every receiver.
+What a session keeps is in `mqttd.session.state`, how a message is sent in `mqttd.session.sending`;
+this is when: again after a reconnection, from the queue, and retained ones for a new subscription.
 
-Promise: taking bytes costs one dict insert and one list append; nothing is allocated for an idle
-session, and what it needed while busy is given back (`rest`). MQTT 5.0, 4.3, 4.4, 4.6, 4.9.
+Promise: nothing is allocated for an idle session, and what it needed while busy is given back
+(`rest`). MQTT 5.0, 4.1, 4.4, 4.9.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from mqttd.codec.frame import packet_id_at
-from mqttd.session.account import INFLIGHT, QUEUED, REPLAY
+from mqttd.session.account import REPLAY
 from mqttd.session.connection import OPEN, Connection
-from mqttd.session.kept import Kept
 from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.replay import Replay
+from mqttd.session.sending import Sending
 from mqttd.session.state import Keeper
-
-if TYPE_CHECKING:
-    from mypy_extensions import i32
 
 __all__ = ["Session"]
 
@@ -32,15 +28,13 @@ __all__ = ["Session"]
 _REPLAYED: Final = 1000
 
 
-class Session(Kept):
+class Session(Sending):
     """The session of one client id."""
 
-    __slots__ = ("next_id", "replays", "retry_marks", "unsent", "window")
+    __slots__ = ("replays", "retry_marks", "unsent")
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(server, client_id, username)
-        self.next_id: i32 = 0
-        self.window: i32 = server.settings.max_inflight
         #: Topic filter -> the retained messages that it is still to get.
         self.replays: dict[str, Replay] | None = None
         #: Packet ids in flight that this connection has not been sent yet (small window).
@@ -117,7 +111,7 @@ class Session(Kept):
         delivery = entry_delivery(entry, self.v5)
         server = self.server
         if delivery.expires_at or delivery.v5 != self.v5:
-            changed = self._freshen(delivery)
+            changed = self.freshen(delivery)
             if changed is not delivery:
                 delivery = changed
                 self.put_inflight(packet_id, delivery)
@@ -183,211 +177,6 @@ class Session(Kept):
         self.expire_awaiting(now - settings.await_rel_timeout)
         self.server.wheel.schedule(self, now + retry)
 
-    # -- outgoing ------------------------------------------------------------------------------
-
-    def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
-        """Send or queue a QoS 1 or 2 PUBLISH of this version that is nothing but its bytes."""
-        channel = self.channel
-        if channel is None or self.mqueue is not None:
-            self.enqueue(wire)
-            return
-        inflight = self.inflight
-        if inflight is None:
-            inflight = {}
-            self.inflight = inflight
-        elif len(inflight) >= self.window:
-            self.enqueue(wire)
-            return
-        size = len(wire)
-        if channel.out_bytes + size > channel.limit and channel.over(size):
-            channel.thirsty = True
-            self.enqueue(wire)
-            return
-        server = self.server
-        if channel.special or size > self.max_packet:
-            self._send_apart(channel, entry_delivery(wire, self.v5), packet_id)
-            return
-        if self.owner:
-            self._send_kept(channel, inflight, wire, packet_id, id_at)
-            return
-        self.account.inflight += INFLIGHT + size
-        if inflight.setdefault(packet_id, wire) is wire:
-            channel.send(wire)
-        else:
-            packet_id = self._free_id(inflight)
-            inflight[packet_id] = wire
-            channel.send(wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :])
-        server.metrics.messages_sent += 1
-        if server.tap_delivered:
-            server.delivered(self, entry_delivery(wire, self.v5))
-
-    def _send_kept(
-        self,
-        channel: Connection,
-        inflight: dict[int, object],
-        wire: bytes,
-        packet_id: int,
-        id_at: int,
-    ) -> None:
-        """The same where a journal keeps it."""
-        taken = packet_id in inflight
-        if taken:
-            packet_id = self._free_id(inflight)
-        self.put_inflight(packet_id, wire)
-        packet = wire
-        if taken:
-            packet = wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :]
-        self.send_kept(channel, packet, wire[0] >> 1 & 3)
-        server = self.server
-        server.metrics.messages_sent += 1
-        if server.tap_delivered:
-            server.delivered(self, entry_delivery(wire, self.v5))
-
-    def deliver(self, delivery: Delivery, packet_id: int) -> None:
-        """Send a QoS 1 or 2 delivery, or queue it; keeps `packet_id` where it is free."""
-        channel = self.channel
-        if channel is None or self.mqueue is not None:
-            self.enqueue(delivery)
-            return
-        inflight = self.inflight
-        if inflight is not None and len(inflight) >= self.window:
-            self.enqueue(delivery)
-            return
-        wire = delivery.wire
-        size = len(wire)
-        if channel.out_bytes + size > channel.limit and channel.over(size):
-            channel.thirsty = True
-            self.enqueue(delivery)
-            return
-        if channel.special or size > self.max_packet or delivery.v5 != self.v5:
-            self._send_apart(channel, delivery, packet_id)
-            return
-        if self.owner:
-            self._send_as(channel, delivery, packet_id, delivery)
-            return
-        if inflight is None:
-            inflight = {}
-            self.inflight = inflight
-        elif packet_id in inflight:
-            packet_id = self._free_id(inflight)
-        inflight[packet_id] = delivery
-        self.account.inflight += INFLIGHT - QUEUED + delivery.weigh()
-        if packet_id != delivery.packet_id:
-            wire = delivery.packet(packet_id, False)
-        channel.send(wire)
-        server = self.server
-        server.metrics.messages_sent += 1
-        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
-            server.delivered(self, delivery)
-
-    def _send_as(
-        self, channel: Connection, delivery: Delivery, packet_id: int, entry: object
-    ) -> None:
-        """Send the bytes of a delivery under this packet id, or a free one; `entry` is kept."""
-        inflight = self.inflight
-        if inflight is not None and packet_id in inflight:
-            packet_id = self._free_id(inflight)
-        self.put_inflight(packet_id, entry)
-        wire = delivery.packet(packet_id, False)
-        self.send_kept(channel, wire, delivery.qos)
-        server = self.server
-        server.metrics.messages_sent += 1
-        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
-            server.delivered(self, delivery)
-
-    def send_kept(self, channel: Connection, data: bytes, qos: int) -> None:
-        """Send bytes; with `qos` 2 when what they say is kept.
-
-        A restart would deliver a QoS 2 message twice if it had forgotten under which id it went.
-        """
-        journal = self.server.journal
-        if self.owner and (qos == 2 or (journal.holding and journal.holds(channel))):
-            journal.hold(channel, data)
-        else:
-            channel.send(data)
-
-    def _send_apart(self, channel: Connection, delivery: Delivery, packet_id: int) -> None:
-        """Another version, an expiry to count down, a topic alias, a packet size limit."""
-        server = self.server
-        if delivery.expires_at and delivery.expires_at <= server.now:
-            self.drop(delivery, "expired")
-            return
-        if delivery.v5 != self.v5 or delivery.expires_at:
-            delivery = self._freshen(delivery)
-        wire = delivery.wire
-        if channel.mount is not None:
-            wire = channel.mount.leave(wire, self.v5)
-        if not wire or len(wire) > self.max_packet:
-            self.drop(delivery, "too_large" if wire else "denied")
-            return
-        if not channel.special:
-            self._send_as(channel, delivery, packet_id, delivery)
-            return
-        wire = channel.shorten(wire, self.max_packet)
-        inflight = self.inflight
-        if packet_id == 0 or (inflight is not None and packet_id in inflight):
-            packet_id = self._free_id(inflight if inflight is not None else {})
-        self.put_inflight(packet_id, delivery)
-        at = packet_id_at(wire)
-        wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
-        self.send_kept(channel, wire, delivery.qos)
-        server.metrics.messages_sent += 1
-        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
-            server.delivered(self, delivery)
-
-    def deliver_qos0(self, delivery: Delivery) -> None:
-        """Send a QoS 0 delivery, keep it for later, or drop it."""
-        channel = self.channel
-        if channel is None:
-            if self.ended or self.server.settings.mqueue_store_qos0 and not self.clean:
-                self.enqueue(delivery)
-            else:
-                self.drop(delivery, "offline_qos0")
-        elif self.mqueue is not None and self.mqueue.qos0:
-            self.enqueue(delivery)
-        else:
-            self._send_qos0(channel, delivery)
-
-    def _send_qos0(self, channel: Connection, delivery: Delivery) -> None:
-        server = self.server
-        if delivery.expires_at or delivery.v5 != self.v5:
-            if delivery.expires_at and delivery.expires_at <= server.now:
-                self.drop(delivery, "expired")
-                return
-            delivery = self._freshen(delivery)
-        wire = delivery.wire
-        if channel.mount is not None:
-            wire = channel.mount.leave(wire, self.v5)
-        if not wire or len(wire) > self.max_packet:
-            self.drop(delivery, "too_large" if wire else "denied")
-            return
-        if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
-            self.drop(delivery, "slow_consumer")
-            return
-        if channel.special:
-            wire = channel.shorten(wire, self.max_packet)
-        self.send_kept(channel, wire, 0)
-        server.metrics.messages_sent += 1
-        if server.tap_delivered or (server.tap_followed and delivery.message is not None):
-            server.delivered(self, delivery)
-
-    def _freshen(self, delivery: Delivery) -> Delivery:
-        """The delivery as it goes out now: in this version, with what is left of its expiry."""
-        server = self.server
-        if delivery.v5 != self.v5 and not delivery.id:
-            delivery.id = server.next_message_id()
-        return delivery.fresh(self.v5, server.now)
-
-    def _free_id(self, inflight: dict[int, object]) -> int:
-        """The next packet id that is not in flight; wraps 65535 -> 1."""
-        packet_id = self.next_id
-        while True:
-            packet_id = packet_id + 1 if packet_id < 65535 else 1
-            if packet_id not in inflight:
-                break
-        self.next_id = packet_id
-        return packet_id
-
     # -- what waits ----------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -422,26 +211,12 @@ class Session(Kept):
                     channel.thirsty = True
                     return
                 self.unqueue(mqueue)
-                self._send_queued(channel, entry)
+                self.send_queued(channel, entry)
                 if self.numbers is not None:
                     self.unqueued()
         if self.replays is not None:
             self.replay()
         self.waiting = self.mqueue is not None or self.replays is not None
-
-    def _send_queued(self, channel: Connection, entry: object) -> None:
-        delivery = entry_delivery(entry, self.v5)
-        if delivery.qos == 0:
-            self._send_qos0(channel, delivery)
-        elif (
-            channel.special
-            or delivery.expires_at
-            or delivery.v5 != self.v5
-            or len(delivery.wire) > self.max_packet
-        ):
-            self._send_apart(channel, delivery, delivery.packet_id)
-        else:
-            self._send_as(channel, delivery, delivery.packet_id, entry)
 
     def add_replay(self, replay: Replay) -> None:
         """Something is to be replayed once what waits already has gone.
