@@ -18,17 +18,15 @@ MQTT 5.0: 3.1.4-2 (authentication at CONNECT), 4.12 (enhanced authentication).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-import msgspec
 from twisted.internet.defer import Deferred
 from zope.interface import verify
 
 from mqttd.access.anonymous import Anonymous
 from mqttd.access.guard import Answer, Guard, OnEvent, limits_of
 from mqttd.access.module import BUILT_IN, Absent, Entry, UnknownModule
-from mqttd.access.who import believes_any
 from mqttd.interfaces import IAuthenticator, IEnhancedAuthenticator
 from mqttd.types import (
     AUTH_OK,
@@ -41,7 +39,7 @@ from mqttd.types import (
 )
 
 if TYPE_CHECKING:
-    from mqttd.config.schema import AuthBackend, Config
+    from mqttd.config.schema import AuthBackend
 
 __all__ = [
     "BUILT_IN",
@@ -50,7 +48,6 @@ __all__ = [
     "Exchange",
     "OnRevoked",
     "UnknownModule",
-    "built_in",
 ]
 
 OnRevoked: TypeAlias = Callable[[str, frozenset[str]], None]
@@ -431,61 +428,6 @@ class _Step:
 
     def __call__(self) -> object:
         return self.exchange.take(self.data)
-
-
-def built_in(
-    name: str,
-    config: Config,
-    opts: Mapping[str, object],
-    reactor: Any,
-    on_revoked: OnRevoked,
-    on_event: OnEvent,
-) -> object:
-    """The built-in module `name`, ready; raises `UnknownModule`, or what its ``init`` raises."""
-    module: Any
-    filled: dict[str, object]
-    auth = config.auth
-    if name == "anonymous":
-        module, filled = Anonymous(), {"allow": auth.anonymous}
-    elif name == "username":
-        from mqttd.access.username import Username
-
-        module = Username(reactor, on_revoked=on_revoked, on_event=on_event)
-        required = "auth.username.file" in config.given
-        filled = {
-            "file": auth.username.file,
-            "required": required,
-            "unknown": "pass" if believes_any(auth) else auth.username.unknown,
-            **msgspec.structs.asdict(auth.password),
-        }
-    elif name == "clientid":
-        from mqttd.access.clientid import Clientid
-
-        module = Clientid(reactor, on_gone=on_revoked, on_event=on_event)
-        filled = {"file": auth.clientid.file, **msgspec.structs.asdict(auth.password)}
-    elif name == "certificate":
-        from mqttd.access.certificate import CertificateName
-
-        module, filled = CertificateName(), msgspec.structs.asdict(auth.certificate)
-    elif name == "jwt":
-        from mqttd.access.jwt import Jwt
-
-        module, filled = Jwt(reactor, on_event), msgspec.structs.asdict(auth.jwt)
-    elif name == "scram":
-        from mqttd.access.scram import Scram
-
-        module = Scram(reactor, on_revoked=on_revoked, on_event=on_event)
-        filled = {"file": auth.scram.file}
-    else:
-        raise UnknownModule(
-            f"no built-in auth module {name!r}; expected one of: {', '.join(BUILT_IN)}"
-        )
-    filled.update(opts)
-    module.init(filled)
-    watch: Callable[[], None] | None = getattr(module, "watch", None)
-    if watch is not None and reactor is not None:
-        watch()
-    return cast(object, module)
 
 
 def _concerns(entry: Entry, client: ClientInfo, password: bytes | None) -> bool:

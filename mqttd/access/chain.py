@@ -27,9 +27,9 @@ from mqttd.access.authentication import (
     AuthenticationChain,
     OnRevoked,
     UnknownModule,
-    built_in,
 )
 from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
+from mqttd.access.built_in import built_in
 from mqttd.access.doorkeeper import Doorkeeper, WatchedExchange
 from mqttd.access.failures import Failures
 from mqttd.access.guard import OnEvent
