@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqttd.codec.frame import size_at
+from mqttd.codec.frame import cut, size_at
 from mqttd.codec.reasons import (
     MalformedPacket,
     MqttError,
@@ -378,7 +378,8 @@ class Framing(Acknowledging):
         if not self.state == OPEN and data[pos] != 0x10:
             raise ProtocolViolation("the first packet is not CONNECT")
         size = size_at(data, pos, n)
-        self.rest = Unfinished(data[pos:], size if size > 0 else n - pos + 1)
+        start = cut(data, pos, n)
+        self.rest = Unfinished(start, size if size > 0 else n - pos + 1, self.bytes_received >> 3)
 
     def check_size(self, kind: int, body: bytes) -> None:
         """Such a packet is parsed at once: not for longer than others may wait."""

@@ -6,9 +6,11 @@
                                               ^ `room`, `came`            (many times a read)
 
 What a peer announces is not believed: the buffer is never larger than four times what has arrived,
-so whoever announces 256 MB and sends nothing has cost nothing. While it grows it is mostly moved,
-not copied, and at the end its bytes are handed out as they are: CPython's `BytesIO.getvalue` gives
-away its own bytes object, so a large payload is copied once, by the kernel.
+so whoever announces 256 MB and sends nothing has cost nothing. Nor than an eighth of all that the
+peer has sent on this connection: who sends large packets all the time has each buffer made once,
+where growing copies a third of a megabyte. At the end the bytes are handed out as they are:
+CPython's `BytesIO.getvalue` gives away its own bytes object, so a large payload is copied once, by
+the kernel.
 
 Promise: at most `size` bytes are held (`Channel.unfinished` counts them); before CONNECT, where
 many may be waited for, exactly what has arrived.
@@ -33,14 +35,16 @@ class Unfinished:
     """What has arrived of a packet of `need` bytes, header included.
 
     `need` may be less than the packet has, while its header is not whole: what comes is then looked
-    at again. `size` is how many bytes are held in memory, `arrived` how many of them have come.
+    at again. `size` is how many bytes are held in memory, `arrived` how many of them have come,
+    `proved` how many may be held at once, whatever has arrived.
     """
 
-    __slots__ = ("arrived", "buffer", "need", "size", "start")
+    __slots__ = ("arrived", "buffer", "need", "proved", "size", "start")
 
-    def __init__(self, start: bytes, need: int) -> None:
+    def __init__(self, start: bytes, need: int, proved: int = 0) -> None:
         self.start: bytes = start
         self.need: int = need
+        self.proved: int = proved
         self.arrived: int = len(start)
         self.size: int = self.arrived
         self.buffer: BytesIO | None = None
@@ -87,16 +91,20 @@ class Unfinished:
         buffer = self.buffer
         if buffer is None:
             buffer = BytesIO()
-            buffer.write(self.start)
-            self.start = b""
             self.buffer = buffer
         if self.size == self.arrived:
             size = self.arrived * 4
+            if size < self.proved:
+                size = self.proved
             if size > self.need:
                 size = self.need
             buffer.seek(size - 1)
             buffer.write(b"\0")
             self.size = size
+            if self.start:
+                buffer.seek(0)
+                buffer.write(self.start)
+                self.start = b""
         end = self.arrived + _MOST
         return buffer.getbuffer()[self.arrived : end if end < self.size else self.size]
 

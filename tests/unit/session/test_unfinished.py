@@ -53,6 +53,32 @@ def test_who_announces_much_and_sends_little_gets_no_buffer() -> None:
     assert not client.closed
 
 
+def test_who_has_sent_much_gets_room_for_a_packet_at_once() -> None:
+    wire = random.Random(4).randbytes(1 << 20)
+    kept = Unfinished(wire[:READ], len(wire), 8 << 20)
+    with kept.room() as room:
+        assert len(room) == len(wire) - READ
+        room[:] = wire[READ:]
+    assert kept.came(len(wire) - READ) == wire
+    node = MemoryBroker()
+    sender = node.connect("sender")
+    small = serialize(Publish("t", bytes(1000)), 4)
+    large = serialize(Publish("t", bytes(1_000_000)), 4)
+    for round_ in range(3):
+        sender.feed(large[: READ // 2])
+        rest = sender.channel.rest
+        assert rest is not None and rest.direct()
+        with rest.room() as room:
+            # Never more than an eighth of all that has come, or four times what has of the packet.
+            most = max(sender.channel.bytes_received // 8, READ * 2)
+            assert len(room) + READ // 2 == min(most, len(large))
+        sender.feed(large[READ // 2 :])
+        for _ in range(4_000):
+            sender.feed(small)
+        assert sender.channel.rest is None
+        assert round_ < 2 or sender.channel.bytes_received // 8 > len(large)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_bytes_come_out_as_they_went_in(seed: int) -> None:
     rnd = random.Random(seed)
