@@ -127,6 +127,9 @@ class Probe:
         r"mqttd ready: (?:tcp|ssl|ws)\b[^;]*?127\.0\.0\.1:(\d+).*hot path (compiled|pure)"
     )
 
+    #: It keeps sessions on disk unless told otherwise.
+    stores = True
+
     def __init__(self, pure: bool = False, twistd: Sequence[str] = TWISTD) -> None:
         self.pure = pure
         self.twistd = twistd
@@ -154,10 +157,10 @@ class Probe:
             )
         if not wanted.gather:
             conf = conf.replace("[output]\n", "[output]\ngather = 0\n")
-        kind = "sqlite" if wanted.store else "memory"
-        conf += f'\n[store]\nkind = "{kind}"\n'
         if wanted.store:
-            conf += f'\n[durability]\ndefault = "{wanted.store}"\n'
+            conf += f'\n[store]\nkind = "sqlite"\n\n[durability]\ndefault = "{wanted.store}"\n'
+        elif self.stores:
+            conf += '\n[store]\nkind = "memory"\n'
         if wanted.plugin == "spark":
             conf += '\n[plugins]\nload = ["spark"]\n'
             files["plugins/spark.conf"] = self.SPARK
@@ -202,6 +205,7 @@ class Checkout(Mqttd):
         super().__init__()
         self.name = name
         self.cwd = path.resolve()
+        self.stores = (self.cwd / "mqttd/storage").is_dir()
         self.python = str(self.cwd / ".venv/bin/python")
         #: Its twistd; from its root, since twistd looks for modules there first.
         self.twistd = (str(self.cwd / ".venv/bin/twistd"),)
