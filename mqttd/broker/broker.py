@@ -219,6 +219,7 @@ class Broker(Publishing):
     def perform(self) -> None:
         """The end of a turn; what it has taken in is held against the budget."""
         super().perform()
+        self.stamp = 0
         if self.memory.budget:
             self.memory.check()
 

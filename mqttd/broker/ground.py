@@ -76,6 +76,8 @@ class Ground(Server):
         self.tells: Callable[[str], bool] = getattr(given.log, "admits", _silent)
         self.guid = given.guid
         self.started_at: int = given.now
+        #: The clock as of this turn, once somebody has asked; 0: nobody has.
+        self.stamp: int = 0
         #: What takes more than a turn.
         self.turns = Turns(given.soon, self.perform)
         #: Connections that have had their turn, and go on in a later one.
@@ -86,7 +88,13 @@ class Ground(Server):
 
     def next_message_id(self) -> int:
         """A new 128-bit message id."""
-        return self.guid.next(self.clock())
+        return self.guid.next(self.instant())
+
+    def instant(self) -> int:
+        """Microseconds since 1970; what is read in one turn of the loop has come at one time."""
+        if not self.stamp:
+            self.stamp = self.clock()
+        return self.stamp
 
     def perform_later(self) -> None:
         """Finish the turn's effects in a later turn."""

@@ -75,9 +75,6 @@ class Publishing(Rights):
         self.holders = Holders(self.flush_later)
         #: Who is noted messages, and of which topics.
         self.noting: list[Keeping] = []
-        #: The bytes that were noted last, and when they came (µs since 1970).
-        self._chunk: bytes = b""
-        self._came: int = 0
         #: Acknowledgements were released in this turn.
         self.released: bool = False
 
@@ -238,12 +235,8 @@ class Publishing(Rights):
         """See `General.note`."""
         session = channel.session
         assert session is not None
-        if data is not self._chunk:
-            # All of it came at the same time.
-            self._chunk = data
-            self._came = self.clock()
         guid = self.guid
-        number = guid.reserve(self._came, count)
+        number = guid.reserve(self.instant(), count)
         time = guid.timestamp
         block = data[at:body] if channel.v5 and data[at] else b""
         for keeping in self.noting:

@@ -288,6 +288,11 @@ class Turn:
         self.slow: dict[Connection, int] = {}
         #: Something behind the broker cannot follow: publishers are not read from.
         self.congested: bool = False
+        #: The bytes of a PUBLISH that went out under another packet id this turn, as which, and
+        #: under which: most often the next receiver has that id free as well.
+        self.renumbered: bytes = b""
+        self.renumbered_as: bytes = b""
+        self.renumbered_id: int = 0
 
     def perform(self) -> None:
         """The end of a turn: flush what is dirty, refill what has room, close what ended.
@@ -295,6 +300,8 @@ class Turn:
         A connection that was emptied is refilled once per turn, so that one fast reader of many
         retained messages does not keep the others waiting.
         """
+        self.renumbered = b""
+        self.renumbered_as = b""
         while self.endings:
             endings = self.endings
             self.endings = []

@@ -65,12 +65,25 @@ class Sending(Kept):
         if inflight.setdefault(packet_id, wire) is wire:
             channel.send(wire)
         else:
-            packet_id = self._free_id(inflight)
-            inflight[packet_id] = wire
-            channel.send(wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :])
+            channel.send(self._renumber(inflight, wire, id_at))
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, entry_delivery(wire, self.v5))
+
+    def _renumber(self, inflight: dict[int, object], wire: bytes, id_at: int) -> bytes:
+        """The same packet under an id that is free: the last receiver's of it, if it is here."""
+        server = self.server
+        if server.renumbered is wire:
+            known = server.renumbered_as
+            if inflight.setdefault(server.renumbered_id, known) is known:
+                return known
+        packet_id = self._free_id(inflight)
+        made = wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :]
+        inflight[packet_id] = made
+        server.renumbered = wire
+        server.renumbered_as = made
+        server.renumbered_id = packet_id
+        return made
 
     def _send_kept(
         self,
