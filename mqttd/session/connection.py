@@ -288,11 +288,10 @@ class Turn:
         self.slow: dict[Connection, int] = {}
         #: Something behind the broker cannot follow: publishers are not read from.
         self.congested: bool = False
-        #: The bytes of a PUBLISH that went out under another packet id this turn, as which, and
-        #: under which: most often the next receiver has that id free as well.
+        #: The bytes of a PUBLISH that went out under another packet id this turn, and those with
+        #: it: most often the next receiver has that id free as well.
         self.renumbered: bytes = b""
         self.renumbered_as: bytes = b""
-        self.renumbered_id: int = 0
 
     def perform(self) -> None:
         """The end of a turn: flush what is dirty, refill what has room, close what ended.

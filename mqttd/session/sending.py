@@ -75,14 +75,14 @@ class Sending(Kept):
         server = self.server
         if server.renumbered is wire:
             known = server.renumbered_as
-            if inflight.setdefault(server.renumbered_id, known) is known:
+            packet_id = known[id_at] << 8 | known[id_at + 1]
+            if inflight.setdefault(packet_id, known) is known:
                 return known
         packet_id = self._free_id(inflight)
         made = wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :]
         inflight[packet_id] = made
         server.renumbered = wire
         server.renumbered_as = made
-        server.renumbered_id = packet_id
         return made
 
     def _send_kept(
@@ -135,9 +135,12 @@ class Sending(Kept):
         inflight = self.inflight
         if inflight is not None and packet_id in inflight:
             packet_id = self._free_id(inflight)
-        self.put_inflight(packet_id, entry)
+        self.add_inflight(packet_id, entry)
         wire = delivery.packet(packet_id, False)
-        self.send_kept(channel, wire, delivery.qos)
+        if self.owner:
+            self.send_kept(channel, wire, delivery.qos)
+        else:
+            channel.send(wire)
         self._sent(delivery)
 
     def _sent(self, delivery: Delivery) -> None:

@@ -324,13 +324,18 @@ class State(Filters):
     def put_inflight(self, packet_id: int, entry: object) -> None:
         """An entry goes out under this packet id, or under it again in another shape."""
         inflight = self.inflight
-        if inflight is None:
-            inflight = {}
-            self.inflight = inflight
-        else:
+        if inflight is not None:
             before = inflight.get(packet_id)
             if before is not None:
                 self.account.inflight -= flight_weight(before)
+        self.add_inflight(packet_id, entry)
+
+    def add_inflight(self, packet_id: int, entry: object) -> None:
+        """The same under an id that is free."""
+        inflight = self.inflight
+        if inflight is None:
+            inflight = {}
+            self.inflight = inflight
         inflight[packet_id] = entry
         self.account.inflight += flight_weight(entry)
         if self.owner:
