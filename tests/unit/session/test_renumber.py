@@ -1,4 +1,4 @@
-"""A packet id is taken at a receiver: the message goes out under another, shared where it is free."""
+"""A packet id is taken at a receiver: its message goes out under another, shared where free."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def test_ids_are_free_and_messages_whole_wherever_they_go(seed: int) -> None:
     writers = [node.connect(f"w{number}") for number in range(3)]
     seen: dict[str, dict[int, bytes]] = {name: {} for name in names}
     sent: dict[str, list[bytes]] = {name: [] for name in names}
-    wanted = {name: node.session(name).subscriptions or {} for name in names}
+    sessions = {name: node.broker.sessions[name] for name in names}
+    wanted = {name: sessions[name].subscriptions or {} for name in names}
     for step in range(60):
         chunk = b""
         for number in range(rnd.randrange(1, 5)):
@@ -43,7 +44,7 @@ def test_ids_are_free_and_messages_whole_wherever_they_go(seed: int) -> None:
                 assert packet.packet_id not in seen[name]
                 seen[name][packet.packet_id] = packet.payload
                 assert sent[name].pop(0) == packet.payload
-            session = node.session(name)
+            session = sessions[name]
             assert set(session.inflight or {}) == set(seen[name])
             if rnd.random() < 0.3:
                 for packet_id in rnd.sample(list(seen[name]), len(seen[name]) // 2):
@@ -51,6 +52,6 @@ def test_ids_are_free_and_messages_whole_wherever_they_go(seed: int) -> None:
                     del seen[name][packet_id]
     for name in names:
         # Whoever comes back gets what it has not acknowledged, under the same ids.
-        kept = {delivery.packet_id: delivery.wire for delivery in node.session(name).pending()}
+        kept = {delivery.packet_id: delivery.wire for delivery in sessions[name].pending()}
         assert set(kept) == set(seen[name])
         assert all(kept[packet_id].endswith(seen[name][packet_id]) for packet_id in kept)
