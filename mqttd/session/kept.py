@@ -10,6 +10,7 @@ MQTT 5.0, 4.1.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Final
 
@@ -49,7 +50,7 @@ class Kept(State):
         self.account.inflight += flight_weight(entry)
         self.have_numbers().inflight[packet_id] = number
 
-    def restore_queue(self, entries: list[object], numbers: list[int]) -> list[int]:
+    def restore_queue(self, entries: list[object], numbers: array[int]) -> list[int]:
         """The journal has kept what was queued, as entries or receipts.
 
         Returns the numbers of what does not fit any more, and is dropped.

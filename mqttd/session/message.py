@@ -36,10 +36,15 @@ __all__ = [
     "entry_size",
     "entry_weight",
     "entry_wire",
+    "one_receipt",
 ]
 
 #: A receipt is the number of bytes << 8, with this if they are of QoS 0, and 7 bits of the journal.
 QUIET: Final = 0x80
+
+#: Receipts that are there once however many queues hold them, and how many of them.
+_RECEIPTS: Final[dict[object, object]] = {}
+_MOST_RECEIPTS: Final = 4096
 
 #: A message beside its topic, payload and properties, in bytes; a delivery beside its wire.
 _MESSAGE: Final = 320
@@ -407,3 +412,19 @@ def entry_qos(entry: object) -> int:
 
 #: In an inflight window: PUBREC has come, PUBREL is sent, PUBCOMP is awaited (QoS 2).
 RELEASED: Final = Delivery(b"\x62\x02\x00\x00", 2, False, 0, 2, "")
+
+
+def one_receipt(entry: object) -> object:
+    """An entry; a receipt as the one object that stands for all that are equal.
+
+    Messages of one size are many, and each would be an int of 32 bytes in its queue.
+    """
+    if not isinstance(entry, int):
+        return entry
+    found = _RECEIPTS.get(entry)
+    if found is not None:
+        return found
+    made: object = entry
+    if len(_RECEIPTS) < _MOST_RECEIPTS:
+        _RECEIPTS[made] = made
+    return made

@@ -31,6 +31,7 @@ from mqttd.session.message import (
     entry_qos,
     entry_size,
     entry_weight,
+    one_receipt,
 )
 from mqttd.session.settings import Settings
 
@@ -159,7 +160,7 @@ class MQueue:
         lane = self._lane
         if self._lanes is not None:
             lane = self._lane_of(entry)
-        lane.put(entry, number)
+        lane.put(one_receipt(entry), number)
         self.length += 1
         self.size += size
         self.held += entry_weight(entry)

@@ -3,13 +3,14 @@
 Group    what is gathered, then written in one transaction; it becomes a
 Block    one row of the file
 Home     records with numbers one behind the other, and the block that they are in now
+Present  what a file says of each record, before it is a part of a home
 """
 
 from __future__ import annotations
 
 from array import array
 
-__all__ = ["Block", "Group", "Home"]
+__all__ = ["Block", "Group", "Home", "Present"]
 
 
 class Block:
@@ -109,3 +110,31 @@ class Group:
     def empty(self) -> bool:
         """Whether there is nothing to write or read."""
         return not (self.words or self.rows or self.drops or self.reads)
+
+
+class Present:
+    """The records of a file by their numbers, 16 bytes each."""
+
+    __slots__ = ("numbers", "ordered", "places")
+
+    def __init__(self) -> None:
+        self.numbers: array[int] = array("Q")
+        #: The index of its block << 33 | where its bytes begin there << 1 | does it live?
+        self.places: array[int] = array("Q")
+        self.ordered: bool = True
+
+    def put(self, number: int, index: int, at: int, lives: bool) -> None:
+        """One more."""
+        if self.ordered and self.numbers and number < self.numbers[-1]:
+            self.ordered = False
+        self.numbers.append(number)
+        self.places.append(index << 33 | at << 1 | lives)
+
+    def sort(self) -> None:
+        """Bring them into the order of their numbers."""
+        if not self.ordered:
+            numbers, places = self.numbers, self.places
+            order = sorted(range(len(numbers)), key=numbers.__getitem__)
+            self.numbers = array("Q", [numbers[at] for at in order])
+            self.places = array("Q", [places[at] for at in order])
+            self.ordered = True

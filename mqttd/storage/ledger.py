@@ -23,7 +23,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from mqttd.storage.blocks import Block, Group, Home
+from mqttd.storage.blocks import Block, Group, Home, Present
 
 __all__ = [
     "DELIVERY",
@@ -40,7 +40,6 @@ __all__ = [
     "RETAINED",
     "SAME",
     "Ledger",
-    "packed",
     "receipt_of",
 ]
 
@@ -407,11 +406,8 @@ class Ledger:
 
     # -- recovery ------------------------------------------------------------------------------
 
-    def restore(self, blocks: list[Block], present: list[int], highest: int) -> None:
-        """Begin with the blocks of a file, the numbers in them, the highest that was given.
-
-        `present`: sorted, each as `packed` has made it.
-        """
+    def restore(self, blocks: list[Block], present: Present, highest: int) -> None:
+        """Begin with the blocks of a file, what is in them (sorted), the highest number given."""
         self.number = highest + 1
         del self.blocks[self.group.block.id]
         for block in blocks:
@@ -422,9 +418,10 @@ class Ledger:
                 self.next_block = block.id + 1
         home: Home | None = None
         place = -1
-        for found in present:
-            number = found >> 64
-            index = found >> 33 & 0x7FFFFFFF
+        for i in range(len(present.numbers)):
+            number: int = present.numbers[i]
+            found: int = present.places[i]
+            index = found >> 33
             if home is None or index != place or number - home.start - home.count > _GAP:
                 home = Home(number, blocks[index])
                 place = index
@@ -464,11 +461,6 @@ class Ledger:
                 about.noted_by.append(by)
                 by.needed += 1
         return True
-
-
-def packed(number: int, index: int, at: int, lives: bool) -> int:
-    """A record as `Ledger.restore` takes it: its block is the one of this index."""
-    return number << 64 | index << 33 | at << 1 | lives
 
 
 def receipt_of(length: int, kind: int) -> int:

@@ -14,7 +14,8 @@ import sqlite3
 import zlib
 from array import array
 
-from mqttd.storage.blocks import Block
+from mqttd.session.message import one_receipt
+from mqttd.storage.blocks import Block, Present
 from mqttd.storage.ledger import (
     DELIVERY,
     FORGET,
@@ -26,7 +27,6 @@ from mqttd.storage.ledger import (
     OWNER_SHIFT,
     SAME,
     Ledger,
-    packed,
     receipt_of,
 )
 
@@ -52,12 +52,15 @@ class Found:
 
 
 class Queue:
-    """What waits for one owner: the numbers of messages, and their receipts."""
+    """What waits for one owner: the numbers of messages, and their receipts.
+
+    Nothing is made for each of them that would not stay: it would leave holes in what does.
+    """
 
     __slots__ = ("numbers", "ordered", "receipts")
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
+        self.numbers: array[int] = array("Q")
         self.receipts: list[object] = []
         self.ordered: bool = True
 
@@ -66,13 +69,13 @@ class Queue:
         if self.ordered and self.numbers and number < self.numbers[-1]:
             self.ordered = False
         self.numbers.append(number)
-        self.receipts.append(receipt)
+        self.receipts.append(one_receipt(receipt))
 
     def sort(self) -> None:
         """Bring them into the order in which they were noted."""
         if not self.ordered:
             places = sorted(range(len(self.numbers)), key=self.numbers.__getitem__)
-            self.numbers = [self.numbers[at] for at in places]
+            self.numbers = array("Q", [self.numbers[at] for at in places])
             self.receipts = [self.receipts[at] for at in places]
 
 
@@ -129,7 +132,7 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
             elif kind == INFLIGHT:
                 sent[number] = second & 0xFFFF
                 blocks[index].said += 1
-    present: list[int] = []
+    present = Present()
     for index in range(len(rows)):
         found = array("Q")
         found.frombytes(rows[index][1])
@@ -155,7 +158,7 @@ def _read_block(
     owners: set[int],
     dead: set[int],
     sent: dict[int, int],
-    present: list[int],
+    present: Present,
     contents: Contents,
     queues: bool,
 ) -> None:
@@ -181,12 +184,12 @@ def _read_block(
         if owner > contents.highest_owner:
             contents.highest_owner = owner
         if number in dead or owner not in owners:
-            present.append(packed(number, index, start, False))
+            present.put(number, index, start, False)
             continue
         packet_id = second & 0xFFFF
         if number in sent:
             packet_id = sent[number]
-        present.append(packed(number, index, start, True))
+        present.put(number, index, start, True)
         if queues and not packet_id and (kind == MESSAGE3 or kind == MESSAGE5 or kind == DELIVERY):
             queue = contents.queues.get(owner)
             if queue is None:

@@ -13,6 +13,7 @@ MQTT 5.0: 3.1.2.5 (a will is published when the connection ends without DISCONNE
 from __future__ import annotations
 
 import sqlite3
+from array import array
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Subscription
@@ -92,7 +93,7 @@ def restore(
             session.client = ClientInfo(
                 client_id, username, "", 0, "", 5, False, mountpoint=mountpoint
             )
-        queue = contents.queues.get(owner)
+        queue = contents.queues.pop(owner, None)
         v5 = _speaks_v5(records, queue)
         session.restored(0, expiry, broker.now - milliseconds(max(away, 0)), v5)
         _subscribe(broker, session, base, owner)
@@ -175,9 +176,10 @@ def _queue(
     entries, numbers = queue.receipts, queue.numbers
     if broker.settings.mqueue_priorities:
         receipts = [entry for entry in entries if isinstance(entry, int)]
-        read = journal.recall(numbers, receipts, session.v5)
+        read = journal.recall(list(numbers), receipts, session.v5)
         entries = [entry for entry in read if entry is not None]
-        numbers = [numbers[at] for at in range(len(read)) if read[at] is not None]
+        there = [numbers[at] for at in range(len(read)) if read[at] is not None]
+        numbers = array("Q", there)
     dropped = session.restore_queue(entries, numbers)
     for number in dropped:
         broker.metrics.dropped_queue_full += 1
