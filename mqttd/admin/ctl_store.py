@@ -64,9 +64,9 @@ def counted(counts: dict[str, Any]) -> str:
 
 
 def _backup(options: argparse.Namespace) -> int:
-    answer = client_of(options).request(
-        "POST", "/store/backup", {"path": os.path.abspath(options.file)}
-    )
+    client = client_of(options)
+    client.timeout = 3600.0
+    answer = client.request("POST", "/store/backup", {"path": os.path.abspath(options.file)})
     print(json.dumps(answer) if options.json else f"{answer['path']}: {answer['bytes']} bytes")
     return 0
 

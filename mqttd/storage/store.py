@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import LoopingCall, deferLater
+from twisted.internet.threads import deferToThreadPool
 
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
@@ -29,7 +30,7 @@ from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
-from mqttd.storage.tools import backup, shrink
+from mqttd.storage.tools import backup, shrink, sync
 from mqttd.storage.writer import Reading, Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
@@ -75,6 +76,7 @@ class Store:
         #: What would have to be kept is refused.
         self._stuck = False
         self._low = False
+        self._copying = False
         self._unreadable = 0
         #: Bytes free on its file system, as they were last.
         self._free = 0
@@ -273,13 +275,28 @@ class Store:
         }
 
     def backup(self, path: str) -> Deferred[int]:
-        """Copy it to a new file, behind what was told before; fires with its size."""
+        """Copy it to a new file, with all that was told before; fires with its size.
 
-        def copy(base: sqlite3.Connection) -> int:
-            backup(base, path)
-            return os.path.getsize(path)
+        Groups are written meanwhile, between some pages and the next.
+        """
+        writer = self.writer
 
-        return self._between(copy)
+        def copy(base: sqlite3.Connection) -> None:
+            assert writer is not None
+            backup(base, path, writer.pass_by)
+
+        if self._copying:
+            return fail(StoreError("it is being copied already"))
+        self._copying = True
+        pool = self.reactor.getThreadPool()
+        copied = self._between(copy).addCallback(
+            lambda _: deferToThreadPool(self.reactor, pool, sync, path)
+        )
+        return copied.addBoth(self._copied)
+
+    def _copied(self, result: T) -> T:
+        self._copying = False
+        return result
 
     async def compact(self) -> dict[str, object]:
         """Move what lives together, then give unused space back; what came of it.

@@ -16,6 +16,7 @@ import os
 import shutil
 import sqlite3
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -26,13 +27,14 @@ from mqttd.storage.place import alone, put_in_place, remove
 from mqttd.storage.reader import Reader
 from mqttd.storage.transfer import message_line, retained_line
 
-__all__ = ["backup", "check", "info", "restore", "shrink"]
+__all__ = ["backup", "check", "info", "restore", "shrink", "sync"]
 
 Json = dict[str, Any]
 
 _INCREMENTAL: Final = 2
-#: Pages that `shrink` gives back at a time.
+#: Pages that `shrink` gives back at a time, and that `backup` copies.
 _PAGES: Final = 256
+_COPIED: Final = 64
 
 
 def info(path: str) -> Json:
@@ -84,15 +86,37 @@ def check(path: str) -> list[str]:
     return wrong
 
 
-def backup(base: sqlite3.Connection, path: str) -> None:
-    """Copy the store behind a connection to a new file, mode 0600, a few pages at a time."""
+def backup(base: sqlite3.Connection, path: str, pass_by: Callable[[], None]) -> None:
+    """Copy the store behind a connection to a new file, mode 0600, a few pages at a time.
+
+    Between them `pass_by` is called: it may write with the same connection, and the copy has that
+    too. The file is not synced (`sync`). What is raised leaves no file behind.
+    """
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    target = sqlite3.connect(path)
     try:
-        base.backup(target, pages=256)
-        target.execute("PRAGMA journal_mode = DELETE").fetchall()
-    finally:
-        target.close()
+        target = sqlite3.connect(path, isolation_level=None)
+        try:
+            # It is no store before it is whole, and its reader waits for `sync` anyway.
+            target.execute("PRAGMA synchronous = OFF")
+            target.execute("PRAGMA journal_mode = OFF").fetchall()
+            base.backup(target, pages=_COPIED, progress=lambda *_: pass_by())
+            target.execute("PRAGMA journal_mode = DELETE").fetchall()
+        finally:
+            target.close()
+    except BaseException:
+        remove(path)
+        raise
+
+
+def sync(path: str) -> int:
+    """See that a new file is on the disk, and its name; returns its size."""
+    for name, flags in ((path, os.O_RDWR), (os.path.dirname(path) or ".", os.O_DIRECTORY)):
+        file = os.open(name, flags | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    return os.path.getsize(path)
 
 
 def shrink(base: sqlite3.Connection) -> bool:

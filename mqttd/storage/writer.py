@@ -3,6 +3,7 @@
     submit(group) --> join, INSERT, DELETE, rows, COMMIT --> done --> wake()
                                     '-- it fails: rolled back, tried again until it can be written
     fetch(reading) --> slices of blocks, before the next group or try --> read --> wake()
+    between(job)   --> called with the connection; a long one lets others by: `pass_by`
 
 `PRAGMA synchronous` says before each transaction what its COMMIT waits for: the system (`os`) or
 the disk (`fsync`). What fails (no room, an I/O error) is tried again every `RETRY` seconds, and
@@ -16,17 +17,18 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, TypeAlias
 
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import STATEMENTS
 
-__all__ = ["RETRY", "Reading", "Writer", "read", "write"]
+__all__ = ["RETRY", "Reading", "Stopped", "Writer", "read", "write"]
 
 #: What SQLite answers for a row that is not there, and for a page that makes no sense.
 SQLITE_ERROR: Final = 1
@@ -39,8 +41,15 @@ _INSERT: Final = "INSERT INTO block VALUES (?, ?, ?, ?)"
 _DELETE: Final = "DELETE FROM block WHERE id = ?"
 _READ: Final = "SELECT words, data FROM block WHERE id = ?"
 
-#: Something done with the connection between two groups (a backup).
-Job = Callable[[sqlite3.Connection], None]
+#: Something done with the connection between two groups.
+Job: TypeAlias = Callable[[sqlite3.Connection], None]
+
+#: Seconds until it is seen whether somebody else has got the connection.
+_YIELD: Final = 0.0002
+
+
+class Stopped(Exception):
+    """The writer ends, and a long job with it."""
 
 
 class Reading:
@@ -71,6 +80,8 @@ class Writer:
         self.lock = threading.Lock()
         self._waiting: SimpleQueue[Group | Job | None] = SimpleQueue()
         self._readings: deque[Reading] = deque()
+        #: The loop's thread wants the connection.
+        self._wanted = False
         self._stopping = threading.Event()
         self._full = False
         self._thread = threading.Thread(target=self._run, name="mqttd-store", daemon=True)
@@ -106,17 +117,35 @@ class Writer:
                 waiting = self._waiting.get(timeout=RETRY if self._readings else None)
             except Empty:
                 waiting = _nothing  # what could not be read is tried again
-            if waiting is None:
+            if waiting is None or not self._serve(waiting):
                 return
-            self._read()
-            if not isinstance(waiting, Group):
-                with self.lock:
-                    waiting(self.base)
-                continue
-            if not self._write(waiting):
-                return
-            self.done.append(waiting)
-            self.wake()
+
+    def _serve(self, waiting: Group | Job) -> bool:
+        """One thing that was asked for, and what is to be read; False if it was given up."""
+        self._read()
+        if not isinstance(waiting, Group):
+            with self.lock:
+                waiting(self.base)
+            return True
+        if not self._write(waiting):
+            return False
+        self.done.append(waiting)
+        self.wake()
+        return True
+
+    def pass_by(self) -> None:
+        """Called by a job: let by whatever has come to wait behind it. Raises Stopped."""
+        self.lock.release()
+        try:
+            for _ in range(self._waiting.qsize()):
+                waiting = self._waiting.get()
+                if waiting is None or not self._serve(waiting):
+                    self._waiting.put(None)
+                    raise Stopped("the store is closed")
+            while self._wanted:
+                time.sleep(_YIELD)
+        finally:
+            self.lock.acquire()
 
     def _write(self, group: Group) -> bool:
         """Write one group, however often that has to be tried; False if it was given up."""
@@ -155,7 +184,8 @@ class Writer:
         while self._readings:
             reading = self._readings.popleft()
             try:
-                reading.found = self.now(reading.pieces)
+                with self.lock:
+                    reading.found = read(self.base, reading.pieces)
             except sqlite3.Error:
                 self._readings.appendleft(reading)
                 return
@@ -164,7 +194,9 @@ class Writer:
 
     def now(self, pieces: list[tuple[int, int, int]]) -> list[bytes | None]:
         """Read pieces of blocks in the thread of the caller; waits for a transaction under way."""
+        self._wanted = True
         with self.lock:
+            self._wanted = False
             return read(self.base, pieces)
 
 

@@ -131,7 +131,7 @@ def _begin(power: bool, mutants: bool) -> None:
     Finalize(None, _lane.nursery.close, exitpriority=1)
 
 
-def _run(task: tuple[int, int, str]) -> dict[str, object]:
+def _run(task: tuple[int, int, str]) -> dict[str, Any]:
     """One seed, in a process of the pool."""
     seed, cycles, program = task
     assert _lane is not None

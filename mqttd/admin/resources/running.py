@@ -89,7 +89,7 @@ class Store:
 
     @post("/store/backup", role=ADMINISTRATOR, body=Copy, answer=Copied, errors=(409, 422, 507))
     def backup(self, ask: Ask) -> Deferred[Copied]:
-        """Copy it to a new file of the broker's user; acknowledgements wait meanwhile."""
+        """Copy it to a new file of the broker's user; clients go on meanwhile."""
         store, path = self.parts.store, ask.body.path
         if store is None:
             raise ApiError(409, "no_store", "store.kind is memory: there is nothing to copy")

@@ -1,0 +1,94 @@
+"""The writer's thread: a long job lets by what has come to wait behind it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from mqttd.storage.database import KEEP, connect
+from mqttd.storage.ledger import Ledger
+from mqttd.storage.tools import backup
+from mqttd.storage.writer import Stopped, Writer
+
+DEADLINE = 60.0
+
+
+def grown(path: Path, bytes_: int) -> sqlite3.Connection:
+    """A store of so many bytes."""
+    base = connect(str(path))
+    for number in range(bytes_ >> 16):
+        base.execute("INSERT INTO kept VALUES ('p', ?, ?)", (str(number), bytes(1 << 16)))
+    return base
+
+
+def test_groups_are_written_while_a_copy_is_made_and_are_in_it(tmp_path: Path) -> None:
+    base = grown(tmp_path / "store.db", 4 << 20)
+    writer = Writer(base, lambda: None)
+    ledger = Ledger()
+    steps: list[int] = []
+    ended = threading.Event()
+
+    def pass_by() -> None:
+        ledger.row(KEEP, ("late", str(len(steps)), b"x"))
+        group = ledger.close()
+        assert group is not None
+        writer.submit(group)
+        writer.pass_by()
+        steps.append(len(writer.done))
+
+    def copy(base: sqlite3.Connection) -> None:
+        backup(base, str(tmp_path / "copy.db"), pass_by)
+        ended.set()
+
+    writer.start()
+    writer.between(copy)
+    assert ended.wait(DEADLINE)
+    writer.stop()
+    assert len(steps) > 4
+    assert steps == list(range(1, len(steps) + 1)), "each was written within its step"
+    with sqlite3.connect(tmp_path / "copy.db") as made:
+        assert made.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert made.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        kept = dict(made.execute("SELECT plugin, count(*) FROM kept GROUP BY plugin").fetchall())
+    made.close()
+    assert kept["p"] == 64
+    assert kept["late"] >= len(steps) - 1  # what the last step has let by may come behind it
+
+
+def test_a_copy_is_given_up_when_the_store_is_closed(tmp_path: Path) -> None:
+    base = grown(tmp_path / "store.db", 4 << 20)
+    writer = Writer(base, lambda: None)
+    began, stopped = threading.Event(), threading.Event()
+    found: list[BaseException] = []
+
+    def pass_by() -> None:
+        began.set()
+        assert stopped.wait(DEADLINE)
+        writer.pass_by()
+
+    def copy(base: sqlite3.Connection) -> None:
+        try:
+            backup(base, str(tmp_path / "copy.db"), pass_by)
+        except Stopped as error:
+            found.append(error)
+
+    writer.start()
+    writer.between(copy)
+    assert began.wait(DEADLINE)
+    writer._waiting.put(None)
+    stopped.set()
+    writer.stop()
+    assert len(found) == 1
+    assert not (tmp_path / "copy.db").exists()
+
+
+def test_a_copy_goes_over_nothing(tmp_path: Path) -> None:
+    base = connect(str(tmp_path / "store.db"))
+    (tmp_path / "copy.db").write_bytes(b"mine")
+    with pytest.raises(FileExistsError):
+        backup(base, str(tmp_path / "copy.db"), lambda: None)
+    assert (tmp_path / "copy.db").read_bytes() == b"mine"
+    base.close()
