@@ -184,7 +184,7 @@ def main() -> int:
                     tasks = [(seed, 60, program) for seed in range(asked.lanes)]
                     found = [run["wrong"] for run in pool.imap_unordered(_run, tasks)]
                     tell(mutant=name, found=[wrong[:3] for wrong in found])
-                    if not all(found):
+                    if not any(found):
                         return 1
                 pool.close()
                 pool.join()
