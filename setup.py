@@ -72,6 +72,7 @@ HOT = [
     "mqttd/session/topics.py",
     "mqttd/session/unfinished.py",
     "mqttd/session/wheel.py",
+    "mqttd/broker/abroad.py",
     "mqttd/broker/broker.py",
     "mqttd/broker/claims.py",
     "mqttd/broker/connack.py",
@@ -125,6 +126,12 @@ HOT = [
     "mqttd/transports/proxy.py",
     "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
+    "mqttd/workers/arriving.py",
+    "mqttd/workers/frames.py",
+    "mqttd/workers/link.py",
+    "mqttd/workers/mesh.py",
+    "mqttd/workers/peer.py",
+    "mqttd/workers/relay.py",
 ]
 
 #: All but the modules' entry points stays inside: calls then need no jump through a table, and

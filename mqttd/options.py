@@ -27,6 +27,7 @@ from mqttd.config.schema import Config, SslListener
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
+from mqttd.workers.place import place_of
 
 __all__ = ["Options", "StartError", "check", "check_files", "lock_data_dir", "version_text", "why"]
 
@@ -170,4 +171,5 @@ class Options(usage.Options):
         if self["check-config"]:
             print(f"{path or 'defaults'}: ok")
             sys.exit(0)
-        print(f"mqttd: configuration {path or 'defaults'}", file=sys.stderr)
+        if place_of(os.environ) is None:
+            print(f"mqttd: configuration {path or 'defaults'}", file=sys.stderr)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import MultiService
 from twisted.internet import task
@@ -71,16 +72,28 @@ from mqttd.transports.reactor import epoll_of, start_reading, stop_reading
 from mqttd.transports.sockets import ListenError
 from mqttd.transports.stalled import Stalled
 from mqttd.types import Action, ClientInfo, PluginError
+from mqttd.workers.place import Place, count_of, place_of
+
+if TYPE_CHECKING:
+    from mqttd.workers.supervisor import WorkersService
+    from mqttd.workers.worker import Worker
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
 
 
-def makeService(options: Options) -> MqttdService:
-    """The broker as a Twisted service (called by twistd)."""
+def makeService(options: Options) -> MqttdService | WorkersService:
+    """The broker as a Twisted service (called by twistd): one process, or who starts several."""
     from twisted.internet import reactor
 
     try:
-        service = MqttdService(options.configuration, reactor)
+        place = place_of(os.environ)
+        service: MqttdService | WorkersService
+        if place is None and count_of(options.configuration.node.workers) > 1:
+            from mqttd.workers.supervisor import WorkersService
+
+            service = WorkersService(options.configuration, reactor)
+        else:
+            service = MqttdService(options.configuration, reactor, place=place)
         service.keep_log(getattr(options, "parent", None))
         return service
     except Exception as error:
@@ -107,12 +120,19 @@ class MqttdService(MultiService):
 
     With `on_start` the process is somebody else's (`mqttd.embed`): it is called with None when
     clients are let in, or with the Failure that prevents it; signals, exit status, garbage
-    collector and the limit of open files are left alone.
+    collector and the limit of open files are left alone. With a `place` it is one worker of several
+    (`mqttd.workers`).
 
     Raises StartError, or what the access layer raises for its files; each names the file.
     """
 
-    def __init__(self, config: Config, reactor: Any, on_start: OnStart | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reactor: Any,
+        on_start: OnStart | None = None,
+        place: Place | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.config = config
         self.on_start = on_start
@@ -198,9 +218,17 @@ class MqttdService(MultiService):
         self.addService(self.admin)  # type: ignore[no-untyped-call]
         self.admin_tcp = self._admin_tcp()
         self.page = self._page(parts.logins)
+        #: Our share in a broker of several workers.
+        self.worker: Worker | None = None
+        sockets: dict[str, socket.socket] | None = None
+        if place is not None:
+            from mqttd.workers.worker import Worker
+
+            self.worker = Worker(self.broker, self.engine, reactor, place)
+            sockets = self.worker.sockets
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self.alarm,
-            lambda: most, self._read_listeners, self._access_of,
+            lambda: most, self._read_listeners, self._access_of, sockets,
         )  # fmt: skip
         parts.doors = self.doors
         self.reload = Reload(self)
@@ -374,7 +402,11 @@ class MqttdService(MultiService):
         # What they have kept is there before them.
         maybeDeferred(self._open_store).addCallback(lambda _: self.plugins.load()).addCallback(
             self._recover
-        ).addCallback(self.open).addErrback(self._cannot_start)
+        ).addCallback(self._join).addCallback(self.open).addErrback(self._cannot_start)
+
+    def _join(self, result: object) -> Any:
+        """Meet the other workers, where there are some."""
+        return result if self.worker is None else self.worker.join()
 
     def open(self, result: object = None) -> None:
         """Listen, say where and for whom."""
@@ -383,20 +415,30 @@ class MqttdService(MultiService):
         self.doors.start()
         self.opened = True
         self.host.let_in()
-        self.sys_topics.start()
+        if self.worker is None or self.worker.place.number == 1:
+            self.sys_topics.start()
         if self.garbage is not None:
             self.garbage.start()
+        if self.worker is not None:
+            line = self.ready_line()
+            self.worker.ready({"line": line, "warning": warning(self.config.auth)})
+        else:
+            self._tell_ready()
+        self.supervisor.ready()
+        if self.on_start is not None:
+            self.on_start(None)
+
+    def _tell_ready(self) -> None:
         if told := warning(self.config.auth):
             self.log.warn("{told}", told=told)
         self.log.info("{line}", line=self.ready_line())
         for door in self.doors.doors.values():
             self.log.info("listener {id}: {url}", id=door.id, url=door.url())
-        self.supervisor.ready()
-        if self.on_start is not None:
-            self.on_start(None)
 
     def _cannot_start(self, failure: Failure) -> None:
         """What can only be known while the reactor runs: end, and with a status that says so."""
+        if self.worker is not None and not self.opened:
+            self.worker.failed(failure.getErrorMessage())
         if failure.check(PluginError, StoreError):
             self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
         else:
@@ -420,6 +462,8 @@ class MqttdService(MultiService):
             self.garbage.stop()
         stop_reading(self.reactor, self.engine)
         self.broker.registry.stopping = True
+        if self.worker is not None:
+            self.worker.stop()
         self.engine.close_all()
         stopped = self.doors.stop()
         self._hang_up()
@@ -488,6 +532,8 @@ class MqttdService(MultiService):
     def _tick_all(self) -> None:
         now = _milliseconds()
         self.broker.tick(now)
+        if self.worker is not None:
+            self.worker.tick(now)
         self.engine.tick(now)
         self.stalled.tick(now)
         self.broker.loop_lag = int(self.overload.lag * 1000)

@@ -90,6 +90,8 @@ class Bans:
         self._seconds = seconds
         self._bans: dict[tuple[str, str], Ban] = {}
         self._networks: dict[str, Network] = {}
+        #: Told of each ban that is made (True) or lifted; one of those that are over is not.
+        self.told: Callable[[Ban, bool], object] | None = None
         if path and os.path.exists(path):
             self._load()
 
@@ -179,6 +181,8 @@ class Bans:
             self._bans[(kind, value)] = ban
         if network is not None:
             self._networks[value] = network
+        if self.told is not None:
+            self.told(ban, True)
         return ban
 
     def remove(self, kind: str, value: str) -> bool:
@@ -194,6 +198,8 @@ class Bans:
         else:
             self._store({key: ban for key, ban in self._bans.items() if key != (kind, value)})
         self._networks.pop(value, None) if kind == "peerhost" else None
+        if self.told is not None:
+            self.told(ban, False)
         return True
 
     def list(self) -> list[Ban]:

@@ -23,6 +23,7 @@ from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
+from mqttd.broker.seams import Mover
 from mqttd.broker.verdicts import fault_of, properties_fault, refusal
 from mqttd.broker.wills import Wills, connect_fault
 from mqttd.codec import properties as prop
@@ -120,6 +121,8 @@ class Connecting:
         self.connacks = Connacks(broker)
         #: The event loop is late: new clients are refused.
         self.overloaded: bool = False
+        #: Sends clients to the worker they belong to, where there are several.
+        self.mover: Mover | None = None
         #: Stands for a listener about which nothing is special.
         self.plain = Listener("")
 
@@ -219,20 +222,18 @@ class Connecting:
         fault = connect_fault(connect, self.broker.settings)
         if fault is not None:
             return self.refuse(attempt, fault.reason_code, fault.detail)
+        mover = self.mover
         if not connect.client_id:
-            connect.client_id = f"mqttd-{self.broker.next_message_id():x}"
+            fresh = f"mqttd-{self.broker.next_message_id():x}"
+            connect.client_id = fresh if mover is None else mover.fresh_id()
             channel.assigned = True
+        if mover is not None and not mover.stays(channel, connect):
+            return False
         host, port = channel.edge.peer(channel)
         client = ClientInfo(
-            connect.client_id,
-            connect.username,
-            host,
-            port,
-            channel.listener,
-            connect.version,
-            connect.clean_start,
-            connect.keep_alive,
-        )
+            connect.client_id, connect.username, host, port, channel.listener, connect.version,
+            connect.clean_start, connect.keep_alive,
+        )  # fmt: skip
         if shown is not None:
             client.cert_common_name = shown.common_name
             client.cert_subject = shown.subject

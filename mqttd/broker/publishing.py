@@ -77,6 +77,8 @@ class Publishing(Rights):
         self.noting: list[Keeping] = []
         #: Acknowledgements were released in this turn.
         self.released: bool = False
+        #: Keepers in other processes to whom the message that is handled now went.
+        self.crossed: tuple[object, ...] = ()
 
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
@@ -302,9 +304,13 @@ class Publishing(Rights):
 
     def with_journal(self, keepers: object, topic: str, listener: str) -> object:
         """See `Router.with_journal`."""
-        if not self.journal.promises(topic, listener):
-            return keepers
-        return (self.journal, *keepers) if isinstance(keepers, tuple) else (self.journal,)
+        if self.journal.promises(topic, listener):
+            keepers = (self.journal, *keepers) if isinstance(keepers, tuple) else (self.journal,)
+        crossed = self.crossed
+        if crossed:
+            self.crossed = ()
+            return (*keepers, *crossed) if isinstance(keepers, tuple) else crossed
+        return keepers
 
     def set_stuck(self, stuck: bool) -> None:
         """What has to be kept cannot be: refuse it at QoS 1 and 2, or take it again."""

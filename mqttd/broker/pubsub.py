@@ -91,6 +91,8 @@ class PubSub:
         elif self.retainer.store(topic, kept, size, expires_at, kept.weigh()) == reasons.SUCCESS:
             if not topic.startswith("$SYS/"):
                 kept.number = server.journal.retained(kept)
+            if self.router.abroad is not None:
+                self.router.abroad.retained(topic, kept)
             return 0
         server.metrics.dropped_retained_full += 1
         if server.tap_lost:

@@ -12,6 +12,7 @@ MQTT 5.0, 3.3.1.3 (RETAIN), 3.3.2.3.3 (what is left of the Message Expiry Interv
 
 from __future__ import annotations
 
+from mqttd.broker.abroad import Abroad
 from mqttd.broker.retainer import RetainedCursor, RetainedLevel, Retainer
 from mqttd.codec.reasons import QUOTA_EXCEEDED, SUCCESS
 from mqttd.session.inbound import Inbound, inbound_of
@@ -120,7 +121,7 @@ class RetainedMessages(Retainer):
     `max_per_user` and `max_bytes_per_user` bound what one user has, 0: not at all.
     """
 
-    __slots__ = ("max_bytes_per_user", "max_per_user", "server", "users")
+    __slots__ = ("abroad", "max_bytes_per_user", "max_per_user", "server", "users")
 
     def __init__(
         self, server: Keeper, max_messages: int = 0, max_bytes: int = 0, max_payload: int = 0
@@ -131,6 +132,8 @@ class RetainedMessages(Retainer):
         self.max_bytes_per_user: int = 0
         #: By user name, "" for those who have none.
         self.users: dict[str, Share] = {}
+        #: Who tells other processes of what is deleted.
+        self.abroad: Abroad | None = None
 
     def room(self, level: RetainedLevel | None, topic: str, message: object, weight: int) -> int:
         """See `Retainer.room`; QUOTA_EXCEEDED also where its user has too much."""
@@ -187,6 +190,12 @@ class RetainedMessages(Retainer):
             message.share = share
             share.bytes += message.charged
         self.gone(before)
+
+    def delete(self, topic: str) -> bool:
+        """See `Retainer.delete`."""
+        if self.abroad is not None:
+            self.abroad.deleted(topic)
+        return super().delete(topic)
 
     def gone(self, message: object | None) -> None:
         """See `Retainer.gone`."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqttd.broker.abroad import Abroad
 from mqttd.broker.gears import Gears
 from mqttd.broker.shared import MAX_TURNS, Group
 from mqttd.broker.trie import Trie
@@ -23,7 +24,6 @@ from mqttd.session.metrics import Metrics
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
     NO_LOCAL,
-    RETAIN_AS_PUBLISHED,
     SPREAD,
     Route,
     Target,
@@ -35,8 +35,9 @@ from mqttd.session.topics import Topics
 
 __all__ = ["Router", "is_wildcard"]
 
-#: A peer gets messages as they were published, and sees to its own receivers.
-_AS_PUBLISHED: Final = 2 | RETAIN_AS_PUBLISHED
+#: A peer gets messages with the QoS they were published with, and sees to its own receivers. That
+#: one was retained it is told by who tells it of retained messages.
+_AS_PUBLISHED: Final = 2
 #: Groups that remember as many publishers as a group may; the fewest that any remembers.
 _GROUPS: Final = 64
 _FEW_TURNS: Final = 8
@@ -69,6 +70,8 @@ class Router(Topics):
         self._options: dict[int, list[int]] = {}
         #: The broker's, once there is one.
         self.metrics = Metrics()
+        #: Who tells other processes of the filters that are wanted here.
+        self.abroad: Abroad | None = None
 
     def take_over(self, settings: Settings) -> None:
         """Hold to settings that have changed; groups keep the strategy they were made with."""
@@ -97,15 +100,25 @@ class Router(Topics):
         """Add or replace a subscription; True if it is new."""
         new = session.add_subscription(topic_filter, options, identifier)
         if new:
-            self.subscriptions += 1
+            self._began(topic_filter)
         self._add(topic_filter, session, options)
         return new
+
+    def _began(self, full_filter: str) -> None:
+        self.subscriptions += 1
+        if self.abroad is not None:
+            self.abroad.added(full_filter)
+
+    def _ended(self, full_filter: str) -> None:
+        self.subscriptions -= 1
+        if self.abroad is not None:
+            self.abroad.removed(full_filter)
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
         """Remove a subscription; False if there was none."""
         if not session.remove_subscription(topic_filter):
             return False
-        self.subscriptions -= 1
+        self._ended(topic_filter)
         self._remove(topic_filter, session)
         return True
 
@@ -120,6 +133,13 @@ class Router(Topics):
     ) -> bool:
         """Join a shared group (`full_filter` is the filter as the client wrote it)."""
         new = session.add_subscription(full_filter, options, identifier)
+        self._group(full_filter, name, topic_filter).add(session, options, identifier)
+        if new:
+            self._began(full_filter)
+        return new
+
+    def _group(self, full_filter: str, name: str, topic_filter: str) -> Group:
+        """The group of this filter, which is made if there is none."""
         group = self.groups.get(full_filter)
         if group is None:
             # Turns of all groups together are bounded: of many groups each remembers fewer.
@@ -127,23 +147,23 @@ class Router(Topics):
             group = Group(name, topic_filter, self.shared_strategy, None, max(most, _FEW_TURNS))
             self.groups[full_filter] = group
             self._add(topic_filter, group, 0)
-        group.add(session, options, identifier)
-        if new:
-            self.subscriptions += 1
-        return new
+        return group
 
     def unsubscribe_shared(self, session: Session, full_filter: str) -> bool:
         """Leave a shared group; the last member takes the group along."""
         if not session.remove_subscription(full_filter):
             return False
-        self.subscriptions -= 1
+        self._ended(full_filter)
+        self._leave(full_filter, session)
+        return True
+
+    def _leave(self, full_filter: str, member: Receiver) -> None:
         group = self.groups.get(full_filter)
         if group is not None:
-            group.remove(session)
+            group.remove(member)
             if len(group) == 0:
                 del self.groups[full_filter]
                 self._remove(group.topic_filter, group)
-        return True
 
     def add_peer(self, topic_filter: str, peer: Receiver) -> None:
         """A peer announced `topic_filter`."""
@@ -152,6 +172,18 @@ class Router(Topics):
     def remove_peer(self, topic_filter: str, peer: Receiver) -> None:
         """A peer withdrew `topic_filter`."""
         self._remove(topic_filter, peer)
+
+    def add_peer_member(
+        self, full_filter: str, name: str, topic_filter: str, member: Receiver
+    ) -> Group:
+        """A peer has members of a shared group, for which `member` stands; returns the group."""
+        group = self._group(full_filter, name, topic_filter)
+        group.add(member, _AS_PUBLISHED)
+        return group
+
+    def remove_peer_member(self, full_filter: str, member: Receiver) -> None:
+        """A peer has no members of a shared group any more."""
+        self._leave(full_filter, member)
 
     def _add(self, topic_filter: str, subscriber: object, options: int) -> None:
         if is_wildcard(topic_filter):

@@ -4,6 +4,7 @@
     hooks            run_hooks, ask_hooks, listening       chains of callbacks
     ownership        claim, release, watch                 a client id across processes
     session store    save, append, load, remove, recover   a session across restarts
+    mover            fresh_id, stays                       clients of other workers
 
 The broker knows these by what they do, and imports none of them. An `Answer` is a Deferred as far
 as the broker looks at it: it fires once, in the reactor's thread, and does not fail.
@@ -14,7 +15,7 @@ Not compiled, so that whoever does the same fits, whatever it is derived from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mqttd.broker.alarms import Alarms
 from mqttd.types import (
@@ -27,6 +28,10 @@ from mqttd.types import (
     SessionState,
 )
 
+if TYPE_CHECKING:
+    from mqttd.codec.packets import Connect
+    from mqttd.session.channel import Channel
+
 __all__ = [
     "Access",
     "Answer",
@@ -35,6 +40,7 @@ __all__ = [
     "Log",
     "ManagedAccess",
     "ManagedHooks",
+    "Mover",
     "Ownership",
     "SessionStore",
     "Trail",
@@ -50,6 +56,16 @@ class Answer(Protocol):
 
     def addCallback(self, callback: Callable[[Any], Any], /) -> object:
         """Have `callback` called with it."""
+
+
+class Mover(Protocol):
+    """Sends connections to the worker that their client belongs to (`mqttd.workers.moving`)."""
+
+    def fresh_id(self) -> str:
+        """A client id that belongs here."""
+
+    def stays(self, channel: Channel, connect: Connect, /) -> bool:
+        """Whether a client belongs here; else it has been seen to."""
 
 
 class Exchange(Protocol):

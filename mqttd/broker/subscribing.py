@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqttd.broker.abroad import Taken
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.turns import Job
 from mqttd.codec import properties as prop
@@ -207,11 +208,30 @@ class _Asked(Job):
 
     def begin(self) -> None:
         """The packet has come; its client waits if not all of it is for this turn."""
-        if self._some():
-            self.answer()
-        else:
+        if not self._some():
             self.channel.begin_work()
             self.broker.turns.add(self)
+        elif self.waits():
+            self.channel.begin_work()
+        else:
+            self.answer()
+
+    def waits(self) -> bool:
+        """Whether the answer has to wait; it is `finish` that gives it then."""
+        return False
+
+    def finish(self) -> None:
+        """What the answer has waited for is there."""
+        channel = self.channel
+        if channel.state != OPEN or channel.session is not self.session:
+            return
+        try:
+            self.answer()
+            channel.end_work()
+        except MqttError as error:
+            channel.fail(error, self.packet_type)
+        except Exception as error:  # as in the edges: it must end this connection only
+            self.broker.crashed(channel, error)
 
     def slice(self) -> bool:
         """Go on, as long as the client is there."""
@@ -221,12 +241,14 @@ class _Asked(Job):
         try:
             if not self._some():
                 return True
-            self.answer()
-            channel.end_work()
         except MqttError as error:
             channel.fail(error, self.packet_type)
+            return False
         except Exception as error:  # as in the edges: it must end this connection only
             self.broker.crashed(channel, error)
+            return False
+        if not self.waits():
+            self.finish()
         return False
 
     def _some(self) -> bool:
@@ -268,6 +290,11 @@ class _Subscribe(_Asked):
             self.granted.append(subscription)
         self.codes.append(code if self.channel.v5 or code < 0x80 else 0x80)
 
+    def waits(self) -> bool:
+        """Whether other processes have yet to take the filters."""
+        abroad = self.broker.router.abroad
+        return abroad is not None and abroad.waits(_Told(self))
+
     def answer(self) -> None:
         """SUBACK, and what follows from it."""
         broker = self.broker
@@ -290,6 +317,17 @@ class _Subscribe(_Asked):
             broker.hooks.run_hooks("client.subscribe.after", (self.client,), self.granted)
         if session.replays is not None:
             session.replay()
+
+
+class _Told(Taken):
+    """The other processes have the filters of a SUBSCRIBE."""
+
+    def __init__(self, asked: _Subscribe) -> None:
+        self.asked = asked
+
+    def taken(self) -> None:
+        """See `Taken.taken`."""
+        self.asked.finish()
 
 
 class _Unsubscribe(_Asked):

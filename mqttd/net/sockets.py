@@ -14,15 +14,17 @@ import stat
 __all__ = ["bound_tcp", "is_alive", "make_room", "unlink"]
 
 
-def bound_tcp(host: str, port: int) -> socket.socket:
+def bound_tcp(host: str, port: int, shared: bool = False) -> socket.socket:
     """A socket bound to an address, that does not listen yet; an empty host is every address.
 
-    Raises OSError.
+    shared: others of this user's may be bound to it, too (SO_REUSEPORT). Raises OSError.
     """
     family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if not host:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind((host or "::", port))

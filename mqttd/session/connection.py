@@ -185,6 +185,9 @@ class Connection(Timer):
                 self.dirty = True
                 self.turn.dirty.append(self)
 
+    def hold_back(self, sender: Connection) -> None:
+        """This output is full of what `sender` has sent: do not read from it for now."""
+
     def account(self) -> None:
         """After a write: tell the turn what still waits, and whether there is room again."""
         turn = self.turn
@@ -292,6 +295,8 @@ class Turn:
         #: it: most often the next receiver has that id free as well.
         self.renumbered: bytes = b""
         self.renumbered_as: bytes = b""
+        #: The way to another process that what is handled now has filled.
+        self.clogged: Connection | None = None
 
     def perform(self) -> None:
         """The end of a turn: flush what is dirty, refill what has room, close what ended.

@@ -218,6 +218,9 @@ class Framing(Acknowledging):
         ):
             self.pause()
             router.stalled[self] = None
+        if router.clogged is not None:
+            router.clogged.hold_back(self)
+            router.clogged = None
 
     def resume(self) -> None:
         """Read from the peer again."""

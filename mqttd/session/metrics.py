@@ -57,6 +57,8 @@ class Metrics:
         "dropped_memory",
         "dropped_not_kept",
         "dropped_unreadable",
+        "dropped_worker_away",
+        "messages_crossed",
         "connections_accepted",
         "connections_refused",
         "connections_closed",
@@ -133,6 +135,8 @@ class Metrics:
         self.dropped_memory: int = 0
         self.dropped_not_kept: int = 0
         self.dropped_unreadable: int = 0
+        self.dropped_worker_away: int = 0
+        self.messages_crossed: int = 0
         self.connections_accepted: int = 0
         self.connections_refused: int = 0
         self.connections_closed: int = 0
@@ -218,6 +222,7 @@ class Metrics:
             + self.dropped_memory
             + self.dropped_not_kept
             + self.dropped_unreadable
+            + self.dropped_worker_away
         )
 
     def snapshot(self) -> dict[str, int]:
@@ -256,6 +261,8 @@ COUNTERS: Final[tuple[str, ...]] = (
     "dropped_memory",
     "dropped_not_kept",
     "dropped_unreadable",
+    "dropped_worker_away",
+    "messages_crossed",
     "connections_accepted",
     "connections_refused",
     "connections_closed",

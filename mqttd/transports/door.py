@@ -10,7 +10,7 @@ Promise: a listener that cannot be opened holds nothing; other listeners are not
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,8 @@ class Given:
     log: Log
     alarm: Callable[[str, str], None]
     most: Callable[[], int]
+    #: By the listener's id, sockets that a supervisor has bound (`mqttd.workers`); None: we bind.
+    sockets: Mapping[str, socket.socket] | None = None
 
 
 class Door:
@@ -99,7 +101,7 @@ class Door:
         settings = self.settings
         self.entrance.read_files()
         if isinstance(settings, SocketListener):
-            self._socket = bind_tcp(self.where, settings, self.port)
+            self._socket = self._bound(settings)
             self.host, self.port = self._socket.getsockname()[:2]
             self.host = settings.address[0]
         elif isinstance(settings, UnixListener):
@@ -107,6 +109,19 @@ class Door:
             self.host = settings.path
         elif isinstance(settings, EndpointListener):
             self.host = settings.endpoint
+
+    def _bound(self, settings: SocketListener) -> socket.socket:
+        """A socket that listens: a supervisor's, where there is one."""
+        sockets = self.given.sockets
+        if sockets is None:
+            return bind_tcp(self.where, settings, self.port)
+        if self.id not in sockets:
+            text = "a listener that is new needs a restart where node.workers is above 1"
+            raise ListenError(f"{self.where}: {text}")
+        bound = sockets[self.id].dup()
+        bound.listen(settings.backlog)
+        bound.setblocking(False)
+        return bound
 
     def release(self) -> None:
         """Let go of a bound address."""

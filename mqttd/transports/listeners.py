@@ -21,7 +21,8 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -48,7 +49,8 @@ class Listeners:
     the log; `alarm(name, text)`, with an empty text when it is over; the most connections a
     listener without a limit of its own may have, asked when it starts; `read()`, which gives the
     configured ones as the configuration says now, or raises `ListenError`;
-    `access_of(id, settings)`, which reads a listener's own access control, or raises it too.
+    `access_of(id, settings)`, which reads a listener's own access control, or raises it too;
+    `sockets`, those that are bound already (see `Given`).
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class Listeners:
         most: Callable[[], int],
         read: Callable[[], Configured] | None = None,
         access_of: AccessOf | None = None,
+        sockets: Mapping[str, socket.socket] | None = None,
     ) -> None:
         self.read = read if read is not None else lambda: configured
         self.access_of = access_of
-        self.given = Given(broker, engine, reactor, log, alarm, most)
+        self.given = Given(broker, engine, reactor, log, alarm, most, sockets)
         self.doors: dict[str, Door] = {}
         for kind, names in configured.items():
             for name, settings in names.items():

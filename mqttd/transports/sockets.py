@@ -60,19 +60,29 @@ def transport_identity(transport: Any) -> PeerIdentity | None:
     return known
 
 
-def bind_tcp(where: str, settings: SocketListener, port_before: int) -> socket.socket:
-    """A socket that listens at `bind`; a port 0 takes `port_before`, if that is one."""
+def bind_tcp(
+    where: str,
+    settings: SocketListener,
+    port_before: int,
+    listen: bool = True,
+    shared: bool = False,
+) -> socket.socket:
+    """A socket that listens at `bind`; a port 0 takes `port_before`, if that is one.
+
+    Without `listen` it is only bound; shared: see `bound_tcp`.
+    """
     host, port = settings.address
     port = port or port_before
     bound: socket.socket | None = None
     try:
-        bound = bound_tcp(host, port)
+        bound = bound_tcp(host, port, shared)
         if settings.nodelay:
             # Accepted sockets inherit it: one system call less per connection.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if settings.defer_accept and hasattr(socket, "TCP_DEFER_ACCEPT"):
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
-        bound.listen(settings.backlog)
+        if listen:
+            bound.listen(settings.backlog)
     except OSError as error:
         if bound is not None:
             bound.close()

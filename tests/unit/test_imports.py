@@ -28,7 +28,7 @@ RANK = {
     "session": 1,
     "broker": 2,
     "readmodel": 3,
-} | dict.fromkeys(SIBLINGS, 4)
+} | dict.fromkeys(SIBLINGS, 4) | {"workers": 5}
 # These may import everything below.
 TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}

@@ -34,6 +34,15 @@ class Node(Struct, frozen=True, kw_only=True):
             "Directory for what the broker stores; created when missing, used by one broker."
         ),
     ] = "../data"
+    workers: Annotated[
+        int | Literal["cores"],
+        keys.plain(
+            "Processes that serve clients, 1 to 64, or `cores` for one on each core; experimental"
+            " above 1: see docs/design/workers.md for what is not possible then.",
+            reload=False,
+            expects='a number from 1 to 64, or "cores"',
+        ),
+    ] = 1
 
 
 class Plugins(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Several processes as one broker: a supervisor, its workers, and the mesh between them."""

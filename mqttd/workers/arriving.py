@@ -1,0 +1,410 @@
+"""What another worker has forwarded, on its way to the sessions of this one.
+
+    bytes --> frames --> PUBLISH --> Route --but its peers and groups--> the sessions here
+                    '--> all else: to the mesh
+
+The worker where a message came in has asked for its publisher's right, run the hooks and chosen the
+members of shared groups; here it meets sessions only, so a message never goes on to a third worker.
+What is counted is acknowledged at the end of what was read: when the sessions have it, and where a
+store keeps something of it, when that has been written.
+
+Promise: a PUBLISH costs what one of this worker's own does; a run of equal ones of QoS 0 is one
+slice for each receiver.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.broker import Broker
+from mqttd.codec.frame import cut
+from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
+from mqttd.session.inbound import Inbound
+from mqttd.session.receiver import Receiver
+from mqttd.session.route import SPREAD, TOLD, WIDE, Route
+from mqttd.workers.frames import ABOUT, ACK, COUNTED, MEMBER, numbered, split, unpacked
+from mqttd.workers.link import Link
+from mqttd.workers.peer import Member, Peer
+
+__all__ = ["Arriving", "Control"]
+
+#: Routes without peers that are remembered.
+_ROUTES: Final = 20_000
+
+
+class Control:
+    """Takes the frames that are no PUBLISH."""
+
+    def control(self, link: Link, kind: int, body: bytes) -> None:
+        """One frame, as `mqttd.workers.frames` says."""
+        raise NotImplementedError
+
+
+class _Local:
+    """A route as it is for messages that come from another worker."""
+
+    def __init__(self, route: Route) -> None:
+        self.sessions = route.sessions
+        self.options = route.options
+        self.kinds = route.kinds
+        self.owns = route.owns
+        self.gear = route.gear
+        made = Route(route.topic, route.key)
+        made.gear = route.gear & TOLD
+        sessions: list[Receiver] = []
+        options: list[int] = []
+        for i in range(len(route.sessions)):
+            receiver = route.sessions[i]
+            if not isinstance(receiver, Peer):
+                sessions.append(receiver)
+                options.append(route.options[i])
+        made.sessions = sessions
+        made.options = options
+        made.identifiers = route.identifiers
+        made.owns = route.owns
+        made.settle()
+        self.route = made
+        #: The bytes go to all as they are, at QoS 0.
+        self.plain: bool = not made.gear & (SPREAD | TOLD | WIDE)
+
+    def is_of(self, route: Route) -> bool:
+        """Whether it is what the route leads to now."""
+        return (
+            self.sessions is route.sessions
+            and self.options is route.options
+            and self.kinds is route.kinds
+            and self.owns is route.owns
+            and self.gear == route.gear
+        )
+
+
+class Arriving:
+    """Takes what one link brings."""
+
+    def __init__(self, broker: Broker, link: Link, control: Control) -> None:
+        self.broker = broker
+        self.link = link
+        self.mesh = control
+        #: Counted frames so far, and those that were acknowledged.
+        self.count: int = 0
+        self.acknowledged: int = 0
+        #: What has not wholly come: pieces, and how many bytes.
+        self.pieces: list[bytes] = []
+        self.held: int = 0
+        self.needed: int = 0
+        #: A store keeps something of what came.
+        self.touched: bool = False
+        #: Of the packet that follows: who published it, its id, the group it is for.
+        self.source: str = ""
+        self.username: str | None = None
+        self.message_id: int = 0
+        self.full_filter: str = ""
+        #: The packet that follows had RETAIN set, if it is of this topic.
+        self.retained: bytes = b""
+        self._routes: dict[bytes, _Local] = {}
+
+    def take(self, data: bytes) -> None:
+        """What was read: every whole frame in it."""
+        if self.pieces:
+            self.pieces.append(data)
+            self.held += len(data)
+            if self.held < self.needed:
+                return
+            data = b"".join(self.pieces)
+            self.pieces = []
+        pos = 0
+        n = len(data)
+        while n - pos >= 2:
+            body, end = split(data, pos)
+            if not end:
+                break
+            first = data[pos]
+            if first >> 4 == 3:
+                end = self._publish(data, pos, body, end)
+            else:
+                self._control(first, data[body:end])
+            pos = end
+        if pos < n:
+            self._keep(data[pos:])
+        self._acknowledge()
+
+    def _keep(self, rest: bytes) -> None:
+        self.pieces.append(rest)
+        self.held = len(rest)
+        self.needed = 0
+        at = 1
+        length = 0
+        shift = 0
+        while at < len(rest):
+            length |= (rest[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+            if rest[at - 1] < 0x80:
+                self.needed = at + length
+                return
+
+    def _acknowledge(self) -> None:
+        """Say what is taken, as soon as the store has what it keeps of it."""
+        if self.count == self.acknowledged:
+            return
+        self.acknowledged = self.count
+        link = self.link
+        said = numbered(ACK, self.count)
+        journal = self.broker.journal
+        if self.touched or journal.holds(link):
+            self.touched = False
+            journal.hold(link, said)
+        else:
+            link.send(said)
+
+    def _control(self, kind: int, body: bytes) -> None:
+        if kind == ABOUT:
+            source, username, message_id = unpacked(body)
+            self.source = source.decode()
+            self.username = username[1:].decode() if username else None
+            self.message_id = int.from_bytes(message_id, "big")
+        elif kind == MEMBER:
+            full_filter, source = unpacked(body)
+            self.full_filter = full_filter.decode()
+            self.source = source.decode()
+        else:
+            journal = self.broker.journal
+            journal.touched = False
+            self.mesh.control(self.link, kind, body)
+            if kind in COUNTED:
+                self.count += 1
+                if journal.touched and journal.promises("", ""):
+                    self.touched = True
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _publish(self, data: bytes, pos: int, p: int, end: int) -> int:
+        """One PUBLISH, or a run of them; the index behind it."""
+        first = data[pos]
+        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
+        at = topic_end + 2 if first & 6 else topic_end
+        body = at + 1
+        expiry = 0
+        if data[at]:
+            found = scan_publish(data, at, end)
+            if found < 0 or found >> ALIAS_SHIFT & OFFSET_MASK:
+                body, expiry = _scanned(data, at, end)
+            else:
+                body = found & END_MASK
+                expiry = found >> EXPIRY_SHIFT & OFFSET_MASK
+                if expiry:
+                    expiry += at
+        route = self._route(data[p:topic_end])
+        if self.full_filter:
+            self._to_member(route, data, pos, p, topic_end, at, body, end, expiry)
+            return end
+        local = self._local(route)
+        size = end - pos
+        stop = end
+        if first & 6 == 0:
+            if not self.retained and not self.source and local.plain:
+                prefix = data[pos:body]
+                n = len(data)
+                while stop + size <= n and data.startswith(prefix, stop):
+                    stop += size
+                self.broker.metrics.messages_crossed += (stop - pos) // size
+                self._run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry)
+                return stop
+            self.broker.metrics.messages_crossed += 1
+        inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+        if self.retained:
+            inbound.retain = self.retained == route.key
+            self.retained = b""
+        if route.gear & TOLD:
+            number = self.message_id or self.broker.next_message_id()
+            inbound.whole = inbound.message(route.topic, number)
+        self._begin()
+        if local.route.is_wide(size):
+            self.broker.fan_out(inbound, local.route)
+            self.broker.later = None
+        else:
+            inbound.fan(local.route)
+        self._end(first, route.topic)
+        return end
+
+    def _begin(self) -> None:
+        self.broker.journal.touched = False
+
+    def _end(self, first: int, topic: str) -> None:
+        """It is with the sessions: see what that promises, and forget what was said of it."""
+        if first & 6:
+            self.count += 1
+            journal = self.broker.journal
+            if journal.touched and journal.promises(topic, ""):
+                self.touched = True
+        self.source = ""
+        self.username = None
+        self.message_id = 0
+        self.full_filter = ""
+
+    def _inbound(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> Inbound:
+        made = Inbound(data, pos, p, topic_end, at, body, end, True, self.source, self.username)
+        if expiry:
+            made.expires(self.broker.now, expiry)
+        return made
+
+    def _route(self, key: bytes) -> Route:
+        topics = self.broker.topics
+        route = topics.table.get(key)
+        if route is None:
+            route = topics.enter(key, key[2:].decode())
+        elif route.seq != topics.changes.seq:
+            topics.catch_up(route)
+        route.seen = True
+        return route
+
+    def _local(self, route: Route) -> _Local:
+        """The route without peers and groups."""
+        local = self._routes.get(route.key)
+        if local is None or not local.is_of(route):
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            local = _Local(route)
+            self._routes[route.key] = local
+        return local
+
+    def _run(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        stop: int,
+        size: int,
+        expiry: int,
+    ) -> None:
+        """A run of QoS 0 packets of `size` bytes each, as bytes wherever they fit."""
+        broker = self.broker
+        same: bytes | None = None
+        other: bytes | None = None
+        count = (stop - pos) // size
+        sent = 0
+        for receiver in route.sessions:
+            channel = receiver.channel
+            if channel is None or channel.special or size > receiver.max_packet:
+                for shift in range(0, stop - pos, size):
+                    inbound = self._inbound(
+                        data,
+                        pos + shift,
+                        p + shift,
+                        topic_end + shift,
+                        at + shift,
+                        body + shift,
+                        pos + shift + size,
+                        expiry + shift if expiry else 0,
+                    )
+                    receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
+                continue
+            if channel.v5:
+                if same is None:
+                    same = cut(data, pos, stop)
+                wire = same
+            else:
+                if other is None:
+                    other = _plain(data, pos, p, topic_end, at, body, stop, size)
+                wire = other
+            if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
+                broker.metrics.dropped_slow_consumer += count
+                receiver.dropped += count
+                continue
+            channel.send(wire)
+            sent += 1
+        broker.metrics.messages_sent += sent * count
+
+    def _to_member(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> None:
+        """A message for a member of a shared group: here, or where else one is."""
+        first = data[pos]
+        broker = self.broker
+        if not first & 6:
+            broker.metrics.messages_crossed += 1
+        inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+        group = broker.router.groups.get(self.full_filter)
+        self._begin()
+        member: Receiver | None = None
+        if group is not None:
+            member = group.choose(self.source, route.topic)
+            if isinstance(member, Member):
+                # Who is away comes before another worker, and any before the one it came from.
+                chosen: Receiver | None = None
+                for other in group.order:
+                    if not isinstance(other, Member):
+                        chosen = other
+                        break
+                    if other.peer.ferry.link is not self.link:
+                        chosen = other
+                member = chosen
+        if group is None or member is None:
+            broker.metrics.dropped_session_ended += 1
+        else:
+            if route.gear & TOLD:
+                number = self.message_id or broker.next_message_id()
+                inbound.whole = inbound.message(route.topic, number)
+            inbound.lend(group, member, route.topic, None)
+        self._end(first, route.topic)
+
+
+def _scanned(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where a property block ends that is unusual; its expiry is 0, or far behind."""
+    size = 0
+    shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if at + size > end:
+        raise ValueError("a property block is cut off")
+    return at + size, 0
+
+
+def _plain(
+    data: bytes, pos: int, p: int, topic_end: int, at: int, body: int, stop: int, size: int
+) -> bytes:
+    """The packets of a run for receivers of MQTT 3.1.1: without their properties."""
+    parts: list[bytes] = []
+    for shift in range(0, stop - pos, size):
+        made = Inbound(
+            data,
+            pos + shift,
+            p + shift,
+            topic_end + shift,
+            at + shift,
+            body + shift,
+            pos + shift + size,
+            True,
+            "",
+            None,
+        )
+        parts.append(made.cut(0, False, False, b"").wire)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

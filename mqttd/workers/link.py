@@ -1,0 +1,130 @@
+"""The stream between two workers: what is written in a turn goes in one write.
+
+    Peer, Mesh, Relay --send--> Link.out --end of turn--> Pipe --Unix stream--> the other worker
+
+A `Link` is a `Connection`, so that a message's way appends to it as to a client's output, and the
+turn writes it with the others. Nothing that is put here is ever dropped: when more than `FULL`
+bytes wait, whoever caused that is not read from until they have gone (`hold_back`), and nobody
+else.
+
+Promise: one write per turn and link; bytes go in the order they were put.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
+from mqttd.session.output import give_back, take
+
+__all__ = ["FULL", "Link", "Pipe"]
+
+#: Bytes that may wait before those who send are held back.
+FULL: Final = 4 << 20
+
+
+class Pipe(Edge):
+    """A descriptor; `watch` is called when it takes no more for now, or does again."""
+
+    def __init__(self, fd: int, watch: Callable[[bool], object]) -> None:
+        self.fd = fd
+        self.watch = watch
+
+    def flush(self, channel: Connection) -> None:
+        """See `Edge.flush`."""
+        pieces = take(channel)
+        if not pieces:
+            return
+        first: Any = pieces[0]
+        if channel.out_at:
+            first = memoryview(first)[channel.out_at :]
+        vector: list[Any] = [first]
+        vector += pieces[1:]
+        try:
+            written = os.writev(self.fd, vector)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            channel.out = None
+            channel.out_bytes = 0
+            channel.out_at = 0
+            channel.end("the other worker is gone")
+            return
+        give_back(channel, pieces, written)
+        blocked = channel.out is not None
+        if blocked != channel.blocked:
+            channel.blocked = blocked
+            self.watch(blocked)
+        channel.account()
+
+    def shut(self, channel: Connection) -> None:
+        """Whoever reads the descriptor closes it."""
+        channel.turn.backlog -= channel.backlogged
+        channel.backlogged = 0
+
+    def pause(self, channel: Connection) -> None:
+        """A link is always read."""
+
+    def resume(self, channel: Connection) -> None:
+        """A link is always read."""
+
+    def peer(self, channel: Connection) -> tuple[str, int]:
+        """It has no address."""
+        return ("", 0)
+
+
+class Link(Connection):
+    """The way to worker `number`."""
+
+    __slots__ = ("number", "waiting")
+
+    def __init__(self, turn: Turn, edge: Edge, number: int) -> None:
+        super().__init__(turn, edge, -1, "")
+        self.number = number
+        self.version = 5
+        self.v5 = True
+        self.state = OPEN
+        self.limit = FULL
+        #: Those that are not read from until there is room.
+        self.waiting: list[Connection] = []
+
+    def over(self, size: int) -> bool:
+        """Nothing is dropped; who sends so much is held back when it has sent."""
+        self.turn.clogged = self
+        return False
+
+    def put(self, data: bytes) -> None:
+        """As `send`, and hold whoever sends it back where that is too much."""
+        self.send(data)
+        if self.out_bytes > FULL:
+            self.turn.clogged = self
+
+    def hold_back(self, sender: Connection) -> None:
+        """See `Connection.hold_back`."""
+        if self.state != OPEN or sender.state != OPEN or sender.paused:
+            return
+        sender.pause()
+        self.waiting.append(sender)
+        self.thirsty = True
+
+    def drained(self) -> None:
+        """There is room: those that were held back go on."""
+        self.thirsty = False
+        waiting = self.waiting
+        self.waiting = []
+        for sender in waiting:
+            sender.resume()
+
+    def close(self, code: int, detail: str) -> None:
+        """See `Connection.close`."""
+        self.end(detail)
+
+    def lost(self) -> None:
+        """The other worker is gone."""
+        self.state = CLOSED
+        self.out = None
+        self.out_bytes = 0
+        self.out_at = 0
+        self.drained()

@@ -1,0 +1,165 @@
+"""Where a connection goes whose client belongs to another worker.
+
+    CONNECT --> hash(client id) -- here --> goes on
+                     |
+                     +-- a plain socket: its descriptor and the bytes read so far, in one datagram
+                     '-- TLS, WebSocket, PROXY: stays, and is relayed (`mqttd.workers.relay`)
+
+A worker that is being started again is waited for, `PATIENCE` seconds at most; then the client is
+told 0x88 Server unavailable. An empty client id gets one that belongs here.
+
+Promise: nothing was done for the client before it is moved but to look at its CONNECT; it is
+authenticated where it belongs.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqttd.broker.broker import Broker
+from mqttd.codec import reasons
+from mqttd.codec.packets import Connect
+from mqttd.codec.serializer import serialize
+from mqttd.session.channel import WAITING, Channel
+from mqttd.session.unfinished import Unfinished
+from mqttd.transports.engine import Engine
+from mqttd.workers.mesh import Mesh
+from mqttd.workers.place import worker_of
+from mqttd.workers.relay import Relays
+
+__all__ = ["PATIENCE", "Mover", "adopt"]
+
+#: Seconds for which a client waits for its worker.
+PATIENCE: Final = 5
+#: Bytes of a datagram: a CONNECT, and what one read brought behind it.
+_MOST: Final = 1 << 20
+
+
+class Mover:
+    """Sends connections to the workers they belong to; `way(number)` is the socket for it."""
+
+    def __init__(
+        self, broker: Broker, engine: Engine, mesh: Mesh, relays: Relays,
+        way: Callable[[int], socket.socket | None],
+    ) -> None:  # fmt: skip
+        self.broker = broker
+        self.engine = engine
+        self.mesh = mesh
+        self.relays = relays
+        self.way = way
+        #: Connections that are to go, with their CONNECT, worker and when they came.
+        self._waiting: list[tuple[Channel, Connect, int, int]] = []
+        self._due = False
+
+    def fresh_id(self) -> str:
+        """A client id that belongs to this worker."""
+        while True:
+            made = f"mqttd-{self.broker.next_message_id():x}"
+            if worker_of(made, self.mesh.count) == self.mesh.number:
+                return made
+
+    def stays(self, channel: Channel, connect: Connect) -> bool:
+        """Whether a client belongs here; else it goes with the end of this turn."""
+        number = worker_of(connect.client_id, self.mesh.count)
+        if number == self.mesh.number:
+            return True
+        self._waiting.append((channel, connect, number, self.broker.now))
+        if not self._due:
+            self._due = True
+            self.broker.soon(self.go)
+        return False
+
+    def go(self) -> None:
+        """Send those away whose worker is there."""
+        self._due = False
+        waiting, self._waiting = self._waiting, []
+        for channel, connect, number, since in waiting:
+            if channel.state != WAITING:
+                continue
+            if self._send(channel, connect, number):
+                continue
+            if self.broker.now - since > PATIENCE * 1000:
+                detail = f"worker {number} is not there"
+                self.broker.connect_refused(channel, connect, reasons.SERVER_UNAVAILABLE, detail)
+                channel.refuse(reasons.SERVER_UNAVAILABLE, detail)
+            else:
+                self._waiting.append((channel, connect, number, since))
+        self.broker.perform()
+
+    def tick(self) -> None:
+        """A few times a second: look after those that still wait."""
+        if self._waiting and not self._due:
+            self.go()
+
+    def _send(self, channel: Channel, connect: Connect, number: int) -> bool:
+        link = self.mesh.link_to(number)
+        way = self.way(number)
+        if link is None or way is None:
+            return False
+        rest = channel.rest
+        data = serialize(connect, connect.version)
+        if isinstance(rest, Unfinished):
+            data += rest.whole()
+        if channel.edge is not self.engine or len(data) > _MOST:
+            self.relays.send_away(channel, link, data)
+            return True
+        host, port = channel.edge.peer(channel)
+        head = json.dumps([channel.listener, host, port]).encode()
+        message = len(head).to_bytes(2, "big") + head + data
+        try:
+            socket.send_fds(way, [message], [channel.fd])
+        except BlockingIOError:
+            return False
+        except OSError:  # too large for the kernel, or it is just going
+            self.relays.send_away(channel, link, data)
+            return True
+        # The kernel's poll goes by the open file, which lives on elsewhere.
+        self.engine.epoll.unregister(channel.fd)
+        self.broker.metrics.connections_closed -= 1  # it is counted where it ends
+        channel.end("moved to its worker")
+        return True
+
+
+def received(way: socket.socket) -> tuple[bytes, int] | None:
+    """One datagram and its descriptor (-1: none); None when there is no more. Raises OSError."""
+    size = array.array("i").itemsize
+    try:
+        data, ancillary, _, _ = way.recvmsg(_MOST + 70_000, socket.CMSG_SPACE(size))
+    except BlockingIOError:
+        return None
+    fd = -1
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds = array.array("i")
+            fds.frombytes(content[: len(content) - len(content) % size])
+            fd = fds[0]
+    return data, fd
+
+
+def adopt(engine: Engine, broker: Broker, data: bytes, fd: int) -> bool:
+    """Go on with a connection that another worker has sent; False without its listener."""
+    size = int.from_bytes(data[:2], "big")
+    listener, host, number = json.loads(data[2 : 2 + size])
+    port: Any = engine.by_name.get(listener)
+    if port is None:
+        return False
+    channel = Channel(broker, engine, fd, listener)
+    engine.channels.put(fd, channel)
+    house = port.lobby.enter(channel, host, broker.now)
+    channel.io = house
+    if host != "unix":
+        engine.fresh[fd] = (host, number)
+    engine.epoll.register(fd, 1)
+    port.connections += 1
+    came = data[2 + size :]
+    broker.metrics.bytes_received -= len(came)  # counted where they were read
+    try:
+        channel.feed(came)
+    except Exception as error:  # as in the edges: it must end this connection only
+        broker.crashed(channel, error)
+    port.lobby.heard(channel, house, broker.now)
+    return True

@@ -1,0 +1,266 @@
+"""Another worker, as the tables of this one know it: a receiver that is handed bytes.
+
+    Route --> Peer    what matches one of its filters, once whatever the number of its sessions
+    Group --> Member  what no member of the group here can take
+                |
+              Ferry   counts what must arrive, keeps it until the other worker has taken it
+                '--> Link
+
+QoS 1 and 2 are *carried*: the publisher's acknowledgement is a promise that the other worker keeps
+(`Ferry.wait`). When that worker dies, what it had not taken is kept here, and goes to it when it is
+back; until then its part of the promise is kept by this worker, so that publishers go on. Above
+`MOST` bytes they wait.
+
+Promise: an append for each message; what is carried is forgotten when it is taken, in its order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from mqttd.broker.abroad import Taken
+from mqttd.broker.publishing import Publishing
+from mqttd.broker.shared import Group
+from mqttd.session.journal import Journal
+from mqttd.session.message import Delivery
+from mqttd.session.promise import Promise
+from mqttd.session.receiver import Receiver
+from mqttd.workers.frames import ABOUT, MEMBER, frame, packed
+from mqttd.workers.link import FULL, Link
+
+__all__ = ["MOST", "Ferry", "Member", "Peer"]
+
+#: Bytes that are kept for a worker that is away, before publishers wait for it.
+MOST: Final = 64 << 20
+
+
+class Ferry(Journal):
+    """What must arrive at one other worker. A keeper of promises, like a store's journal."""
+
+    __slots__ = ("broker", "kept", "kept_bytes", "link", "own", "sent", "taken", "waiting")
+
+    def __init__(self, broker: Publishing) -> None:
+        super().__init__()
+        self.broker = broker
+        self.link: Link | None = None
+        #: Counted frames that were sent on this link, and how many of them are taken.
+        self.sent: int = 0
+        self.taken: int = 0
+        #: Messages that are not taken, with their numbers.
+        self.kept: deque[tuple[int, bytes]] = deque()
+        self.kept_bytes: int = 0
+        #: Promises and others who wait, with the number that they wait for.
+        self.waiting: deque[tuple[int, object]] = deque()
+        #: What `Publishing.crossed` is where a message went here alone.
+        self.own: tuple[object, ...] = (self,)
+
+    def carry(self, data: bytes) -> None:
+        """A message of QoS 1 or 2, with what is said of it before."""
+        self.sent += 1
+        self.kept.append((self.sent, data))
+        self.kept_bytes += len(data)
+        link = self.link
+        if link is not None:
+            link.put(data)
+        self.cross()
+
+    def tell(self, data: bytes) -> None:
+        """Another counted frame; it is not kept."""
+        link = self.link
+        if link is not None:
+            self.sent += 1
+            link.put(data)
+
+    def cross(self) -> None:
+        """The message that is handled now is acknowledged when what was sent is taken."""
+        broker = self.broker
+        broker.journal.touched = True
+        crossed = broker.crossed
+        if not crossed:
+            broker.crossed = self.own
+        elif self not in crossed:
+            broker.crossed = (*crossed, self)
+
+    # -- promises ------------------------------------------------------------------------------
+
+    def wait(self, promise: object) -> None:
+        """See `Journal.wait`: keep it when all that was sent so far is taken."""
+        assert isinstance(promise, Promise)
+        if self._settled():
+            promise.keep(self)
+        else:
+            self.waiting.append((self.sent, promise))
+
+    def call(self, taken: Taken) -> bool:
+        """Whether something is not taken yet; then `taken` is called when it is."""
+        if self.link is None or self.taken >= self.sent:
+            return False
+        self.waiting.append((self.sent, taken))
+        return True
+
+    def _settled(self) -> bool:
+        if self.link is None:
+            return self.kept_bytes <= MOST
+        return self.taken >= self.sent
+
+    def acknowledge(self, count: int) -> None:
+        """The other worker has taken so many counted frames."""
+        if count > self.taken:
+            self.taken = count
+        kept = self.kept
+        while kept and kept[0][0] <= count:
+            self.kept_bytes -= len(kept.popleft()[1])
+        self._release(count)
+
+    def _release(self, count: int) -> None:
+        waiting = self.waiting
+        if not waiting or waiting[0][0] > count:
+            return
+        while waiting and waiting[0][0] <= count:
+            _, waiter = waiting.popleft()
+            if isinstance(waiter, Promise):
+                waiter.keep(self)
+            else:
+                assert isinstance(waiter, Taken)
+                waiter.taken()
+        self.broker.flush_later()
+
+    # -- the other worker comes and goes -------------------------------------------------------
+
+    def up(self, link: Link) -> None:
+        """It is there, and has been told everything else: what was kept goes to it."""
+        self.link = link
+        kept = self.kept
+        self.kept = deque()
+        for _, data in kept:
+            self.sent += 1
+            self.kept.append((self.sent, data))
+            link.put(data)
+        # Who has waited for room waits for what was kept now.
+        left = self.waiting
+        self.waiting = deque()
+        for _, waiter in left:
+            self.waiting.append((self.sent, waiter))
+
+    def down(self) -> None:
+        """It is gone: what it has not taken is kept for it, and counts as promised."""
+        self.link = None
+        self.taken = 0
+        self.sent = 0
+        kept = self.kept
+        self.kept = deque()
+        for _, data in kept:
+            self.sent += 1
+            self.kept.append((self.sent, data))
+        if self.kept_bytes <= MOST:
+            left = self.waiting
+            self.waiting = deque()
+            for _, waiter in left:
+                self.waiting.append((0, waiter))
+            self._release(0)
+
+
+class Peer(Receiver):
+    """Another worker among the receivers of a route."""
+
+    __slots__ = ("broker", "ferry", "filters", "fresh")
+
+    def __init__(self, broker: Publishing, ferry: Ferry) -> None:
+        super().__init__("")
+        self.v5 = True
+        self.broker = broker
+        self.ferry = ferry
+        #: What it has subscribed to, and who stands for it there: itself or a `Member`.
+        self.filters: dict[str, Receiver] = {}
+        #: While it tells all of its filters: those it has told so far.
+        self.fresh: set[str] | None = None
+
+    def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
+        """See `Receiver.take`."""
+        self.ferry.carry(wire)
+
+    def deliver(self, delivery: Delivery, packet_id: int) -> None:
+        """See `Receiver.deliver`."""
+        self.ferry.carry(_wire(delivery, self.broker.now))
+
+    def deliver_qos0(self, delivery: Delivery) -> None:
+        """See `Receiver.deliver_qos0`."""
+        _send(self, delivery, b"")
+
+    def said(self, delivery: Delivery, head: bytes) -> None:
+        """A delivery for a member of a shared group, which `head` names."""
+        if delivery.qos:
+            self.ferry.carry(head + _wire(delivery, self.broker.now))
+        else:
+            _send(self, delivery, head)
+
+
+def _send(peer: Peer, delivery: Delivery, head: bytes) -> None:
+    metrics = peer.broker.metrics
+    link = peer.ferry.link
+    if link is None:
+        metrics.dropped_worker_away += 1
+        peer.dropped += 1
+        return
+    metrics.messages_sent += 1  # as for those that are forwarded as bytes
+    link.send(head + _wire(delivery, peer.broker.now))
+    if link.out_bytes > FULL:
+        link.turn.clogged = link
+
+
+def _wire(delivery: Delivery, now: int) -> bytes:
+    """The packet, and who has published it where somebody hears of that."""
+    fresh = delivery.fresh(True, now)
+    message = delivery.message
+    if message is None:
+        return fresh.wire
+    username = message.username
+    about = [
+        message.client_id.encode(),
+        b"" if username is None else b"\0" + username.encode(),
+        message.id.to_bytes(16, "big"),
+    ]
+    return frame(ABOUT, packed(about)) + fresh.wire
+
+
+class Member(Receiver):
+    """The members that a shared group has at another worker.
+
+    Not online while a member here is: the local ones come first.
+    """
+
+    __slots__ = ("full_filter", "group", "peer")
+
+    def __init__(self, peer: Peer, full_filter: str) -> None:
+        super().__init__("")
+        self.v5 = True
+        self.bare = False
+        self.peer = peer
+        self.full_filter = full_filter
+        self.group: Group | None = None
+
+    def online(self) -> bool:
+        """See `Receiver.online`."""
+        group = self.group
+        if self.peer.channel is None or group is None:
+            return False
+        for member in group.order:
+            if not isinstance(member, Member) and member.online():
+                return False
+        return True
+
+    def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
+        """See `Receiver.take`; a shared message always comes as a `Delivery`."""
+        raise NotImplementedError
+
+    def deliver(self, delivery: Delivery, packet_id: int) -> None:
+        """See `Receiver.deliver`."""
+        self.peer.said(delivery, self._head(delivery))
+
+    def deliver_qos0(self, delivery: Delivery) -> None:
+        """See `Receiver.deliver_qos0`."""
+        self.peer.said(delivery, self._head(delivery))
+
+    def _head(self, delivery: Delivery) -> bytes:
+        return frame(MEMBER, packed([self.full_filter.encode(), delivery.source.encode()]))

@@ -1,0 +1,64 @@
+"""Which worker a client belongs to, and which one this process is.
+
+    worker_of(client id)    1 ... count, the same in every process and at every start
+
+A client's session, its store and its order live in one worker, so a takeover never leaves it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from zlib import crc32
+
+__all__ = ["VARIABLE", "Place", "count_of", "place_of", "worker_of"]
+
+#: The environment variable by which a supervisor tells a worker its place.
+VARIABLE: Final = "MQTTD_WORKER"
+
+
+def count_of(workers: int | str) -> int:
+    """How many workers `node.workers` means; "cores" is one for each core we may use."""
+    return len(os.sched_getaffinity(0)) if workers == "cores" else int(workers)
+
+
+def worker_of(client_id: str, count: int) -> int:
+    """The number of the worker, from 1, that has this client's session.
+
+    >>> [worker_of(f"sensor-{n}", 3) for n in range(5)]
+    [2, 2, 3, 3, 1]
+    """
+    return crc32(client_id.encode("utf-8", "surrogatepass")) % count + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One worker among `count`; `control` is the descriptor of the supervisor's channel.
+
+    `sockets` are the descriptors of the listeners' sockets, by ``KIND:NAME``.
+    """
+
+    number: int
+    count: int
+    control: int
+    sockets: dict[str, int] = field(default_factory=dict)
+
+    def dump(self) -> str:
+        """The value of the environment variable."""
+        return json.dumps(
+            {
+                "number": self.number,
+                "count": self.count,
+                "control": self.control,
+                "sockets": self.sockets,
+            }
+        )
+
+
+def place_of(environ: Mapping[str, str]) -> Place | None:
+    """The place that a supervisor has given this process; None where there is no supervisor."""
+    text = environ.get(VARIABLE)
+    return None if text is None else Place(**json.loads(text))

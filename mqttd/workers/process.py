@@ -1,0 +1,175 @@
+"""One worker process, as its supervisor knows it: started, listened to, ended.
+
+    start --> up (its store is read) --> linked --> ready --> ended --> start, later each time
+
+Its log comes by a pipe as JSON, a line an entry, and becomes part of the one log.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+
+from mqttd.workers.control import Control
+from mqttd.workers.place import VARIABLE, Place
+
+__all__ = ["WorkerProcess"]
+
+#: What a worker runs: twistd, in the foreground.
+_PROGRAM: Final = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
+#: Descriptors that a worker is given: the control channel, then its listeners' sockets.
+_CONTROL: Final = 3
+#: Milliseconds before a worker that has ended is started again; doubled while it does not live.
+_FIRST: Final = 0.1
+_LONGEST: Final = 10.0
+#: Seconds after which one that has lived is not one that cannot.
+_LIVED: Final = 30.0
+
+#: An entry of the log: time, level, module, message, fields, traceback.
+Entry = Callable[[float, str, str, str, dict[str, Any], str], object]
+
+
+class WorkerProcess(ProcessProtocol):
+    """Worker `number`; what it says goes to `told`, and its end to `ended`."""
+
+    def __init__(
+        self,
+        number: int,
+        reactor: Any,
+        entry: Entry,
+        told: Callable[[WorkerProcess, dict[str, Any]], object],
+        ended: Callable[[WorkerProcess, str], object],
+    ) -> None:
+        self.number = number
+        self.reactor = reactor
+        self.entry = entry
+        self.told = told
+        self.ended = ended
+        self.control: Control | None = None
+        self.pid = 0
+        #: Its store is read, and it can be given links; it has let clients in.
+        self.up = False
+        self.ready = False
+        self.met: set[int] = set()
+        self.started = 0.0
+        self.starts = 0
+        self.pause = _FIRST
+        self._rest = b""
+
+    def start(
+        self,
+        count: int,
+        config: str,
+        environ: Mapping[str, str],
+        sockets: Mapping[str, socket.socket],
+        reactor_name: str,
+    ) -> None:
+        """Start the process; `sockets` are those of the listeners."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        files: dict[int, Any] = {0: "w", 1: "r", 2: "r", _CONTROL: theirs.fileno()}
+        places = {}
+        for at, (name, bound) in enumerate(sockets.items(), _CONTROL + 1):
+            files[at] = bound.fileno()
+            places[name] = at
+        place = Place(self.number, count, _CONTROL, places)
+        command = [sys.executable, "-c", _PROGRAM, "--nodaemon", "--pidfile="]
+        if reactor_name:
+            command.append(f"--reactor={reactor_name}")
+        command += ["mqttd", *(["--config", config] if config else [])]
+        self.started = time.monotonic()
+        self.starts += 1
+        self.up = self.ready = False
+        self.met = set()
+        self._rest = b""
+        try:
+            process = self.reactor.spawnProcess(
+                self, sys.executable, command, {**environ, VARIABLE: place.dump()}, childFDs=files
+            )
+        finally:
+            theirs.close()
+        self.pid = process.pid
+        self.control = Control(
+            ours, self.reactor, lambda message, _: self.told(self, message), lambda: None
+        )
+        self.control.start()
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Say something to it, where it is."""
+        if self.control is not None:
+            self.control.send(message, fds or [])
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, while it is there."""
+        if self.pid:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
+
+    def next_pause(self) -> float:
+        """Seconds until it is started again."""
+        if time.monotonic() - self.started > _LIVED:
+            self.pause = _FIRST
+        pause, self.pause = self.pause, min(self.pause * 2, _LONGEST)
+        return pause
+
+    # -- told by Twisted -----------------------------------------------------------------------
+
+    def outReceived(self, data: bytes) -> None:
+        """Both of its outputs are its log."""
+        self.errReceived(data)
+
+    def errReceived(self, data: bytes) -> None:
+        """Entries of its log, a line each."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line:
+                self._line(line)
+
+    def _line(self, line: bytes) -> None:
+        try:
+            said: dict[str, Any] = json.loads(line)
+            when = _seconds(str(said.pop("time")))
+            level, module = str(said.pop("level")), str(said.pop("module"))
+            message, trace = str(said.pop("message")), said.pop("traceback", [])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            text = line.decode("utf-8", "replace")
+            self.entry(time.time(), "warn", "mqttd", text, {"worker": self.number}, "")
+            return
+        if module == "twistd":
+            return  # that one of its kind has started is said by the supervisor
+        said["worker"] = self.number
+        self.entry(when, level, module, message, said, "\n".join(trace))
+
+    def processEnded(self, reason: Failure) -> None:
+        """It is over, and all it has said is read."""
+        if self._rest:
+            self._line(self._rest)
+        control, self.control = self.control, None
+        if control is not None:
+            control.close()
+        self.pid = 0
+        self.up = self.ready = False
+        value: Any = reason.value
+        number = getattr(value, "signal", None)
+        if number is not None:
+            text = f"ended by {signal.Signals(number).name}"
+        else:
+            text = f"ended with status {getattr(value, 'exitCode', 0)}"
+        self.ended(self, text)
+
+
+def _seconds(text: str) -> float:
+    """Seconds since 1970 of a time as the log writes it."""
+    whole, _, part = text.rstrip("Z").partition(".")
+    return calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")) + float(f"0.{part or 0}")

@@ -1,0 +1,320 @@
+"""Connections that stay where they were accepted, and are served by another worker.
+
+    client <-TLS, WebSocket-> Channel --Outlet--> UP ----> Channel of its worker
+                              (bytes)  <--------- DOWN --- Inland (its edge)
+
+The keys of a TLS connection are in the process that shook hands, so its bytes travel: the channel
+there takes nothing apart any more, and its worker has a channel whose edge is the mesh. At most
+`WINDOW` bytes are under way to a client (`CREDIT`), and a client whose worker does not read is not
+read from (`PAUSE`).
+
+Promise: bytes arrive in their order and none is dropped; when either end is over, or the worker of
+one, so is the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqttd.broker.broker import Broker
+from mqttd.session.channel import Channel
+from mqttd.session.connection import CLOSED, OPEN, Connection, Edge
+from mqttd.session.framing import Inlet
+from mqttd.session.output import gather
+from mqttd.types import PeerIdentity
+from mqttd.workers import frames
+from mqttd.workers.frames import number_of, numbered, packed, unpacked
+from mqttd.workers.link import Link
+from mqttd.workers.mesh import Other
+
+__all__ = ["WINDOW", "Relays"]
+
+#: Bytes under way to one client.
+WINDOW: Final = 256 << 10
+
+_GONE: Final = "its worker is gone"
+
+
+class Outlet(Inlet):
+    """Where what a client sends goes on to its worker."""
+
+    def __init__(self, relays: Relays, channel: Channel, link: Link, number: int) -> None:
+        super().__init__()
+        self.relays = relays
+        self.channel = channel
+        self.link = link
+        self.number = number
+        #: Bytes that came for the client, and were not said to be written.
+        self.owed: int = 0
+        #: The other end has said that it is over.
+        self.ended: bool = False
+
+    def take(self, data: bytes) -> None:
+        """See `Inlet.take`."""
+        if data:
+            self.link.put(numbered(frames.UP, self.number, data))
+
+    def size(self) -> int:
+        """See `Inlet.size`."""
+        return 0
+
+    def close(self) -> None:
+        """See `Inlet.close`."""
+        self.relays.broker.registry.channels += 1  # is about to be counted off again
+        self.relays.closed(self)
+
+
+class Inland(Edge):
+    """The edge of a channel whose client is connected elsewhere."""
+
+    def __init__(self, relays: Relays, link: Link, number: int, host: str, port: int) -> None:
+        self.relays = relays
+        self.link = link
+        self.number = number
+        self.host = host
+        self.port = port
+        self.known: object | None = None
+        self.channel: Channel | None = None
+        #: Bytes under way to the client.
+        self.flying: int = 0
+
+    def flush(self, channel: Connection) -> None:
+        """See `Edge.flush`."""
+        server = self.relays.broker
+        while channel.out is not None and self.flying < WINDOW:
+            data = gather(channel)
+            if not data:
+                break
+            self.flying += len(data)
+            channel.out_bytes -= len(data)
+            channel.bytes_sent += len(data)
+            self.link.put(numbered(frames.DOWN, self.number, data))
+        if channel.out is None:
+            channel.blocked = False
+        elif not channel.blocked:
+            channel.blocked = True
+            server.slow[channel] = server.now
+        channel.account()
+
+    def credit(self, count: int) -> None:
+        """So many bytes are written."""
+        self.flying -= count
+        channel = self.channel
+        if channel is not None and channel.blocked:
+            channel.blocked = False
+            self.relays.broker.slow[channel] = self.relays.broker.now
+            self.flush(channel)
+
+    def shut(self, channel: Connection) -> None:
+        """See `Edge.shut`."""
+        self.relays.shut(self)
+        said = bytes((channel.reason_code,)) + channel.close_reason.encode()
+        if self.link.state == OPEN:
+            self.link.put(numbered(frames.DOWN_END, self.number, said))
+        self.relays.broker.backlog -= channel.backlogged
+        channel.backlogged = 0
+        self.channel = None
+
+    def pause(self, channel: Connection) -> None:
+        """See `Edge.pause`."""
+        self.link.send(numbered(frames.PAUSE, self.number))
+
+    def resume(self, channel: Connection) -> None:
+        """See `Edge.resume`."""
+        self.link.send(numbered(frames.RESUME, self.number))
+
+    def peer(self, channel: Connection) -> tuple[str, int]:
+        """See `Edge.peer`."""
+        return (self.host, self.port)
+
+    def identity(self, channel: Connection) -> object | None:
+        """See `Edge.identity`."""
+        return self.known
+
+
+class Relays(Other):
+    """All connections of a worker that are served elsewhere, or come from there.
+
+    `others` takes the frames that mean something else.
+    """
+
+    def __init__(self, broker: Broker, others: Callable[[int, int, bytes], object]) -> None:
+        self.broker = broker
+        self.others = others
+        self.outlets: dict[tuple[int, int], Outlet] = {}
+        self.inlands: dict[tuple[int, int], Inland] = {}
+        self._made: int = 0
+        self._owing: dict[tuple[int, int], Outlet] = {}
+        self._looking: bool = False
+
+    # -- here, of a client that belongs elsewhere ----------------------------------------------
+
+    def send_away(self, channel: Channel, link: Link, data: bytes) -> None:
+        """Have a client that has sent CONNECT served by another worker; `data`: all it sent."""
+        broker = self.broker
+        self._made += 1
+        outlet = Outlet(self, channel, link, self._made)
+        self.outlets[(link.number, outlet.number)] = outlet
+        host, port = channel.edge.peer(channel)
+        fields = [
+            channel.listener.encode(),
+            host.encode(),
+            port.to_bytes(4, "big"),
+            _written(channel.edge.identity(channel)),
+            data,
+        ]
+        link.put(numbered(frames.OPEN, outlet.number, packed(fields)))
+        # From here on it is bytes, and nothing of ours goes between them.
+        channel.rest = None
+        channel.connect = None
+        channel.v5 = False
+        channel.state = OPEN
+        channel.intake = outlet
+        channel.let_in()
+        broker.wheel.cancel(channel)
+        broker.registry.channels -= 1
+        broker.metrics.connections_closed -= 1  # it is counted where it is served
+        channel.resume()
+
+    def closed(self, outlet: Outlet) -> None:
+        """A client is gone."""
+        key = (outlet.link.number, outlet.number)
+        self.outlets.pop(key, None)
+        self._owing.pop(key, None)
+        if not outlet.ended and outlet.link.state == OPEN:
+            said = outlet.channel.close_reason.encode()
+            outlet.link.send(numbered(frames.UP_END, outlet.number, said))
+
+    def tick(self) -> None:
+        """A few times a second, and when bytes have come: what is written is said to be."""
+        low = self.broker.settings.low_watermark
+        for key, outlet in list(self._owing.items()):
+            if outlet.channel.out_bytes <= low:
+                del self._owing[key]
+                said = outlet.owed.to_bytes(8, "big")
+                outlet.owed = 0
+                outlet.link.send(numbered(frames.CREDIT, outlet.number, said))
+
+    def look(self) -> None:
+        """The turn in which bytes came is over."""
+        self._looking = False
+        self.tick()
+        self.broker.perform()
+
+    # -- frames --------------------------------------------------------------------------------
+
+    def other(self, link: Link, kind: int, body: bytes) -> None:
+        """See `Other.other`."""
+        if kind == frames.CALL or kind == frames.FIGURES:
+            self.others(link.number, kind, body)
+            return
+        number = number_of(body)
+        rest = body[8:]
+        key = (link.number, number)
+        if kind == frames.OPEN:
+            self._opened(link, number, rest)
+        elif kind == frames.UP or kind == frames.UP_END or kind == frames.CREDIT:
+            inland = self.inlands.get(key)
+            if inland is not None:
+                self._from_client(inland, kind, rest)
+        else:
+            outlet = self.outlets.get(key)
+            if outlet is not None:
+                self._to_client(key, outlet, kind, rest)
+
+    def _opened(self, link: Link, number: int, body: bytes) -> None:
+        listener, host, port, known, data = unpacked(body)
+        inland = Inland(self, link, number, host.decode(), int.from_bytes(port, "big"))
+        inland.known = _read(known)
+        self.inlands[(link.number, number)] = inland
+        inland.channel = Channel(self.broker, inland, -1, listener.decode())
+        self._feed(inland.channel, data)
+
+    def _feed(self, channel: Channel, data: bytes) -> None:
+        self.broker.metrics.bytes_received -= len(data)  # counted where they were read
+        try:
+            channel.feed(data)
+        except Exception as error:  # as in the edges: it must end this connection only
+            self.broker.crashed(channel, error)
+
+    def _from_client(self, inland: Inland, kind: int, body: bytes) -> None:
+        channel = inland.channel
+        if channel is None:
+            return
+        if kind == frames.UP:
+            self._feed(channel, body)
+        elif kind == frames.CREDIT:
+            inland.credit(number_of(body))
+        else:
+            channel.end(body.decode() or "closed by the client")
+
+    def _to_client(self, key: tuple[int, int], outlet: Outlet, kind: int, body: bytes) -> None:
+        channel = outlet.channel
+        if channel.state == CLOSED:
+            return
+        if kind == frames.DOWN:
+            channel.send(body)
+            outlet.owed += len(body)
+            self._owing[key] = outlet
+            if not self._looking:
+                self._looking = True
+                self.broker.soon(self.look)
+        elif kind == frames.PAUSE:
+            outlet.waiting = True
+            channel.pause()
+        elif kind == frames.RESUME:
+            outlet.waiting = False
+            channel.resume()
+        elif kind == frames.DOWN_END:
+            outlet.ended = True
+            channel.reason_code = body[0]
+            channel.end(body[1:].decode())
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def shut(self, inland: Inland) -> None:
+        """A channel of a client that is connected elsewhere is over."""
+        self.inlands.pop((inland.link.number, inland.number), None)
+
+    def gone(self, link: Link) -> None:
+        """See `Other.gone`."""
+        for outlet in list(self.outlets.values()):
+            if outlet.link is link:
+                outlet.ended = True
+                outlet.channel.end(_GONE)
+        for inland in list(self.inlands.values()):
+            if inland.link is link and inland.channel is not None:
+                inland.channel.end(_GONE)
+
+    def close_all(self) -> None:
+        """The worker stops: tell those that are served here."""
+        for inland in list(self.inlands.values()):
+            if inland.channel is not None:
+                inland.channel.close(0x8B, "server shutting down")
+
+
+def _written(known: object | None) -> bytes:
+    """A `PeerIdentity` as bytes."""
+    if not isinstance(known, PeerIdentity):
+        return b""
+    fields: dict[str, Any] = {
+        "host": known.host,
+        "port": known.port,
+        "common_name": known.common_name,
+        "subject": known.subject,
+        "sans": list(known.sans),
+        "username": known.username,
+        "client_id": known.client_id,
+        "attributes": None if known.attributes is None else dict(known.attributes),
+    }
+    return json.dumps(fields).encode()
+
+
+def _read(data: bytes) -> object | None:
+    if not data:
+        return None
+    fields: dict[str, Any] = json.loads(data)
+    fields["sans"] = tuple(fields["sans"])
+    return PeerIdentity(**fields)

@@ -1,0 +1,74 @@
+"""Figures of several workers as those of one broker.
+
+Counters and most gauges add up. Not what is one set that each worker holds (retained messages), nor
+what is the same for all or the worst of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+__all__ = ["add_up", "listeners_of", "status_of"]
+
+Json = dict[str, Any]
+
+#: Gauges of which the largest is the broker's.
+_LARGEST: Final = frozenset(
+    ("uptime_seconds", "retained_messages", "retained_bytes", "loop_lag_ms", "shared_groups")
+)
+
+
+def add_up(figures: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """The figures of all workers, by name.
+
+    >>> add_up([{"sessions": 2, "loop_lag_ms": 3}, {"sessions": 5, "loop_lag_ms": 1}])
+    {'sessions': 7, 'loop_lag_ms': 3}
+    """
+    total: dict[str, Any] = {}
+    for each in figures:
+        for name, value in each.items():
+            if name not in total:
+                total[name] = value
+            elif name in _LARGEST:
+                total[name] = max(total[name], value)
+            else:
+                total[name] += value
+    return total
+
+
+def listeners_of(lists: Sequence[Sequence[Json]]) -> list[Json]:
+    """The listeners of all workers, each once, with all its connections."""
+    total: dict[str, Json] = {}
+    for listeners in lists:
+        for each in listeners:
+            known = total.setdefault(str(each["id"]), {**each, "connections": 0})
+            known["connections"] += each["connections"]
+    return list(total.values())
+
+
+def status_of(answers: Sequence[Json], numbers: Mapping[int, int], pid: int) -> Json:
+    """What `GET /status` answers for all: sums, and a line for each worker.
+
+    numbers: process id -> worker; pid: the supervisor's.
+    """
+    first = answers[0]
+    workers = [
+        {
+            "worker": numbers.get(each["pid"]),
+            "pid": each["pid"],
+            "uptime": each["uptime"],
+            "connections": each["stats"]["connections"],
+            "sessions": each["stats"]["sessions"],
+            "subscriptions": each["stats"]["subscriptions"],
+        }
+        for each in answers
+    ]
+    return {
+        **first,
+        "pid": pid,
+        "uptime": max(each["uptime"] for each in answers),
+        "listeners": listeners_of([each["listeners"] for each in answers]),
+        "stats": add_up([each["stats"] for each in answers]),
+        "workers": workers,
+    }

@@ -1,0 +1,332 @@
+"""twistd's process where a broker has several workers: it starts them, and is what is seen of them.
+
+    twistd mqttd, workers = 3
+      supervisor    lock of the data directory, pid file, log, signals, mqttd.sock
+        |-- worker 1    engine, sessions, data/worker-1      \\
+        |-- worker 2    engine, sessions, data/worker-2       > the mesh: a stream between each two
+        '-- worker 3    engine, sessions, data/worker-3      /
+
+It serves no client. The sockets of the listeners are bound here, one for each worker
+(SO_REUSEPORT), and stay open while a worker is started again: who connects to it meanwhile waits
+some tenths of a second. Two workers that are up are given the ends of a new stream.
+
+Promise: what can be refused is refused before twistd turns into a daemon. A worker that ends is
+started again after 0.1 s, later each time while it does not live; one that says that it cannot
+start at the first start ends the broker.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred
+from twisted.logger import ILogObserver, Logger, LogLevel
+from twisted.python.components import Componentized
+
+from mqttd.admin.server import AdminService, claim
+from mqttd.config.schema import Config, SocketListener
+from mqttd.monitor.log.service import Log, log_for
+from mqttd.monitor.log_level import LogLevelFilter
+from mqttd.monitor.supervisor import Supervisor
+from mqttd.options import StartError, check_files, lock_data_dir
+from mqttd.transports.reactor import EngineReactor
+from mqttd.transports.sockets import ListenError, bind_tcp
+from mqttd.workers.front import Front
+from mqttd.workers.place import count_of
+from mqttd.workers.process import WorkerProcess
+
+__all__ = ["WorkersService", "refused"]
+
+#: Seconds after SIGTERM until a worker is killed.
+_END: Final = 15.0
+
+
+def refused(config: Config) -> str:
+    """What of a configuration does not go together with workers; empty where all does."""
+    said = "is not possible with node.workers above 1 yet"
+    if config.admin.page.enabled:
+        return f"admin.page.enabled = true {said}"
+    if config.admin.tcp.token_file or config.admin.tcp.pull_token_file:
+        return f"admin.tcp.token_file {said}"
+    if config.session.upgrade_qos:
+        return f"session.upgrade_qos = true {said}"
+    for kind, names in config.listener.items():
+        for name, settings in names.items():
+            if kind in ("unix", "endpoint"):
+                return f"listener.{kind}.{name}: this kind of listener {said}"
+            if getattr(settings, "transport", "engine") != "engine":
+                return f"listener.{kind}.{name}.transport {said}"
+    return ""
+
+
+class WorkersService(MultiService):
+    """A broker of several workers.
+
+    Raises StartError, or what the access layer raises for its files; each names the file.
+    """
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if text := refused(config):
+            raise StartError(text)
+        self.config = config
+        self.reactor = reactor
+        self.count = count_of(config.node.workers)
+        self.setName("mqttd")  # type: ignore[no-untyped-call]
+        self.log = Logger(namespace="mqttd")
+        self.lock = lock_data_dir(config.node.data_dir)
+        _settle(config.node.data_dir, self.count)
+        check_files(config).close()
+        self.logging: Log | LogLevelFilter | None = None
+        self.systemd = Supervisor(os.environ, reactor)
+        #: Of each worker, the sockets of its listeners, and where they are bound.
+        self.sockets: list[dict[str, socket.socket]] = [{} for _ in range(self.count)]
+        self.places: dict[str, tuple[str, int]] = {}
+        self._bind()
+        self.workers = [
+            WorkerProcess(number, reactor, self._entry, self._told, self._ended)
+            for number in range(1, self.count + 1)
+        ]
+        claim(config.admin.socket)
+        self.front = Front(self)
+        self.admin = AdminService(
+            self.front, config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
+        )
+        self.addService(self.admin)  # type: ignore[no-untyped-call]
+        #: All workers have let clients in once.
+        self.opened = False
+        self.stopping = False
+        self._stopped: Deferred[None] | None = None
+        self._calls: list[Any] = []
+
+    def _bind(self) -> None:
+        """Bind a socket for each listener and worker; raises StartError."""
+        try:
+            for kind, names in self.config.listener.items():
+                for name, settings in names.items():
+                    if isinstance(settings, SocketListener):
+                        self._bind_one(f"{kind}:{name}", f"listener.{kind}.{name}", settings)
+        except ListenError as error:
+            raise StartError(str(error)) from None
+
+    def _bind_one(self, where: str, key: str, settings: SocketListener) -> None:
+        # Whoever else has the port is seen without SO_REUSEPORT only.
+        bind_tcp(key, settings, 0, listen=False).close()
+        port = 0
+        for sockets in self.sockets:
+            bound = bind_tcp(key, settings, port, listen=False, shared=True)
+            port = bound.getsockname()[1]
+            sockets[where] = bound
+        self.places[where] = (settings.address[0], port)
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
+        """Write the log as `[log]` and twistd's own options say; raises LogError."""
+        self.logging = log_for(self.config.log, twistd)
+        if not isinstance(self.logging, Log):
+            self.addService(self.logging)  # type: ignore[no-untyped-call]
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Become a part of twistd's application, whose log is ours from its first line on."""
+        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
+        if isinstance(self.logging, Log) and isinstance(parent, Componentized):
+            parent.setComponent(ILogObserver, self.logging)
+
+    def _entry(
+        self,
+        when: float,
+        level: str,
+        module: str,
+        message: str,
+        fields: dict[str, Any],
+        trace: str,
+    ) -> None:
+        """An entry of a worker's log."""
+        if isinstance(self.logging, Log):
+            line = self.logging.lines.line(when, level, module, message, fields, trace)
+            self.logging.writer.put(line)
+        else:
+            text = " ".join(f"{key}={value}" for key, value in fields.items())
+            self.log.emit(LogLevel.levelWithName(level), "{said}", said=f"{message}: {text}")
+
+    # -- workers -------------------------------------------------------------------------------
+
+    def data_of(self, number: int) -> str:
+        """The data directory of a worker."""
+        return os.path.join(self.config.node.data_dir, f"worker-{number}")
+
+    def socket_of(self, number: int) -> str:
+        """The admin socket of a worker."""
+        return os.path.join(self.data_of(number), "mqttd.sock")
+
+    def startService(self) -> None:
+        """Start all workers."""
+        if isinstance(self.logging, Log):
+            self.logging.startService()
+        super().startService()  # type: ignore[no-untyped-call]
+        self._before = signal.signal(signal.SIGHUP, self._hang_up)
+        for worker in self.workers:
+            self._start(worker)
+
+    def _start(self, worker: WorkerProcess) -> None:
+        if self.stopping:
+            return
+        environ = {key: value for key, value in os.environ.items() if key not in _OURS}
+        environ |= {
+            "MQTTD__NODE__DATA_DIR": self.data_of(worker.number),
+            "MQTTD__ADMIN__SOCKET": self.socket_of(worker.number),
+            "MQTTD__LOG__TO": "stderr",
+            "MQTTD__LOG__FORMAT": "json",
+        }
+        name = "mqttd" if isinstance(self.reactor, EngineReactor) else ""
+        sockets = self.sockets[worker.number - 1]
+        worker.start(self.count, self.config.path or "", environ, sockets, name)
+
+    def _told(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
+        if "up" in message:
+            worker.up = True
+            for other in self.workers:
+                if other is not worker and other.up:
+                    self._link(worker, other)
+        elif "met" in message:
+            worker.met = set(message["met"])
+            self._let_in()
+        elif "ready" in message:
+            worker.ready = True
+            self._ready(worker, message["ready"])
+        elif "failed" in message and not self.opened:
+            self._fail(f"worker {worker.number}: {message['failed']}")
+
+    def _link(self, one: WorkerProcess, two: WorkerProcess) -> None:
+        """Give two workers a stream, and a way for connections."""
+        stream = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for at, (worker, other) in enumerate(((one, two), (two, one))):
+            fds = [stream[at].fileno(), way[at].fileno()]
+            worker.send({"link": other.number, "takes": self._takes(worker, other)}, fds)
+        for end in (*stream, *way):
+            end.close()
+
+    def _takes(self, worker: WorkerProcess, other: WorkerProcess) -> bool:
+        """Whether a worker takes over the retained messages of another one."""
+        if worker.ready:
+            return False
+        serving = [each.number for each in self.workers if each.ready]
+        return other.number == (serving[0] if serving else 1)
+
+    def _let_in(self) -> None:
+        """Workers that have met all others serve clients."""
+        all_others = {worker.number for worker in self.workers if worker.up}
+        if not self.opened and len(all_others) < self.count:
+            return
+        for worker in self.workers:
+            if worker.up and not worker.ready and worker.met >= all_others - {worker.number}:
+                worker.send({"opened": True})
+
+    def _ready(self, worker: WorkerProcess, told: dict[str, Any]) -> None:
+        self.log.info("worker {number} ready: process {pid}", number=worker.number, pid=worker.pid)
+        if self.opened or not all(each.ready for each in self.workers):
+            return
+        self.opened = True
+        if told.get("warning"):
+            self.log.warn("{told}", told=told["warning"])
+        self.log.info("{line}", line=f"{told['line']}; {self.count} workers (experimental)")
+        self.systemd.ready()
+
+    def _ended(self, worker: WorkerProcess, why: str) -> None:
+        """A worker process is over."""
+        if self.stopping:
+            if not any(each.pid for each in self.workers) and self._stopped is not None:
+                stopped, self._stopped = self._stopped, None
+                stopped.callback(None)
+            return
+        pause = worker.next_pause()
+        self.log.error(
+            "worker {number} {why}: it is started again in {pause:.1f} s",
+            number=worker.number, why=why, pause=pause,
+        )  # fmt: skip
+        self._calls = [call for call in self._calls if call.active()]
+        self._calls.append(self.reactor.callLater(pause, self._start, worker))
+
+    def _fail(self, text: str) -> None:
+        self.log.critical("mqttd cannot start: {text}", text=text)
+        # twistd has no way to be told a status: the last thing the process does.
+        atexit.register(os._exit, 1)
+        self.reactor.callWhenRunning(self.reactor.stop)
+
+    # -- signals, end --------------------------------------------------------------------------
+
+    def _hang_up(self, number: int, frame: object) -> None:
+        """SIGHUP: every worker reads its configuration again."""
+        for worker in self.workers:
+            worker.signal(signal.SIGHUP)
+
+    def stopService(self) -> Any:
+        """End all workers, then the rest."""
+        self.stopping = True
+        self.systemd.stopping()
+        signal.signal(signal.SIGHUP, self._before)
+        for call in self._calls:
+            if call.active():
+                call.cancel()
+        self._stopped = stopped = Deferred()
+        for worker in self.workers:
+            worker.signal(signal.SIGTERM)
+        if not any(worker.pid for worker in self.workers):
+            self._stopped = None
+            stopped.callback(None)
+        kill = self.reactor.callLater(_END, self._kill)
+        return stopped.addBoth(self._all_ended, kill)
+
+    def _kill(self) -> None:
+        for worker in self.workers:
+            if worker.pid:
+                self.log.error("worker {number} does not end: killed", number=worker.number)
+                worker.signal(signal.SIGKILL)
+
+    def _all_ended(self, result: object, kill: Any) -> Any:
+        if kill.active():
+            kill.cancel()
+        for sockets in self.sockets:
+            for bound in sockets.values():
+                bound.close()
+        stopped = super().stopService()  # type: ignore[no-untyped-call]
+        return stopped.addBoth(self._unlock)
+
+    def _unlock(self, result: object) -> None:
+        self.lock.close()
+        self.log.info("mqttd stopped")
+        if isinstance(self.logging, Log):
+            self.logging.stopService()
+
+
+#: Variables of our own process, which are none of a worker's.
+_OURS: Final = frozenset(("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"))
+_WORKER: Final = re.compile(r"worker-(\d+)\Z")
+
+
+def _settle(data_dir: str, count: int) -> None:
+    """Make sure that the sessions kept here are those of so many workers; raises StartError."""
+    found = sorted(int(match[1]) for name in os.listdir(data_dir) if (match := _WORKER.match(name)))
+    if os.path.exists(os.path.join(data_dir, "store.db")):
+        raise StartError(
+            f"node.workers = {count}: {data_dir} has the sessions of a broker of one process,"
+            " and moving them is not possible yet; start with workers = 1, or with another"
+            " node.data_dir"
+        )
+    if found and len(found) != count:
+        raise StartError(
+            f"node.workers = {count}: {data_dir} has the sessions of {len(found)} workers, and"
+            f" moving them is not possible yet; start with workers = {len(found)}, or with"
+            " another node.data_dir"
+        )
+    for number in range(1, count + 1):
+        os.makedirs(os.path.join(data_dir, f"worker-{number}"), mode=0o700, exist_ok=True)

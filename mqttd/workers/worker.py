@@ -1,0 +1,349 @@
+"""A worker's share in a broker of several: its links, its calls, and when it may let clients in.
+
+    start: store read, plugins loaded --up--> supervisor --links--> met all others --> clients
+    a turn: link readable --> Arriving --> sessions --> end of turn: one write for each link
+
+What all workers do (a ban) is a *call*: made by one, done by all. Figures go round once a second,
+so that whoever is asked can tell the sum.
+
+Promise: a worker ends when its supervisor does; what a link brings is taken in pieces of 64 KiB, so
+that clients have their turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ReactorNotRunning
+from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from mqttd.broker.bans import Ban
+from mqttd.broker.broker import Broker
+from mqttd.transports.engine import Engine
+from mqttd.workers.arriving import Arriving
+from mqttd.workers.control import Control
+from mqttd.workers.frames import CALL, FIGURES, frame
+from mqttd.workers.link import Link, Pipe
+from mqttd.workers.mesh import Mesh
+from mqttd.workers.moving import Mover, adopt, received
+from mqttd.workers.place import Place
+from mqttd.workers.relay import Relays
+
+__all__ = ["Worker"]
+
+_READ: Final = 65536
+#: Reads of a link in one turn, and connections that are taken over.
+_READS: Final = 4
+_ADOPTED: Final = 64
+#: Seconds between two rounds of figures, and for which a start waits for the other workers.
+_FIGURES: Final = 1.0
+_MEETING: Final = 10.0
+
+
+class Worker:
+    """Worker `place.number` of a broker."""
+
+    def __init__(self, broker: Broker, engine: Engine, reactor: Any, place: Place) -> None:
+        self.broker = broker
+        self.engine = engine
+        self.reactor = reactor
+        self.place = place
+        self.mesh = Mesh(broker, place.number, place.count)
+        self.relays = Relays(broker, self._other)
+        self.mesh.others = self.relays
+        self.mesh.met = self._met_one
+        self.ways: dict[int, _Way] = {}
+        self.mover = Mover(broker, engine, self.mesh, self.relays, self._way)
+        broker.connecting.mover = self.mover
+        self.streams: dict[int, _Stream] = {}
+        #: What is done for a call, by its name.
+        self.calls: dict[str, Callable[[dict[str, Any]], object]] = {}
+        #: The figures of the other workers: counters and gauges.
+        self.figures: dict[int, dict[str, dict[str, float]]] = {}
+        # What a terminal sends to its group is for the supervisor, who passes it on.
+        os.setpgid(0, 0)
+        #: Those of the listeners, bound by the supervisor.
+        self.sockets = {name: socket.socket(fileno=fd) for name, fd in place.sockets.items()}
+        end = socket.socket(fileno=place.control)
+        self.control = Control(end, reactor, self._told, self._orphaned)
+        self._opened: Deferred[None] = Deferred()
+        self._early: list[tuple[bytes, int]] = []
+        self._open = False
+        self._figured = 0.0
+        self._given_up: Any = None
+        self.calls["ban"] = self._ban
+        self.calls["unban"] = self._unban
+        broker.bans.told = self._tell_ban
+
+    # -- start and end -------------------------------------------------------------------------
+
+    def join(self, result: object = None) -> Deferred[None]:
+        """The store is read: fires when clients may be let in."""
+        self.control.start()
+        self.control.send({"up": True})
+        self._given_up = self.reactor.callLater(_MEETING, self._let_in)
+        return self._opened
+
+    def ready(self, told: dict[str, Any]) -> None:
+        """Clients are let in."""
+        self._open = True
+        self.control.send({"ready": told})
+        early, self._early = self._early, []
+        for data, fd in early:
+            self.adopt(data, fd)
+
+    def failed(self, text: str) -> None:
+        """The start has failed for a reason that stays."""
+        self.control.send({"failed": text})
+
+    def stop(self) -> None:
+        """Tell those that are served here over the mesh, then leave it."""
+        self.relays.close_all()
+        self.broker.perform()
+        for stream in list(self.streams.values()):
+            stream.close()
+        for way in list(self.ways.values()):
+            way.close()
+        if self._given_up is not None and self._given_up.active():
+            self._given_up.cancel()
+
+    def _let_in(self) -> None:
+        if self._given_up is not None and self._given_up.active():
+            self._given_up.cancel()
+        opened = self._opened
+        if not opened.called:
+            opened.callback(None)
+
+    # -- the supervisor ------------------------------------------------------------------------
+
+    def _orphaned(self) -> None:
+        """The supervisor is gone: nobody would know of us."""
+        try:
+            self.reactor.stop()
+        except ReactorNotRunning:
+            pass  # we are going already
+
+    def _told(self, message: dict[str, Any], fds: list[int]) -> None:
+        if "link" in message and len(fds) == 2:
+            number = int(message["link"])
+            for held in (self.streams.pop(number, None), self.ways.pop(number, None)):
+                if held is not None:
+                    held.close()
+            self.streams[number] = _Stream(self, number, fds[0], bool(message["takes"]))
+            self.ways[number] = _Way(self, fds[1])
+        elif "opened" in message:
+            self._let_in()
+
+    def _met_one(self, number: int) -> None:
+        met = [each.number for each in self.mesh.neighbours.values() if each.met]
+        self.control.send({"met": met})
+
+    # -- calls and figures ---------------------------------------------------------------------
+
+    def call(self, name: str, **what: Any) -> None:
+        """Have all other workers do something."""
+        body = json.dumps([name, what]).encode()
+        for neighbour in self.mesh.neighbours.values():
+            neighbour.ferry.tell(frame(CALL, body))
+        self.broker.perform_later()
+
+    def _other(self, number: int, kind: int, body: bytes) -> None:
+        if kind == FIGURES:
+            self.figures[number] = json.loads(body)
+            return
+        name, what = json.loads(body)
+        done = self.calls.get(name)
+        if done is not None:
+            done(what)
+
+    def tick(self, now: int) -> None:
+        """A few times a second; `now` in milliseconds."""
+        self.mesh.tick(now)
+        self.relays.tick()
+        self.mover.tick()
+        seconds = time.monotonic()
+        if seconds - self._figured >= _FIGURES:
+            self._figured = seconds
+            said = {"counters": self.broker.metrics.snapshot(), "gauges": self.broker.stats()}
+            data = frame(FIGURES, json.dumps(said).encode())
+            for neighbour in self.mesh.neighbours.values():
+                if neighbour.link is not None:
+                    neighbour.link.send(data)
+
+    def _tell_ban(self, ban: Ban, holds: bool) -> None:
+        if holds:
+            self.call("ban", kind=ban.kind, value=ban.value, reason=ban.reason, until=ban.until)
+        else:
+            self.call("unban", kind=ban.kind, value=ban.value)
+
+    def _ban(self, what: dict[str, Any]) -> None:
+        bans = self.broker.bans
+        bans.told, told = None, bans.told
+        try:
+            bans.add(what["kind"], what["value"], what["reason"], what["until"])
+        finally:
+            bans.told = told
+        self.broker.enforce_bans()
+
+    def _unban(self, what: dict[str, Any]) -> None:
+        bans = self.broker.bans
+        bans.told, told = None, bans.told
+        try:
+            bans.remove(what["kind"], what["value"])
+        finally:
+            bans.told = told
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def _way(self, number: int) -> socket.socket | None:
+        way = self.ways.get(number)
+        return None if way is None else way.end
+
+    def adopt(self, data: bytes, fd: int) -> None:
+        """A connection has come that belongs here."""
+        if not self._open:
+            self._early.append((data, fd))
+        elif not adopt(self.engine, self.broker, data, fd):
+            os.close(fd)  # its listener has been stopped
+
+    def unlinked(self, stream: _Stream) -> None:
+        """Another worker is gone."""
+        if self.streams.get(stream.number) is stream:
+            del self.streams[stream.number]
+            way = self.ways.pop(stream.number, None)
+            if way is not None:
+                way.close()
+            self.figures.pop(stream.number, None)
+
+
+@implementer(IReadDescriptor, IWriteDescriptor)
+class _Stream:
+    """The socket of a link, as the reactor polls it."""
+
+    def __init__(self, worker: Worker, number: int, fd: int, takes: bool) -> None:
+        os.set_blocking(fd, False)
+        self.worker = worker
+        self.number = number
+        self.fd = fd
+        self.reactor = worker.reactor
+        self.link = Link(worker.broker, Pipe(fd, self._watch), number)
+        self.arriving: Arriving = worker.mesh.linked(number, self.link, takes)
+        self.reactor.addReader(self)
+
+    def _watch(self, blocked: bool) -> None:
+        if blocked and self.fd >= 0:
+            self.reactor.addWriter(self)
+        else:
+            self.reactor.removeWriter(self)
+
+    def fileno(self) -> int:
+        """See `IFileDescriptor`."""
+        return self.fd
+
+    def logPrefix(self) -> str:
+        """See `ILoggingContext`."""
+        return "mqttd-mesh"
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """See `IFileDescriptor`."""
+        self.close()
+
+    def close(self) -> None:
+        """The end of the link."""
+        fd, self.fd = self.fd, -1
+        if fd < 0:
+            return
+        # The reactor asks for the descriptor while it is taken out.
+        self.fd = fd
+        self.reactor.removeReader(self)
+        self.reactor.removeWriter(self)
+        self.fd = -1
+        os.close(fd)
+        self.worker.mesh.unlinked(self.link)
+        self.worker.unlinked(self)
+
+    def doRead(self) -> None:
+        """Take what has come."""
+        broker = self.worker.broker
+        broker.now = time.monotonic_ns() // 1_000_000
+        for _ in range(_READS):
+            try:
+                data = os.read(self.fd, _READ)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                break
+            try:
+                self.arriving.take(data)
+            except Exception as error:  # the stream makes no sense any more: begin a new one
+                broker.log("internal error", {"error": repr(error), "worker": self.number})
+                self.close()
+                raise
+            if len(data) < _READ:
+                break
+        broker.perform()
+
+    def doWrite(self) -> None:
+        """There is room again."""
+        self.link.edge.flush(self.link)
+        self.worker.broker.perform()
+
+
+@implementer(IReadDescriptor)
+class _Way:
+    """The socket by which connections come from another worker."""
+
+    def __init__(self, worker: Worker, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.worker = worker
+        self.end = socket.socket(fileno=fd)
+        worker.reactor.addReader(self)
+
+    def fileno(self) -> int:
+        """See `IFileDescriptor`."""
+        return self.end.fileno()
+
+    def logPrefix(self) -> str:
+        """See `ILoggingContext`."""
+        return "mqttd-mesh"
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """See `IFileDescriptor`."""
+        self.close()
+
+    def close(self) -> None:
+        """No more connections come by this."""
+        if self.end.fileno() >= 0:
+            self.worker.reactor.removeReader(self)
+            self.end.close()
+
+    def doRead(self) -> None:
+        """Take connections over."""
+        worker = self.worker
+        worker.broker.now = time.monotonic_ns() // 1_000_000
+        for _ in range(_ADOPTED):
+            try:
+                found = received(self.end)
+            except OSError:
+                self.close()
+                break
+            if found is None:
+                break
+            data, fd = found
+            if not data:
+                self.close()
+                break
+            if fd >= 0:
+                worker.adopt(data, fd)
+        worker.broker.perform()
