@@ -16,7 +16,8 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -128,6 +129,8 @@ class Option:
             return "address"
         if self.choices:
             return "choice"
+        if get_origin(self.base) in (Union, UnionType):
+            return "whole number or word"
         names = {bool: "true or false", int: "whole number", float: "number", str: "text"}
         return names.get(self.base, "list" if get_origin(self.base) is tuple else "table")
 

@@ -18,11 +18,12 @@ import io
 import json
 import os
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, FileBodyProducer, readBody
 from twisted.web.http_headers import Headers
@@ -34,10 +35,8 @@ from zope.interface import implementer
 from mqttd.admin.health import exposition
 from mqttd.admin.requests import ApiError, answer, refusal
 from mqttd.workers.place import worker_of
+from mqttd.workers.process import WorkerProcess
 from mqttd.workers.sums import add_up, listeners_of, status_of
-
-if TYPE_CHECKING:
-    from mqttd.workers.supervisor import WorkersService
 
 __all__ = ["Front"]
 
@@ -91,6 +90,19 @@ _RULES: Final[dict[tuple[str, str], str]] = {
 }
 
 
+class Workers(Protocol):
+    """Who has the workers."""
+
+    workers: list[WorkerProcess]
+    count: int
+    opened: bool
+    reactor: Any
+    log: Logger
+
+    def socket_of(self, number: int) -> str:
+        """The admin socket of a worker."""
+
+
 class _NotThere(ApiError):
     """A worker is being started again."""
 
@@ -132,7 +144,7 @@ class Front:
 
     isLeaf = True
 
-    def __init__(self, service: WorkersService) -> None:
+    def __init__(self, service: Workers) -> None:
         self.service = service
         self._serve: dict[str, Callable[[Any, str], Coroutine[Any, Any, bytes]]] = {
             "status": self._status,
@@ -206,8 +218,10 @@ class Front:
         method = b"GET" if request.method == b"HEAD" else request.method
         producer = None
         if body:
-            producer = FileBodyProducer(io.BytesIO(body))  # type: ignore[no-untyped-call]
-        asked = agent.request(method, b"http://worker" + target.encode(), headers, producer)
+            producer = FileBodyProducer(io.BytesIO(body))
+        asked: Deferred[Any] = agent.request(
+            method, b"http://worker" + target.encode(), headers, producer
+        )
 
         def read(response: Any) -> Any:
             media = (response.headers.getRawHeaders("content-type") or ["application/json"])[0]
@@ -383,7 +397,7 @@ class _Refused(Exception):
         self.said = said
 
 
-def _refused(service: WorkersService, request: Any, failure: Failure) -> bytes:
+def _refused(service: Workers, request: Any, failure: Failure) -> bytes:
     error = failure.value
     if isinstance(error, _Refused):
         request.setResponseCode(error.said.status)

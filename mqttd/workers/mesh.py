@@ -128,13 +128,13 @@ class Mesh(Abroad):
         arriving = Arriving(self.broker, link, _Frames(self, neighbour))
         neighbour.arriving = arriving
         ferry = neighbour.ferry
-        ferry.sent = 0
+        ferry.posted = 0
         ferry.taken = 0
         link.send(frame(BEGIN, b"\x01" if takes else b"\x00"))
         filters = list(self.filters)
         for at in range(0, len(filters), _FILTERS):
             some = [topic_filter.encode() for topic_filter in filters[at : at + _FILTERS]]
-            ferry.sent += 1
+            ferry.posted += 1
             link.send(frame(ADD, packed(some)))
         link.send(frame(END, b"\x00"))
         neighbour.peer.channel = link

@@ -38,14 +38,14 @@ MOST: Final = 64 << 20
 class Ferry(Journal):
     """What must arrive at one other worker. A keeper of promises, like a store's journal."""
 
-    __slots__ = ("broker", "kept", "kept_bytes", "link", "own", "sent", "taken", "waiting")
+    __slots__ = ("broker", "kept", "kept_bytes", "link", "own", "posted", "taken", "waiting")
 
     def __init__(self, broker: Publishing) -> None:
         super().__init__()
         self.broker = broker
         self.link: Link | None = None
         #: Counted frames that were sent on this link, and how many of them are taken.
-        self.sent: int = 0
+        self.posted: int = 0
         self.taken: int = 0
         #: Messages that are not taken, with their numbers.
         self.kept: deque[tuple[int, bytes]] = deque()
@@ -57,8 +57,8 @@ class Ferry(Journal):
 
     def carry(self, data: bytes) -> None:
         """A message of QoS 1 or 2, with what is said of it before."""
-        self.sent += 1
-        self.kept.append((self.sent, data))
+        self.posted += 1
+        self.kept.append((self.posted, data))
         self.kept_bytes += len(data)
         link = self.link
         if link is not None:
@@ -69,7 +69,7 @@ class Ferry(Journal):
         """Another counted frame; it is not kept."""
         link = self.link
         if link is not None:
-            self.sent += 1
+            self.posted += 1
             link.put(data)
 
     def cross(self) -> None:
@@ -90,19 +90,19 @@ class Ferry(Journal):
         if self._settled():
             promise.keep(self)
         else:
-            self.waiting.append((self.sent, promise))
+            self.waiting.append((self.posted, promise))
 
     def call(self, taken: Taken) -> bool:
         """Whether something is not taken yet; then `taken` is called when it is."""
-        if self.link is None or self.taken >= self.sent:
+        if self.link is None or self.taken >= self.posted:
             return False
-        self.waiting.append((self.sent, taken))
+        self.waiting.append((self.posted, taken))
         return True
 
     def _settled(self) -> bool:
         if self.link is None:
             return self.kept_bytes <= MOST
-        return self.taken >= self.sent
+        return self.taken >= self.posted
 
     def acknowledge(self, count: int) -> None:
         """The other worker has taken so many counted frames."""
@@ -134,25 +134,25 @@ class Ferry(Journal):
         kept = self.kept
         self.kept = deque()
         for _, data in kept:
-            self.sent += 1
-            self.kept.append((self.sent, data))
+            self.posted += 1
+            self.kept.append((self.posted, data))
             link.put(data)
         # Who has waited for room waits for what was kept now.
         left = self.waiting
         self.waiting = deque()
         for _, waiter in left:
-            self.waiting.append((self.sent, waiter))
+            self.waiting.append((self.posted, waiter))
 
     def down(self) -> None:
         """It is gone: what it has not taken is kept for it, and counts as promised."""
         self.link = None
         self.taken = 0
-        self.sent = 0
+        self.posted = 0
         kept = self.kept
         self.kept = deque()
         for _, data in kept:
-            self.sent += 1
-            self.kept.append((self.sent, data))
+            self.posted += 1
+            self.kept.append((self.posted, data))
         if self.kept_bytes <= MOST:
             left = self.waiting
             self.waiting = deque()

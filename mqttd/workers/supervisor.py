@@ -277,7 +277,8 @@ class WorkersService(MultiService):
         for call in self._calls:
             if call.active():
                 call.cancel()
-        self._stopped = stopped = Deferred()
+        stopped: Deferred[None] = Deferred()
+        self._stopped = stopped
         for worker in self.workers:
             worker.signal(signal.SIGTERM)
         if not any(worker.pid for worker in self.workers):

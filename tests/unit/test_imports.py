@@ -21,14 +21,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 SIBLINGS = ["access", "plugins", "transports", "storage", "monitor", "pipeline", "admin"]
-RANK = {
-    "codec": 0,
-    "net": 0,
-    "secrets": 0,
-    "session": 1,
-    "broker": 2,
-    "readmodel": 3,
-} | dict.fromkeys(SIBLINGS, 4) | {"workers": 5}
+RANK = (
+    {
+        "codec": 0,
+        "net": 0,
+        "secrets": 0,
+        "session": 1,
+        "broker": 2,
+        "readmodel": 3,
+    }
+    | dict.fromkeys(SIBLINGS, 4)
+    | {"workers": 5}
+)
 # These may import everything below.
 TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
@@ -36,6 +40,8 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 # A program beside the broker, which reads the configuration and the password file itself.
 PROGRAMS = {
     "mqttd.admin.ctl": {"mqttd.config.files"},
+    # What `mqttd.service` is where there is one process.
+    "mqttd.workers.supervisor": {"mqttd.options"},
     "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_import": {

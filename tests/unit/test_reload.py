@@ -38,6 +38,7 @@ SPECIAL: dict[str, Any] = {
     "auth.jwt.jwks_url": "https://example.org/keys",
     "auth.backend.ignore_errors_of": ("username",),
     "plugins.load": ("auto_subscribe",),
+    "node.workers": "cores",
     "mqueue.priorities": {"alarm/#": 9},
     "durability.topics": {"alarm/#": "fsync"},
     "log.modules": {"mqttd.access": "debug"},

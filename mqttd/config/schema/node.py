@@ -35,10 +35,10 @@ class Node(Struct, frozen=True, kw_only=True):
         ),
     ] = "../data"
     workers: Annotated[
-        int | Literal["cores"],
+        Annotated[int, Meta(ge=1, le=64)] | Literal["cores"],
         keys.plain(
-            "Processes that serve clients, 1 to 64, or `cores` for one on each core; experimental"
-            " above 1: see docs/design/workers.md for what is not possible then.",
+            "Processes that serve clients, or `cores` for one on each core; experimental above 1:"
+            " docs/design/workers.md says what is not possible then.",
             reload=False,
             expects='a number from 1 to 64, or "cores"',
         ),
