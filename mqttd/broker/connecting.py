@@ -121,8 +121,7 @@ class Connecting:
         self.connacks = Connacks(broker)
         #: The event loop is late: new clients are refused.
         self.overloaded: bool = False
-        #: Sends clients to the worker they belong to, where there are several.
-        self.mover: Mover | None = None
+        self.mover: Mover | None = None  # where there are several workers
         #: Stands for a listener about which nothing is special.
         self.plain = Listener("")
 
@@ -181,8 +180,7 @@ class Connecting:
 
     def refuse(self, attempt: Attempt, code: int, detail: str) -> bool:
         """Answer with this reason code and close; False, as a stage says it."""
-        channel = attempt.channel
-        connect = attempt.connect
+        channel, connect = attempt.channel, attempt.connect
         self.broker.connect_refused(channel, connect, code, detail)
         if channel.state == WAITING:
             properties = self.connacks.refusing(channel, connect, code)
@@ -224,8 +222,8 @@ class Connecting:
             return self.refuse(attempt, fault.reason_code, fault.detail)
         mover = self.mover
         if not connect.client_id:
-            fresh = f"mqttd-{self.broker.next_message_id():x}"
-            connect.client_id = fresh if mover is None else mover.fresh_id()
+            made = f"mqttd-{self.broker.next_message_id():x}"
+            connect.client_id = made if mover is None else mover.fresh_id()
             channel.assigned = True
         if mover is not None and not mover.stays(channel, connect):
             return False
