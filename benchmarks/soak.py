@@ -274,7 +274,7 @@ def main() -> int:
     samples: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="soak-") as name, asked.out.open("a", 1) as out:
         folder = Path(name)
-        broker = start_broker(folder)
+        broker = start_broker(folder, mqueue={"max_length": 100_000})
         assert broker.process is not None
 
         def tell(**fields: Any) -> None:
