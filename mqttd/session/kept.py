@@ -17,7 +17,7 @@ from typing import Final
 from mqttd.session.account import AWAITING
 from mqttd.session.charged import flight_weight
 from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery, entry_qos
-from mqttd.session.mqueue import MQueue
+from mqttd.session.mqueue import UNSAID, MQueue
 from mqttd.session.state import State
 
 __all__ = ["Kept"]
@@ -50,14 +50,17 @@ class Kept(State):
         self.account.inflight += flight_weight(entry)
         self.have_numbers().inflight[packet_id] = number
 
-    def restore_queue(self, entries: list[object], numbers: array[int]) -> list[int]:
+    def restore_queue(
+        self, entries: list[object], numbers: array[int], ranks: list[int]
+    ) -> list[int]:
         """The journal has kept what was queued, as entries or receipts.
 
-        Returns the numbers of what does not fit any more, and is dropped.
+        ranks: their priorities, or nothing where there are none. Returns the numbers of what does
+        not fit any more, and is dropped.
         """
         mqueue = self.new_queue()
         for at in range(len(entries)):
-            mqueue.push(entries[at], numbers[at])
+            mqueue.push(entries[at], numbers[at], ranks[at] if ranks else UNSAID)
         self.mqueue = mqueue
         self.waiting = True
         self._weigh_queue(mqueue.held, 0)
@@ -97,6 +100,7 @@ class Kept(State):
             kept = self.new_queue()
             numbers = self.mqueue.numbers()
             entries = self.mqueue.items()
+            ranks = self.mqueue.ranks()
             for at, delivery in self._whole(entries, numbers):
                 number = numbers[at] if numbers else 0
                 if unwanted(delivery):
@@ -104,7 +108,7 @@ class Kept(State):
                     if number:
                         self.server.journal.forget(number)
                 else:
-                    kept.push(entries[at], number)
+                    kept.push(entries[at], number, ranks[at] if ranks else UNSAID)
             self._weigh_queue(kept.held, self.mqueue.held)
             self.mqueue = kept
         return gone
@@ -116,12 +120,14 @@ class Kept(State):
             return
         kept = self.new_queue()
         numbers = mqueue.numbers()
+        ranks = mqueue.ranks()
         at = 0
         for entry in mqueue.items():
             number = numbers[at] if numbers else 0
+            rank = ranks[at] if ranks else UNSAID
             at += 1
             if entry_qos(entry) or isinstance(entry, int):
-                kept.push(entry, number)
+                kept.push(entry, number, rank)
             else:
                 self.lose(entry, number, "memory")
         self._weigh_queue(kept.held, mqueue.held)

@@ -23,6 +23,7 @@ looks for it from the head. Without priorities one list serves.
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 from mqttd.codec.topic import match
 from mqttd.session.message import (
@@ -35,9 +36,11 @@ from mqttd.session.message import (
 )
 from mqttd.session.settings import Settings
 
-__all__ = ["MQueue"]
+__all__ = ["UNSAID", "MQueue"]
 
 _COMPACT_AT = 1024
+#: The priority of an entry that says it itself, by its topic.
+UNSAID: Final = -(1 << 60)
 
 
 class _Lane:
@@ -135,10 +138,10 @@ class MQueue:
     def __len__(self) -> int:
         return self.length
 
-    def push(self, entry: object, number: int = 0) -> list[object] | None:
+    def push(self, entry: object, number: int = 0, priority: int = UNSAID) -> list[object] | None:
         """Append `entry`; returns what had to be dropped for it (maybe itself), or None.
 
-        number: the journal's; see `take_dropped`.
+        number: the journal's; see `take_dropped`. priority: that of a receipt's message (`rank`).
         """
         size = entry_size(entry)
         qos = entry_qos(entry)
@@ -159,7 +162,7 @@ class MQueue:
             self._note_dropped(self.number)
         lane = self._lane
         if self._lanes is not None:
-            lane = self._lane_of(entry)
+            lane = self._lane_of(self.rank(entry) if priority == UNSAID else priority)
         lane.put(one_receipt(entry), number)
         self.length += 1
         self.size += size
@@ -205,8 +208,7 @@ class MQueue:
             and queued + weight <= settings.mqueue_in_memory_total
         ):
             return False
-        grouped = isinstance(entry, Delivery) and entry.group is not None
-        return not grouped and settings.mqueue_priorities is None  # topics are asked for
+        return not (isinstance(entry, Delivery) and entry.group is not None)
 
     def wanted(self, most: int, size: int) -> tuple[list[int], list[int]]:
         """The numbers and receipts of what is next, at most so many and (but the first) so big."""
@@ -255,6 +257,14 @@ class MQueue:
         result: list[object] = []
         for lane in self._lanes:
             result.extend(lane.items[lane.head :])
+        return result
+
+    def ranks(self) -> list[int]:
+        """The priorities of `items`; empty without priorities."""
+        result: list[int] = []
+        if self._lanes is not None:
+            for lane in self._lanes:
+                result.extend([lane.priority] * (len(lane.items) - lane.head))
         return result
 
     def remember(self, v5: bool) -> None:
@@ -321,17 +331,20 @@ class MQueue:
                     return self._account(lane, lane.pick(at))
         raise AssertionError("an empty queue cannot be full")
 
-    def _lane_of(self, entry: object) -> _Lane:
+    def rank(self, entry: object) -> int:
+        """The priority of an entry, by its topic."""
         priorities = self._priorities
+        if priorities is None or isinstance(entry, int):
+            return 0
+        topic = entry_delivery(entry, False).topic()
+        for topic_filter, number in priorities.items():
+            if match(topic, topic_filter):
+                return number
+        return 0
+
+    def _lane_of(self, priority: int) -> _Lane:
         lanes = self._lanes
-        assert priorities is not None and lanes is not None
-        priority = 0
-        if not isinstance(entry, int):  # one from before there were priorities
-            topic = entry_delivery(entry, False).topic()
-            for topic_filter, number in priorities.items():
-                if match(topic, topic_filter):
-                    priority = number
-                    break
+        assert lanes is not None
         at = 0
         while at < len(lanes):
             if lanes[at].priority == priority:

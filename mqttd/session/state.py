@@ -441,7 +441,10 @@ class State(Filters):
             journal = self.server.journal
             number = journal.queued(self.owner, entry, self.v5)
             receipt = journal.receipt if apart else 0
-            dropped = mqueue.push(receipt if receipt else entry, number)
+            if receipt:
+                dropped = mqueue.push(receipt, number, mqueue.rank(entry))
+            else:
+                dropped = mqueue.push(entry, number)
         else:
             dropped = mqueue.push(entry)
         self._weigh_queue(mqueue.held, before)

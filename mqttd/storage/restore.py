@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
+from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Subscription
@@ -30,6 +31,10 @@ from mqttd.storage.recovery import Contents, Found, Queue
 from mqttd.types import ClientInfo
 
 __all__ = ["Restored", "restore"]
+
+#: Messages, and bytes of them, that are read at once to see their topics.
+_READ: Final = 256
+_READ_BYTES: Final = 1 << 20
 
 
 class Restored:
@@ -172,19 +177,43 @@ def _put(
 def _queue(
     broker: Broker, journal: StoreJournal, session: Session, queue: Queue, restored: Restored
 ) -> None:
-    """What waits for a session; it is read when it is due, or is sorted by its topic."""
+    """What waits for a session; it is read when it is due."""
     entries, numbers = queue.receipts, queue.numbers
+    ranks: list[int] = []
     if broker.settings.mqueue_priorities:
-        receipts = [entry for entry in entries if isinstance(entry, int)]
-        read = journal.recall(list(numbers), receipts, session.v5)
-        entries = [entry for entry in read if entry is not None]
-        there = [numbers[at] for at in range(len(read)) if read[at] is not None]
-        numbers = array("Q", there)
-    dropped = session.restore_queue(entries, numbers)
+        entries, numbers, ranks = _ranked(journal, session, queue)
+    dropped = session.restore_queue(entries, numbers, ranks)
     for number in dropped:
         broker.metrics.dropped_queue_full += 1
         journal.forget(number)
     restored.messages += len(numbers) - len(dropped)
+
+
+def _ranked(
+    journal: StoreJournal, session: Session, queue: Queue
+) -> tuple[list[object], array[int], list[int]]:
+    """What of a queue can be read, and its priorities; payloads are read for their topics alone."""
+    entries: list[object] = []
+    numbers: array[int] = array("Q")
+    ranks: list[int] = []
+    mqueue = session.new_queue()
+    at = 0
+    while at < len(queue.numbers):
+        first, size = at, 0
+        receipts: list[int] = []
+        while at < len(queue.numbers) and at - first < _READ and size < _READ_BYTES:
+            receipt = queue.receipts[at]
+            assert isinstance(receipt, int)
+            receipts.append(receipt)
+            size += receipt >> 8
+            at += 1
+        found = journal.recall(list(queue.numbers[first:at]), receipts, session.v5)
+        for i in range(len(found)):
+            if found[i] is not None:
+                entries.append(queue.receipts[first + i])
+                numbers.append(queue.numbers[first + i])
+                ranks.append(mqueue.rank(found[i]))
+    return entries, numbers, ranks
 
 
 def _retain(

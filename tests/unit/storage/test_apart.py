@@ -257,7 +257,9 @@ def test_a_session_that_is_to_end_with_its_connection_gets_its_queue_first(kept:
     assert kept.base.execute("SELECT count(*) FROM session").fetchone()[0] == 0
 
 
-def restarted(kept: Kept, path: Path) -> tuple[Kept, Asked]:
+def restarted(
+    kept: Kept, path: Path, priorities: dict[str, int] | None = None
+) -> tuple[Kept, Asked]:
     """The broker again, over the same file."""
     kept.settle()
     kept.base.close()
@@ -272,6 +274,7 @@ def restarted(kept: Kept, path: Path) -> tuple[Kept, Asked]:
     again.node.broker.journal = again.journal
     again.node.wait = again.write
     asked = lay_apart(again)
+    again.node.broker.settings.mqueue_priorities = priorities
     restore(
         again.node.broker, again.journal, again.base, read_blocks(again.base, again.ledger, True)
     )
@@ -296,25 +299,60 @@ def test_a_restart_reads_no_payload_and_gives_all_back(
     assert kept.living() == 0
 
 
+def prioritized(kept: Kept) -> Asked:
+    """Priorities by topic, and payloads in the file alone."""
+    kept.node.broker.settings.mqueue_priorities = {"t/high": 9, "t/middle": 5}
+    return lay_apart(kept)
+
+
+def mixed(kept: Kept) -> None:
+    """Messages of three priorities, by turns."""
+    publisher = kept.client("publisher", kept=False)
+    for number in range(1, 301):
+        topic = ("t/low", "t/high", "t/middle")[number % 3]
+        publisher.send(Publish(topic, b"%06d" % number, 1, False, False, number, None))
+    kept.settle()
+    publisher.drop()
+
+
+def by_rank() -> list[int]:
+    return [number for rest in (1, 2, 0) for number in range(1, 301) if number % 3 == rest]
+
+
+def test_those_with_priorities_wait_in_the_file_too(kept: Kept) -> None:
+    asked = prioritized(kept)
+    away(kept)
+    mixed(kept)
+    mqueue = kept.node.broker.sessions["away"].mqueue
+    assert mqueue is not None and mqueue.held == 300 * QUEUED
+    assert numbers(drained(kept, asked)) == by_rank()
+    assert kept.living() == 0
+    weigh(kept)
+
+
+def test_what_is_urgent_goes_before_what_is_being_read(kept: Kept) -> None:
+    asked = prioritized(kept)
+    away(kept)
+    send(kept, 300, topic="t/low")
+    client = kept.node.connect("away", 5, False, properties={prop.SESSION_EXPIRY_INTERVAL: 1000})
+    assert asked and not client.take()
+    publisher = kept.client("publisher", kept=False)
+    publisher.send(Publish("t/high", b"000999", 1, False, False, 7, None))
+    kept.settle()
+    serve(kept, asked)
+    assert numbers(client.published())[0] == 999
+
+
 def test_priorities_are_those_of_the_topics_after_a_restart(tmp_path: Path) -> None:
     kept = make(tmp_path)
     away(kept)
-    send(kept, 3, topic="t/low")
-    send(kept, 3, topic="t/high")
+    mixed(kept)
+    kept, asked = restarted(kept, tmp_path / "store.db", {"t/high": 9, "t/middle": 5})
+    mqueue = kept.node.broker.sessions["away"].mqueue
+    assert mqueue is not None and mqueue.held == 300 * QUEUED
+    assert numbers(drained(kept, asked)) == by_rank()
     kept.settle()
-    kept.base.close()
-    node = MemoryBroker()
-    base = connect(str(tmp_path / "store.db"))
-    ledger = Ledger()
-    node.broker.settings.mqueue_priorities = {"t/high": 9}
-    journal = StoreJournal(ledger, node.broker, list[object]().append, lambda: 1000, 0,
-                           Durability(OS, {}))  # fmt: skip
-    journal.read = lambda pieces: read(base, pieces)
-    node.broker.journal = journal
-    restore(node.broker, journal, base, read_blocks(base, ledger, True))
-    queued = node.broker.sessions["away"].queued()
-    assert [delivery.topic() for delivery in queued] == ["t/high"] * 3 + ["t/low"] * 3
-    base.close()
+    assert kept.living() == 0
 
 
 class Story:
