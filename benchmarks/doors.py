@@ -119,7 +119,7 @@ class MosquittoDoors(Mosquitto, Doors):
         )
         return {"mosquitto.conf": text, **self.certificates.files}
 
-    def start(self, directory: Path, core: int) -> Running:
+    def start(self, directory: Path, core: int | Sequence[int]) -> Running:
         port = free_port()
         for name, text in self.configuration(port).items():
             (directory / name).write_text(text.replace("CWD", str(directory)), "utf-8")

@@ -95,7 +95,7 @@ class Exporting(Mqttd):
             files[f"{name.removesuffix('mqttd.conf')}plugins/spark.conf"] = self.conf
         return files
 
-    def start(self, directory: Path, core: int) -> Running:
+    def start(self, directory: Path, core: int | Sequence[int]) -> Running:
         """As any, with the folder of the plugin's configuration."""
         (directory / "plugins").mkdir()
         return super().start(directory, core)

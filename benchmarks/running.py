@@ -69,8 +69,8 @@ class Broker(ABC):
             probe.settimeout(1)
             return port if probe.connect_ex(("127.0.0.1", port)) == 0 else None
 
-    def start(self, directory: Path, core: int) -> Running:
-        """Start it in `directory`, pinned to `core`; raises StartError."""
+    def start(self, directory: Path, core: int | Sequence[int]) -> Running:
+        """Start it in `directory`, pinned to `core`, or to some; raises StartError."""
         port = free_port()
         for name, text in self.configuration(port).items():
             path = directory / name
@@ -86,10 +86,13 @@ class Running:
     `port` is where it listens, `pid` the broker itself (taskset becomes it), `log` what it said.
     """
 
-    def __init__(self, broker: Broker, directory: Path, port: int, core: int) -> None:
+    def __init__(
+        self, broker: Broker, directory: Path, port: int, core: int | Sequence[int]
+    ) -> None:
         self.broker = broker
         self._log = directory / "log"
-        command = ["taskset", "-c", str(core), *broker.command(directory, port)]
+        cores = str(core) if isinstance(core, int) else ",".join(map(str, core))
+        command = ["taskset", "-c", cores, *broker.command(directory, port)]
         with self._log.open("wb") as out:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out,

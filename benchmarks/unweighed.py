@@ -23,15 +23,13 @@ _ROOT: Final = Path(__file__).parent.parent
 
 #: File, and what stands there -> what stands there instead.
 CUTS: Final[dict[str, dict[str, str]]] = {
-    "mqttd/session/session.py": {
-        "        self.account.inflight += INFLIGHT + size\n": "",
-        "        self.account.inflight += INFLIGHT - QUEUED + delivery.weigh()\n": "",
-    },
+    "mqttd/session/sending.py": {"        self.fly(INFLIGHT + size)\n": ""},
     "mqttd/session/state.py": {
+        "        self.fly(flight_weight(entry))\n": "",
         "            if isinstance(entry, bytes):\n"
-        "                self.account.inflight -= INFLIGHT + len(entry)\n"
+        "                self.fly(-INFLIGHT - len(entry))\n"
         "            else:\n"
-        "                self.account.inflight -= flight_weight(entry)\n": "            pass\n",
+        "                self.fly(-flight_weight(entry))\n": "            pass\n",
     },
     "mqttd/broker/broker.py": {
         "        if self.memory.budget:\n            self.memory.check()\n": "",

@@ -44,7 +44,7 @@ from mqttd.options import StartError, check_files, why
 from mqttd.session.route import QOS_MASK
 from mqttd.transports.door import Door
 from mqttd.transports.sockets import ListenError
-from mqttd.types import Action, PluginError
+from mqttd.types import Action, ClientInfo, PluginError
 
 __all__ = ["Reload", "ReloadError", "on_hang_up"]
 
@@ -238,9 +238,10 @@ class Reload:
     def _end_logins(self) -> None:
         """End the connections of clients whom the chain would not let in any more."""
         broker = self.service.broker
+        text = "what let this client in is not in force any more"
+        broker.turn_away(self._admits, text)
         for channel in self._cut_off(self.service.access.still_admits):
             broker.metrics.auth_revoked += 1
-            text = "what let this client in is not in force any more"
             broker.end_channel(channel, reasons.NOT_AUTHORIZED, text)
         broker.perform()
 
@@ -314,6 +315,12 @@ class Reload:
         if revoked * 10 > of:
             found.append(f"revokes {revoked * 100 // of} % of the subscriptions that clients hold")
         return found
+
+    def _admits(self, client: ClientInfo, module: str) -> bool:
+        """Whether a client that `module` lets in may come in; a plugin answers for its own."""
+        if not module or module in self.service.plugins_modules():
+            return True
+        return self.service.access.still_admits(client, module)
 
     def _cut_off(self, admits: Callable[[Any, str], bool]) -> list[Any]:
         """The connections of clients whom the module that let them in would not let in now."""

@@ -47,7 +47,7 @@ from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log.targets import FileTarget
 from mqttd.monitor.log.writer import Writer
 from mqttd.monitor.log_level import LogLevelFilter
-from mqttd.monitor.machine import grown, memory_of_machine
+from mqttd.monitor.machine import excess, grown, memory_of_machine
 from mqttd.monitor.malloc import keep_freed, trim
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.quiet import Quiet
@@ -166,7 +166,7 @@ class MqttdService(MultiService):
         except StoreError as error:
             raise StartError(str(error)) from None
         self.broker.drawers.most = config.plugins.max_store_bytes
-        self.broker.memory.watch(memory_of_machine() // 2, grown, trim)
+        self.broker.memory.watch(memory_of_machine() // 2, grown, trim, excess())
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed

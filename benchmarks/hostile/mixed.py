@@ -5,8 +5,12 @@
 
 Under a budget of 256 MiB the broker must live, its resident memory stay within that and 64 MiB,
 and nothing be lost that was acknowledged (`benchmarks.hostile.ledger`). A broker lives for so many
-seeds, so that what one attack has left is there for the next. A seed decides what is tried; what
-happens first in it is decided by the machine, so one that failed is tried again more than once.
+seeds, so that what one attack has left is there for the next. A seed goes on for its time and until
+each attack has made a step, on a slow machine as well; nothing is timed, so several runs with seeds
+of their own may share the machine. A seed decides what is tried; what happens first in it is
+decided by the machine, so one that failed is tried again more than once. Where the machine stood
+still meanwhile and an answer was missed, the seed is run again: a broker that ended or took too
+much memory has no such excuse.
 
 Exit status 0 if every seed held, 1 if one did not, 2 if nothing could be measured.
 """
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -24,16 +29,21 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from benchmarks.brokers import Running, StartError
-from benchmarks.hostile.__main__ import BROKER_CORE, OVER, named, peak, stand_aside
+from benchmarks.brokers import Running, StartError, raise_file_limit
+from benchmarks.hostile.__main__ import OVER, named, peak
 from benchmarks.hostile.attack import Attack
 from benchmarks.hostile.brokers import Attacked, AttackedCheckout
 from benchmarks.hostile.ledger import Ledger, Lost
+from benchmarks.hostile.pulse import Pulse
 from benchmarks.hostile.rows import ROWS, Row
 
 __all__ = ["draw", "main", "one_seed"]
 
 BUDGET: Final = 256
+#: Seconds without a beat after which an answer that did not come says nothing.
+STILL: Final = 3.0
+#: Seconds for the first step of an attack.
+FIRST: Final = 10.0
 MIXED: Final = tuple(row for row in ROWS.values() if row.shapes)
 
 
@@ -55,6 +65,9 @@ def one_seed(seed: int, port: int, ledger: Ledger, seconds: float) -> str:
     try:
         attacks.extend(row.open(port, **shape) for row, shape in drawn)
         ledger.write(random, seed, time.monotonic() + random.uniform(0.2, 1.0) * seconds)
+        begun = time.monotonic() + FIRST
+        while time.monotonic() < begun and not all(attack.steps > 1 for attack in attacks):
+            ledger.write(random, seed, time.monotonic() + 0.02)
         if random.random() < 0.5:
             ledger.settle()
     except Lost as lost:
@@ -74,6 +87,8 @@ class Counts:
 
     def __init__(self) -> None:
         self.seeds = self.acknowledged = self.received = self.refused = 0
+        #: Seeds that are run again since the machine stood still.
+        self.again = 0
         self.peak = 0.0
         self.failed: dict[int, str] = {}
 
@@ -86,64 +101,73 @@ class Counts:
     def __str__(self) -> str:
         return (
             f"{self.seeds:,} seeds, {self.acknowledged:,} acknowledged, {self.received:,} received,"
-            f" {self.refused:,} refused, peak {self.peak:.0f} MiB, {len(self.failed)} failed"
+            f" {self.refused:,} refused, peak {self.peak:.0f} MiB, {self.again} run again,"
+            f" {len(self.failed)} failed"
         )
 
 
 def one_broker(
-    broker: Attacked, seeds: Sequence[int], seconds: float, counts: Counts, kept: str
+    broker: Attacked,
+    seeds: Sequence[int],
+    counts: Counts,
+    pulse: Pulse,
+    options: argparse.Namespace,
 ) -> int:
-    """Seeds on one broker until one fails; how many were tried."""
+    """Seeds on one broker until one fails; how many are judged."""
     with tempfile.TemporaryDirectory() as folder:
-        with broker.start(Path(folder), BROKER_CORE) as running:
+        with broker.start(Path(folder), sorted(os.sched_getaffinity(0))) as running:
             ledger = Ledger(running.port)
-            tried = 0
+            judged = 0
             for seed in seeds:
-                tried += 1
-                wrong = judge(seed, running, ledger, seconds, counts, broker.budget)
+                pulse.longest()
+                wrong, excused = judge(seed, running, ledger, counts, options)
+                if excused and pulse.longest() > STILL:
+                    counts.again += 1
+                    break
+                counts.seeds += 1
+                judged += 1
                 if wrong:
                     counts.failed[seed] = wrong
                     print(f"seed {seed}: {wrong}", flush=True)
-                    if kept:
-                        shutil.copy(Path(folder) / "log", Path(kept) / f"{seed}.log")
+                    if options.logs:
+                        shutil.copy(Path(folder) / "log", Path(options.logs) / f"{seed}.log")
                     break
             counts.add(ledger)
             ledger.close()
-    return tried
+    return judged
 
 
 def judge(
-    seed: int, running: Running, ledger: Ledger, seconds: float, counts: Counts, budget: int
-) -> str:
-    """Run a seed; what was wrong."""
-    counts.seeds += 1
-    wrong = ""
+    seed: int, running: Running, ledger: Ledger, counts: Counts, options: argparse.Namespace
+) -> tuple[str, bool]:
+    """Run a seed; what was wrong, and whether a machine that stood still would be an excuse."""
+    lost = ""
     try:
-        tried = one_seed(seed, running.port, ledger, seconds)
-    except Lost as lost:
-        wrong = tried = str(lost)
+        tried = one_seed(seed, running.port, ledger, options.seconds)
+    except Lost as error:
+        lost = tried = str(error)
     if ended := running.ended():
-        return f"the broker {ended}; {tried}"
+        return f"the broker {ended}; {tried}", False
     highest = peak(running.pid) / 2**20
     counts.peak = max(counts.peak, highest)
-    if highest > budget + OVER and not wrong:
-        wrong = f"{highest:.0f} MiB > {budget + OVER}; {tried}"
-    return wrong
+    if highest > options.budget + OVER:
+        return f"{highest:.0f} MiB > {options.budget + OVER}; {tried}", False
+    return lost, bool(lost)
 
 
 def run(options: argparse.Namespace) -> Counts:
     """All seeds, so many to a broker."""
-    stand_aside()
+    raise_file_limit()
     broker: Attacked = Attacked(pure=options.pure)
     if options.mqttd:
         broker = AttackedCheckout(options.mqttd[0], Path(options.mqttd[1]))
     broker.for_row("", options.budget)
-    counts = Counts()
+    counts, pulse = Counts(), Pulse()
     seeds = list(range(options.first, options.first + options.seeds))
     while seeds:
-        tried = one_broker(broker, seeds[: options.each], options.seconds, counts, options.logs)
-        del seeds[:tried]
-        print(counts, flush=True)
+        judged = one_broker(broker, seeds[: options.each], counts, pulse, options)
+        del seeds[:judged]
+        print(f"from {options.first}: {counts}", flush=True)
     return counts
 
 

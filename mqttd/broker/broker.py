@@ -22,6 +22,7 @@ from typing import Final
 from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.connecting import Connecting
 from mqttd.broker.drawers import Drawers
+from mqttd.broker.endings import Revoked
 from mqttd.broker.ground import Given
 from mqttd.broker.memory import Memory
 from mqttd.broker.publishing import Publishing
@@ -32,11 +33,12 @@ from mqttd.broker.subscribing import Subscribing
 from mqttd.broker.wills import Wills
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect, Subscribe, Subscription, Unsubscribe
-from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.channel import CLOSED, WAITING, Channel
 from mqttd.session.guid import Guid
 from mqttd.session.publisher import Publisher
 from mqttd.session.settings import Settings
 from mqttd.session.state import State
+from mqttd.types import ClientInfo
 
 __all__ = ["Broker"]
 
@@ -194,12 +196,33 @@ class Broker(Publishing):
         return self.registry.end_session(client_id, reason_code, "session ended by administrator")
 
     def revoke_users(self, module: str, names: frozenset[str], by_client_id: bool = False) -> int:
-        """End the connections of these users that `module` let in; returns how many.
+        """End the connections of these users that `module` let in, or was about to.
+
+        Returns how many.
 
         They are gone or have new passwords. 5.0 clients get DISCONNECT 0x87; sessions stay, for
         whoever proves to be the same user. With `by_client_id` the names are client identifiers.
         """
-        return self.registry.revoke_users(module, names, by_client_id)
+        revoked = Revoked(self, module, names, by_client_id)
+        return self.turn_away(revoked.stays, revoked.detail) + revoked.run()
+
+    def turn_away(self, stays: Callable[[ClientInfo, str], bool], detail: str) -> int:
+        """Refuse clients whose claim of a client id is under way, since what let them in is gone.
+
+        ``stays(client, module)`` says whom `module` lets in still. Returns how many are refused.
+        """
+        refused = 0
+        for attempt in list(self.connecting.undecided.values()):
+            result = attempt.result
+            if result is None or attempt.channel.state != WAITING:
+                continue
+            if not stays(attempt.client, result.module):
+                refused += 1
+                self.connecting.refuse(attempt, reasons.NOT_AUTHORIZED, detail)
+        self.metrics.auth_revoked += refused
+        if refused:
+            self.perform()
+        return refused
 
     def enforce_bans(self) -> int:
         """End the connections of clients that are banned; returns how many. Sessions stay."""

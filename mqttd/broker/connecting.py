@@ -84,6 +84,7 @@ class Attempt:
     def __call__(self, answer: Any) -> None:
         """What was waited for came in a later turn."""
         channel = self.channel
+        self.connecting.undecided.pop(channel, None)
         if channel.state != WAITING:
             return
         try:
@@ -122,6 +123,7 @@ class Connecting:
         #: The event loop is late: new clients are refused.
         self.overloaded: bool = False
         self.mover: Mover | None = None  # where there are several workers
+        self.undecided: dict[Channel, Attempt] = {}  # let in but for their client ids
         #: Stands for a listener about which nothing is special.
         self.plain = Listener("")
 
@@ -424,6 +426,7 @@ class Connecting:
         )
         if outcome is None:
             attempt.take = self._owner_said
+            self.undecided[attempt.channel] = attempt
             return False
         return self._owner_said(attempt, outcome)
 

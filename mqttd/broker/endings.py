@@ -16,6 +16,7 @@ from mqttd.broker.turns import Job
 from mqttd.codec import reasons
 from mqttd.session.channel import Channel
 from mqttd.session.session import Session
+from mqttd.types import ClientInfo
 
 __all__ = ["BURIED", "LOOKED_AT", "Banned", "Burial", "Revoked", "Sweep"]
 
@@ -108,6 +109,11 @@ class Revoked(Sweep):
         if module_of(channel.auth) != self.module:
             return False
         return (session.client_id if self.by_client_id else session.username) in self.names
+
+    def stays(self, client: ClientInfo, module: str) -> bool:
+        """Whether a client that `module` lets in has no such name."""
+        name = client.client_id if self.by_client_id else client.username
+        return module != self.module or name not in self.names
 
     def count(self) -> None:
         """See `auth_revoked`."""

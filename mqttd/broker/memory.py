@@ -16,6 +16,10 @@ share a name.
 shared: so it is never taken for more than the process has grown since its start, as the system
 says, and that is asked for only near the budget.
 
+The process is to stay within the budget and 64 MiB: what it takes beyond 48 MiB before it serves
+anybody comes off the budget (`limit`). One that has grown beyond it all the same, though less is
+held, gives back what is free.
+
 Retained messages may take half of the budget: the other half is held by somebody who can go.
 
 Whether the account is right is looked at too: a process that has grown by far more than is held for
@@ -62,6 +66,8 @@ _LOOKS: Final = 12
 #: Bytes that the process may have grown by beside what is held and half of that, and beside an
 #: eighth of the budget: what is free and has not gone back to the system.
 _SPARE: Final = 64 << 20
+#: Milliseconds between two times that a process beyond the budget gives back what is free.
+_TRIM: Final = 1000
 #: Milliseconds between two lines about those who were shed.
 _TELL: Final = 1000
 
@@ -87,10 +93,13 @@ class Memory:
         self.broker = broker
         self.registry = registry
         self.budget: int = broker.settings.memory_budget
+        #: The budget without what the process takes more than it should.
+        self.limit: int = self.budget
         self.grown: Callable[[], int] = _unknown
         self.caches: list[Callable[[], object]] = []
         #: What others hold for clients in this process, in bytes; asked a few times a second.
         self.others: list[Callable[[], float]] = []
+        self._others: int = 0
         #: The last step that was taken.
         self.step: int = FINE
         #: memory.high_water was told.
@@ -99,7 +108,7 @@ class Memory:
         self._asked_at: int = -1
         self._told_at: int = -_TELL
         self._default: int = 0
-        broker.retainer.share = self.budget // 2
+        broker.retainer.share = self.limit // 2
         self._shed: int = 0
         self._shed_at: int = -1
         self._shed_used: int = 0
@@ -108,14 +117,20 @@ class Memory:
         self._looked_at: int = broker.now
         #: Looks in a row that found far more than the account says.
         self._odd: int = 0
+        self._own: int = 0
+        self._trimmed_at: int = broker.now
 
-    def watch(self, default: int, grown: Callable[[], int], cache: Callable[[], object]) -> None:
+    def watch(
+        self, default: int, grown: Callable[[], int], cache: Callable[[], object], own: int = 0
+    ) -> None:
         """What only the process knows.
 
         default: the budget where the configuration has none; grown: by how many bytes the process
-        has grown since the start, 0 where nobody knows; cache: gives up what is there for speed.
+        has grown since the start, 0 where nobody knows; cache: gives up what is there for speed;
+        own: bytes that the process takes by itself, beyond what the budget leaves it.
         """
         self._default = default
+        self._own = own
         self.grown = grown
         self.caches.append(cache)
         self.configure()
@@ -125,10 +140,21 @@ class Memory:
         settings = self.broker.settings
         account = self.broker.account
         account.per_session = settings.memory_per_session
+        if settings.memory_per_user and not account.per_user:
+            self._count_flying()
         account.per_user = settings.memory_per_user
         self.budget = settings.memory_budget if settings.memory_budget else self._default
+        self.limit = self.budget - min(self._own, self.budget // 4)
         # Retained messages belong to nobody who could be shed.
-        self.broker.retainer.share = self.budget // 2
+        self.broker.retainer.share = self.limit // 2
+
+    def _count_flying(self) -> None:
+        """There is a limit for users from now on: count what is in flight to each."""
+        for purse in self.broker.account.purses.values():
+            purse.flying = 0
+        for session in self.broker.sessions.values():
+            if session.purse is not None:
+                session.purse.flying += session.flying()
 
     def used(self) -> int:
         """What the account says."""
@@ -138,6 +164,7 @@ class Memory:
         account.retained = retainer.bytes + retainer.held
         account.topics = broker.router.bytes
         account.output = broker.backlog + broker.fans.bytes
+        account.other = self._others + broker.journal.unwritten
         return account.used()
 
     def held(self, fresh: bool = False) -> int:
@@ -147,7 +174,7 @@ class Memory:
         most = used + used // 4
         # Divided, not multiplied: a product of large numbers looks for signals half way, and a
         # watchdog that breaks a plugin off right there ends the process (CPython 3.11, mypyc).
-        if most // _HIGH < self.budget // 100:
+        if most // _HIGH < self.limit // 100:
             return used
         if fresh or self._asked_at < 0 or abs(used - self._asked_at) > _MOVED:
             self._asked_at = used
@@ -157,12 +184,16 @@ class Memory:
 
     def check(self, fresh: bool = False) -> None:
         """Look at what is held, and take the steps that follow."""
-        budget = self.budget
+        budget = self.limit
         if fresh:
             other = 0
             for asked in self.others:
                 other += int(asked())
-            self.broker.account.other = other
+            self._others = other
+            if budget and self.broker.now - self._trimmed_at >= _TRIM and self.grown() > budget:
+                self._trimmed_at = self.broker.now
+                for cache in self.caches:
+                    cache()
             if self.broker.now - self._looked_at >= _LOOK:
                 self._looked_at = self.broker.now
                 self._compare(budget)

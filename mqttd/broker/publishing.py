@@ -334,10 +334,9 @@ class Publishing(Rights):
         self.released = False
         self.perform()
 
-    def set_congested(self, congested: bool) -> None:
-        """Stop reading from publishers, or go on."""
-        self.congested = congested
-        if not congested:
+    def set_congested(self, congested: bool, who: str = "") -> None:
+        """Stop reading from publishers for `who`, or go on unless others still cannot follow."""
+        if self.congest(who, congested) and not self.congested:
             self.perform_later()
 
     # -- messages for one client ---------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.directory import Directory
-from mqttd.broker.endings import Banned, Burial, Revoked
+from mqttd.broker.endings import Banned, Burial
 from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.quota import Quota
@@ -469,10 +469,6 @@ class Registry:
             self.end(session, "session.terminated", detail)
         self.broker.perform()
         return True
-
-    def revoke_users(self, module: str, names: frozenset[str], by_client_id: bool) -> int:
-        """End the connections of these users that `module` let in; returns how many so far."""
-        return Revoked(self.broker, module, names, by_client_id).run()
 
     def enforce_bans(self) -> int:
         """End the connections of clients that are banned; returns how many so far."""

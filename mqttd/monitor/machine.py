@@ -1,7 +1,7 @@
 """What the system says of memory: how much there is for us, and by how much the process has grown.
 
     /proc/meminfo, the limit of the control group   memory_of_machine     once, at the start
-    /proc/self/statm                                grown                 near the budget
+    /proc/self/statm                                grown, excess         near the budget
 
 Promise: where the system does not say, the answer is 0 and nothing is raised.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["grown", "memory_of_machine"]
+__all__ = ["excess", "grown", "memory_of_machine"]
 
 #: Limits of version 2 and of version 1 of control groups, as a process sees its own.
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
@@ -64,8 +64,14 @@ def _resident() -> int:
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 1 else 0
 
 
-#: What the process takes before it serves anybody.
+#: What the process takes before it serves anybody, and may take beside the budget.
 _START = _resident()
+_OWN = 48 << 20
+
+
+def excess() -> int:
+    """Bytes that the process takes at its start beyond what stands beside every budget."""
+    return max(_START - _OWN, 0)
 
 
 def grown() -> int:

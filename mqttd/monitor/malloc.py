@@ -4,9 +4,9 @@ By itself malloc gives a block of a megabyte back to the kernel when its message
 for another with the next: every page of it is then cleared and mapped anew. Measured with payloads
 of 1 MiB that was a third of the broker's CPU time, more than the reads.
 
-The 12 MiB that argon2 takes are not kept: a hash then costs 25 ms instead of 18 with two threads at
-work, but the process stays closer to its budget (attacks mixed under 256 MiB: 3 of 344 seeds were 1
-MiB beyond 64 more; with a threshold of 16 MiB 16 of 795, up to 17 MiB).
+The 7 MiB that argon2 takes are not kept: that costs a hash some milliseconds, but the process stays
+closer to its budget (with 12 MiB, of attacks mixed under 256 MiB 3 of 344 seeds were 1 MiB
+beyond 64 more; with a threshold of 16 MiB 16 of 795, up to 17 MiB).
 
     below MMAP_THRESHOLD   from the heap, where freed blocks are used again
     TRIM_THRESHOLD         as much free memory may stay at the heap's end

@@ -83,13 +83,17 @@ KINDS: Final[tuple[str, ...]] = (
 
 
 class Purse:
-    """What the sessions of one user hold together, but for what is in flight."""
+    """What the sessions of one user hold together.
 
-    __slots__ = ("bytes", "name", "sessions")
+    What is in flight is counted while `Account.per_user` asks for it.
+    """
+
+    __slots__ = ("bytes", "flying", "name", "sessions")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.bytes: int = 0
+        self.flying: int = 0
         self.sessions: int = 0
 
 

@@ -3,8 +3,9 @@
     charge(size)  -->  weight (this session)  -->  purse (its user)
                        the caller adds it to the node's account, by kind
 
-What is in flight is charged to the node alone, message by message; what it weighs for one session
-is counted when somebody asks. The sums are in `mqttd.session.account`.
+What is in flight is charged to the node message by message, and to the user where there is a limit
+for users (`fly`); what it weighs for one session is counted when somebody asks. The sums are in
+`mqttd.session.account`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,18 @@ class Charged(Receiver):
         if account.per_session and self.weight + size > account.per_session:
             return False
         purse = self.purse
-        return not account.per_user or purse is None or purse.bytes + size <= account.per_user
+        if not account.per_user or purse is None:
+            return True
+        return purse.bytes + purse.flying + size <= account.per_user
+
+    def fly(self, size: int) -> None:
+        """So many bytes more are in flight, or less."""
+        account = self.account
+        account.inflight += size
+        if account.per_user:
+            purse = self.purse
+            if purse is not None:
+                purse.flying += size
 
     def flying(self) -> int:
         """What is in flight to the client weighs so much."""

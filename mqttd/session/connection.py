@@ -297,6 +297,19 @@ class Turn:
         self.renumbered_as: bytes = b""
         #: The way to another process that what is handled now has filled.
         self.clogged: Connection | None = None
+        #: What that is, by name.
+        self._behind: set[str] = set()
+
+    def congest(self, who: str, on: bool) -> bool:
+        """`who` behind the broker cannot follow, or can again; False if that was known."""
+        if on == (who in self._behind):
+            return False
+        if on:
+            self._behind.add(who)
+        else:
+            self._behind.discard(who)
+        self.congested = len(self._behind) > 0
+        return True
 
     def perform(self) -> None:
         """The end of a turn: flush what is dirty, refill what has room, close what ended.

@@ -27,7 +27,7 @@ __all__ = ["Journal", "Numbers"]
 class Journal(Ending):
     """Keeps nothing. Subclasses override what they want to know."""
 
-    __slots__ = ("changes", "holding", "receipt", "touched")
+    __slots__ = ("changes", "holding", "receipt", "touched", "unwritten")
 
     def __init__(self) -> None:
         #: Something was kept that an acknowledgement promises; whoever publishes sets it back.
@@ -36,6 +36,8 @@ class Journal(Ending):
         self.changes: int = 0
         #: Bytes are held for some connection.
         self.holding: bool = False
+        #: Bytes of memory that what is not written yet takes, as it was after the last turn.
+        self.unwritten: int = 0
         #: For what was `queued` last (`mqttd.session.message`); 0: it cannot be read again.
         self.receipt: int = 0
 

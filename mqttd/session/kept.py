@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.session.account import AWAITING
+from mqttd.session.account import AWAITING, INFLIGHT
 from mqttd.session.charged import flight_weight
 from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery, entry_qos
 from mqttd.session.mqueue import UNSAID, MQueue
@@ -47,7 +47,7 @@ class Kept(State):
         if self.inflight is None:
             self.inflight = {}
         self.inflight[packet_id] = entry
-        self.account.inflight += flight_weight(entry)
+        self.fly(flight_weight(entry))
         self.have_numbers().inflight[packet_id] = number
 
     def restore_queue(
@@ -214,3 +214,18 @@ class Kept(State):
                 if entry is not RELEASED:
                     count += 1
         return count
+
+    # -- held to its user's limit --------------------------------------------------------------
+
+    def overdrawn(self, entry: object, size: int) -> bool:
+        """Whether an entry may not go out, since its user holds too much already.
+
+        It waits where an acknowledgement will let it out; else nobody would ask for it again.
+        """
+        if self.has_room(INFLIGHT + size):
+            return False
+        if self.inflight:
+            self.enqueue(entry)
+        else:
+            self.drop(entry_delivery(entry, self.v5), "queue_full")
+        return True

@@ -54,6 +54,8 @@ class Sending(Kept):
             channel.thirsty = True
             self.enqueue(wire)
             return
+        if self.account.per_user and self.overdrawn(wire, size):
+            return
         server = self.server
         if channel.special or size > self.max_packet:
             self._send_apart(channel, entry_delivery(wire, self.v5), packet_id)
@@ -61,7 +63,7 @@ class Sending(Kept):
         if self.owner:
             self._send_kept(channel, inflight, wire, packet_id, id_at)
             return
-        self.account.inflight += INFLIGHT + size
+        self.fly(INFLIGHT + size)
         if inflight.setdefault(packet_id, wire) is wire:
             channel.send(wire)
         else:
@@ -122,6 +124,8 @@ class Sending(Kept):
         if channel.out_bytes + size > channel.limit and channel.over(size):
             channel.thirsty = True
             self.enqueue(delivery)
+            return
+        if self.account.per_user and self.overdrawn(delivery, size):
             return
         if channel.special or size > self.max_packet or delivery.v5 != self.v5:
             self._send_apart(channel, delivery, packet_id)

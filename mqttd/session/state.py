@@ -200,7 +200,7 @@ class State(Filters):
     def forget(self) -> None:
         """The session ends: nothing is left of its messages."""
         self.leave_journal()
-        self.account.inflight -= self.flying()
+        self.fly(-self.flying())
         self.inflight = None
         if self.mqueue is not None:
             self._weigh_queue(0, self.mqueue.held)
@@ -327,7 +327,7 @@ class State(Filters):
         if inflight is not None:
             before = inflight.get(packet_id)
             if before is not None:
-                self.account.inflight -= flight_weight(before)
+                self.fly(-flight_weight(before))
         self.add_inflight(packet_id, entry)
 
     def add_inflight(self, packet_id: int, entry: object) -> None:
@@ -337,7 +337,7 @@ class State(Filters):
             inflight = {}
             self.inflight = inflight
         inflight[packet_id] = entry
-        self.account.inflight += flight_weight(entry)
+        self.fly(flight_weight(entry))
         if self.owner:
             self._number_inflight(packet_id, entry)
 
@@ -381,9 +381,9 @@ class State(Filters):
         entry = inflight.pop(packet_id, None)
         if entry is not None:
             if isinstance(entry, bytes):
-                self.account.inflight -= INFLIGHT + len(entry)
+                self.fly(-INFLIGHT - len(entry))
             else:
-                self.account.inflight -= flight_weight(entry)
+                self.fly(-flight_weight(entry))
         if not inflight:
             self.inflight = None  # an empty one takes 224 bytes
         numbers = self.numbers
@@ -398,7 +398,7 @@ class State(Filters):
         """QoS 2: PUBREC has come, PUBREL goes out and PUBCOMP is awaited."""
         inflight = self.inflight
         assert inflight is not None
-        self.account.inflight += INFLIGHT - flight_weight(inflight[packet_id])
+        self.fly(INFLIGHT - flight_weight(inflight[packet_id]))
         inflight[packet_id] = RELEASED
         numbers = self.numbers
         if numbers is not None and packet_id in numbers.inflight:
@@ -492,10 +492,10 @@ class State(Filters):
         if v5 != self.v5:
             inflight = self.inflight
             if inflight:
-                self.account.inflight -= self.flying()
+                self.fly(-self.flying())
                 for packet_id in list(inflight):
                     inflight[packet_id] = entry_delivery(inflight[packet_id], self.v5)
-                self.account.inflight += self.flying()
+                self.fly(self.flying())
             mqueue = self.mqueue
             if mqueue is not None:
                 before = mqueue.held

@@ -9,8 +9,12 @@ Present  what a file says of each record, before it is a part of a home
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 __all__ = ["Block", "Group", "Home", "Present"]
+
+#: A number in a list, in memory.
+_WORD: Final = 40
 
 
 class Block:
@@ -85,7 +89,7 @@ class Group:
     """What is written in one transaction."""
 
     __slots__ = ("block", "data", "drops", "error", "found", "fsync", "home", "last", "reads",
-                 "rows", "size", "words")  # fmt: skip
+                 "rows", "rows_size", "size", "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
         self.block = block
@@ -97,6 +101,8 @@ class Group:
         self.last: bytes = b""
         #: Statements and their parameters (`mqttd.storage.database`), in their order.
         self.rows: list[tuple[int, tuple[object, ...]]] = []
+        #: Bytes that they take in memory.
+        self.rows_size: int = 0
         #: Blocks whose rows go.
         self.drops: list[int] = []
         #: Somebody waits for the disk, not only for the system.
@@ -106,6 +112,10 @@ class Group:
         self.found: list[tuple[int, bytes, bytes]] = []
         #: Why it could not be written.
         self.error: BaseException | None = None
+
+    def weight(self) -> int:
+        """Bytes that it takes in memory."""
+        return self.size + self.rows_size + _WORD * len(self.words)
 
     def empty(self) -> bool:
         """Whether there is nothing to write or read."""

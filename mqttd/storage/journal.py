@@ -5,8 +5,8 @@
     written --> bytes held until then go out, promises are kept, the next group goes
 
 A group is closed when the one before is written, so it is as long as the disk is slow, and no
-longer. Never within a turn: what one PUBLISH has brought (its QoS 2 id, the queues it is in) is in
-one transaction.
+longer; where some megabytes wait, publishers are not read from until they are written. Never within
+a turn: what one PUBLISH has brought (its QoS 2 id, the queues it is in) is in one transaction.
 
 Promise: nothing is written here; being told costs the appends of `mqttd.storage.ledger`.
 """
@@ -14,6 +14,7 @@ Promise: nothing is written here; being told costs the appends of `mqttd.storage
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mqttd.broker.retained import Retained
 from mqttd.session.connection import OPEN, Connection, Turn
@@ -50,6 +51,9 @@ from mqttd.storage.ledger import (
 from mqttd.storage.reading import ReadingJournal
 
 __all__ = ["StoreJournal"]
+
+#: Bytes that wait for the disk, with what writing them takes, beyond which nobody publishes.
+_BEHIND: Final = 16 << 20
 
 
 class _Waiting:
@@ -88,6 +92,7 @@ class StoreJournal(ReadingJournal):
         "listeners",
         "owners",
         "seconds",
+        "stuck",
         "submit",
         "turn",
     )
@@ -110,6 +115,8 @@ class StoreJournal(ReadingJournal):
         self.listeners: dict[str, Listener] = {}
         #: The highest owner number that was given.
         self.owners: int = 0
+        #: The disk takes nothing.
+        self.stuck: bool = False
         #: Groups that were written.
         self.groups: int = 0
         #: The disk takes no group for now.
@@ -361,6 +368,7 @@ class StoreJournal(ReadingJournal):
         self._noted = False
         if self._under_way is None:
             self._close()
+        self.weigh()
         if self._fetches:
             self.serve()
 
@@ -393,6 +401,23 @@ class StoreJournal(ReadingJournal):
             self.serve()
         if not self._noted and (not self.ledger.group.empty() or self._waiting.promises):
             self._close()
+        self.weigh()
+
+    def weigh(self) -> None:
+        """See how much waits: where the disk cannot follow, publishers have to wait for it."""
+        weight = self.ledger.group.weight()
+        under_way = self._under_way
+        if under_way is not None:
+            # Its bytes, those joined, and what SQLite is given of them.
+            weight += 3 * under_way.weight()
+        self.unwritten = weight
+        turn = self.turn
+        if self.stuck:
+            weight = 0  # what would have to wait for it is refused
+        if weight > _BEHIND:
+            turn.congest("store", True)
+        elif weight * 2 < _BEHIND and turn.congest("store", False):
+            turn.perform_later()
 
     def nudge(self) -> None:
         """Have a group written though nothing was told: it is what compaction goes on with."""

@@ -71,6 +71,11 @@ _SWEPT: Final = 16
 _READ: Final = 8
 #: A block of fewer records is small: many of them are made one.
 _SMALL: Final = 16
+#: Bytes of such a block at most, and of the blocks that are read at once beside the first.
+_LIGHT: Final = 256 << 10
+_READ_BYTES: Final = 4 << 20
+#: A row in memory beside the bytes of its parameters.
+_ROW: Final = 200
 #: Numbers between two that live, beyond which a home ends (recovery).
 _GAP: Final = 64
 
@@ -188,7 +193,13 @@ class Ledger:
 
     def row(self, statement: int, parameters: tuple[object, ...]) -> None:
         """A statement of the next transaction (`mqttd.storage.database`)."""
-        self.group.rows.append((statement, parameters))
+        group = self.group
+        group.rows.append((statement, parameters))
+        size = _ROW
+        for one in parameters:
+            if isinstance(one, (str, bytes)):
+                size += len(one)
+        group.rows_size += size
 
     def place(self, number: int) -> tuple[Block, int] | None:
         """The block of a record that lives, and where its bytes begin there."""
@@ -281,17 +292,20 @@ class Ledger:
         many = len(self.blocks) > 1024
         wanted = self.group.reads
         small: list[int] = []
+        size = 0
         for _ in range(_SWEPT):
-            if not hand or len(wanted) == _READ:
+            if not hand or len(wanted) == _READ or size > _READ_BYTES:
                 break
             block = self.blocks.get(hand.pop())
             if block is None or not block.stored or block.id > oldest:
                 continue
             if block.wasted() * 2 > block.count:
                 wanted.append(block.id)
+                size += block.size
             elif thorough and (block.live < block.count or block.count < _SMALL):
                 wanted.append(block.id)
-            elif many and block.count < _SMALL:
+                size += block.size
+            elif many and block.count < _SMALL and block.size < _LIGHT:
                 small.append(block.id)
         # Each time something must be gained, or a store at rest would go on for ever.
         if len(small) >= _READ // 2:

@@ -197,6 +197,8 @@ class Store:
             self._stuck = stuck
             broker.set_stuck(stuck)
             broker.drawers.stuck = stuck
+            journal.stuck = stuck
+            journal.weigh()
         while writer.done:
             journal.written(writer.done.popleft())
         while writer.read:

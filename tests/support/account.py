@@ -25,6 +25,7 @@ def audit(broker: Broker, channels: list[Channel]) -> None:
         ("sessions", "subscriptions", "queued", "inflight", "awaiting_rel", "wills", "replays"), 0
     )
     purses: dict[str, int] = {}
+    flying: dict[str, int] = {}
     for session in broker.sessions.values():
         held = {
             "sessions": SESSION + len(session.client_id) + len(session.username or ""),
@@ -40,6 +41,7 @@ def audit(broker: Broker, channels: list[Channel]) -> None:
         assert session.weight == sum(held.values()), (session.client_id, session.weight, held)
         if session.username is not None:
             purses[session.username] = purses.get(session.username, 0) + session.weight
+            flying[session.username] = flying.get(session.username, 0) + session.flying()
         held["inflight"] = sum(map(flight_weight, (session.inflight or {}).values()))
         assert session.flying() == held["inflight"]
         for kind, size in held.items():
@@ -54,6 +56,8 @@ def audit(broker: Broker, channels: list[Channel]) -> None:
     shown = account.by_kind()
     assert {kind: shown[kind] for kind in kinds} == kinds
     assert {name: purse.bytes for name, purse in account.purses.items()} == purses
+    if account.per_user:
+        assert {name: purse.flying for name, purse in account.purses.items()} == flying
     assert account.unauthenticated == sum(
         CONNECTION + channel.kept for channel in open_ones if channel.stranger
     )

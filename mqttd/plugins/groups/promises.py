@@ -54,7 +54,7 @@ class Promises(HandleBase):
         """See `IPluginHandle.pause_publishers`."""
         self._check()
         self._pauses = paused
-        self._host.broker.set_congested(paused)
+        self._host.broker.set_congested(paused, f"plugin {self.budget.name}")
 
     def _guarded(self, hold: Hold, required: bool) -> Hold:
         """`hold` on the plugin's budget: one that fails holds nothing, or ends the client."""
@@ -92,4 +92,4 @@ class Promises(HandleBase):
         self._stop_keeping()
         self._release_holder(gone=True)
         if self._pauses:
-            self._host.broker.set_congested(False)
+            self._host.broker.set_congested(False, f"plugin {self.budget.name}")

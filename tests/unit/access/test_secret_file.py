@@ -184,7 +184,7 @@ def test_rumqttd_an_unknown_user_costs_a_hash_like_those_there_are() -> None:
         assert dummy.split("$")[2] in ("101", "102", "103")
     assert dummy_hash({"a": sha512("x")}, "nobody").startswith("$6$")
     assert is_hash(dummy_hash({"a": sha512("x")}, "nobody"))
-    assert dummy_hash({}, "nobody").startswith("$argon2id$v=19$m=12288,t=3,p=1$")
+    assert dummy_hash({}, "nobody").startswith("$argon2id$v=19$m=7168,t=5,p=1$")
 
 
 # -- import

@@ -25,8 +25,8 @@ from mqttd.codec.packets import (
     Subscription,
 )
 from mqttd.interfaces import IRegistry, ISessionStore
-from mqttd.types import Claim, Held, SessionState
-from tests.support.memory import MemoryBroker, MemoryClient
+from mqttd.types import AuthResult, Claim, ClientInfo, Held, SessionState
+from tests.support.memory import AllowAll, MemoryBroker, MemoryClient
 from tests.unit.testing.stores import Member, MemorySessions, Table, Taken
 
 HOUR = {0x11: 3600}
@@ -567,3 +567,54 @@ def test_a_ban_that_comes_during_the_claim_keeps_it_out(kind: str) -> None:
     assert node.broker.metrics.refused_banned == 1
     assert registry.released == [("c", 1)]
     assert not node.broker.connecting.claims.lines
+
+
+class LetInBy(AllowAll):
+    """Access control whose yes is that of a module."""
+
+    def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
+        return AuthResult(True, module="username")
+
+
+@pytest.mark.parametrize(
+    ("module", "names", "by_client_id", "refused"),
+    [
+        ("username", {"u"}, False, True),
+        ("username", {"c"}, True, True),
+        ("username", {"another"}, False, False),
+        ("jwt", {"u"}, False, False),
+    ],
+)
+def test_a_user_revoked_during_the_claim_does_not_come_in(
+    module: str, names: set[str], by_client_id: bool, refused: bool
+) -> None:
+    registry = Slow()
+    node = MemoryBroker(access=LetInBy(), ownership=registry)
+    client = begin(node, "c", username="u")
+    gone = node.broker.revoke_users(module, frozenset(names), by_client_id)
+    assert gone == node.broker.metrics.auth_revoked == refused
+    if refused:
+        assert connack(client).reason_code == 0x87 and client.closed
+    registry.answer()
+    node.run_soon()
+    if not refused:
+        assert connack(client).reason_code == 0
+    assert ("c" in node.broker.sessions) == (not refused)
+    assert registry.released == ([("c", 1)] if refused else [])
+    assert not node.broker.connecting.undecided
+    assert not node.broker.connecting.claims.lines
+    if refused:
+        again = begin(node, "c", username="u")  # who has the new password comes in
+        registry.answer()
+        node.run_soon()
+        assert connack(again).reason_code == 0
+
+
+def test_who_leaves_during_the_claim_is_waited_for_no_longer() -> None:
+    registry = Slow()
+    node = MemoryBroker(access=LetInBy(), ownership=registry)
+    begin(node, "c", username="u").drop()
+    assert node.broker.revoke_users("username", frozenset({"u"})) == 0
+    registry.answer()
+    node.run_soon()
+    assert not node.broker.connecting.undecided

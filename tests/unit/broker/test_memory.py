@@ -335,6 +335,46 @@ def test_subscriptions_and_queues_are_held_to_what_a_session_and_a_user_may_hold
     audit(node.broker, [client.channel for client in (*clients, free)])
 
 
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("from_reload", [False, True])
+def test_what_is_in_flight_counts_for_its_user(version: int, from_reload: bool) -> None:
+    """A hundred sessions of one user, each with a window of messages it does not acknowledge."""
+    limit = 200_000
+    node = node_with(0, **({} if from_reload else {"memory_per_user": limit}))
+    readers = []
+    for i in range(10):
+        reader = node.connect(f"r{i}", version, username="u")
+        reader.send(Subscribe(1, [Subscription("t", 1)]))
+        readers.append(reader)
+    other = node.connect("other", 5, username="v")
+    other.send(Subscribe(1, [Subscription("t", 1)]))
+    sender = node.connect("sender", 5)
+    for i in range(10):
+        sender.send(Publish("t", b"x" * 10_000, 1, packet_id=i + 1))
+        if i == 0 and from_reload:  # the limit comes while something is in flight already
+            node.broker.settings.memory_per_user = limit
+            node.broker.settings_changed()
+    channels = [client.channel for client in (*readers, other, sender)]
+    audit(node.broker, channels)
+    purse = node.broker.account.purses["u"]
+    weights = [node.broker.sessions[f"r{i}"].flying() for i in range(10)]
+    assert purse.flying == sum(weights) > limit // 2
+    assert purse.bytes + purse.flying <= limit
+    dropped = node.broker.metrics.dropped_queue_full
+    assert dropped > 50
+    sent = [packet for packet in other.take() if isinstance(packet, Publish)]
+    assert len(sent) == 10  # another user's limit is his own
+    for reader in readers:
+        for packet in reader.take():
+            if isinstance(packet, Publish):
+                reader.send(Puback(packet.packet_id))
+    assert purse.flying == sum(node.broker.sessions[f"r{i}"].flying() for i in range(10))
+    for client in (*readers, other, sender):
+        client.drop()
+    audit(node.broker, [])
+    assert purse.flying == 0
+
+
 def test_the_operator_sees_who_holds_what() -> None:
     node = node_with(64 * MIB)
     for i in range(30):
@@ -421,6 +461,31 @@ def test_what_a_plugin_holds_for_clients_counts_too() -> None:
     held[0] = 0.0
     node.advance(1000)
     assert node.broker.memory.step == 0
+
+
+def test_what_the_process_takes_too_much_comes_off_the_budget() -> None:
+    node = node_with(0, memory_per_session=0)
+    memory = node.broker.memory
+    dropped: list[str] = []
+    memory.watch(64 * MIB, lambda: 1, lambda: dropped.append("cache"), 8 * MIB)
+    assert (memory.budget, memory.limit) == (64 * MIB, 56 * MIB)
+    assert node.broker.retainer.share == 28 * MIB
+    memory.watch(64 * MIB, lambda: 1, lambda: None, 60 * MIB)  # but a quarter at most
+    assert memory.limit == 48 * MIB
+
+
+def test_a_process_that_is_too_large_gives_back_what_is_free() -> None:
+    """Though little is held: what was freed lies between what is used."""
+    node = node_with(64 * MIB)
+    grown = [60 * MIB]
+    dropped: list[int] = []
+    node.broker.memory.watch(0, lambda: grown[0], lambda: dropped.append(grown[0]))
+    node.advance(1000)
+    assert not dropped
+    grown[0] = 65 * MIB
+    for _ in range(10):
+        node.advance(200)
+    assert 1 <= len(dropped) <= 2 and node.broker.memory.step == 0
 
 
 @pytest.mark.skipif(mqttd.compiled(), reason="changes an edge, which is compiled")

@@ -413,3 +413,35 @@ def test_a_will_whose_right_came_with_the_authentication_is_not_asked_about(kept
     )
     restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
     assert node.broker.metrics.wills_published == 1
+
+
+def test_publishers_wait_for_a_disk_that_cannot_follow(kept: Kept) -> None:
+    """128 MiB of retained messages waited for the disk beside those that were held."""
+    sender = kept.client("s", False)
+    publish(sender, "first", 1, 1, retain=True)
+    unwritten = 0
+    for i in range(40):
+        if sender.channel.paused:
+            break
+        sender.send(Publish(f"t/{i}", b"x" * 900_000, 1, True, packet_id=i + 2))
+        unwritten = kept.journal.unwritten
+        assert kept.node.broker.memory.used() >= unwritten > 900_000 * i
+    assert sender.channel.paused and 16 << 20 < unwritten < 32 << 20
+    kept.write()  # the first; what has gathered is at work now, and takes more
+    assert sender.channel.paused and kept.journal.unwritten > unwritten
+    kept.write()
+    assert not sender.channel.paused and kept.journal.unwritten == 0
+    audit(kept.node.broker, [sender.channel])
+
+
+def test_nobody_waits_for_a_disk_that_takes_nothing(kept: Kept) -> None:
+    """What would have to be kept is refused then, and all else goes on."""
+    sender = kept.client("s", False)
+    for i in range(20):
+        sender.send(Publish(f"t/{i}", b"x" * 900_000, 1, True, packet_id=i + 1))
+    assert sender.channel.paused
+    kept.journal.stuck = True
+    kept.journal.weigh()
+    kept.node.broker.perform()
+    kept.node.run_soon()
+    assert not sender.channel.paused and kept.journal.unwritten > 900_000
