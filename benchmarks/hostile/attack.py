@@ -90,6 +90,16 @@ class Attack:
             raise Refused("none is left")
         return self._socks[-1]
 
+    def held(self) -> list[socket.socket]:
+        """The connections that are there, the oldest first."""
+        return list(self._socks)
+
+    def some(self, number: int) -> socket.socket:
+        """One of these."""
+        if not self._socks:
+            raise Refused("none is left")
+        return self._socks[number % len(self._socks)]
+
     def say(self, sock: socket.socket, said: bytes) -> None:
         """Send something."""
         if said:

@@ -92,6 +92,15 @@ ROWS: Final[Mapping[str, Row]] = {
         Row("endless_connects", shapes={"count": (100, 1_000)}),
         Row("silence", shapes={"count": (100, 1_000), "said": (b"\x10", b"\x10\xff\x01\0\4MQTT")}),
         Row("slow_readers", shapes={"clients": (1, 50), "size": (10, 100_000, 900_000)}),
+        Row("unreleased", shapes={"each": (100, 60_000), "size": (10, 10_000)}),
+        Row("unsubscribes", peer=True, shapes={"count": (10, 9_000), "there": (False, True)}),
+        Row("identifiers", shapes={"sessions": (1, 10), "levels": (3, 8, 12)}),
+        Row("alias_churn", shapes={"size": (100, 65_000), "aliases": (1, 10)}),
+        Row("slow_member", peer=True, shapes={"members": (2, 10), "size": (10, 100_000)}),
+        Row("wills_at_once", shapes={"crowd": (20, 500), "size": (10, 60_000)}),
+        Row("takeovers", shapes={"names": (1, 3), "filters": (1, 1_000)}),
+        Row("pings", peer=True, shapes={"clients": (1, 20)}),
+        Row("expiring", shapes={"size": (10, 10_000), "retain": (False, True)}),
         Row("long_names", needs="unread log", shapes={"size": (10, 12_000)}),
     )
 }

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import IResource
 
-from mqttd.admin.server import site_of
+from mqttd.admin.server import Crowd, site_of
 from mqttd.config.schema import AdminPage, AdminTcp
 from mqttd.net.addresses import address_text
 from mqttd.net.sockets import bound_tcp
@@ -61,7 +61,7 @@ class DoorService(Service):
         self.settings = settings
         self.reactor = reactor
         self.log = Logger(namespace="mqttd.admin")
-        self.site: Any = site_of(resource, max_body)
+        self.site: Any = site_of(resource, max_body, Crowd())
         self._factory: Any = self.site
         if settings.certificate:
             options = certificate_options(key, settings)

@@ -7,7 +7,7 @@ never reachable over a network.
 
 Promise: a socket somebody listens on is never taken over, a file that is no socket never removed;
 the socket cannot be connected to before its mode is set; a request's body is refused, not
-buffered, beyond `max_body` bytes.
+buffered, beyond `max_body` bytes; over a network so many are connected at most.
 """
 
 from __future__ import annotations
@@ -17,21 +17,35 @@ import pwd
 import socket
 import stat
 import struct
+from collections import Counter
 from typing import Any, Final
 
 from twisted.application.service import Service
+from twisted.internet.protocol import Protocol
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 from zope.interface import implementer
 
 from mqttd.admin.requests import ADMINISTRATOR, LOCAL, Caller, problem, set_caller
+from mqttd.net.fair import house_of
 from mqttd.net.sockets import is_alive
 
-__all__ = ["AdminService", "AdminSocketError", "LocalDoor", "claim", "limit_body", "site_of"]
+__all__ = [
+    "AdminService",
+    "AdminSocketError",
+    "Crowd",
+    "LocalDoor",
+    "claim",
+    "limit_body",
+    "site_of",
+]
 
 SOCKET_MODE: Final = 0o600
 #: Seconds after which a connection that says nothing is closed.
 IDLE_TIMEOUT: Final = 60
+#: Connections to a door, and those of one house: more than event streams and pages need.
+MOST: Final = 512
+EACH: Final = 384
 
 _TOO_LARGE: Final = problem(413, "too_large", "the request body is too large")
 
@@ -108,11 +122,15 @@ def _peer_of(request: Any) -> Caller:
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-def site_of(resource: IResource, max_body: int) -> Any:
-    """What serves `resource` and refuses bodies of more than `max_body` bytes."""
+def site_of(resource: IResource, max_body: int, crowd: Crowd | None = None) -> Any:
+    """What serves `resource` and refuses bodies of more than `max_body` bytes.
+
+    Who comes over a network is counted by `crowd`.
+    """
     site: Any = _Site(  # type: ignore[no-untyped-call]
         resource, requestFactory=_request_class(max_body), timeout=IDLE_TIMEOUT
     )
+    site.crowd = crowd
     site.displayTracebacks = False
     site.noisy = False
     return site
@@ -162,8 +180,64 @@ def claim(path: str) -> None:
 class _Site(Site):
     """A site without an access log: what changes something is logged by the API itself."""
 
+    crowd: Crowd | None = None
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """One more connection, or what ends it at once."""
+        if self.crowd is None:
+            return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
+        house = house_of(str(getattr(addr, "host", "")))
+        if not self.crowd.enter(house):
+            return _TurnedAway()
+        protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]
+        lost = protocol.connectionLost
+
+        def gone(reason: Any) -> None:
+            assert self.crowd is not None
+            self.crowd.leave(house)
+            lost(reason)
+
+        protocol.connectionLost = gone
+        return protocol
+
     def log(self, request: Any) -> None:
         pass
+
+
+class Crowd:
+    """How many are connected to a door, and how many of one house."""
+
+    def __init__(self, most: int = MOST, each: int = EACH) -> None:
+        self.most = most
+        self.each = each
+        #: Connections that were ended at once.
+        self.refused = 0
+        self._count = 0
+        self._of: Counter[str] = Counter()
+
+    def enter(self, house: str) -> bool:
+        """One more; False if it is one too many."""
+        if self._count >= self.most or self._of[house] >= self.each:
+            self.refused += 1
+            return False
+        self._count += 1
+        self._of[house] += 1
+        return True
+
+    def leave(self, house: str) -> None:
+        """One that has entered is gone."""
+        self._count -= 1
+        self._of[house] -= 1
+        if not self._of[house]:
+            del self._of[house]
+
+
+class _TurnedAway(Protocol):
+    """Ends a connection."""
+
+    def connectionMade(self) -> None:
+        """It is one too many."""
+        self.transport.abortConnection()  # type: ignore[union-attr]
 
 
 class _BoundedRequest(Request):

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 
-from mqttd.admin.server import AdminService, AdminSocketError, claim
+from mqttd.admin.server import AdminService, AdminSocketError, Crowd, claim, site_of
 
 
 class Echo(Resource):
@@ -102,3 +105,25 @@ def test_a_larger_body_ends_the_connection(tmp_path: Path, parts: list[bytes]) -
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert answer.count(b"HTTP/1.1") == 1
     assert ended
+
+
+def test_over_a_network_so_many_are_connected_at_most() -> None:
+    """Ten thousand that send a body and never end it would each be kept for a minute."""
+    site = site_of(Echo(), 100, Crowd(most=5, each=3))
+
+    def connect(host: str) -> tuple[Protocol, StringTransport]:
+        protocol: Protocol = site.buildProtocol(IPv4Address("TCP", host, 1))
+        transport = StringTransport()
+        protocol.makeConnection(transport)
+        return protocol, transport
+
+    first = [connect("192.0.2.1") for _ in range(4)]
+    other = [connect("192.0.2.2") for _ in range(3)]
+    assert [gone.disconnected for _, gone in first] == [False, False, False, True]
+    assert [gone.disconnected for _, gone in other] == [False, False, True]
+    for protocol, _ in (*first, *other):
+        protocol.connectionLost(Failure(ConnectionDone()))
+    protocol, transport = connect("192.0.2.1")
+    protocol.dataReceived(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nxx")
+    assert transport.value().endswith(b"\r\n2") and not transport.disconnected
+    assert site.crowd.refused == 2
