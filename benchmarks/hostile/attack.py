@@ -27,7 +27,8 @@ class Attack:
     """``step(attack)`` is called `rate` times a second, or as fast as it goes (0).
 
     It connects by `dial` or `login`; `keep` are the most connections that are held, the oldest go.
-    A step that raises OSError has failed, and so did the connection that was made last.
+    A step that raises OSError, or misses a connection that is gone, has failed, and so did the
+    connection that was made last.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Attack:
             self.steps += 1
             try:
                 self.step(self)
-            except OSError:
+            except (OSError, IndexError):
                 self.failed += 1
                 self._current = None
                 with contextlib.suppress(IndexError):

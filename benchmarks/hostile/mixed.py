@@ -9,8 +9,8 @@ seeds, so that what one attack has left is there for the next. A seed goes on fo
 each attack has made a step, on a slow machine as well; nothing is timed, so several runs with seeds
 of their own may share the machine. A seed decides what is tried; what happens first in it is
 decided by the machine, so one that failed is tried again more than once. Where the machine stood
-still meanwhile and an answer was missed, the seed is run again: a broker that ended or took too
-much memory has no such excuse.
+still meanwhile, or had no processor for the broker, and an answer was missed, the seed is run
+again: a broker that ended or took too much memory has no such excuse.
 
 Exit status 0 if every seed held, 1 if one did not, 2 if nothing could be measured.
 """
@@ -40,8 +40,10 @@ from benchmarks.hostile.rows import ROWS, Row
 __all__ = ["draw", "main", "one_seed"]
 
 BUDGET: Final = 256
-#: Seconds without a beat after which an answer that did not come says nothing.
+#: Seconds without a processor after which an answer that did not come says nothing.
 STILL: Final = 3.0
+#: How often a broker is started until it is ready: the machine may stand still then as well.
+STARTS: Final = 20
 #: Seconds for the first step of an attack.
 FIRST: Final = 10.0
 MIXED: Final = tuple(row for row in ROWS.values() if row.shapes)
@@ -119,9 +121,9 @@ def one_broker(
             ledger = Ledger(running.port)
             judged = 0
             for seed in seeds:
-                pulse.longest()
+                pulse.begin(running.pid)
                 wrong, excused = judge(seed, running, ledger, counts, options)
-                if excused and pulse.longest() > STILL:
+                if excused and pulse.missing() > STILL:
                     counts.again += 1
                     break
                 counts.seeds += 1
@@ -162,10 +164,16 @@ def run(options: argparse.Namespace) -> Counts:
     if options.mqttd:
         broker = AttackedCheckout(options.mqttd[0], Path(options.mqttd[1]))
     broker.for_row("", options.budget)
-    counts, pulse = Counts(), Pulse()
+    counts, pulse, starts = Counts(), Pulse(), 0
     seeds = list(range(options.first, options.first + options.seeds))
     while seeds:
-        judged = one_broker(broker, seeds[: options.each], counts, pulse, options)
+        try:
+            judged = one_broker(broker, seeds[: options.each], counts, pulse, options)
+        except StartError:
+            starts += 1
+            if starts == STARTS or not counts.seeds:
+                raise
+            continue
         del seeds[:judged]
         print(f"from {options.first}: {counts}", flush=True)
     return counts
