@@ -320,7 +320,7 @@ class Reload:
         """Whether a client that `module` lets in may come in; a plugin answers for its own."""
         if not module or module in self.service.plugins_modules():
             return True
-        return self.service.access.still_admits(client, module)
+        return bool(self.service.access.still_admits(client, module))
 
     def _cut_off(self, admits: Callable[[Any, str], bool]) -> list[Any]:
         """The connections of clients whom the module that let them in would not let in now."""
