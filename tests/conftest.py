@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 
 import pytest
@@ -16,6 +17,12 @@ settings.load_profile("mqttd")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes seconds comes last: a red test shows early."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and what they import stay to the end: no collection looks at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,8 @@ many looks as fit into the budget of a call, the handler raises `PluginTimeout`.
 the callback's own code and in what it has called (`interruptible`): broker code is left to finish.
 There the handler sets a trap: it has the callback's frame traced, so that the exception comes up
 with the first step it takes when the broker returns to it. Looks are counted, not seconds: a
-process that did not get the processor had no look.
+process that did not get the processor had no look, and what the thread has waited for it since the
+look before (Linux says so) makes a look count for less.
 
 A callback is charged with the looks at what it does, at the broker code it has called, and at the
 callbacks of its own plugin that this calls; those of other plugins have a count of their own, but
@@ -32,6 +33,7 @@ every `TICK` seconds, and none any more when `IDLE` of them in a row have found 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -71,6 +73,10 @@ STEPS: Final[set[CodeType]] = set()
 _HARMLESS: Final = ("mqttd.types", "mqttd.codec.", "mqttd.session.message", "mqttd.testing")
 #: Looks for which Twisted's own code is left to finish what it does.
 _PATIENCE: Final = 20
+#: Of a look, what is lost to the moments for which every thread waits now and then.
+_JITTER: Final = 0.25
+#: What Linux says of a thread: nanoseconds that it ran, and that it waited for a processor.
+_SCHEDSTAT: Final = "/proc/thread-self/schedstat"
 
 
 class PluginTimeout(BaseException):
@@ -123,10 +129,14 @@ class Watchdog:
         # What the last look saw, and how many looks saw the same: call, outermost call, nothing.
         self._call: _Call = _NOTHING
         self._outer: _Call = _NOTHING
-        self._same: int = 0
-        self._same_outer: int = 0
+        self._same: float = 0
+        self._same_outer: float = 0
         #: Looks at the outermost call that are charged to its own plugin.
-        self._own: int = 0
+        self._own: float = 0
+        #: Seconds that the reactor's thread has waited for a processor, and until the last look.
+        self.waited: Callable[[], float] = lambda: 0.0
+        self._waited: float = 0.0
+        self._schedstat: int = -1
         self._idle: int = 0
         self._bell = threading.Event()
         self._stopped = threading.Event()
@@ -142,6 +152,7 @@ class Watchdog:
         self._interrupts = self.interrupts and main
         if self._interrupts:
             self._former = signal.signal(signal.SIGALRM, self._look)
+            self._open_schedstat()
         self._bell.clear()
         self._stopped.clear()
         self._thread = threading.Thread(target=self._reports, name="mqttd-watchdog", daemon=True)
@@ -159,6 +170,7 @@ class Watchdog:
         if self._interrupts:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._former or signal.SIG_DFL)
+            self._close_schedstat()
         self._stopped.set()
         self._bell.set()
         if self._thread is not None:
@@ -176,12 +188,14 @@ class Watchdog:
     def _look(self, number: int, frame: FrameType | None) -> None:
         self.looks += 1
         call, outer = calls(frame)
-        self._same = self._same + 1 if _same(call, self._call) else 0
+        counts = 0.0 if call[1] is None else self._counts()
+        self._same = self._same + counts if _same(call, self._call) else 0
         if not _same(outer, self._outer):
             self._same_outer = self._own = 0
         else:
-            self._same_outer += 1
-            self._own += call[1].budget is outer[1].budget  # type: ignore[union-attr]
+            self._same_outer += counts
+            if call[1].budget is outer[1].budget:  # type: ignore[union-attr]
+                self._own += counts
         self._call, self._outer = call, outer
         if call[1] is None or frame is None:
             self._idle += 1
@@ -203,6 +217,26 @@ class Watchdog:
         self._trap(frame, guard, entry)
         if innermost:
             signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
+
+    def _counts(self) -> float:
+        """What this look counts: less, as the thread could not run since the one before."""
+        before, self._waited = self._waited, self.waited()
+        return max(0.0, 1.0 - (self._waited - before) / TICK)
+
+    def _open_schedstat(self) -> None:
+        try:
+            self._schedstat = file = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+            self.waited = lambda: int(os.pread(file, 100, 0).split()[1]) / 1e9
+            self._waited = self.waited()
+        except (OSError, ValueError, IndexError):  # another system: all looks count
+            self._close_schedstat()
+
+    def _close_schedstat(self) -> None:
+        self.waited = lambda: 0.0
+        self._waited = 0.0
+        file, self._schedstat = self._schedstat, -1
+        if file >= 0:
+            os.close(file)
 
     def _late(self) -> _Call | None:
         """The call that has taken too long, of those that the last looks saw."""
@@ -329,7 +363,7 @@ def _is_broker(frame: FrameType, module: str) -> bool:
 
 def _looks(entry: Callback) -> float:
     """How many looks fit into the budget of a call."""
-    return entry.budget.per_call / TICK
+    return entry.budget.per_call / TICK - _JITTER
 
 
 def _timeout(entry: Callback) -> PluginTimeout:

@@ -51,6 +51,38 @@ def test_the_third_look_at_the_same_call_breaks_it_off(timers: list[float]) -> N
     assert timers == []
 
 
+@pytest.mark.parametrize(("waited", "looks"), [(0.0001, 3), (0.005, 5), (0.0075, 8)])
+def test_a_look_counts_less_if_the_processor_was_anothers(waited: float, looks: int) -> None:
+    """A loaded machine breaks nothing off that has had no more than its time."""
+
+    def callback(stage: Stage) -> None:
+        waits = [0.0]
+
+        def told() -> float:
+            waits[0] += waited
+            return waits[0]
+
+        stage.dog.waited = told
+        stage.look(looks - 1)
+        steps.append("in time")
+        stage.look()
+        steps.append("too long")
+
+    steps: list[str] = []
+    assert Stage(callback).run() == {"blocked": 1}
+    assert steps == ["in time"]
+
+
+def test_the_system_says_how_long_a_thread_has_waited(timers: list[float]) -> None:
+    stage = Stage(lambda stage: None)
+    stage.dog.start()
+    try:
+        assert stage.dog.waited() >= 0.0
+    finally:
+        stage.dog.stop()
+    assert stage.dog.waited() == 0.0
+
+
 def test_in_a_program_of_others_no_signal_is_taken(timers: list[float]) -> None:
     stage = Stage(lambda stage: None)
     stage.dog = Watchdog(stage.hooks.watch, interrupts=False)
