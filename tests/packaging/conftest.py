@@ -65,7 +65,12 @@ def build(folder: Path, *arguments: str, **environ: str) -> tuple[Path, str]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, made from the source distribution; compiled where CI demands it."""
+    """The wheel, made from the source distribution; compiled where CI demands it.
+
+    MQTTD_WHEEL names one that was made so just before.
+    """
+    if given := os.environ.get("MQTTD_WHEEL"):
+        return Path(given)
     required = {"MQTTD_REQUIRE_COMPILED": "1"} if os.environ.get("CI") == "true" else {}
     return build(tmp_path_factory.mktemp("built"), **required)[0]
 
