@@ -194,6 +194,7 @@ def test_too_many_at_a_time_are_refused_as_busy_until_threads_are_done(users: Pa
         (f"bob:{SECRET.replace('m=8', 'm=x')}", "expected an argon2id hash"),
         (f"alice:{SECRET}", "user 'alice' is in line 3 already"),
     ],
+    ids=["no-colon", "no-name", "no-hash", "nothing", "argon2i", "no-number", "twice"],
 )
 def test_CVE_2018_12551_a_wrong_line_keeps_the_broker_from_starting(
     users: Path, line: str, fault: str
@@ -350,6 +351,7 @@ def test_issue_12_what_is_remembered_ends_with_its_time(
         hash_password(""),
         SHA512_OF_NOTHING,
     ],
+    ids=["argon2id", "sha512"],
 )
 def test_a_stored_hash_of_the_empty_password_is_warned_of(tmp_path: Path, hashed: str) -> None:
     path = tmp_path / "users.conf"

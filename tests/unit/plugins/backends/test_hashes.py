@@ -53,6 +53,7 @@ def passwords(algorithm: str = "auto", **more: Any) -> Passwords:
         ),
         (f"$6${b64(b'salt')}${b64(hashlib.sha512(b'xsalt').digest())}", b"x"),
     ],
+    ids=["argon2", "bcrypt", "2a", "pbkdf2-256", "pbkdf2-512", "django", "7", "6"],
 )
 def test_a_hash_that_says_what_it_is_is_understood(hashed: str, password: bytes) -> None:
     assert passwords().check(hashed, "", password)
