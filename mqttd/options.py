@@ -11,6 +11,7 @@ import os
 import platform
 import shlex
 import sys
+import warnings
 from typing import TextIO
 
 from twisted.python import usage
@@ -49,6 +50,11 @@ def why(error: Exception, config: Config | None = None) -> str:
             text += _remedy(config, error.filename)
         return text
     return str(error)
+
+
+def _warn(message: Warning | str, *rest: object) -> None:
+    """What is warned of before there is a log: a line, without Python's place in our sources."""
+    print(f"mqttd: {message}", file=sys.stderr)
 
 
 def _remedy(config: Config, path: str) -> str:
@@ -155,6 +161,7 @@ class Options(usage.Options):
     def postOptions(self) -> None:
         """Read the configuration, so that mistakes are told before anything starts."""
         path = self["config"] or find(os.environ)
+        warnings.showwarning = _warn
         config: Config | None = None
         try:
             self.configuration = config = load(path, os.environ)

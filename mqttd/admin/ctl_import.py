@@ -16,6 +16,7 @@ from mqttd.admin.ctl_print import print_json, printable
 from mqttd.admin.ctl_store import counted, path_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.mosquitto import import_mosquitto
+from mqttd.secrets.users import sifted_users
 from mqttd.storage.database import StoreError
 from mqttd.storage.mosquitto import MAGIC, MosquittoFile
 from mqttd.storage.place import alone
@@ -52,7 +53,8 @@ def _import(options: argparse.Namespace) -> None:
         os.makedirs(options.into, exist_ok=True)
         texts = {"mqttd.conf": made.config, "acl.conf": made.rules}
         if made.users is not None:
-            texts["users.conf"] = made.users
+            texts["users.conf"], wrong = sifted_users(made.users, made.users_from)
+            made.left += wrong
         paths = {name: os.path.join(options.into, name) for name in texts}
         for path in paths.values():
             if os.path.exists(path):

@@ -10,6 +10,7 @@ issuer; what goes wrong names the key.
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Any, cast
 
@@ -134,4 +135,7 @@ def _bound(key: str, settings: AdminPage | AdminTcp) -> socket.socket:
     try:
         return bound_tcp(*settings.address)
     except OSError as error:
-        raise AddressError(f"{key}.bind = {settings.bind!r}: {error.strerror}") from None
+        hint = ""
+        if error.errno == errno.EADDRINUSE:
+            hint = f"; another program listens there: choose another {key}.bind"
+        raise AddressError(f"{key}.bind = {settings.bind!r}: {error.strerror}{hint}") from None

@@ -94,6 +94,7 @@ class Imported:
     config: str = ""
     rules: str = ""
     users: str | None = None
+    users_from: str = ""
     left: list[str] = field(default_factory=list)
 
 
@@ -161,7 +162,8 @@ class _Import:
                 self._leave(line, "its value is none")
         users = self._who()
         rules = self._rules(users is not None)
-        return Imported(self._text(), rules, users, self.left)
+        source = self._file(self.common["password_file"].value) if users is not None else ""
+        return Imported(self._text(), rules, users, source, self.left)
 
     # -- reading ---------------------------------------------------------------------------------
 

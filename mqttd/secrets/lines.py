@@ -31,6 +31,7 @@ __all__ = [
     "read",
     "read_lines",
     "replace",
+    "sifted",
     "take_out",
     "write",
 ]
@@ -81,7 +82,18 @@ def read_lines(
         content = Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise PasswordFileError(f"{path}: expected UTF-8 text: {error}") from None
+    lines, wrong = sifted(content, str(path), check, optional)
+    if wrong:
+        raise PasswordFileError(wrong[0])
+    return lines
+
+
+def sifted(
+    content: str, path: str, check: CheckProof, optional: bool = False
+) -> tuple[list[Line], list[str]]:
+    """The lines of a file that are right; and of the others what is wrong, with file and line."""
     lines: list[Line] = []
+    wrong: list[str] = []
     seen: dict[str, int] = {}
     for number, text in enumerate(content.split("\n"), 1):
         text = text.rstrip("\r")
@@ -90,22 +102,23 @@ def read_lines(
             lines.append(Line(text))
             continue
         name, proof = _split(stripped, optional)
-        where = f"{path}:{number}"
-        if not name:
-            raise PasswordFileError(f"{where}: expected USER:HASH")
         # The proof itself is not shown: error texts end up in logs.
-        expected = check(proof) if proof or not optional else None
-        if expected is not None:
-            raise PasswordFileError(f"{where}: user {name!r}: expected {expected}")
-        if name in seen:
-            raise PasswordFileError(
-                f"{where}: user {name!r} is in line {seen[name]} already; expected one line each"
+        expected = check(proof) if name and (proof or not optional) else None
+        if not name:
+            wrong.append(f"{path}:{number}: expected USER:HASH")
+        elif expected is not None:
+            wrong.append(f"{path}:{number}: user {name!r}: expected {expected}")
+        elif name in seen:
+            wrong.append(
+                f"{path}:{number}: user {name!r} is in line {seen[name]} already;"
+                " expected one line each"
             )
-        seen[name] = number
-        lines.append(Line(text, name, proof))
+        else:
+            seen[name] = number
+            lines.append(Line(text, name, proof))
     if lines and not lines[-1].text:
         lines.pop()  # what follows the last line end
-    return lines
+    return lines, wrong
 
 
 def _split(line: str, optional: bool) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import os
 from mqttd.secrets import lines
 from mqttd.secrets.passwords import Cost, expects, hash_password
 
-__all__ = ["add_user", "delete_user", "import_users", "read_users"]
+__all__ = ["add_user", "delete_user", "import_users", "read_users", "sifted_users"]
 
 
 def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -17,6 +17,12 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
     `PasswordFileError` with file and line.
     """
     return lines.read(path, expects)
+
+
+def sifted_users(content: str, path: str) -> tuple[str, list[str]]:
+    """What of a password file's text can be used; and of its other lines what is wrong."""
+    right, wrong = lines.sifted(content, path, expects)
+    return "".join(f"{line.text}\n" for line in right), wrong
 
 
 def add_user(

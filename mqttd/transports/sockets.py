@@ -87,7 +87,7 @@ def bind_tcp(
         if bound is not None:
             bound.close()
         hint = (
-            "; another broker runs there: stop it, or choose another bind"
+            "; another program, perhaps a broker, listens there: stop it, or choose another bind"
             if error.errno == errno.EADDRINUSE
             else ""
         )

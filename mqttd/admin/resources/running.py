@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -46,15 +47,17 @@ class Logging:
     @post("/log/level", body=LevelBody)
     def level(self, ask: Ask) -> Json:
         """Give a module, or all, another level until a reload or restart."""
-        log = self._log()
+        log, module = self._log(), ask.body.module
         before = log.describe()
+        known = not module or module in sys.modules or log.levels.knows(module)
         try:
-            log.set_level(ask.body.module, ask.body.level)
+            log.set_level(module, ask.body.level)
         except (ValueError, TypeError) as error:
             raise ApiError(400, "bad_request", f"level: {error}") from None
         ask.changed({"level": before["level"], "modules": before["modules"]}, ask.body)
         told: Json = log.describe()
-        return told
+        # A level of a name that is wrong would say nothing for ever.
+        return {**told, "known": known}
 
     def _log(self) -> Any:
         return self.parts.need(self.parts.logging, "the log is not the broker's own")

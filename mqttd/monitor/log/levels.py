@@ -43,6 +43,11 @@ class Levels:
         """Whether a line of this module and level is written."""
         return LEVELS[level] >= self.least(module)
 
+    def knows(self, module: str) -> bool:
+        """Whether anything has been asked for of a module, or of one below it."""
+        below = f"{module}."
+        return any(name == module or name.startswith(below) for name in self._known)
+
     def set(self, module: str, level: str | None) -> None:
         """Give a module a level of its own ("" is all of them); None takes it back.
 

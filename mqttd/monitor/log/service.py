@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.application.service import Service
+from twisted.internet.error import ReactorNotRunning
 from twisted.logger import ILogObserver, formatEvent
 from zope.interface import implementer
 
@@ -98,6 +99,8 @@ class Log(Service):
         if LEVELS[name] < self.levels.least(module):
             return
         failure = event.get("log_failure")
+        if failure is not None and failure.check(ReactorNotRunning):
+            return  # a second signal while it stops
         if failure is not None and name == "critical" and module != "mqttd":
             name = "error"  # what `Logger.failure` says unless it is told; the process goes on
         message = formatEvent(dict(event))

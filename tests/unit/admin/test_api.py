@@ -257,7 +257,9 @@ def test_levels_of_the_log_change_while_it_is_written(ask: Door) -> None:
     assert {"to", "waiting_bytes", "lines", "dropped", "fault"} <= told.keys()
     status, told = ask("POST", "/log/level", {"module": "mqttd.access", "level": "debug"})
     assert status == 200 and told["modules"] == {"mqttd.access": "debug"}
-    assert written.admits("mqttd.access.jwt", "debug")
+    assert written.admits("mqttd.access.jwt", "debug") and told["known"]
+    assert not ask("POST", "/log/level", {"module": "mqttd.acess", "level": "debug"})[1]["known"]
+    ask("POST", "/log/level", {"module": "mqttd.acess"})
     assert ask("POST", "/log/level", {"level": "warn"})[1]["level"] == "warn"
     assert ask("POST", "/log/level", {"module": "mqttd.access"})[1]["modules"] == {}
     for body in ({"level": "loud"}, {}, {"module": 7, "level": "info"}, {"level": ["info"]}):

@@ -176,6 +176,21 @@ def test_the_command_writes_what_starts_and_never_over(
     assert main(["import", "none.conf"]) == 1
 
 
+def test_lines_of_a_password_file_that_nobody_could_use_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mosquitto.conf").write_text("listener 1883\npassword_file pw\n")
+    good = "ann:$7$101$c2FsdA==$aGFzaA==\n"
+    Path("pw").write_text(f"# old\n{good}bob:plain\n{good}nobody\n")
+    assert main(["import", "mosquitto.conf"]) == 0
+    told = capsys.readouterr().out
+    assert f"{tmp_path}/pw:3: user 'bob': expected an argon2id hash" in told
+    assert f"{tmp_path}/pw:4: user 'ann' is in line 2 already" in told
+    assert f"{tmp_path}/pw:5: expected USER:HASH" in told and "plain" not in told
+    assert Path("etc/users.conf").read_text() == f"# old\n{good}"
+
+
 def shipped() -> list[Path]:
     places = ("/usr/share/doc/mosquitto/examples", "/etc/mosquitto")
     return [path for place in places for path in sorted(Path(place).glob("mosquitto.conf*"))]

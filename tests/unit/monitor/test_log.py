@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from twisted.internet.error import ReactorNotRunning
 from twisted.logger import Logger, LogPublisher
 
 from mqttd.config.schema import Log as Settings
@@ -252,6 +253,15 @@ def test_twisted_is_quiet_and_a_failure_has_its_traceback() -> None:
     assert first == "info  mqttd.plugin.x this one\n"
     assert second.startswith("error mqttd.plugin.x it went wrong\n    Traceback (most recent")
     assert second.endswith("ValueError: no\n")
+
+
+def test_a_second_signal_while_it_stops_is_nothing_to_tell() -> None:
+    log, gate = a_log()
+    try:
+        raise ReactorNotRunning("Can't stop reactor that isn't running.")
+    except ReactorNotRunning:
+        Logger(namespace="twisted", observer=LogPublisher(log)).failure("while calling")
+    assert not gate.came
 
 
 def test_levels_change_while_it_is_written() -> None:
