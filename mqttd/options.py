@@ -52,7 +52,7 @@ def why(error: Exception, config: Config | None = None) -> str:
     return str(error)
 
 
-def _warn(message: Warning | str, *rest: object) -> None:
+def _warn(message: Warning | str, *rest: object, **more: object) -> None:
     """What is warned of before there is a log: a line, without Python's place in our sources."""
     print(f"mqttd: {message}", file=sys.stderr)
 
