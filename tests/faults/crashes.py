@@ -57,6 +57,11 @@ StoreJournal.sent = lambda self, owner, packet_id, entry, v5: (
 from mqttd.storage.journal import StoreJournal
 StoreJournal.cork = lambda self, channel: None
 """,
+    # What else waits (PUBREC, PUBCOMP, SUBACK, UNSUBACK, QoS 2 on its way out) does not.
+    "held": """
+from mqttd.storage.journal import StoreJournal
+StoreJournal.hold = lambda self, channel, data: channel.send(data)
+""",
 }
 
 

@@ -194,44 +194,76 @@ class Member:
 
 
 class Reborn(Member):
-    """One that begins anew now and then: nothing of a life before may come back."""
+    """One that begins anew now and then: nothing of a life before may come back.
+
+    In each life it subscribes to `l/LIFE`, which stays, and to `u/LIFE`, which it leaves again:
+    what it says there later must not come.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.life = 0
-        self.subscribed = False
+        self.number = 0
+        self.subscribed = self.left = False
+        #: Packet id -> what was said under it; what has to come in this life, and what has.
+        self.said: dict[int, str] = {}
+        self.owed: set[str] = set()
+        self.got: set[str] = set()
 
     def choose(self, dice: random.Random) -> None:
         """Go on with this life or, where it is not certain that there is one, begin the next."""
         self.clean = not self.known or dice.random() < 0.3
+        self.said.clear()
         if self.clean:
             self.life += 1
-            self.known = self.subscribed = False
+            self.known = self.subscribed = self.left = False
+            self.owed.clear()
+
+    def missing(self) -> set[str]:
+        """What was acknowledged, and has not come."""
+        return self.owed - self.got
 
     def _take(self, packet: mq.Packet) -> int:
-        if packet.type == mq.SUBACK:
+        kind = packet.type
+        if kind == mq.SUBACK:
             self.subscribed = True
-            return 0
-        if packet.type == mq.CONNACK:
+            self.send(mq.unsubscribe([f"u/{self.life}"], 2, version=mq.V5))
+        elif kind == mq.UNSUBACK:
+            self.left = True
+        elif kind == mq.PUBACK:
+            if (said := self.said.pop(packet.packet_id, "")) and packet.reason == 0:
+                self.owed.add(said)
+        elif kind == mq.CONNACK:
             super()._take(packet)
             if self.clean and packet.session_present:
                 self.faults.append(f"{self.name}: a clean start has found a session")
             self.known = True
             if not self.subscribed:
-                self.send(mq.subscribe([(f"l/{self.life}", 1)], 1, version=mq.V5))
-            return 0
-        return super()._take(packet)
+                filters = [(f"l/{self.life}", 1), (f"u/{self.life}", 1)]
+                self.send(mq.subscribe(filters, 1, version=mq.V5))
+        else:
+            super()._take(packet)
+        return 0
 
     def _message(self, packet: mq.Packet) -> None:
         if packet.topic != f"l/{self.life}":
             self.faults.append(f"{self.name}: {packet.topic} in life {self.life}")
+        self.got.add(packet.payload.decode())
         self.send(mq.puback(packet.packet_id, mq.V5))
 
     def talk(self) -> None:
-        """Tell all lives something."""
-        if self.connected:
-            for life in range(max(1, self.life - 2), self.life + 1):
-                self.send(mq.publish(f"l/{life}", b"", 1, 100 + life % 100, version=mq.V5))
+        """Say something in this life and those before, and where it has left."""
+        if not self.connected or len(self.said) > WINDOW:
+            return
+        topics = [f"l/{life}" for life in range(max(1, self.life - 2), self.life)]
+        for topic in [*topics, f"u/{self.life}"] if self.left else topics:
+            self.send(mq.publish(topic, b"", 1, 50_000, version=mq.V5))
+        self.number += 1
+        packet_id = self.number % 40_000 + 1
+        if self.subscribed:
+            self.said[packet_id] = str(self.number)
+        payload = b"%d" % self.number
+        self.send(mq.publish(f"l/{self.life}", payload, 1, packet_id, version=mq.V5))
 
 
 class Crowd:
@@ -304,7 +336,7 @@ class Crowd:
                 last[member.name, qos] = member.counts[qos]
         for member in (*self.publishers, self.comes):
             last[f"{member.name}:will", 2] = max(member.wills - {member.will}, default=0)
-        return all(
+        return not self.reborn.missing() and all(
             not number or number in member.received.get(key, ())
             for member in self.subscribers
             for key, number in last.items()
@@ -313,6 +345,8 @@ class Crowd:
     def faults(self) -> list[str]:
         """What the ledgers say."""
         found = [fault for member in self.everybody for fault in member.faults]
+        if lost := sorted(self.reborn.missing()):
+            found.append(f"{self.reborn.name}: {len(lost)} lost, {lost[:5]}")
         for subscriber in self.subscribers:
             for member in (*self.publishers, self.comes):
                 what = f"{member.name}'s will to {subscriber.name}"

@@ -10,6 +10,8 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Packet,
@@ -126,6 +128,7 @@ class Days:
         }  # fmt: skip
 
 
+@pytest.mark.timeout(900)
 def test_nothing_grows_in_three_days(tmp_path: Path) -> None:
     kept = make(tmp_path)
     asked = lay_apart(kept, in_memory=2000)
