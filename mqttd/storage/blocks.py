@@ -57,7 +57,7 @@ class Block:
 class Home:
     """Records that were numbered together, and the block that they are in now."""
 
-    __slots__ = ("at", "block", "count", "dead", "live", "start")
+    __slots__ = ("at", "block", "count", "dead", "gone", "live", "start")
 
     def __init__(self, start: int, block: Block) -> None:
         self.start = start
@@ -68,21 +68,33 @@ class Home:
         self.live: int = 0
         #: A bit for each record that is forgotten.
         self.dead: bytearray | None = None
+        #: Those of them that no block has any more: they were dead when the others were moved.
+        self.gone: bytearray | None = None
 
     def is_dead(self, at: int) -> bool:
         """Whether the record at this place was forgotten."""
         dead = self.dead
         return dead is not None and at >> 3 < len(dead) and dead[at >> 3] >> (at & 7) & 1 == 1
 
+    def is_gone(self, at: int) -> bool:
+        """Whether the dead record at this place is in no block: FORGET need not be said of it."""
+        gone = self.gone
+        return gone is not None and at >> 3 < len(gone) and gone[at >> 3] >> (at & 7) & 1 == 1
+
+    def clear(self) -> None:
+        """The dead ones are in no block any more."""
+        dead = self.dead
+        if dead is not None:
+            self.gone = bytearray(dead)
+
+    def lack(self, at: int) -> None:
+        """While restoring: no block has the record at this place."""
+        self.bury(at)
+        self.gone = _with(self.gone, at)
+
     def bury(self, at: int) -> None:
         """Note that the record at this place is forgotten."""
-        dead = self.dead
-        if dead is None:
-            dead = bytearray(at // 8 + 8)
-            self.dead = dead
-        elif at >> 3 >= len(dead):
-            dead.extend(bytes((at >> 3) - len(dead) + 8))
-        dead[at >> 3] |= 1 << (at & 7)
+        self.dead = _with(self.dead, at)
 
 
 class Group:
@@ -148,3 +160,13 @@ class Present:
             self.numbers = array("Q", [numbers[at] for at in order])
             self.places = array("Q", [places[at] for at in order])
             self.ordered = True
+
+
+def _with(bits: bytearray | None, at: int) -> bytearray:
+    """Bits, and one more."""
+    if bits is None:
+        bits = bytearray(at // 8 + 8)
+    elif at >> 3 >= len(bits):
+        bits.extend(bytes((at >> 3) - len(bits) + 8))
+    bits[at >> 3] |= 1 << (at & 7)
+    return bits

@@ -7,9 +7,10 @@
 A record has a number, which it keeps for life. It lives until `forget` is told that number; that is
 a record too (FORGET), unless it was the last that lived in its block: then the row is deleted and
 nothing is written. So a block stays while one of its records lives, or while it holds a FORGET or
-INFLIGHT for a block that is there (`needed`). Blocks that are mostly wasted, and several small ones
-together, are read again, a few at a time, and what lives of them becomes part of the group that is
-being gathered, sorted by owner: their row goes in the same transaction.
+INFLIGHT for a block that is there (`needed`). Blocks of which a good part is wasted, and several
+small ones together, are read again, a few at a time, and what lives of them becomes part of the
+group that is being gathered, sorted by owner: their row goes in the same transaction. What was dead
+by then is in no block any more, and nothing is said of it again (`Home.gone`).
 
 Bytes that several owners are to get are kept once in a group (`SAME`).
 
@@ -69,6 +70,9 @@ SAME: Final = LENGTH_MASK
 #: Blocks that are looked at for compaction with each group, and how many are read at once.
 _SWEPT: Final = 16
 _READ: Final = 8
+#: A block of which more than this part is wasted is moved. FORGETs are half of what a busy store
+#: is told, and count as long as they are needed: with half of it nothing would ever be moved.
+_WASTED: Final = 4
 #: A block of fewer records is small: many of them are made one.
 _SMALL: Final = 16
 #: Bytes of such a block at most, and of the blocks that are read at once beside the first.
@@ -299,7 +303,7 @@ class Ledger:
             block = self.blocks.get(hand.pop())
             if block is None or not block.stored or block.id > oldest:
                 continue
-            if block.wasted() * 2 > block.count:
+            if block.wasted() * _WASTED > block.count:
                 wanted.append(block.id)
                 size += block.size
             elif thorough and (block.live < block.count or block.count < _SMALL):
@@ -338,6 +342,7 @@ class Ledger:
         for block in rewritten:
             for home in block.homes:
                 if home.live:
+                    home.clear()
                     home.block = into
                     into.homes.append(home)
                 else:
@@ -402,7 +407,9 @@ class Ledger:
             packet_id = second & 0xFFFF
             if kind == FORGET or kind == INFLIGHT:
                 home = self.find(number)
-                if home is not None and (kind == FORGET) == home.is_dead(number - home.start):
+                if home is None or home.is_gone(number - home.start):
+                    continue
+                if (kind == FORGET) == home.is_dead(number - home.start):
                     said.append((kind, number, packet_id))
                 continue
             length = first & LENGTH_MASK
@@ -444,7 +451,7 @@ class Ledger:
                 self.starts.append(number)
             at = number - home.start
             while home.count < at:
-                home.bury(home.count)
+                home.lack(home.count)
                 home.count += 1
                 home.at.append(0)
             home.count = at + 1
@@ -465,7 +472,7 @@ class Ledger:
     def relate(self, by: Block, number: int) -> bool:
         """While restoring: `by` says something about this record; False if that is gone."""
         home = self.find(number)
-        if home is None:
+        if home is None or home.is_gone(number - home.start):
             return False
         about = home.block
         if about is not by:

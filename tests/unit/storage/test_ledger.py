@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,6 +228,33 @@ def test_one_slow_owner_does_not_hold_the_file(store: Store) -> None:
     assert store.ledger.moved > 0
     assert store.ledger.bytes < 2 * living + 400_000
     assert store.read(store.reopen()) == store.model
+
+
+@pytest.mark.parametrize(("size", "least"), [(2, 6_000), (60, 30_000)], ids=["calm", "busy"])
+def test_what_is_said_does_not_follow_who_is_away(store: Store, size: int, least: int) -> None:
+    """Sessions that acknowledge later than in the same group, and one in twenty that does not."""
+    dice = random.Random(size)
+    due: deque[tuple[int, int]] = deque()
+    turn = 0
+    before = 0
+    for sent in range(2 * least):
+        number = store.note(dice.randint(1, OWNERS - 1), b"x" * 100)
+        if dice.random() < 0.95:
+            due.append((turn + 40, number))
+        if sent % size == 0:
+            turn += 1
+            while due and due[0][0] <= turn:
+                gone = due.popleft()[1]
+                store.send(gone, 5)
+                store.forget(gone)
+            store.write()
+        if sent == least:
+            before = store.ledger.bytes - 132 * len(store.model)
+    after = store.ledger.bytes - 132 * len(store.model)
+    assert after < before * 1.3 + 200_000, (before, after)
+    store.write()
+    assert store.read(store.reopen()) == store.model
+    store.check()
 
 
 def test_the_file_is_for_its_owner_alone(store: Store) -> None:
