@@ -33,7 +33,7 @@ from mqttd.session.acknowledging import Acknowledging
 from mqttd.session.ahead import look_ahead
 from mqttd.session.connection import CLOSED, NEW, OPEN, WAITING, Edge
 from mqttd.session.general import Router
-from mqttd.session.unfinished import Unfinished
+from mqttd.session.unfinished import AT_ONCE, READ, Unfinished
 from mqttd.session.wheel import Timer
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Framing(Acknowledging):
 
     __slots__ = (
         "asking",
+        "at_once",
         "busy",
         "intake",
         "kept",
@@ -103,6 +104,9 @@ class Framing(Acknowledging):
         self.kept: int = 0
         # As in `Connection`: what is small stands together.
         self.asking: i32 = 0
+        #: Bytes to read at once from a client that sends large packets one after another; 0: as
+        #: from any other.
+        self.at_once: i32 = 0
         #: Below 0 while the first byte is waited for.
         self.need: i16 = 0
         #: Something that it sent takes more than a turn: what is behind it waits.
@@ -140,6 +144,8 @@ class Framing(Acknowledging):
         data = rest.came(count)
         if data:
             self.rest = None
+            if count + READ >= len(data) <= AT_ONCE and len(data) <= rest.proved:
+                self.at_once = len(data)  # all of it was there when it was asked for
             self._take(data)
         else:
             self.weigh()

@@ -8,7 +8,8 @@
 What a peer announces is not believed: the buffer is never larger than four times what has arrived,
 so whoever announces 256 MB and sends nothing has cost nothing. Nor than an eighth of all that the
 peer has sent on this connection: who sends large packets all the time has each buffer made once,
-where growing copies a third of a megabyte. At the end the bytes are handed out as they are:
+where growing copies a third of a megabyte; and then (`Framing.at_once`) none at all, because the
+next packet is read as the object that it stays. At the end the bytes are handed out as they are:
 CPython's `BytesIO.getvalue` gives away its own bytes object, so a large payload is copied once, by
 the kernel.
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Final
 
-__all__ = ["READ", "Unfinished"]
+__all__ = ["AT_ONCE", "READ", "Unfinished"]
 
 #: Bytes of an ordinary read: malloc takes larger ones from mmap each time.
 READ: Final = 65536
@@ -29,6 +30,8 @@ READ: Final = 65536
 _EARNED: Final = READ // 4
 #: At most so many in one read, so that one connection does not keep the others waiting.
 _MOST: Final = 1 << 20
+#: A larger packet is not read at once, whatever its client has sent so far.
+AT_ONCE: Final = _MOST + READ
 
 
 class Unfinished:

@@ -202,7 +202,12 @@ class Engine(Sockets):
         if rest is not None and rest.direct():
             self._read_into(channel, fd, rest)
             return
-        data = read_from(channel, fd)
+        if channel.at_once:
+            data = read_from(channel, fd, channel.at_once)
+            if len(data) < channel.at_once:
+                channel.at_once = 0  # it sends other packets, or more slowly
+        else:
+            data = read_from(channel, fd)
         if not data:
             return
         new = channel.state == NEW

@@ -476,10 +476,10 @@ class LayeredEdge(Carrier):
         return self.stack.identity()
 
 
-def read_from(channel: Channel, fd: int) -> bytes:
-    """One read of up to 64 KiB; empty where nothing has come, or the connection has ended."""
+def read_from(channel: Channel, fd: int, most: int = READ) -> bytes:
+    """One read of up to `most` bytes; empty where nothing has come, or the connection has ended."""
     try:
-        data = os.read(fd, READ)
+        data = os.read(fd, most)
     except BlockingIOError:
         return b""
     except OSError as error:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mqttd.session.channel import Channel
 from mqttd.session.limits import Limits
 from mqttd.session.listener import Listener
 from mqttd.transports.engine import Engine
@@ -143,4 +144,23 @@ def test_who_announces_much_costs_what_it_sends(site: Site) -> None:
     for _ in range(3):
         site.engine.doRead()
     assert not site.engine.channels.count
+    assert channel.unfinished() == 0
+
+
+def test_who_sends_large_packets_all_the_time_has_them_read_at_once(site: Site) -> None:
+    reader, sender = site.connect("reader"), site.connect("sender")
+    site.subscribe(reader, "t")
+    channel = site.node.broker.sessions["sender"].channel
+    assert isinstance(channel, Channel)
+    rnd = random.Random(5)
+    at_once = []
+    for size in [*[300_000] * 12, 10, 70_000, *[300_000] * 3, 500_000, 300_000]:
+        wire = mq.publish("t", rnd.randbytes(size))
+        sent = sender.send(wire)  # as much as the kernel takes is there when it is asked for
+        site.engine.doRead()
+        assert site.move(sender, wire[sent:], reader, len(wire)) == wire
+        at_once.append(channel.at_once)
+    assert max(at_once[:8]) == 0
+    assert max(at_once[8:]) > 300_000
+    assert at_once[12] == 0
     assert channel.unfinished() == 0
