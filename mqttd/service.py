@@ -25,6 +25,8 @@ from twisted.python.failure import Failure
 from mqttd import compiled
 from mqttd.access.by_listener import AccessByListener, config_of, configs_by_listener
 from mqttd.access.chain import AccessControl
+from mqttd.access.roles import DRAWER as ROLES
+from mqttd.access.roles import Roles
 from mqttd.access.who import warning, who_may_connect
 from mqttd.admin.api import Api
 from mqttd.admin.api_users import ApiUsers
@@ -37,6 +39,7 @@ from mqttd.admin.tcp import AdminTcpService
 from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
 from mqttd.broker.flapping import Flapping
+from mqttd.broker.roles import RoleError
 from mqttd.broker.settings import settings_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, Listener
@@ -146,6 +149,10 @@ class MqttdService(MultiService):
         self.faults = Faults(self.events)
         self.hooks = Hooks(self.faults.callback, reactor)
         self.watchdog = Watchdog(self.hooks.watch, self.faults.stuck, interrupts=on_start is None)
+        try:
+            self.roles = Roles(os.path.join(config.node.data_dir, "roles.json"))
+        except RoleError as error:
+            raise StartError(str(error)) from None
         apart = configs_by_listener(config).items()
         self.access = AccessByListener(
             self.access_control(config), {name: self.access_control(own) for name, own in apart}
@@ -174,6 +181,10 @@ class MqttdService(MultiService):
             os.path.join(config.node.data_dir, "bans.json"),
             drawer=None if self.store is None else self.broker.drawers.open(DRAWER, 1 << 30),
         )
+        self.broker.bans.disabled = self.roles.disabled
+        if self.store is not None:
+            self.roles.drawer = self.broker.drawers.open(ROLES, 1 << 30)
+        self.roles.on_change = self._roles_changed
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
         self.engine = Engine(self.broker, epoll_of(reactor))
         files = raise_file_limit() if on_start is None else file_limit()
@@ -234,6 +245,7 @@ class MqttdService(MultiService):
         self.reload = Reload(self)
         parts.reload = self.reload
         parts.store = self.store
+        parts.roles = self.roles
         parts.has_store = True
         try:
             self.doors.bind()
@@ -350,6 +362,9 @@ class MqttdService(MultiService):
             bad = self.broker.bans.take_in()
             if bad:
                 self.alarm("bans", f"{len(bad)} bans cannot be read: {', '.join(bad)[:500]}")
+            bad = self.roles.take_in()
+            if bad:
+                self.alarm("roles", f"these cannot be read: {', '.join(bad)[:500]}")
 
     def _recover(self, result: object) -> object:
         """Take in what was kept, before clients are let in."""
@@ -366,6 +381,7 @@ class MqttdService(MultiService):
             on_event=self._access_event,
             on_revoked=self._revoked,
             on_count=self._counted,
+            roles=self.roles,
         )
 
     def _access_of(self, listener: str, settings: Listener) -> Callable[[], None]:
@@ -615,6 +631,12 @@ class MqttdService(MultiService):
     def _revoked(self, module: str, names: frozenset[str]) -> None:
         """Users are gone or have new passwords: so are their connections."""
         self.broker.revoke_users(module, names, module == "clientid")
+
+    def _roles_changed(self, disabled: bool) -> None:
+        """Roles are others, or those of others: rights are asked for again."""
+        self.broker.access_changed()
+        if disabled:
+            self.broker.enforce_bans()
 
     def _counted(self, name: str) -> None:
         metrics = self.broker.metrics

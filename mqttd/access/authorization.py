@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from mqttd.access.acl_classes import ASK, NO_RULE
 from mqttd.access.acl_module import AclFile, Held, explains
 from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl_terms import Rule
 from mqttd.access.back_end import words_of
 from mqttd.access.explain import Explanation, Step, steps
+from mqttd.access.roles import Roles
 from mqttd.access.shadow import OnDifference, Shadow, read
 from mqttd.broker.verdicts import kind_of
 from mqttd.secrets.files import replace_file
@@ -71,6 +73,7 @@ class _Module:
         "name",
         "number",
         "ok",
+        "roles",
         "seq",
     )
 
@@ -81,11 +84,16 @@ class _Module:
         self.number = number
         self.explains = explains
         self.file: AclFile | None = module if isinstance(module, AclFile) else None
+        self.roles: Roles | None = module if isinstance(module, Roles) else None
         self.hit: int = 0
         self.ok: int = 0
         self.deny: int = 0
         self.ignore: int = 0
         self.error: int = 0
+
+    def idle(self) -> bool:
+        """It has nothing to say about anybody: as if it were not there."""
+        return self.roles is not None and bool(self.roles.empty)
 
 
 class Authorization:
@@ -227,6 +235,17 @@ class Authorization:
                 return entry.file.rules
         return _NO_RULES
 
+    def role_rules(self, client: ClientInfo) -> tuple[Rule, ...]:
+        """The rules of a client's roles, where they are asked before the rules file."""
+        for entry in self._modules:
+            if entry.file is not None:
+                break
+            if entry.roles is not None:
+                found = entry.roles.rules_of(client.username)
+                if found is not None:
+                    return found.rules
+        return ()
+
     def _walk(
         self,
         client: ClientInfo,
@@ -249,13 +268,21 @@ class Authorization:
             if own.verdict is not _IGNORE:
                 return cast(Decision, own)
         for entry in self._modules:
+            if entry.idle():
+                continue
             counted = 1 if rules is None else 0
             entry.hit += counted
             try:
-                if rules is not None and entry.file is not None:
-                    decision = rules.look(client, action, topic)
+                stands = rules if entry.file is not None else None
+                if entry.roles is not None:
+                    stands = entry.roles.rules_of(client.username)
+                    if stands is None:
+                        entry.ignore += counted
+                        continue
+                if rules is not None and stands is not None:
+                    decision = stands.look(client, action, topic)
                     if trail is not None:
-                        trail += steps(rules, client, action, topic, entry.name)
+                        trail += steps(stands, client, action, topic, entry.name)
                 else:
                     decision = _ask(entry, client, action, topic)
                     if trail is not None:
@@ -285,6 +312,11 @@ class Authorization:
         rules = self._asked_first()
         if rules is None or client.superuser or client.acl is not None:
             return -1
+        for entry in self._modules:
+            if entry.file is not None:
+                break
+            if entry.roles is not None and entry.roles.rules_of(client.username) is not None:
+                return -1
         number = rules.class_of(client)
         found = rules.classes.everything(number)
         if self._allows(found):
@@ -308,25 +340,43 @@ class Authorization:
         return 1
 
     def _asked_first(self) -> AclRules | None:
-        """The rules, where nothing else is asked before them, or beside them."""
+        """The rules, where nothing else is asked before them, or beside them.
+
+        Roles may stand before them: who has some is in no class.
+        """
         if self.shadow is not None:
             return None
-        if not self._modules:
-            return _NO_RULES
-        file = self._modules[0].file
-        return None if file is None else file.rules
+        entry = self._first()
+        if entry is None:
+            return _NO_RULES if self._alone() else None
+        return None if entry.file is None else entry.file.rules
+
+    def _first(self) -> _Module | None:
+        """The first module that is not of roles."""
+        for entry in self._modules:
+            if entry.roles is None:
+                return entry
+        return None
+
+    def _alone(self) -> bool:
+        """At most one module has something to say."""
+        count = 0
+        for entry in self._modules:
+            if not entry.idle():
+                count += 1
+        return count < 2
 
     def _allows(self, found: int) -> bool:
         """Whether what the rules say for a class allows it to all of its clients."""
         if found == NO_RULE:
-            return len(self._modules) < 2 and self._nomatch.verdict is _ALLOW
+            return self._alone() and self._nomatch.verdict is _ALLOW
         return found != ASK
 
     def _count(self, rules: AclRules, found: int) -> None:
         if found != NO_RULE:
             rules.hits[found] += 1
-        if self._modules:
-            entry = self._modules[0]
+        entry = self._first()
+        if entry is not None:
             entry.hit += 1
             if found == NO_RULE:
                 entry.ignore += 1
@@ -342,7 +392,9 @@ class Authorization:
         if self.shadow is not None and self.shadow.rules.depends_on_qos_retain:
             return True
         return self.client_rules_depend or any(
-            getattr(entry.module, "depends_on_qos_retain", True) for entry in self._modules
+            getattr(entry.module, "depends_on_qos_retain", True)
+            for entry in self._modules
+            if not entry.idle()
         )
 
     # -- control
@@ -421,6 +473,7 @@ class Authorization:
                 "error": entry.error,
             }
             for entry in self._modules
+            if not entry.idle()
         ]
 
     def close(self, shared: Container[str] = ()) -> None:

@@ -34,6 +34,7 @@ from mqttd.access.doorkeeper import Doorkeeper, WatchedExchange
 from mqttd.access.failures import Failures
 from mqttd.access.guard import OnEvent
 from mqttd.access.questions import AclQuestions
+from mqttd.access.roles import Roles
 from mqttd.codec.reasons import NOT_AUTHORIZED
 from mqttd.types import Action, AuthResult, ClientInfo, Decision
 
@@ -63,6 +64,7 @@ class AccessControl:
     what an operator should know (a circuit breaker opens), ``on_revoked(module, usernames)`` of
     users that are gone or have new passwords: who connected as one of them through this module is
     to be disconnected; ``on_count(name)`` of what the broker's counters of this name count.
+    ``roles`` are asked before the rules file or behind it, as ``acl.order`` says.
 
     Raises what the modules raise when their files are wrong: `AclSyntaxError`,
     `PasswordFileError`, `OSError`, all naming the file; `UnknownModule`.
@@ -78,6 +80,7 @@ class AccessControl:
         on_event: OnEvent | None = None,
         on_revoked: OnRevoked | None = None,
         on_count: Callable[[str], None] | None = None,
+        roles: Roles | None = None,
     ) -> None:
         self.config = config
         self.reactor = reactor
@@ -108,6 +111,8 @@ class AccessControl:
             else:
                 self.register_mod("auth", name, {})
         self.register_mod("acl", "acl", {})
+        if roles is not None:
+            self.register_mod("acl", "roles", roles, 0 if config.acl.order == "last" else None)
 
     # -- modules
 

@@ -87,6 +87,7 @@ class AclQuestions:
         for client in clients:
             entry: Json | None = None
             own = client.acl.rules if isinstance(client.acl, AclRules) else ()
+            own = (*own, *self.authorization.role_rules(client))
             mine = [rule for rule in own if kind in rule.kinds] + touched
             if client.superuser:
                 entry = {"rule": "superuser", "parts": [topic_filter], "but": []}

@@ -49,6 +49,7 @@ from mqttd.admin.resources.observing import Observing
 from mqttd.admin.resources.plugins import Plugins
 from mqttd.admin.resources.publish import Publish
 from mqttd.admin.resources.retained import Retained
+from mqttd.admin.resources.roles import RolesResource
 from mqttd.admin.resources.running import Configuration, Logging, Store
 from mqttd.admin.resources.session import Session
 from mqttd.admin.resources.status import Status
@@ -66,12 +67,12 @@ PULL_PATH: Final = b"/api/v1/plugins/spark/log"
 
 _RESOURCES: Final = (
     Status, Clients, Subscriptions, Retained, Publish, Listeners, Plugins, Hooks, Access, Users,
-    Bans, Observing, Logging, Store, Configuration, Events, Session, Whys,
+    Bans, Observing, Logging, Store, Configuration, Events, Session, Whys, RolesResource,
 )  # fmt: skip
 
 
 #: Parameters whose values may hold a `/`.
-_ANY_TEXT: Final = ("client_id", "topic", "username", "alarm")
+_ANY_TEXT: Final = ("client_id", "topic", "username", "alarm", "role", "group")
 
 
 class _AnyText(BaseConverter):

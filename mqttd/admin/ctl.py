@@ -34,6 +34,7 @@ from mqttd.admin import (
     ctl_log,
     ctl_plugins,
     ctl_replay,
+    ctl_roles,
     ctl_sessions,
     ctl_show,
     ctl_store,
@@ -159,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
         group("auth", "Who may connect and do what."),
         group("users", "Users of the password files (auth.username.file, auth.scram.file)."),
     )
+    ctl_roles.add_commands(add, group("roles", "Roles with rules, and which users have them."))
     ctl_api_users.add_commands(add, group("api-users", "Who may use the HTTP interface."))
     ctl_completion.add_command(add, commands, parser)
     return parser

@@ -1,4 +1,4 @@
-"""`mqttd-ctl import mosquitto.conf|mosquitto.db`: another broker's configuration, and what it kept.
+"""`mqttd-ctl import mosquitto.conf|mosquitto.db|dynamic-security.json`: what another broker had.
 
 Part of `mqttd.admin.ctl`. Promise: what is there already is never written over, and what could not
 be taken over is listed.
@@ -9,20 +9,26 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from mqttd.admin.ctl_client import CtlError
+from msgspec import to_builtins
+
+from mqttd.access.mosquitto_roles import import_roles, is_dynamic_security
+from mqttd.admin.ctl_client import CtlError, client_of, config_of
 from mqttd.admin.ctl_print import print_json, printable
 from mqttd.admin.ctl_store import counted, path_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.mosquitto import import_mosquitto
-from mqttd.secrets.users import sifted_users
+from mqttd.secrets.users import put_proofs, sifted_users
 from mqttd.storage.database import StoreError
 from mqttd.storage.mosquitto import MAGIC, MosquittoFile
 from mqttd.storage.place import alone
 from mqttd.storage.transfer import import_lines
 
 __all__ = ["add_command"]
+
+#: Characters of a file of roles at most.
+_MOST: Final = 64 << 20
 
 
 def add_command(add: Callable[..., Any], commands: Any) -> None:
@@ -31,8 +37,9 @@ def add_command(add: Callable[..., Any], commands: Any) -> None:
         commands,
         "import",
         _import,
-        "Make configuration, rules and users of a mosquitto.conf, or a store of a mosquitto.db;"
-        " list what has no place here.",
+        "Make configuration, rules and users of a mosquitto.conf, or a store of a mosquitto.db, or"
+        " have the running broker take the roles of a dynamic-security.json; list what has no place"
+        " here.",
     )
     command.add_argument("file", metavar="FILE")
     command.add_argument(
@@ -48,6 +55,8 @@ def add_command(add: Callable[..., Any], commands: Any) -> None:
 def _import(options: argparse.Namespace) -> None:
     if _is_database(options.file):
         return _import_database(options)
+    if is_dynamic_security(_text(options.file)):
+        return _import_roles(options)
     try:
         made = import_mosquitto(options.file)
         os.makedirs(options.into, exist_ok=True)
@@ -101,6 +110,45 @@ def _import_database(options: argparse.Namespace) -> None:
     if found.left:
         print("not taken over:")
     for line in found.left:
+        print(printable(f"  {line}"))
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_MOST)
+    except UnicodeDecodeError:
+        return ""
+    except OSError as error:
+        raise CtlError(f"{path}: {error.strerror}") from None
+
+
+def _import_roles(options: argparse.Namespace) -> None:
+    """Into the running broker: roles, groups and users; passwords into its file of users."""
+    try:
+        made = import_roles(_text(options.file))
+    except ValueError as error:
+        raise CtlError(f"{options.file}: {error}") from None
+    client = client_of(options)
+    body = to_builtins(made.change)
+    answer = client.request("POST", "/roles/import", body)
+    new = 0
+    path = config_of(options).auth.username.file if made.passwords else ""
+    if made.passwords:
+        try:
+            new = len(put_proofs(path, made.passwords)[0])
+        except (OSError, ValueError) as error:
+            raise CtlError(f"the roles are there, but not the passwords: {error}") from None
+        client.request("POST", "/auth/reload")
+    if options.json:
+        return print_json({"imported": answer, "passwords": new, "left": made.left})
+    print(printable(f"took {answer['roles']} roles, {answer['groups']} groups, "
+                    f"{answer['members']} users"))  # fmt: skip
+    if path:
+        print(printable(f"{path}: {new} passwords"))
+    if made.left:
+        print("not taken over:")
+    for line in made.left:
         print(printable(f"  {line}"))
 
 

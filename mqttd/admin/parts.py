@@ -61,6 +61,8 @@ class Parts:
         self.store: Any = None
         self.has_store = False
         self.feed: Feed | None = None
+        #: A `mqttd.access.roles.Roles`.
+        self.roles: Any = None
         #: A `mqttd.monitor.trail.Trail`, None where nothing is kept of messages.
         self.trail: Any = None
         #: Who may log in at the page.

@@ -20,7 +20,7 @@ import ipaddress
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -88,6 +88,8 @@ class Bans:
         self.path = path
         self.drawer = drawer
         self._seconds = seconds
+        #: User names that are disabled: banned, until they are enabled again.
+        self.disabled: Container[str] = ()
         self._bans: dict[tuple[str, str], Ban] = {}
         self._networks: dict[str, Network] = {}
         #: Told of each ban that is made (True) or lifted; one of those that are over is not.
@@ -210,6 +212,8 @@ class Bans:
     def match(self, client_id: str, username: str | None, peerhost: str) -> Ban | None:
         """The ban that keeps this client out, None if there is none."""
         bans = self._bans
+        if self.disabled and username is not None and username in self.disabled:
+            return Ban("username", username, "this user is disabled")
         if not bans:
             return None
         found = bans.get(("client_id", client_id))

@@ -7,7 +7,14 @@ import os
 from mqttd.secrets import lines
 from mqttd.secrets.passwords import Cost, expects, hash_password
 
-__all__ = ["add_user", "delete_user", "import_users", "read_users", "sifted_users"]
+__all__ = [
+    "add_user",
+    "delete_user",
+    "import_users",
+    "put_proofs",
+    "read_users",
+    "sifted_users",
+]
 
 
 def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -53,12 +60,21 @@ def import_users(
     found = {
         line.name: line.proof for line in lines.read_lines(source, expects) if line.name is not None
     }
+    return put_proofs(path, found, overwrite)
+
+
+def put_proofs(
+    path: str | os.PathLike[str], found: dict[str, str], overwrite: bool = False
+) -> tuple[list[str], list[str]]:
+    """Put users with the hashes of their passwords into the file, as `import_users`."""
     there = lines.read_lines(path, expects) if os.path.exists(path) else []
     had = {line.name for line in there}
     left = [] if overwrite else [name for name in found if name in had]
     taken = {name: proof for name, proof in found.items() if name not in left}
-    for name in taken:
+    for name, proof in taken.items():
         lines.check_name(name)
+        if wrong := expects(proof):
+            raise ValueError(f"user {name}: expected {wrong}")
     if taken:
         lines.write(path, lines.replace(there, taken))
     return list(taken), left

@@ -45,6 +45,7 @@ PROGRAMS = {
     "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_import": {
+        "mqttd.access.mosquitto_roles",
         "mqttd.config.load",
         "mqttd.config.mosquitto",
         "mqttd.storage.database",

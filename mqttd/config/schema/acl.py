@@ -33,6 +33,13 @@ class Acl(Struct, frozen=True, kw_only=True):
         Literal["allow", "deny"],
         keys.plain("The answer where no rule matches."),
     ] = "deny"
+    order: Annotated[
+        Literal["first", "last"],
+        keys.plain(
+            "Whether this file is asked before the roles of users (`mqttd-ctl roles`), or behind"
+            " them: the first rule that matches decides.",
+        ),
+    ] = "last"
     deny_action: Annotated[
         Literal["ignore", "disconnect"],
         keys.plain(
