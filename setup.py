@@ -99,6 +99,7 @@ HOT = [
     "mqttd/broker/shared.py",
     "mqttd/broker/subscribing.py",
     "mqttd/broker/taps.py",
+    "mqttd/broker/topic_rates.py",
     "mqttd/broker/trie.py",
     "mqttd/broker/turns.py",
     "mqttd/broker/wills.py",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.application.service import MultiService
 from twisted.internet import task
 from twisted.internet.defer import DeferredList, maybeDeferred
+from twisted.internet.threads import deferToThread
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.components import Componentized
 from twisted.python.failure import Failure
@@ -38,6 +39,7 @@ from mqttd.admin.server import AdminService, limit_body
 from mqttd.admin.tcp import AdminTcpService
 from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
+from mqttd.broker.drain import Drain
 from mqttd.broker.flapping import Flapping
 from mqttd.broker.roles import RoleError
 from mqttd.broker.settings import settings_of
@@ -52,6 +54,7 @@ from mqttd.monitor.log.writer import Writer
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.machine import excess, grown, memory_of_machine
 from mqttd.monitor.malloc import keep_freed, trim
+from mqttd.monitor.otel import NoOtel, Spans
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
@@ -65,6 +68,7 @@ from mqttd.plugins.plugins import Plugins
 from mqttd.plugins.watchdog import Watchdog
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model
+from mqttd.readmodel.topic_rates import TopicFigures
 from mqttd.reload import Reload, on_hang_up
 from mqttd.session.message import Message
 from mqttd.storage.store import StoreError, store_of
@@ -106,6 +110,9 @@ def makeService(options: Options) -> MqttdService | WorkersService:
 
 #: Turns of the engine in a row that may raise before the process ends.
 MOST_FAULTS = 100
+
+#: Seconds after which the end of the process is waited for no longer.
+_STOPPED = 60
 
 #: Bytes of the file of the audit, and older ones that are kept.
 _AUDIT_BYTES = 10 << 20
@@ -194,6 +201,7 @@ class MqttdService(MultiService):
         self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
         self.overload = Overload(reactor, config.overload.lag, self._overloaded)
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
+        self.broker.alarms.listeners.append(self.sys_topics.alarm)
         self.host = Host(
             self.broker, reactor, lambda name: MqttFactory(self.broker, name, reactor, files)
         )
@@ -214,12 +222,14 @@ class MqttdService(MultiService):
         listeners = self.events.listeners
         parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
         parts.user_file = lambda: self.config.auth.username.file
+        self.spans: Spans | None = None
         self.trail = parts.trail = self._trail(config)
         self.audit = self._audit_file(config)
         parts.audit.write = self.audit.put
         self.api_users = ApiUsers(
             os.path.join(config.node.data_dir, "api-users.json"),
             lambda text: self.log.error("API users: {text}", text=text),
+            changed=lambda before, after: self._file_changed("api-users.json", before, after),
         )
         parts.logins = Logins(self.api_users, reactor, parts.in_thread)
         self.api = api = Api(parts, reactor.seconds)
@@ -246,6 +256,9 @@ class MqttdService(MultiService):
         parts.reload = self.reload
         parts.store = self.store
         parts.roles = self.roles
+        self.topic_figures = TopicFigures(self.broker, reactor.callLater)
+        parts.topic_figures = self.topic_figures
+        self.drain = parts.drain = Drain(self.broker, self._drained)
         parts.has_store = True
         try:
             self.doors.bind()
@@ -293,9 +306,15 @@ class MqttdService(MultiService):
             return None
         path = os.path.join(config.node.data_dir, "why.jsonl")
         try:
-            return Trail(self.broker, config.trace, path, self._rule_for)
+            trail = Trail(self.broker, config.trace, path, self._rule_for)
+            if config.trace.otlp:
+                self.spans = Spans(config.trace.otlp, config.node.name)
+                trail.listeners.append(self.spans.take)
         except OSError as error:
             raise StartError(f"{path}: {error.strerror}") from None
+        except NoOtel as error:
+            raise StartError(str(error)) from None
+        return trail
 
     def _rule_for(self, message: Message) -> str:
         """The rule by which a message may be published."""
@@ -470,6 +489,8 @@ class MqttdService(MultiService):
     def stopService(self) -> Any:
         """Tell the clients, close everything."""
         self.supervisor.stopping()
+        if self.on_start is None:
+            self.reactor.callLater(_STOPPED, self._stops_too_long)
         self.sys_topics.stop()
         if self._ticking.running:
             self._ticking.stop()
@@ -485,7 +506,18 @@ class MqttdService(MultiService):
         self._hang_up()
         # Plugins see the clients go; what they decide for the broker is asked to the last.
         stopped.append(self.plugins.unload())
+        if self.spans is not None:
+            stopped.append(deferToThread(self.spans.stop))
         return DeferredList(stopped, consumeErrors=True).addBoth(self._unloaded)
+
+    def _stops_too_long(self) -> None:
+        """A plugin, or whatever it is, does not come to its end: what is kept is, and this ends."""
+        self.log.critical("the end took more than {seconds} s: ended", seconds=_STOPPED)
+        if self.store is not None:
+            self.store.stop()
+        if isinstance(self.logging, Log):
+            self.logging.stopService()
+        os._exit(1)
 
     def _plugin_gone(self) -> None:
         """The classes of a plugin are cycles that have grown old: give them back."""
@@ -553,11 +585,16 @@ class MqttdService(MultiService):
         self.engine.tick(now)
         self.stalled.tick(now)
         self.broker.loop_lag = int(self.overload.lag * 1000)
+        self.drain.tick(now)
+        self.topic_figures.tick(now)
+        self.api_users.look()
         self.doors.tick(now / 1000)
         self.hooks.tick()
         self.events.tick()
         if self.trail is not None:
             self.trail.tick()
+        if self.spans is not None:
+            self.spans.tick(time.time_ns() // 1000)
         if self.garbage is not None:
             self.garbage.tick()
         if self.quiet is not None and self.opened:
@@ -621,6 +658,11 @@ class MqttdService(MultiService):
     def _access_event(self, event: str, fields: dict[str, object]) -> None:
         """What an operator should know of authentication: log it, keep an alarm while it lasts."""
         self.events(event, fields)
+        if event == "users changed":
+            had = {name: fields[name] for name in ("removed", "changed") if fields[name]}
+            has = {name: fields[name] for name in ("added", "changed") if fields[name]}
+            self._file_changed(f"users of {fields['module']}", had, has)
+            return
         name = f"auth breaker {fields.get('module')}"
         if event == "auth breaker opened":
             text = f"authentication by {fields['module']} fails: {fields['error']}"
@@ -628,9 +670,22 @@ class MqttdService(MultiService):
         elif event == "auth breaker closed":
             self.broker.alarms.clear(name)
 
+    def _file_changed(self, what: str, before: Any, after: Any) -> None:
+        """Somebody has changed users in their file, as `mqttd-ctl` does: the audit has it too."""
+        self.parts.audit.put(
+            "file", "-", "file", "FILE", what, f"{what}: changed in their file", before or None,
+            after or None,
+        )  # fmt: skip
+
     def _revoked(self, module: str, names: frozenset[str]) -> None:
         """Users are gone or have new passwords: so are their connections."""
         self.broker.revoke_users(module, names, module == "clientid")
+
+    def _drained(self) -> None:
+        """Nobody is left: what this process was for is done."""
+        self.log.info("drained: {count} clients were sent away", count=self.drain.ended)
+        if self.parts.exit_when_drained and self.on_start is None:
+            self.reactor.callLater(0, self.reactor.stop)
 
     def _roles_changed(self, disabled: bool) -> None:
         """Roles are others, or those of others: rights are asked for again."""

@@ -24,6 +24,8 @@ from mqttd.types import AuthError, AuthOk, AuthVerdict
 
 __all__ = ["SecretFile", "SecretFileModule"]
 
+#: Names that are told of a change.
+_NAMED: Final = 50
 #: Seconds between two looks at a file.
 INTERVAL: Final = 2.0
 #: Bytes from which a changed file is read in a thread.
@@ -50,6 +52,7 @@ class SecretFile:
         optional: bool = False,
         on_change: OnChange | None = None,
         on_fault: OnFault | None = None,
+        on_diff: Callable[[dict[str, str], dict[str, str]], None] | None = None,
     ) -> None:
         self.path = Path(path)
         self.names: dict[str, str] = {}
@@ -58,6 +61,9 @@ class SecretFile:
         self._optional = optional
         self._on_change = on_change
         self._on_fault = on_fault
+        #: Told of names and proofs before and after each reading but the first that differs.
+        self._on_diff = on_diff
+        self._told = False
         self._mark: tuple[int, ...] | None = None
         self._reading = False
         self._call: Any = None
@@ -130,6 +136,9 @@ class SecretFile:
 
     def _take(self, names: dict[str, str]) -> None:
         old, self.names = self.names, names
+        if self._told and self._on_diff is not None and old != names:
+            self._on_diff(old, names)
+        self._told = True
         gone = frozenset(name for name, proof in old.items() if names.get(name) != proof)
         if self._on_change is not None:
             self._on_change(gone)
@@ -171,8 +180,21 @@ class SecretFileModule:
             self._optional,
             on_change=self._changed,
             on_fault=self._fault,
+            on_diff=self._differs,
         )
         self._file.reload()
+
+    def _differs(self, before: dict[str, str], after: dict[str, str]) -> None:
+        """Tell who came, who is gone, who has another proof; never which."""
+        if self._on_event is None:
+            return
+        added = sorted(after.keys() - before.keys())
+        removed = sorted(before.keys() - after.keys())
+        changed = sorted(name for name, proof in before.items() if after.get(name, proof) != proof)
+        fields: dict[str, object] = {"module": self._name, "users": len(after)}
+        for what, names in (("added", added), ("removed", removed), ("changed", changed)):
+            fields[what] = names[:_NAMED] if len(names) <= _NAMED else [*names[:_NAMED], "..."]
+        self._on_event("users changed", fields)
 
     def watch(self) -> None:
         """Read the file again whenever it changes."""

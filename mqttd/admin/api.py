@@ -42,6 +42,7 @@ from mqttd.admin.requests import (
 from mqttd.admin.resources.access import Access
 from mqttd.admin.resources.bans import Bans
 from mqttd.admin.resources.clients import Clients
+from mqttd.admin.resources.drain import DrainResource
 from mqttd.admin.resources.events import Events
 from mqttd.admin.resources.hooks import Hooks
 from mqttd.admin.resources.listeners import Listeners
@@ -54,6 +55,7 @@ from mqttd.admin.resources.running import Configuration, Logging, Store
 from mqttd.admin.resources.session import Session
 from mqttd.admin.resources.status import Status
 from mqttd.admin.resources.subscriptions import Subscriptions
+from mqttd.admin.resources.topic_rates import TopicRatesResource
 from mqttd.admin.resources.users import Users
 from mqttd.admin.resources.why import Whys
 from mqttd.admin.route import Ask, Route, body_of, get, query_of, routes_of
@@ -68,6 +70,7 @@ PULL_PATH: Final = b"/api/v1/plugins/spark/log"
 _RESOURCES: Final = (
     Status, Clients, Subscriptions, Retained, Publish, Listeners, Plugins, Hooks, Access, Users,
     Bans, Observing, Logging, Store, Configuration, Events, Session, Whys, RolesResource,
+    DrainResource, TopicRatesResource,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -130,11 +130,13 @@ class ApiUsers:
         path: str = "",
         fault: Callable[[str], None] = lambda text: None,
         seconds: Callable[[], float] = time.time,
+        changed: Callable[[dict[str, Any], dict[str, Any]], None] = lambda before, after: None,
     ) -> None:
         self.path = path
         self._fault = fault
+        self._changed = changed
         self._seconds = seconds
-        self._seen: object = None
+        self._seen: object = _NEVER
         self._users: dict[str, ApiUser] = {}
         self._tokens: dict[str, str] = {}
 
@@ -173,10 +175,35 @@ class ApiUsers:
             now = None
         if now == self._seen:
             return
-        self._seen = now
+        first, self._seen = self._seen is _NEVER, now
+        if first and now is None:
+            return
+        before = self._users
         try:
             self._users = read(self.path)
         except (OSError, ApiUserError) as error:
             self._users = {}
             self._fault(str(error))
         self._tokens = {user.token: name for name, user in self._users.items() if user.token}
+        if not first and before != self._users:
+            self._changed(_differing(before, self._users), _differing(self._users, before))
+
+    def look(self) -> None:
+        """See whether the file is another."""
+        self._look()
+
+
+_NEVER: Final = object()
+
+
+def _differing(users: dict[str, ApiUser], others: dict[str, ApiUser]) -> dict[str, Any]:
+    """Those that are not so among the others, without what they show."""
+    return {
+        name: {
+            "role": user.role,
+            "shows": "password" if user.password else "token",
+            "expires": user.expires,
+        }
+        for name, user in users.items()
+        if others.get(name) != user
+    }

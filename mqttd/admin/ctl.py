@@ -27,6 +27,7 @@ from mqttd.admin import (
     ctl_bans,
     ctl_completion,
     ctl_config,
+    ctl_drain,
     ctl_events,
     ctl_import,
     ctl_init,
@@ -146,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl_replay.add_command(add, commands)
 
     ctl_config.add_commands(add, group, commands)
+    ctl_drain.add_command(add, commands)
     ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
     ctl_plugins.add_commands(add, group("plugins", "Plugins of the running broker."))
 

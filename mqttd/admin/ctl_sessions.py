@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from mqttd.admin import ctl_topics
 from mqttd.admin.ctl_client import client_of
 from mqttd.admin.ctl_print import counted, done, print_json, print_pairs, print_table, printable
 
@@ -51,7 +52,8 @@ def add_commands(add: Callable[..., Any], group: Callable[..., Any]) -> None:
         if name == "add":
             command.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
 
-    topics = group("topics", "What is subscribed to.")
+    topics = group("topics", "What is subscribed to, and how many messages come.")
+    ctl_topics.add_commands(add, topics)
     add(topics, "list", _topics_list, "List filters with the number of their subscribers.")
 
     retained = group("retained", "The last message of each topic, where one is kept.")

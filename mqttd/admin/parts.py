@@ -61,6 +61,11 @@ class Parts:
         self.store: Any = None
         self.has_store = False
         self.feed: Feed | None = None
+        #: A `mqttd.broker.drain.Drain`; the process is to end when it is done.
+        self.drain: Any = None
+        self.exit_when_drained = False
+        #: A `mqttd.readmodel.topic_rates.TopicFigures`.
+        self.topic_figures: Any = None
         #: A `mqttd.access.roles.Roles`.
         self.roles: Any = None
         #: A `mqttd.monitor.trail.Trail`, None where nothing is kept of messages.

@@ -52,6 +52,8 @@ class Alarms:
     ) -> None:
         self._log = log
         self._seconds = seconds
+        #: Told of each that is raised and cleared, as the log is.
+        self.listeners: list[Callable[[str, dict[str, object]], None]] = []
         self._active: dict[str, Alarm] = {}
         self._past: deque[Alarm] = deque(maxlen=HISTORY)
 
@@ -68,8 +70,7 @@ class Alarms:
         if len(self._active) >= MOST:
             self.clear(next(iter(self._active)))
         self._active[name] = Alarm(name, text, self._seconds())
-        if self._log is not None:
-            self._log("alarm raised", {"alarm": name, "text": text})
+        self._tell("alarm raised", name, text)
 
     def clear(self, name: str) -> bool:
         """The cause is gone; False if there was no such alarm."""
@@ -78,9 +79,15 @@ class Alarms:
             return False
         alarm.cleared_at = self._seconds()
         self._past.append(alarm)
-        if self._log is not None:
-            self._log("alarm cleared", {"alarm": name, "text": alarm.text})
+        self._tell("alarm cleared", name, alarm.text)
         return True
+
+    def _tell(self, event: str, name: str, text: str) -> None:
+        fields: dict[str, object] = {"alarm": name, "text": text}
+        if self._log is not None:
+            self._log(event, fields)
+        for listener in self.listeners:
+            listener(event, fields)
 
     def active(self) -> list[Alarm]:
         """The alarms that are raised, the oldest first."""

@@ -7,7 +7,9 @@
 The names are mosquitto's wherever it has one, so that its dashboards work unchanged; what it has
 no name for (drops by reason, wills, takeovers) stands beside them. Payloads are text.
 
-Promise: every message is retained, so a subscriber has all figures at once; all of them are
+Each figure that EMQ has a name for stands under that, too, and alarms are told as EMQ does.
+
+Promise: every figure is retained, so a subscriber has all figures at once; all of them are
 published in every interval; nothing is computed in between.
 
 MQTT 5.0, 4.7.2 (topics that begin with `$`). See docs/reference/sys-topics.md.
@@ -15,6 +17,7 @@ MQTT 5.0, 4.7.2 (topics that begin with `$`). See docs/reference/sys-topics.md.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,9 +31,11 @@ from mqttd import __version__, compiled
 from mqttd.broker.broker import Broker
 from mqttd.session.metrics import DROP_REASONS
 
-__all__ = ["PREFIX", "SysTopics"]
+__all__ = ["EMQ_PREFIX", "PREFIX", "SysTopics"]
 
 PREFIX: Final = "$SYS/broker/"
+#: Of EMQ's names; the name of the node follows.
+EMQ_PREFIX: Final = "$SYS/brokers/"
 
 #: Topic below `PREFIX` -> counter of `Metrics`.
 COUNTER_TOPICS: Final[dict[str, str]] = {
@@ -61,6 +66,28 @@ GAUGE_TOPICS: Final[dict[str, str]] = {
     "shared_subscriptions/count": "shared_groups",
     "subscriptions/count": "subscriptions",
 }
+
+#: The same figures under EMQ's names, below `EMQ_PREFIX` and the node's name.
+EMQ_COUNTERS: Final[dict[str, str]] = {
+    "metrics/bytes/received": "bytes_received",
+    "metrics/bytes/sent": "bytes_sent",
+    "metrics/messages/received": "messages_received",
+    "metrics/messages/sent": "messages_sent",
+    "metrics/messages/dropped": "dropped",
+    "metrics/messages/dropped/no_subscribers": "messages_no_subscriber",
+    "metrics/packets/received": "packets_received",
+}
+EMQ_GAUGES: Final[dict[str, str]] = {
+    "stats/connections/count": "connections",
+    "stats/live_connections/count": "clients_connected",
+    "stats/retained/count": "retained_messages",
+    "stats/sessions/count": "sessions",
+    "stats/subscriptions/count": "subscriptions",
+    "stats/subscriptions/shared/count": "shared_groups",
+    "stats/topics/count": "topics_cached",
+}
+#: Each alarm as it is raised and cleared, as EMQ has them.
+ALARM_TOPICS: Final = {"alarm raised": "alarms/activate", "alarm cleared": "alarms/deactivate"}
 
 
 class SysTopics:
@@ -137,4 +164,34 @@ class SysTopics:
             values[f"publish/messages/dropped/{reason}"] = counters[f"dropped_{reason}"]
         for more in self.more:
             values.update(more())
-        return {PREFIX + topic: str(values[topic]) for topic in sorted(values)}
+        found = {PREFIX + topic: str(values[topic]) for topic in sorted(values)}
+        found.update(self._emq_topics(stats, counters, values))
+        return found
+
+    def _emq_topics(
+        self, stats: dict[str, int], counters: dict[str, int], values: dict[str, object]
+    ) -> dict[str, str]:
+        prefix = self._emq_prefix()
+        more: dict[str, object] = {topic: stats[name] for topic, name in EMQ_GAUGES.items()}
+        more.update({topic: counters[name] for topic, name in EMQ_COUNTERS.items()})
+        more["stats/connections/max"] = self.clients_maximum
+        more["version"] = __version__
+        more["sysdescr"] = "mqttd"
+        more["uptime"] = stats["uptime_seconds"] * 1000
+        more["datetime"] = values["datetime"]
+        found = {prefix + topic: str(value) for topic, value in sorted(more.items())}
+        found[EMQ_PREFIX[:-1]] = self.broker.name
+        return found
+
+    def _emq_prefix(self) -> str:
+        return f"{EMQ_PREFIX}{self.broker.name}/"
+
+    def alarm(self, event: str, fields: dict[str, object]) -> None:
+        """An alarm was raised or cleared: tell it in the next turn, in a message of its own."""
+        topic = ALARM_TOPICS.get(event)
+        if topic is not None and self._publishing.running:
+            told = {"name": fields["alarm"], "message": fields["text"], "at": self.wall()}
+            payload = json.dumps(told).encode()
+            # Alarms are raised in the middle of other things.
+            clock = self._publishing.clock
+            clock.callLater(0, self.broker.publish_text, self._emq_prefix() + topic, payload)

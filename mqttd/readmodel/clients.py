@@ -33,6 +33,8 @@ __all__ = ["SORTS", "ClientPage", "ClientView", "Clients", "Wish"]
 
 #: Ids that are fetched at once; topics of one client's publications that are told.
 _FETCHED: Final = 64
+#: Clients that are shown between two looks at the clock.
+_VIEWED: Final = 16
 _MOST_TOPICS: Final = 100
 
 
@@ -154,12 +156,28 @@ class Clients:
             work = self._by_id(wish, fits, backwards, found)
         else:
             work = self._by_key(wish, fits, SORTS[name], backwards, found)
-        return self.run(work).addCallback(lambda _: self._shown(wish, found))
+        views: list[ClientView] = []
+        return self.run(self._seen(work, wish, found, views)).addCallback(
+            lambda _: ClientPage(views, _cursor(wish, found))
+        )
 
-    def _shown(self, wish: Wish, found: list[tuple[Any, str]]) -> ClientPage:
-        cursor = write_cursor(*found[wish.limit - 1]) if len(found) > wish.limit else None
-        views = [self.get(client_id) for _, client_id in found[: wish.limit]]
-        return ClientPage([view for view in views if view is not None], cursor)
+    def _seen(
+        self,
+        work: Iterator[None],
+        wish: Wish,
+        found: list[tuple[Any, str]],
+        views: list[ClientView],
+    ) -> Iterator[None]:
+        """Find them, then look at each of the page."""
+        yield from work
+        slice_ = Slice()
+        for number, (_, client_id) in enumerate(found[: wish.limit], 1):
+            view = self.get(client_id)
+            if view is not None:
+                views.append(view)
+            if number % _VIEWED == 0 and slice_.over():
+                yield
+                slice_.begin()
 
     def _by_id(
         self, wish: Wish, fits: Fits, backwards: bool, found: list[tuple[Any, str]]
@@ -299,6 +317,10 @@ class Clients:
             bytes_received=channel.bytes_received if channel is not None else 0,
             bytes_sent=channel.bytes_sent if channel is not None else 0,
         )
+
+
+def _cursor(wish: Wish, found: list[tuple[Any, str]]) -> str | None:
+    return write_cursor(*found[wish.limit - 1]) if len(found) > wish.limit else None
 
 
 def _known(session: Session) -> ClientInfo | None:

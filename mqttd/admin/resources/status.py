@@ -126,4 +126,6 @@ class Status:
         return self.parts.model.figures.read()
 
     def _ready(self) -> bool:
+        if self.parts.drain is not None and self.parts.drain.running:
+            return False
         return self.parts.is_ready() and not self.parts.broker.overloaded

@@ -38,6 +38,17 @@ class Trace(Struct, frozen=True, kw_only=True):
         tuple[Annotated[str, Meta(min_length=1, max_length=65535)], ...],
         keys.plain("Client identifiers whose messages are followed."),
     ] = ()
+    otlp: Annotated[
+        str,
+        keys.plain(
+            "URL of an OpenTelemetry collector that is sent the messages which are followed, as"
+            " spans over OTLP/HTTP, such as `http://127.0.0.1:4318/v1/traces`; it needs the extra"
+            " `otel`; empty: none.",
+            reload=False,
+            pattern=r"^(https?://[^\s]+)?$",
+            expects="an http or https URL, such as http://127.0.0.1:4318/v1/traces",
+        ),
+    ] = ""
     rate: Annotated[
         int,
         keys.count(
