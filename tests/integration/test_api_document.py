@@ -18,11 +18,14 @@ import pytest
 from tests.support.broker import start_broker
 from tests.support.needs import missing
 
-#: Wrong tokens are answered at once, and nobody asks too often: each has tests of its own.
+#: Wrong tokens are answered at once, nobody asks too often, topics are counted for no time, and a
+#: broker that is drained stays: each has tests of its own.
 PROGRAM = """
 from mqttd.admin import slow
 slow.FIRST = 0.0
 service.api.rate.rate = 1e9
+service.drain.done = lambda: None
+service.topic_figures._later = lambda seconds, call: service.reactor.callLater(0, call)
 """
 
 TOKEN = "t" * 32
