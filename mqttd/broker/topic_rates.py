@@ -57,6 +57,8 @@ class TopicRates(Notes):
         if topic_filter not in self.counts:
             if len(self.counts) >= MOST:
                 return False
+            if not self.counts:
+                self._measured_at = now
             self.counts[topic_filter] = Count(topic_filter, now)
             self._known = {}
         return True

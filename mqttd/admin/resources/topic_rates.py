@@ -12,7 +12,7 @@ from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask, delete, get, post
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter
-from mqttd.readmodel.topic_rates import Busiest, TopicCounts
+from mqttd.readmodel.topic_rates import Busiest, TopicCounts, TopicFigures
 
 __all__ = ["TopicRatesResource"]
 
@@ -44,8 +44,7 @@ class TopicRatesResource:
     @get("/topic-metrics", answer=TopicCounts)
     def counts(self, ask: Ask) -> TopicCounts:
         """What came to the topics of each filter that is counted, and how much a second."""
-        counts: TopicCounts = self._figures().counts()
-        return counts
+        return self._figures().counts()
 
     @post("/topic-metrics", body=One, answer=TopicCounts, errors=(409,))
     def add(self, ask: Ask) -> TopicCounts:
@@ -54,7 +53,7 @@ class TopicRatesResource:
         if not self._figures().add(topic_filter):
             raise ApiError(409, "refused", "there are as many filters as are counted")
         ask.changed(None, ask.body)
-        return self.counts(ask)
+        return self._figures().counts()
 
     @delete("/topic-metrics", query=One, answer=TopicCounts)
     def remove(self, ask: Ask) -> TopicCounts:
@@ -63,7 +62,7 @@ class TopicRatesResource:
         if not self._figures().remove(topic_filter):
             raise ApiError(404, "not_found", f"{topic_filter[:80]!r} is not counted")
         ask.changed(ask.query)
-        return self.counts(ask)
+        return self._figures().counts()
 
     @get("/topics/busiest", query=Wish, answer=Busiest, errors=(409,))
     def busiest(self, ask: Ask) -> Deferred[Busiest]:
@@ -74,14 +73,16 @@ class TopicRatesResource:
             raise ApiError(409, "busy", f"{_MOST} such questions are being answered")
         self._asked += 1
         found = self._figures().busiest(topic_filter, wish.seconds, wish.limit)
-        return found.addBoth(self._done)
+        found.addBoth(self._done)
+        return found
 
     def _done(self, result: Any) -> Any:
         self._asked -= 1
         return result
 
-    def _figures(self) -> Any:
-        return self.parts.need(self.parts.topic_figures, "topics are not counted")
+    def _figures(self) -> TopicFigures:
+        figures: TopicFigures = self.parts.need(self.parts.topic_figures, "topics are not counted")
+        return figures
 
 
 def _checked(topic_filter: str) -> str:
