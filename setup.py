@@ -60,6 +60,7 @@ HOT = [
     "mqttd/session/mqueue.py",
     "mqttd/session/notes.py",
     "mqttd/session/output.py",
+    "mqttd/session/pending.py",
     "mqttd/session/promise.py",
     "mqttd/session/publisher.py",
     "mqttd/session/receiver.py",

@@ -26,7 +26,6 @@ from mqttd.broker.revision import Revision
 from mqttd.broker.seams import Mover
 from mqttd.broker.verdicts import fault_of, properties_fault, refusal
 from mqttd.broker.wills import Wills, connect_fault
-from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect
 from mqttd.codec.reasons import MqttError
@@ -304,7 +303,7 @@ class Connecting:
         if isinstance(answer, AuthError):
             return self._refused_by_hook(attempt, answer)
         if isinstance(answer, AuthOk) and not fault_of(answer, (AuthOk,)):
-            if _method(attempt.connect) is None:  # else the client expects its method's answer
+            if attempt.connect.method() is None:  # else the client expects its method's answer
                 client = attempt.client
                 client.superuser = answer.superuser
                 client.attributes = answer.attributes
@@ -330,7 +329,7 @@ class Connecting:
         connect.password = None
         if attempt.result is not None:
             return True
-        method = _method(connect)
+        method = connect.method()
         if method is not None:
             return self._begin(attempt, method)
         asked = self.broker.access.authenticate(attempt.client, password)
@@ -500,11 +499,3 @@ class Connecting:
         if isinstance(login, Login) and result.expires_at is not None:
             login.expire(result.expires_at)
         return True
-
-
-def _method(connect: Connect) -> str | None:
-    """The Authentication Method that CONNECT names."""
-    if connect.properties is None:
-        return None
-    method = connect.properties.get(prop.AUTHENTICATION_METHOD)
-    return method if isinstance(method, str) else None

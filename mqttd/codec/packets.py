@@ -33,7 +33,7 @@ from mqttd.codec.packet_types import (
     UNSUBSCRIBE,
     WILL,
 )
-from mqttd.codec.properties import Properties
+from mqttd.codec.properties import AUTHENTICATION_METHOD, Properties
 
 __all__ = [
     "AUTH",
@@ -189,6 +189,13 @@ class Connect(Packet):
         self.username = username
         self.password = password
         self.properties = properties
+
+    def method(self) -> str | None:
+        """The Authentication Method (3.1.2.11.9), None without one."""
+        if self.properties is None:
+            return None
+        method = self.properties.get(AUTHENTICATION_METHOD)
+        return method if isinstance(method, str) else None
 
     def __repr__(self) -> str:
         # A packet ends up in logs; a password must not.

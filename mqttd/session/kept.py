@@ -18,7 +18,7 @@ from mqttd.session.account import AWAITING, INFLIGHT
 from mqttd.session.charged import flight_weight
 from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery, entry_qos
 from mqttd.session.mqueue import UNSAID, MQueue
-from mqttd.session.state import State
+from mqttd.session.pending import Pending
 
 __all__ = ["Kept"]
 
@@ -27,7 +27,7 @@ _FETCHED: Final = 256
 _FETCHED_BYTES: Final = 256 << 10
 
 
-class Kept(State):
+class Kept(Pending):
     """A session whose state can be put in and looked at."""
 
     __slots__ = ()

@@ -1,0 +1,103 @@
+"""What waits for a client that is away, or whose window is full: the pending messages of a session.
+
+    enqueue --> mqueue, in memory            unqueue --> in flight, or gone (`unqueued`)
+       |   `--> the journal's, by receipt       ^
+       '--> no room: dropped and counted        '-- oldest first, `mqttd.session.mqueue`
+
+Promise: what is kept is charged to its session and user, and one entry too many costs the oldest.
+MQTT 5.0, 4.1, items 4 and 5.
+"""
+
+from __future__ import annotations
+
+from mqttd.session.account import QUEUED
+from mqttd.session.message import Delivery, entry_delivery, entry_qos, entry_weight
+from mqttd.session.mqueue import MQueue
+from mqttd.session.state import State
+
+__all__ = ["Pending"]
+
+
+class Pending(State):
+    """A session that keeps what it cannot send yet."""
+
+    __slots__ = ()
+
+    def new_queue(self) -> MQueue:
+        """An empty queue with the limits of this session."""
+        settings = self.server.settings
+        return MQueue(
+            settings.mqueue_max_length, settings.mqueue_max_bytes, settings.mqueue_priorities
+        )
+
+    def enqueue(self, entry: object) -> None:
+        """Keep an entry in the mqueue; what does not fit is dropped and counted."""
+        if self.ended:
+            if isinstance(entry, Delivery) and entry.group is not None:
+                self.server.stray(self, entry)
+            return
+        account = self.account
+        if account.tight and not entry_qos(entry):
+            self.drop(entry_delivery(entry, self.v5), "memory")
+            return
+        mqueue = self.mqueue
+        if mqueue is None:
+            mqueue = self.new_queue()
+        weight = entry_weight(entry)
+        settings = self.server.settings
+        apart = self.owner != 0 and mqueue.leaves(entry, weight, account.queued, settings)
+        if not self.has_room(QUEUED if apart else weight):
+            self.drop(entry_delivery(entry, self.v5), "queue_full")
+            return
+        self.mqueue = mqueue
+        self.waiting = True
+        before = mqueue.held
+        if self.owner:
+            journal = self.server.journal
+            number = journal.queued(self.owner, entry, self.v5)
+            receipt = journal.receipt if apart else 0
+            if receipt:
+                dropped = mqueue.push(receipt, number, mqueue.rank(entry))
+            else:
+                dropped = mqueue.push(entry, number)
+        else:
+            dropped = mqueue.push(entry)
+        self._weigh_queue(mqueue.held, before)
+        self.server.metrics.messages_queued += 1
+        if self.server.tap_followed and isinstance(entry, Delivery):
+            self.server.queued(self, entry)
+        if dropped is not None:
+            numbers = mqueue.take_dropped()
+            for at in range(len(dropped)):
+                self.lose(dropped[at], numbers[at], "queue_full")
+
+    def lose(self, entry: object, number: int, reason: str) -> None:
+        """What was queued under this number of the journal, or 0, is dropped."""
+        journal = self.server.journal
+        if isinstance(entry, int) and (self.server.tap_dropped or self.server.tap_lost):
+            found = journal.recall([number], [entry], self.v5)[0]
+            entry = entry if found is None else found
+        if number:
+            journal.forget(number)
+        if isinstance(entry, int):
+            self.server.metrics.drop(reason)
+        else:
+            self.drop(entry_delivery(entry, self.v5), reason)
+
+    def unqueue(self, mqueue: MQueue) -> object | None:
+        """Take the next entry out of the queue; `put_inflight` or `unqueued` must follow."""
+        before = mqueue.held
+        entry = mqueue.pop()
+        self._weigh_queue(mqueue.held, before)
+        if mqueue.number:
+            self.have_numbers().moving = mqueue.number
+        return entry
+
+    def unqueued(self) -> None:
+        """What was taken out of the queue last is gone, unless it is in flight by now."""
+        numbers = self.numbers
+        if numbers is not None and numbers.moving:
+            number = numbers.moving
+            numbers.moving = 0
+            self._rest_numbers(numbers)
+            self.server.journal.forget(number)
