@@ -26,6 +26,7 @@ from mqttd.broker.revision import Revision
 from mqttd.broker.seams import Mover
 from mqttd.broker.verdicts import fault_of, properties_fault, refusal
 from mqttd.broker.wills import Wills, connect_fault
+from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect
 from mqttd.codec.reasons import MqttError
