@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = [name for action in parser._actions for name in action.choices or ()]
     if not given or given[-1] in ("-h", "--help"):
         options, _ = parser.parse_known_args([*given[:-1], "status"])
-        parser.epilog = ctl_plugins.commands_text(options)
+        parser.epilog = ctl_plugins.commands_text(options, known)
     words = ctl_plugins.spelled_out(given, known)
     if words and words[-1] not in known and _may_be_plugin(words):
         # A plugin's name without a command: say which there are.

@@ -62,14 +62,17 @@ def spelled_out(argv: Sequence[str], known: Sequence[str]) -> list[str]:
     return words
 
 
-def commands_text(options: argparse.Namespace) -> str:
-    """The commands of loaded plugins, for the end of the help; empty without a broker."""
+def commands_text(options: argparse.Namespace, known: Sequence[str]) -> str:
+    """The commands of loaded plugins, for the end of the help; empty without a broker.
+
+    A plugin whose name is one of the `known` commands has no short form.
+    """
     try:
         plugins = client_of(options).get("/plugins")["plugins"]
     except CtlError:
         return ""
     lines = [
-        f"  {plugin['name']} {command:<16}  {text}"
+        f"  {'plugins run ' * (plugin['name'] in known)}{plugin['name']} {command:<16}  {text}"
         for plugin in plugins
         for command, text in sorted(plugin.get("commands", {}).items())
     ]

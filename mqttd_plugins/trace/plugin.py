@@ -1,9 +1,9 @@
 """Writes what one client, topic or address does to a file of its own, while it happens.
 
-    mqttd-ctl trace start NAME client=alice            what alice does, and what she gets
-    mqttd-ctl trace start NAME topic=sensors/#         messages of these topics
-    mqttd-ctl trace start NAME address=192.0.2.7       clients from there
-    mqttd-ctl trace list | show NAME [LINES] | stop NAME
+    mqttd-ctl plugins run trace start NAME client=alice           what alice does, and what she gets
+    mqttd-ctl plugins run trace start NAME topic=sensors/#        messages of these topics
+    mqttd-ctl plugins run trace start NAME address=192.0.2.7      clients from there
+    mqttd-ctl plugins run trace list | show NAME [LINES] | stop NAME
 
     hook points --> one of the traces? --> lines --every 0.2 s, in a thread--> DATA/NAME.log
 
@@ -130,7 +130,7 @@ class Trace:
     # -- commands ------------------------------------------------------------------------------
 
     def start(self, argv: list[str]) -> str:
-        """`mqttd-ctl trace start NAME client=ID`"""
+        """`mqttd-ctl plugins run trace start NAME client=ID`"""
         if len(argv) < 2:
             raise TraceError(f"usage: {_USAGE}")
         name, *wishes = argv
@@ -149,7 +149,7 @@ class Trace:
         return f"{path}: {trace.wanted}, for {self.config.minutes:g} minutes"
 
     def stop(self, argv: list[str]) -> Deferred[str]:
-        """`mqttd-ctl trace stop NAME`"""
+        """`mqttd-ctl plugins run trace stop NAME`"""
         if len(argv) != 1 or argv[0] not in self.running:
             raise TraceError(f"there run: {', '.join(self.running) or 'none'}")
         trace = self.running[argv[0]]
@@ -158,7 +158,7 @@ class Trace:
         )
 
     def show_all(self, argv: list[str]) -> str:
-        """`mqttd-ctl trace list`"""
+        """`mqttd-ctl plugins run trace list`"""
         now = self.handle.clock.seconds()
         lines = [
             f"{trace.name}  {trace.wanted}  {trace.count} lines, {trace.missing} missing,"
@@ -172,7 +172,7 @@ class Trace:
         return "\n".join(lines) or "no traces"
 
     def show(self, argv: list[str]) -> Deferred[str]:
-        """`mqttd-ctl trace show NAME [LINES]`"""
+        """`mqttd-ctl plugins run trace show NAME [LINES]`"""
         if not argv or not (argv[1:] in ([], argv[1:2]) and all(n.isdigit() for n in argv[1:])):
             raise TraceError("usage: show NAME [LINES]")
         lines = min(int(argv[1]) if argv[1:] else 20, 10_000)

@@ -60,6 +60,10 @@ def server() -> Iterator[HttpServer]:
     made.server.server_close()
 
 
+#: In full: `mqttd-ctl trace` is the broker's own.
+TRACE = ("plugins", "run", "trace")
+
+
 def ctl(broker: Broker, *argv: str) -> str:
     assert broker.directory is not None
     socket = broker.directory / "data/mqttd.sock"
@@ -97,7 +101,7 @@ def test_they_work_together_in_a_real_broker(tmp_path: Path, server: HttpServer)
         },
     )
     try:
-        assert "client=alice" in ctl(broker, "trace", "start", "t", "client=alice")
+        assert "client=alice" in ctl(broker, *TRACE, "start", "t", "client=alice")
         bob = RawClient(broker.port)
         bob.connect("bob")
         bob.subscribe("lamp", qos=1)
@@ -128,10 +132,10 @@ def test_they_work_together_in_a_real_broker(tmp_path: Path, server: HttpServer)
         assert "mqttd_clients_connected{" in text and "process_cpu_seconds_total" in text
 
         # trace: the file holds what alice did
-        shown = ctl(broker, "trace", "show", "t")
+        shown = ctl(broker, *TRACE, "show", "t")
         assert "'alice' is connected" in shown and "'bob' is connected" not in shown
-        assert "lines" in ctl(broker, "trace", "stop", "t")
-        assert "t  ended" in ctl(broker, "trace", "list")
+        assert "lines" in ctl(broker, *TRACE, "stop", "t")
+        assert "t  ended" in ctl(broker, *TRACE, "list")
         assert "0 messages wait" in ctl(broker, "delayed", "status")
     finally:
         broker.stop()
