@@ -171,7 +171,7 @@ def run(options: argparse.Namespace) -> Counts:
             judged = one_broker(broker, seeds[: options.each], counts, pulse, options)
         except StartError:
             starts += 1
-            if starts == STARTS or not counts.seeds:
+            if starts == STARTS:
                 raise
             continue
         del seeds[:judged]
