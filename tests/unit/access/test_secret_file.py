@@ -14,9 +14,9 @@ from twisted.internet.task import Clock
 
 from mqttd.access.secret_file import SecretFile
 from mqttd.access.username import Username
-from mqttd.secrets import lines
+from mqttd.secrets import lines, passwords
 from mqttd.secrets.lines import PasswordFileError
-from mqttd.secrets.passwords import dummy_hash, is_hash, verify
+from mqttd.secrets.passwords import Cost, dummy_hash, hash_password, is_hash, verify
 from mqttd.secrets.users import delete_user, import_users, read_users
 from mqttd.types import AUTH_OK, AuthError, ClientInfo
 
@@ -224,3 +224,22 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
         lines.write(path, ["new"])
     assert path.read_text() == "old\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["users.conf"]
+
+
+@pytest.mark.parametrize("cost", [Cost(), Cost(64, 1), Cost(64, 2, 4)])
+def test_libsodium_says_what_argon2_says(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast way and the slow one, for right and wrong passwords and damaged hashes."""
+    pytest.importorskip("nacl")
+    hashed = hash_password("right", cost)
+    shown = [
+        hashed,
+        hashed[:-1],
+        hashed[:-2] + "AA",
+        hashed.replace("m=", "m=1"),
+        dummy_hash({}, "x"),
+    ]
+    tried = [(one, password) for one in shown for password in (b"right", b"wrong", b"", b"\0" * 99)]
+    fast = [passwords.verify(one, password) for one, password in tried]
+    monkeypatch.setattr(passwords, "_sodium", None)
+    assert fast == [passwords.verify(one, password) for one, password in tried]
+    assert fast.count(True) == 1 and fast[0]
