@@ -180,7 +180,8 @@ class MqttdService(MultiService):
         except StoreError as error:
             raise StartError(str(error)) from None
         self.broker.drawers.most = config.plugins.max_store_bytes
-        self.broker.memory.watch(memory_of_machine() // 2, grown, trim, excess())
+        share = 2 if place is None else 2 * place.count
+        self.broker.memory.watch(memory_of_machine() // share, grown, trim, excess())
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed
@@ -247,9 +248,12 @@ class MqttdService(MultiService):
 
             self.worker = Worker(self.broker, self.engine, reactor, place)
             sockets = self.worker.sockets
+            self.sys_topics.figures = self.worker.sums
+            self.sys_topics.silent = place.number != 1
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self.alarm,
             lambda: most, self._read_listeners, self._access_of, sockets,
+            place is None or place.number == 1,
         )  # fmt: skip
         parts.doors = self.doors
         self.reload = Reload(self)
@@ -450,8 +454,7 @@ class MqttdService(MultiService):
         self.doors.start()
         self.opened = True
         self.host.let_in()
-        if self.worker is None or self.worker.place.number == 1:
-            self.sys_topics.start()
+        self.sys_topics.start()
         if self.garbage is not None:
             self.garbage.start()
         if self.worker is not None:

@@ -101,6 +101,12 @@ def _status(options: argparse.Namespace) -> None:
         answer["listeners"],
         ["name", "kind", "host", "port", "transport", "connections", "max_connections"],
     )
+    if "workers" in answer:
+        print()
+        print_table(
+            answer["workers"],
+            ["worker", "pid", "uptime", "connections", "sessions", "subscriptions"],
+        )
 
 
 #: Gauges whose name alone would mislead.
@@ -173,7 +179,7 @@ _COLUMNS = ("client_id", "username", "connected", "peer", "listener", "connected
 def _columns(wanted: str | None, clients: list[Json]) -> list[str]:
     """The columns to print; CtlError for one that no client has."""
     if wanted is None or not clients:
-        return list(_COLUMNS)
+        return [*_COLUMNS, "worker"] if clients and "worker" in clients[0] else list(_COLUMNS)
     if wanted == "all":
         return list(clients[0])
     names = [name.strip().replace(" ", "_") for name in wanted.split(",")]

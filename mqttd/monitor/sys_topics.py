@@ -109,6 +109,10 @@ class SysTopics:
         self.wall = wall
         #: Called for more topics (below `PREFIX`) and their payloads.
         self.more: list[Callable[[], dict[str, str]]] = []
+        #: Gives gauges and counters, where there are those of other workers to add.
+        self.figures: Callable[[], tuple[dict[str, int], dict[str, int]]] = self._own
+        #: Another worker of this broker publishes them.
+        self.silent = False
         #: The most clients that were connected when the figures were taken.
         self.clients_maximum: int = 0
         self._publishing = LoopingCall(self.publish)
@@ -117,7 +121,7 @@ class SysTopics:
 
     def start(self) -> None:
         """Publish now and in every interval from here on."""
-        if self.interval > 0 and not self._publishing.running:
+        if self.interval > 0 and not self._publishing.running and not self.silent:
             done: Deferred[LoopingCall] = self._publishing.start(self.interval, now=True)
             done.addErrback(lambda failure: self._log.failure("$SYS topics stopped", failure))
 
@@ -139,10 +143,12 @@ class SysTopics:
         for topic, payload in self.topics().items():
             self.broker.publish_text(topic, payload.encode(), retain=True)
 
+    def _own(self) -> tuple[dict[str, int], dict[str, int]]:
+        return self.broker.stats(), self.broker.metrics.snapshot()
+
     def topics(self) -> dict[str, str]:
         """Topic name -> payload, as of now."""
-        stats = self.broker.stats()
-        counters = self.broker.metrics.snapshot()
+        stats, counters = self.figures()
         connected = stats["clients_connected"]
         self.clients_maximum = max(self.clients_maximum, connected)
         values: dict[str, object] = {

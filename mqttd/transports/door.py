@@ -68,6 +68,8 @@ class Given:
     most: Callable[[], int]
     #: By the listener's id, sockets that a supervisor has bound (`mqttd.workers`); None: we bind.
     sockets: Mapping[str, socket.socket] | None = None
+    #: Of several workers the first, which has the listeners that cannot be shared.
+    first: bool = True
 
 
 class Door:
@@ -96,10 +98,16 @@ class Door:
 
     # -- life -----------------------------------------------------------------------------------
 
+    def _elsewhere(self) -> bool:
+        """Whether it is the first worker's alone, and we are another one."""
+        return not (self.given.first or isinstance(self.settings, SocketListener))
+
     def bind(self) -> None:
         """Take the address and read the files. Raises `ListenError`."""
         settings = self.settings
         self.entrance.read_files()
+        if self._elsewhere():
+            return
         if isinstance(settings, SocketListener):
             self._socket = self._bound(settings)
             self.host, self.port = self._socket.getsockname()[:2]
@@ -139,6 +147,8 @@ class Door:
         most = self._limit()
         bound, self._socket = self._socket, None
         self.running = True
+        if self._elsewhere():
+            return
         tls = self.entrance.tls
         if tls is not None:
             given = self.given
@@ -203,7 +213,7 @@ class Door:
         if factory is not None:
             factory.close_all()
         port, self._twisted_port = self._twisted_port, None
-        if isinstance(self.settings, UnixListener) and port is None:
+        if isinstance(self.settings, UnixListener) and port is None and not self._elsewhere():
             unlink(self.settings.path)
         if isinstance(port, Deferred):
             port.cancel()

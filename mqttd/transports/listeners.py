@@ -50,7 +50,7 @@ class Listeners:
     listener without a limit of its own may have, asked when it starts; `read()`, which gives the
     configured ones as the configuration says now, or raises `ListenError`;
     `access_of(id, settings)`, which reads a listener's own access control, or raises it too;
-    `sockets`, those that are bound already (see `Given`).
+    `sockets`, those that are bound already, and `first` (see `Given`).
     """
 
     def __init__(
@@ -65,10 +65,11 @@ class Listeners:
         read: Callable[[], Configured] | None = None,
         access_of: AccessOf | None = None,
         sockets: Mapping[str, socket.socket] | None = None,
+        first: bool = True,
     ) -> None:
         self.read = read if read is not None else lambda: configured
         self.access_of = access_of
-        self.given = Given(broker, engine, reactor, log, alarm, most, sockets)
+        self.given = Given(broker, engine, reactor, log, alarm, most, sockets, first)
         self.doors: dict[str, Door] = {}
         for kind, names in configured.items():
             for name, settings in names.items():

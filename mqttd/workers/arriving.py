@@ -14,6 +14,7 @@ slice for each receiver.
 
 from __future__ import annotations
 
+import traceback
 from typing import Final
 
 from mqttd.broker.broker import Broker
@@ -119,14 +120,31 @@ class Arriving:
             if not end:
                 break
             first = data[pos]
-            if first >> 4 == 3:
-                end = self._publish(data, pos, body, end)
-            else:
-                self._control(first, data[body:end])
+            count = self.count
+            try:
+                if first >> 4 == 3:
+                    end = self._publish(data, pos, body, end)
+                else:
+                    self._control(first, data[body:end])
+            except Exception as error:  # a fault of ours, of one frame: those behind it go on
+                self._failed(error)
+                counts = first & 6 if first >> 4 == 3 else first in COUNTED
+                if counts and self.count == count:
+                    self.count += 1
             pos = end
         if pos < n:
             self._keep(data[pos:])
         self._acknowledge()
+
+    def _failed(self, error: Exception) -> None:
+        self._forget()
+        self.broker.metrics.crashes += 1
+        told: dict[str, object] = {
+            "worker": self.link.number,
+            "error": repr(error),
+            "traceback": "".join(traceback.format_exception(error)),
+        }
+        self.broker.log("internal error", told)
 
     def _keep(self, rest: bytes) -> None:
         self.pieces.append(rest)
@@ -237,6 +255,9 @@ class Arriving:
             journal = self.broker.journal
             if journal.touched and journal.promises(topic, ""):
                 self.touched = True
+        self._forget()
+
+    def _forget(self) -> None:
         self.source = ""
         self.username = None
         self.message_id = 0

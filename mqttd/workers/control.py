@@ -4,7 +4,9 @@
                             {"opened": true}                                    all are: let in
     worker --> supervisor   {"up": true}       its store is read: give it links
                             {"met": [2, 3]}    it has met these
+                            {"lost": 2}        its stream makes no sense: a new one
                             {"ready": {...}}   clients are let in, and where
+                            {"alive": true}    once a second
                             {"failed": "..."}  it cannot start, and will not if it is tried again
 
 The end of the channel is the end of its other side: a worker whose supervisor has died stops.

@@ -36,7 +36,7 @@ from mqttd.admin.health import exposition
 from mqttd.admin.requests import ApiError, answer, refusal
 from mqttd.workers.place import worker_of
 from mqttd.workers.process import WorkerProcess
-from mqttd.workers.sums import add_up, listeners_of, status_of
+from mqttd.workers.sums import add_up, counted, listeners_of, status_of
 
 __all__ = ["Front"]
 
@@ -282,8 +282,7 @@ class Front:
 
     async def _figures(self, request: Any) -> tuple[Json, Json]:
         answers = [each.json() for each in await self._ask_all(request, _PREFIX + "/metrics")]
-        counters = add_up([each["counters"] for each in answers])
-        counters["messages_sent"] -= counters.get("messages_crossed", 0)
+        counters = counted([each["counters"] for each in answers])
         return counters, add_up([each["gauges"] for each in answers])
 
     async def _listeners(self, request: Any, below: str) -> bytes:

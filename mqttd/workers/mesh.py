@@ -18,6 +18,7 @@ Promise: what a filter costs does not depend on how many subscribe to it; MQTT 5
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -53,6 +54,8 @@ _FILTERS: Final = 500
 _SLICE: Final = 500
 #: Milliseconds for which a change of a retained message is remembered.
 _RECENT: Final = 10_000
+#: The most changes of which half are remembered, whatever their age.
+_CHANGES: Final = 100_000
 #: What is said of a retained message.
 _FOLLOWED: Final = 1
 _V5: Final = 2
@@ -109,6 +112,8 @@ class Mesh(Abroad):
         self.others: Other | None = None
         #: Called with the number of a worker that has been met.
         self.met: Callable[[int], object] | None = None
+        #: Called with the number of a worker that takes over what all workers have.
+        self.given: Callable[[int], object] | None = None
         broker.router.abroad = self
         broker.retainer.abroad = self
 
@@ -253,11 +258,14 @@ class Mesh(Abroad):
 
     def _stamp(self, topic: str) -> int:
         """When this change was made: later than any before, and no other worker's."""
-        now = self.broker.clock() * self.count + self.number
+        # All processes of a machine have this clock, and nobody sets it.
+        now = time.monotonic_ns() // 1000 * self.count + self.number
         if now <= self._last:
             now = self._last + self.count
         self._last = now
         self._changes[topic] = now
+        if len(self._changes) > _CHANGES:
+            self._turn(self.broker.now)
         return now
 
     def _is_late(self, topic: str, stamp: int) -> bool:
@@ -331,13 +339,18 @@ class Mesh(Abroad):
         link = neighbour.link
         if link is not None:
             self.broker.turns.add(_Giving(self, neighbour, link))
+            if self.given is not None:
+                self.given(neighbour.number)
 
     def tick(self, now: int) -> None:
         """A few times a second."""
         if now - self._turned > _RECENT:
-            self._turned = now
-            self._older = self._changes
-            self._changes = {}
+            self._turn(now)
+
+    def _turn(self, now: int) -> None:
+        self._turned = now
+        self._older = self._changes
+        self._changes = {}
 
     def welcome(self, neighbour: Neighbour) -> None:
         """Another worker has told everything."""

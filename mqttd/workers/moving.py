@@ -3,7 +3,7 @@
     CONNECT --> hash(client id) -- here --> goes on
                      |
                      +-- a plain socket: its descriptor and the bytes read so far, in one datagram
-                     '-- TLS, WebSocket, PROXY: stays, and is relayed (`mqttd.workers.relay`)
+                     '-- all else (TLS, WebSocket, PROXY, a Unix socket) stays, and is relayed
 
 A worker that is being started again is waited for, `PATIENCE` seconds at most; then the client is
 told 0x88 Server unavailable. An empty client id gets one that belongs here.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import array
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 from mqttd.broker.broker import Broker
@@ -51,6 +51,8 @@ class Mover:
         self.mesh = mesh
         self.relays = relays
         self.way = way
+        #: Those that every worker has.
+        self.listeners: Container[str] = ()
         #: Connections that are to go, with their CONNECT, worker and when they came.
         self._waiting: list[tuple[Channel, Connect, int, int]] = []
         self._due = False
@@ -104,7 +106,8 @@ class Mover:
         data = serialize(connect, connect.version)
         if isinstance(rest, Unfinished):
             data += rest.whole()
-        if channel.edge is not self.engine or len(data) > _MOST:
+        shared = channel.listener in self.listeners
+        if channel.edge is not self.engine or not shared or len(data) > _MOST:
             self.relays.send_away(channel, link, data)
             return True
         host, port = channel.edge.peer(channel)

@@ -153,12 +153,16 @@ class Ferry(Journal):
         for _, data in kept:
             self.posted += 1
             self.kept.append((self.posted, data))
-        if self.kept_bytes <= MOST:
-            left = self.waiting
-            self.waiting = deque()
-            for _, waiter in left:
+        left = self.waiting
+        self.waiting = deque()
+        later: deque[tuple[int, object]] = deque()
+        for _, waiter in left:
+            if self.kept_bytes <= MOST or isinstance(waiter, Taken):
                 self.waiting.append((0, waiter))
-            self._release(0)
+            else:
+                later.append((self.posted, waiter))
+        self._release(0)
+        self.waiting.extend(later)
 
 
 class Peer(Receiver):

@@ -32,6 +32,8 @@ _CONTROL: Final = 3
 #: Milliseconds before a worker that has ended is started again; doubled while it does not live.
 _FIRST: Final = 0.1
 _LONGEST: Final = 10.0
+#: Seconds without a sign of life, after which one that serves is ended.
+_STUCK: Final = 30.0
 #: Seconds after which one that has lived is not one that cannot.
 _LIVED: Final = 30.0
 
@@ -62,6 +64,8 @@ class WorkerProcess(ProcessProtocol):
         self.ready = False
         self.met: set[int] = set()
         self.started = 0.0
+        #: When it has said something last.
+        self.heard = 0.0
         self.starts = 0
         self.pause = _FIRST
         self._rest = b""
@@ -99,9 +103,21 @@ class WorkerProcess(ProcessProtocol):
             theirs.close()
         self.pid = process.pid
         self.control = Control(
-            ours, self.reactor, lambda message, _: self.told(self, message), lambda: None
+            ours, self.reactor, lambda message, _: self._said(message), lambda: None
         )
         self.control.start()
+
+    def _said(self, message: dict[str, Any]) -> None:
+        self.heard = time.monotonic()
+        self.told(self, message)
+
+    def age(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.started
+
+    def is_stuck(self) -> bool:
+        """Whether it serves clients, or should, and says nothing any more."""
+        return self.ready and time.monotonic() - self.heard > _STUCK
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Say something to it, where it is."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["add_up", "listeners_of", "status_of"]
+__all__ = ["add_up", "counted", "listeners_of", "status_of"]
 
 Json = dict[str, Any]
 
@@ -34,6 +34,13 @@ def add_up(figures: Sequence[Mapping[str, float]]) -> dict[str, Any]:
                 total[name] = max(total[name], value)
             else:
                 total[name] += value
+    return total
+
+
+def counted(counters: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """The counters of all workers; what went from one to another is sent once."""
+    total = add_up(counters)
+    total["messages_sent"] -= total.get("messages_crossed", 0)
     return total
 
 

@@ -10,9 +10,12 @@ It serves no client. The sockets of the listeners are bound here, one for each w
 (SO_REUSEPORT), and stay open while a worker is started again: who connects to it meanwhile waits
 some tenths of a second. Two workers that are up are given the ends of a new stream.
 
+A worker lets clients in when it has met all others, since whose filters it does not know it would
+not send messages to. Only of workers that are away for long nobody waits (`_LONG`).
+
 Promise: what can be refused is refused before twistd turns into a daemon. A worker that ends is
-started again after 0.1 s, later each time while it does not live; one that says that it cannot
-start at the first start ends the broker.
+started again after 0.1 s, later each time while it does not live, and one that says nothing for
+30 s is ended; one that says that it cannot start at the first start ends the broker.
 """
 
 from __future__ import annotations
@@ -27,10 +30,12 @@ from typing import Any, Final
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.components import Componentized
 
 from mqttd.admin.server import AdminService, claim
+from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, SocketListener
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
@@ -46,6 +51,8 @@ __all__ = ["WorkersService", "refused"]
 
 #: Seconds after SIGTERM until a worker is killed.
 _END: Final = 15.0
+#: Seconds for which one that is up waits for others that are not.
+_LONG: Final = 30.0
 
 
 def refused(config: Config) -> str:
@@ -57,12 +64,6 @@ def refused(config: Config) -> str:
         return f"admin.tcp.token_file {said}"
     if config.session.upgrade_qos:
         return f"session.upgrade_qos = true {said}"
-    for kind, names in config.listener.items():
-        for name, settings in names.items():
-            if kind in ("unix", "endpoint"):
-                return f"listener.{kind}.{name}: this kind of listener {said}"
-            if getattr(settings, "transport", "engine") != "engine":
-                return f"listener.{kind}.{name}.transport {said}"
     return ""
 
 
@@ -105,6 +106,8 @@ class WorkersService(MultiService):
         self.stopping = False
         self._stopped: Deferred[None] | None = None
         self._calls: list[Any] = []
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = reactor
 
     def _bind(self) -> None:
         """Bind a socket for each listener and worker; raises StartError."""
@@ -175,6 +178,16 @@ class WorkersService(MultiService):
         self._before = signal.signal(signal.SIGHUP, self._hang_up)
         for worker in self.workers:
             self._start(worker)
+        self._looking.start(1.0, now=False)
+
+    def _look(self) -> None:
+        """Once a second: a worker that is stuck would hold up those that wait for it."""
+        for worker in self.workers:
+            if not worker.ready:
+                self._let_in()
+            elif worker.is_stuck():
+                self.log.error("worker {number} is stuck: killed", number=worker.number)
+                worker.signal(signal.SIGKILL)
 
     def _start(self, worker: WorkerProcess) -> None:
         if self.stopping:
@@ -196,6 +209,10 @@ class WorkersService(MultiService):
             for other in self.workers:
                 if other is not worker and other.up:
                     self._link(worker, other)
+        elif "lost" in message:
+            other = self.workers[int(message["lost"]) - 1]
+            if worker.up and other.up:
+                self._link(worker, other)
         elif "met" in message:
             worker.met = set(message["met"])
             self._let_in()
@@ -224,11 +241,14 @@ class WorkersService(MultiService):
 
     def _let_in(self) -> None:
         """Workers that have met all others serve clients."""
-        all_others = {worker.number for worker in self.workers if worker.up}
-        if not self.opened and len(all_others) < self.count:
-            return
+        there = {worker.number for worker in self.workers if worker.up}
         for worker in self.workers:
-            if worker.up and not worker.ready and worker.met >= all_others - {worker.number}:
+            if not worker.up or worker.ready:
+                continue
+            late = self.opened and worker.age() > _LONG
+            if not late and len(there) < self.count:
+                continue
+            if worker.met >= there - {worker.number}:
                 worker.send({"opened": True})
 
     def _ready(self, worker: WorkerProcess, told: dict[str, Any]) -> None:
@@ -265,13 +285,22 @@ class WorkersService(MultiService):
     # -- signals, end --------------------------------------------------------------------------
 
     def _hang_up(self, number: int, frame: object) -> None:
-        """SIGHUP: every worker reads its configuration again."""
+        """SIGHUP: every worker reads its configuration again, if it is one for workers."""
+        try:
+            text = refused(load(self.config.path or None, os.environ))
+        except ConfigError as error:
+            text = f"the configuration has mistakes: {error}"
+        if text:
+            self.log.error("not reloaded: {text}", text=text)
+            return
         for worker in self.workers:
             worker.signal(signal.SIGHUP)
 
     def stopService(self) -> Any:
         """End all workers, then the rest."""
         self.stopping = True
+        if self._looking.running:
+            self._looking.stop()
         self.systemd.stopping()
         signal.signal(signal.SIGHUP, self._before)
         for call in self._calls:

@@ -36,6 +36,7 @@ from mqttd.workers.mesh import Mesh
 from mqttd.workers.moving import Mover, adopt, received
 from mqttd.workers.place import Place
 from mqttd.workers.relay import Relays
+from mqttd.workers.sums import add_up, counted
 
 __all__ = ["Worker"]
 
@@ -43,9 +44,8 @@ _READ: Final = 65536
 #: Reads of a link in one turn, and connections that are taken over.
 _READS: Final = 4
 _ADOPTED: Final = 64
-#: Seconds between two rounds of figures, and for which a start waits for the other workers.
+#: Seconds between two rounds of figures.
 _FIGURES: Final = 1.0
-_MEETING: Final = 10.0
 
 
 class Worker:
@@ -67,20 +67,22 @@ class Worker:
         #: What is done for a call, by its name.
         self.calls: dict[str, Callable[[dict[str, Any]], object]] = {}
         #: The figures of the other workers: counters and gauges.
-        self.figures: dict[int, dict[str, dict[str, float]]] = {}
+        self.figures: dict[int, dict[str, dict[str, int]]] = {}
         # What a terminal sends to its group is for the supervisor, who passes it on.
         os.setpgid(0, 0)
         #: Those of the listeners, bound by the supervisor.
         self.sockets = {name: socket.socket(fileno=fd) for name, fd in place.sockets.items()}
+        self.mover.listeners = self.sockets
         end = socket.socket(fileno=place.control)
         self.control = Control(end, reactor, self._told, self._orphaned)
         self._opened: Deferred[None] = Deferred()
         self._early: list[tuple[bytes, int]] = []
         self._open = False
         self._figured = 0.0
-        self._given_up: Any = None
         self.calls["ban"] = self._ban
         self.calls["unban"] = self._unban
+        self.calls["bans"] = self._bans
+        self.mesh.given = self._tell_bans
         broker.bans.told = self._tell_ban
 
     # -- start and end -------------------------------------------------------------------------
@@ -89,7 +91,6 @@ class Worker:
         """The store is read: fires when clients may be let in."""
         self.control.start()
         self.control.send({"up": True})
-        self._given_up = self.reactor.callLater(_MEETING, self._let_in)
         return self._opened
 
     def ready(self, told: dict[str, Any]) -> None:
@@ -112,12 +113,8 @@ class Worker:
             stream.close()
         for way in list(self.ways.values()):
             way.close()
-        if self._given_up is not None and self._given_up.active():
-            self._given_up.cancel()
 
     def _let_in(self) -> None:
-        if self._given_up is not None and self._given_up.active():
-            self._given_up.cancel()
         opened = self._opened
         if not opened.called:
             opened.callback(None)
@@ -172,11 +169,38 @@ class Worker:
         seconds = time.monotonic()
         if seconds - self._figured >= _FIGURES:
             self._figured = seconds
+            self.control.send({"alive": True})
             said = {"counters": self.broker.metrics.snapshot(), "gauges": self.broker.stats()}
             data = frame(FIGURES, json.dumps(said).encode())
             for neighbour in self.mesh.neighbours.values():
                 if neighbour.link is not None:
                     neighbour.link.send(data)
+
+    def sums(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Gauges and counters of all workers that are there."""
+        gauges = [self.broker.stats()]
+        counters = [self.broker.metrics.snapshot()]
+        for said in self.figures.values():
+            gauges.append(said["gauges"])
+            counters.append(said["counters"])
+        return add_up(gauges), counted(counters)
+
+    def _tell_bans(self, number: int) -> None:
+        """A worker begins: these are the bans."""
+        bans = [[ban.kind, ban.value, ban.reason, ban.until] for ban in self.broker.bans.list()]
+        said = frame(CALL, json.dumps(["bans", {"bans": bans}]).encode())
+        self.mesh.neighbours[number].ferry.tell(said)
+
+    def _bans(self, what: dict[str, Any]) -> None:
+        """Those that hold; others have been lifted while this worker was away."""
+        wanted = {(kind, value): (reason, until) for kind, value, reason, until in what["bans"]}
+        for ban in self.broker.bans.list():
+            if (ban.kind, ban.value) not in wanted:
+                self._unban({"kind": ban.kind, "value": ban.value})
+        known = {(ban.kind, ban.value): (ban.reason, ban.until) for ban in self.broker.bans.list()}
+        for (kind, value), (reason, until) in wanted.items():
+            if known.get((kind, value)) != (reason, until):
+                self._ban({"kind": kind, "value": value, "reason": reason, "until": until})
 
     def _tell_ban(self, ban: Ban, holds: bool) -> None:
         if holds:
@@ -289,7 +313,8 @@ class _Stream:
             except Exception as error:  # the stream makes no sense any more: begin a new one
                 broker.log("internal error", {"error": repr(error), "worker": self.number})
                 self.close()
-                raise
+                self.worker.control.send({"lost": self.number})
+                break
             if len(data) < _READ:
                 break
         broker.perform()

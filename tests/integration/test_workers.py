@@ -50,7 +50,9 @@ def asked(broker: Broker, *words: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    started = start_broker(tmp_path_factory.mktemp("workers"), node={"workers": COUNT})
+    started = start_broker(
+        tmp_path_factory.mktemp("workers"), node={"workers": COUNT}, sys={"interval": "1s"}
+    )
     yield started
     started.stop()
 
@@ -227,9 +229,11 @@ def _lets_in(broker: Broker, name: str) -> bool:
 
 
 def test_sys_topics_tell_the_sum(connect: Connect) -> None:
-    watcher = connect(3)
+    clients = [connect(worker) for worker in (1, 2, 3)]
+    watcher = clients[2]
     watcher.subscribe("$SYS/broker/clients/connected")
-    watcher.message(deadline=15)
+    while int(watcher.message(deadline=30).payload) < len(clients):
+        pass
 
 
 def pid_of(broker: Broker, worker: int) -> int:

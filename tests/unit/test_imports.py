@@ -41,7 +41,7 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 PROGRAMS = {
     "mqttd.admin.ctl": {"mqttd.config.files"},
     # What `mqttd.service` is where there is one process.
-    "mqttd.workers.supervisor": {"mqttd.options"},
+    "mqttd.workers.supervisor": {"mqttd.options", "mqttd.config.load"},
     "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_import": {

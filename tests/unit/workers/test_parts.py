@@ -1,0 +1,106 @@
+"""What the supervisor decides by itself: where clients belong, what is refused, what adds up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqttd.admin.requests import ApiError
+from mqttd.config.load import from_text
+from mqttd.options import StartError
+from mqttd.workers import front, process, sums, supervisor
+from mqttd.workers.place import VARIABLE, Place, count_of, place_of, worker_of
+
+
+@given(st.text(), st.integers(1, 64))
+def test_every_client_has_a_worker(client_id: str, count: int) -> None:
+    assert 1 <= worker_of(client_id, count) <= count
+    assert worker_of(client_id, count) == worker_of(client_id, count)
+
+
+def test_clients_are_shared_out_evenly() -> None:
+    found = Counter(worker_of(f"client-{n}", 4) for n in range(10_000))
+    assert all(2_300 < each < 2_700 for each in found.values())
+
+
+def test_a_place_is_what_the_environment_says() -> None:
+    place = Place(2, 3, 3, {"tcp:default": 4})
+    assert place_of({VARIABLE: place.dump()}) == place
+    assert place_of({}) is None
+    assert count_of(3) == 3
+    assert count_of("cores") >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[admin.page]\nenabled = true", "admin.page.enabled"),
+        ('[admin.tcp]\ntoken_file = "t"', "admin.tcp.token_file"),
+        ("[session]\nupgrade_qos = true", "session.upgrade_qos"),
+        ("", ""),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_its_key(text: str, key: str) -> None:
+    told = supervisor.refused(from_text(text, "mqttd.conf", {}))
+    assert told.startswith(key) if key else told == ""
+
+
+def test_sessions_of_another_number_of_workers_are_refused(tmp_path: Path) -> None:
+    supervisor._settle(str(tmp_path), 2)
+    supervisor._settle(str(tmp_path), 2)
+    with pytest.raises(StartError, match="the sessions of 2 workers"):
+        supervisor._settle(str(tmp_path), 3)
+
+
+def test_sessions_of_one_process_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "store.db").touch()
+    with pytest.raises(StartError, match="a broker of one process"):
+        supervisor._settle(str(tmp_path), 2)
+
+
+@given(st.integers(1, 64), st.none() | st.text())
+def test_a_cursor_names_worker_and_place(number: int, own: str | None) -> None:
+    assert front._place(front._cursor(number, own)) == (number, own)
+
+
+@given(st.text(max_size=20))
+def test_a_cursor_that_is_none_is_refused_and_no_fault(text: str) -> None:
+    try:
+        front._place(text)
+    except ApiError as error:
+        assert error.status == 400
+
+
+def test_figures_add_up_but_for_what_all_have() -> None:
+    each: list[dict[str, float]] = [
+        {"sessions": 2, "retained_messages": 7, "messages_sent": 10, "messages_crossed": 0},
+        {"sessions": 3, "retained_messages": 7, "messages_sent": 4, "messages_crossed": 4},
+    ]
+    assert sums.counted(each) == {
+        "sessions": 5,
+        "retained_messages": 7,
+        "messages_sent": 10,
+        "messages_crossed": 4,
+    }
+
+
+def test_a_worker_s_lines_become_entries_of_the_log() -> None:
+    found: list[tuple[Any, ...]] = []
+    worker = process.WorkerProcess(
+        2, None, lambda *entry: found.append(entry), lambda *_: None, lambda *_: None
+    )
+    line = (
+        b'{"time": "2026-11-22T08:31:02.125Z", "level": "info", "module": "mqttd.broker",'
+        b' "message": "connected", "client_id": "lamp"}\nno JSON\n'
+    )
+    for at in range(len(line)):
+        worker.outReceived(line[at : at + 1])
+    told = (1795336262.125, "info", "mqttd.broker", "connected",
+            {"client_id": "lamp", "worker": 2}, "")  # fmt: skip
+    assert found[0] == told
+    assert found[1][1:5] == ("warn", "mqttd", "no JSON", {"worker": 2})
