@@ -21,9 +21,9 @@ from typing import Final
 from mqttd.codec import reasons
 from mqttd.codec.frame import cut
 from mqttd.codec.reasons import MalformedPacket
+from mqttd.codec.serializer import varint
 from mqttd.session.connection import OPEN
 from mqttd.session.general import PUBREC, answer_to
-from mqttd.session.inbound import Inbound
 from mqttd.session.message import Delivery, Message
 from mqttd.session.missing import Missing
 from mqttd.session.receiver import Receiver
@@ -168,7 +168,7 @@ class Forwarding(Missing):
                 one = size
             else:
                 if other is None:
-                    other = self._recast(data, pos, p, topic_end, at, body, end, size)
+                    other = self._recast(data, pos, p, topic_end, body, end, size)
                 wire = other
                 one = len(other) * size // (end - pos)
             if one > receiver.max_packet:
@@ -200,35 +200,21 @@ class Forwarding(Missing):
         self.router.topics.work += len(route.sessions) >> _LIGHT0
 
     def _recast(
-        self,
-        data: bytes,
-        pos: int,
-        p: int,
-        topic_end: int,
-        at: int,
-        body: int,
-        end: int,
-        size: int,
+        self, data: bytes, pos: int, p: int, topic_end: int, body: int, end: int, size: int
     ) -> bytes:
-        """The packets of a run for receivers of the other version."""
+        """The packets of a run for receivers of the other version: what precedes payloads differs.
+
+        Of 5.0 the properties go, of 3.1.1 there are none: an empty block.
+        """
+        head = data[p:topic_end] if self.v5 else data[p:topic_end] + b"\0"
+        prefix = b"\x30" + varint(len(head) + pos + size - body) + head
         parts: list[bytes] = []
         shift = 0
         while pos + shift < end:
-            inbound = Inbound(
-                data,
-                pos + shift,
-                p + shift,
-                topic_end + shift,
-                at + shift,
-                body + shift,
-                pos + shift + size,
-                self.v5,
-                "",
-                None,
-            )
-            parts.append(inbound.cut(0, not self.v5, False, b"").wire)
+            parts.append(prefix)
+            parts.append(data[body + shift : pos + shift + size])
             shift += size
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     def _apart(
         self,

@@ -20,6 +20,7 @@ from typing import Final
 from mqttd.broker.broker import Broker
 from mqttd.codec.frame import cut
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
+from mqttd.codec.serializer import varint
 from mqttd.session.inbound import Inbound
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import SPREAD, TOLD, WIDE, Route
@@ -340,7 +341,7 @@ class Arriving:
                 wire = same
             else:
                 if other is None:
-                    other = _plain(data, pos, p, topic_end, at, body, stop, size)
+                    other = _plain(data, pos, p, topic_end, body, stop, size)
                 wire = other
             if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
                 broker.metrics.dropped_slow_consumer += count
@@ -409,23 +410,12 @@ def _scanned(data: bytes, at: int, end: int) -> tuple[int, int]:
     return at + size, 0
 
 
-def _plain(
-    data: bytes, pos: int, p: int, topic_end: int, at: int, body: int, stop: int, size: int
-) -> bytes:
-    """The packets of a run for receivers of MQTT 3.1.1: without their properties."""
+def _plain(data: bytes, pos: int, p: int, topic_end: int, body: int, stop: int, size: int) -> bytes:
+    """The packets of a run of QoS 0 for receivers of MQTT 3.1.1: without their properties."""
+    head = data[p:topic_end]
+    prefix = b"\x30" + varint(len(head) + pos + size - body) + head
     parts: list[bytes] = []
     for shift in range(0, stop - pos, size):
-        made = Inbound(
-            data,
-            pos + shift,
-            p + shift,
-            topic_end + shift,
-            at + shift,
-            body + shift,
-            pos + shift + size,
-            True,
-            "",
-            None,
-        )
-        parts.append(made.cut(0, False, False, b"").wire)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.append(prefix)
+        parts.append(data[body + shift : pos + shift + size])
+    return b"".join(parts)

@@ -56,6 +56,8 @@ _SLICE: Final = 500
 _RECENT: Final = 10_000
 #: The most changes of which half are remembered, whatever their age.
 _CHANGES: Final = 100_000
+#: The most workers; a change has a number of its worker's in each so many microseconds.
+_WORKERS: Final = 64
 #: What is said of a retained message.
 _FOLLOWED: Final = 1
 _V5: Final = 2
@@ -259,9 +261,10 @@ class Mesh(Abroad):
     def _stamp(self, topic: str) -> int:
         """When this change was made: later than any before, and no other worker's."""
         # All processes of a machine have this clock, and nobody sets it.
-        now = time.monotonic_ns() // 1000 * self.count + self.number
+        now = time.monotonic_ns() // 1000
+        now += self.number - 1 - now % _WORKERS
         if now <= self._last:
-            now = self._last + self.count
+            now = self._last + _WORKERS
         self._last = now
         self._changes[topic] = now
         if len(self._changes) > _CHANGES:

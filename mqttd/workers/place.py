@@ -29,9 +29,12 @@ def worker_of(client_id: str, count: int) -> int:
     """The number of the worker, from 1, that has this client's session.
 
     >>> [worker_of(f"sensor-{n}", 3) for n in range(5)]
-    [2, 2, 3, 3, 1]
+    [3, 2, 2, 1, 3]
     """
-    return crc32(client_id.encode("utf-8", "surrogatepass")) % count + 1
+    # The last bits of a checksum are a sum of those of the id: all pairs "p1", "s1" would be at
+    # two workers of two.
+    mixed = crc32(client_id.encode("utf-8", "surrogatepass")) * 0x9E3779B1 & 0xFFFFFFFF
+    return (mixed >> 8) % count + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from mqttd.workers.place import worker_of
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.doors import dial, doors_of, start_with_doors
 from tests.support.waiting import until
 
 COUNT = 3
@@ -283,3 +284,65 @@ def test_a_worker_that_is_back_has_filters_and_retained_messages(
     late.message(payload=b"new", retain=True)
     publisher.publish(topic + "/live", b"live")
     late.message(payload=b"live")
+
+
+def test_connections_that_stay_where_they_came_are_served_by_their_worker(
+    tmp_path: Path, topic: str
+) -> None:
+    broker = start_with_doors(tmp_path, ("ssl", "wss", "unix"), node={"workers": 2})
+    clients: list[RawClient] = []
+    try:
+        large = b"x" * 600_000  # more than is under way at a time
+        for door in doors_of(broker).values():
+            for worker in (1, 2):
+                sock = dial(door, tmp_path / "etc" / "certs")
+                client = RawClient(broker.port, mq.V5, sock=sock)
+                clients.append(client.connect(id_at(worker, 2)))
+        for client in clients:
+            client.subscribe(topic, qos=1)
+        for client in clients:
+            client.publish(topic, large, qos=1)
+        for client in clients:
+            assert client.payloads(len(clients)) == [large] * len(clients)
+        name = id_at(1, 2)
+        sock = dial(doors_of(broker)["wss:twisted"], tmp_path / "etc" / "certs")
+        client = RawClient(broker.port, mq.V5, sock=sock).connect(name)
+        ctl(broker, "clients", "kick", name)
+        client.wait_for(mq.DISCONNECT, reason=0x98)
+        client.expect_close()
+        client.close()
+    finally:
+        for client in clients:
+            client.close()
+        broker.stop()
+
+
+def test_sigterm_ends_all_and_sessions_are_there_again(tmp_path: Path, topic: str) -> None:
+    names = [id_at(worker, 2) for worker in (1, 2)]
+    expiry = [(mq.SESSION_EXPIRY, 600)]
+    broker = start_broker(tmp_path, node={"workers": 2})
+    pids = [pid_of(broker, worker) for worker in (1, 2)]
+    for name in names:
+        client = RawClient(broker.port, mq.V5).connect(name, clean=False, props=expiry)
+        client.subscribe(topic, qos=1)
+        client.disconnect()
+    publisher = RawClient(broker.port, mq.V5).connect(id_at(1, 2))
+    publisher.publish(topic, b"kept", qos=1, retain=True)
+    broker.stop()
+    publisher.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    broker = start_broker(tmp_path, node={"workers": 2})
+    try:
+        for name in names:
+            client = RawClient(broker.port, mq.V5).connect(name, clean=False, props=expiry)
+            assert client.resumed
+            client.message(payload=b"kept")
+            client.close()
+        late = RawClient(broker.port, mq.V5).connect(id_at(2, 2))
+        late.subscribe(topic)
+        late.message(payload=b"kept", retain=True)
+        late.close()
+    finally:
+        broker.stop()
