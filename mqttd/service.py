@@ -150,6 +150,8 @@ class MqttdService(MultiService):
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
         self.lock = lock_data_dir(config.node.data_dir)
+        if place is None and os.path.exists(os.path.join(config.node.data_dir, "workers")):
+            self._from_workers(config.node.data_dir)
         self.events = EventLog(time.monotonic, config.log)
         #: The log, where it is ours.
         self.logging: Log | LogLevelFilter | None = None
@@ -278,6 +280,17 @@ class MqttdService(MultiService):
         self.supervisor = Supervisor(os.environ if on_start is None else {}, reactor)
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
+
+    def _from_workers(self, data_dir: str) -> None:
+        """Take over the sessions of a broker that had workers; raises StartError."""
+        from mqttd.workers.resharding import reshard
+
+        try:
+            moved = reshard(data_dir, 1)
+        except StoreError as error:
+            raise StartError(f"node.workers = 1: {error}") from None
+        if moved >= 0:
+            self.log.info("{moved} sessions moved from workers", moved=moved)
 
     def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
         """Write the log as `[log]` and twistd's own options say; raises LogError."""

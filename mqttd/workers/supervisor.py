@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import signal
 import socket
 from collections.abc import Mapping
@@ -41,11 +40,13 @@ from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.options import StartError, check_files, lock_data_dir
+from mqttd.storage.database import StoreError
 from mqttd.transports.reactor import EngineReactor
 from mqttd.transports.sockets import ListenError, bind_tcp
 from mqttd.workers.front import Front
 from mqttd.workers.place import count_of
 from mqttd.workers.process import WorkerProcess
+from mqttd.workers.resharding import data_of, reshard
 
 __all__ = ["WorkersService", "refused"]
 
@@ -83,7 +84,7 @@ class WorkersService(MultiService):
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
         self.lock = lock_data_dir(config.node.data_dir)
-        _settle(config.node.data_dir, self.count)
+        self._reshard(config.node.data_dir)
         check_files(config).close()
         self.logging: Log | LogLevelFilter | None = None
         self.systemd = Supervisor(os.environ, reactor)
@@ -108,6 +109,18 @@ class WorkersService(MultiService):
         self._calls: list[Any] = []
         self._looking = LoopingCall(self._look)
         self._looking.clock = reactor
+
+    def _reshard(self, data_dir: str) -> None:
+        try:
+            moved = reshard(data_dir, self.count)
+        except StoreError as error:
+            raise StartError(f"node.workers = {self.count}: {error}") from None
+        if moved >= 0:
+            self.log.info(
+                "{moved} sessions moved to {count} workers", moved=moved, count=self.count
+            )
+        for number in range(1, self.count + 1):
+            os.makedirs(self.data_of(number), mode=0o700, exist_ok=True)
 
     def _bind(self) -> None:
         """Bind a socket for each listener and worker; raises StartError."""
@@ -164,7 +177,7 @@ class WorkersService(MultiService):
 
     def data_of(self, number: int) -> str:
         """The data directory of a worker."""
-        return os.path.join(self.config.node.data_dir, f"worker-{number}")
+        return data_of(self.config.node.data_dir, number, self.count)
 
     def socket_of(self, number: int) -> str:
         """The admin socket of a worker."""
@@ -340,23 +353,3 @@ class WorkersService(MultiService):
 
 #: Variables of our own process, which are none of a worker's.
 _OURS: Final = frozenset(("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"))
-_WORKER: Final = re.compile(r"worker-(\d+)\Z")
-
-
-def _settle(data_dir: str, count: int) -> None:
-    """Make sure that the sessions kept here are those of so many workers; raises StartError."""
-    found = sorted(int(match[1]) for name in os.listdir(data_dir) if (match := _WORKER.match(name)))
-    if os.path.exists(os.path.join(data_dir, "store.db")):
-        raise StartError(
-            f"node.workers = {count}: {data_dir} has the sessions of a broker of one process,"
-            " and moving them is not possible yet; start with workers = 1, or with another"
-            " node.data_dir"
-        )
-    if found and len(found) != count:
-        raise StartError(
-            f"node.workers = {count}: {data_dir} has the sessions of {len(found)} workers, and"
-            f" moving them is not possible yet; start with workers = {len(found)}, or with"
-            " another node.data_dir"
-        )
-    for number in range(1, count + 1):
-        os.makedirs(os.path.join(data_dir, f"worker-{number}"), mode=0o700, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from mqttd.admin.requests import ApiError
 from mqttd.config.load import from_text
-from mqttd.options import StartError
 from mqttd.workers import front, process, sums, supervisor
 from mqttd.workers.place import VARIABLE, Place, count_of, place_of, worker_of
 
@@ -48,19 +46,6 @@ def test_a_place_is_what_the_environment_says() -> None:
 def test_what_does_not_go_together_is_refused_by_its_key(text: str, key: str) -> None:
     told = supervisor.refused(from_text(text, "mqttd.conf", {}))
     assert told.startswith(key) if key else told == ""
-
-
-def test_sessions_of_another_number_of_workers_are_refused(tmp_path: Path) -> None:
-    supervisor._settle(str(tmp_path), 2)
-    supervisor._settle(str(tmp_path), 2)
-    with pytest.raises(StartError, match="the sessions of 2 workers"):
-        supervisor._settle(str(tmp_path), 3)
-
-
-def test_sessions_of_one_process_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "store.db").touch()
-    with pytest.raises(StartError, match="a broker of one process"):
-        supervisor._settle(str(tmp_path), 2)
 
 
 @given(st.integers(1, 64), st.none() | st.text())

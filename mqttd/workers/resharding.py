@@ -1,0 +1,184 @@
+"""Sessions move where their client ids belong, when a broker starts with another number of workers.
+
+    data/store.db                          of one process
+    data/worker-K/store.db                 of several
+          |  every session, its messages and its will to the worker of its client id;
+          |  retained messages and bans to all; what plugins keep to the worker of the same number
+          v
+    data/resharded.making/K.db  --all are whole-->  data/resharded/K.db  -->  in their places
+
+What was there is kept beside it, as `store.db.before`, until the next time.
+
+Promise: a process that is killed leaves the old stores or the new ones, never some of both: what is
+in `resharded` is whole, and the next start goes on with it. Nothing is opened where the number is
+the one that it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mqttd.storage.lines import (
+    VERSION,
+    BanLine,
+    End,
+    Header,
+    Line,
+    MessageLine,
+    RetainedLine,
+    SessionLine,
+    ValueLine,
+    WillLine,
+)
+from mqttd.storage.transfer import export_lines, import_lines
+from mqttd.workers.place import worker_of
+
+__all__ = ["data_of", "reshard"]
+
+_WORKER: Final = re.compile(r"worker-([1-9]\d?)\Z")
+_STORE: Final = "store.db"
+#: What SQLite has beside a file, in the order in which it may be moved.
+_BESIDE: Final = ("-wal", "-shm", "")
+
+
+def data_of(data_dir: str, number: int, count: int) -> str:
+    """The data directory of a worker; of the only one it is the broker's."""
+    return data_dir if count == 1 else os.path.join(data_dir, f"worker-{number}")
+
+
+def reshard(data_dir: str, count: int) -> int:
+    """Have the stores below `data_dir` be those of `count` workers; how many sessions have moved.
+
+    -1 if they are already, or there are none. Call it with the directory locked. Raises StoreError
+    for one that cannot be read, and OSError; then nothing has changed.
+    """
+    made = os.path.join(data_dir, "resharded")
+    if not os.path.isdir(made):
+        before = _stores(data_dir)
+        wanted = [os.path.join(data_of(data_dir, k, count), _STORE) for k in range(1, count + 1)]
+        if not before or set(before) <= set(wanted) and _is_of(data_dir, count):
+            _write_count(data_dir, count)
+            return -1
+        moved = _make(data_dir, before, count)
+    else:
+        moved = 0
+    _put_in_place(data_dir, made)
+    return moved
+
+
+def _stores(data_dir: str) -> list[str]:
+    """The stores that there are: of one process, then of workers by their numbers."""
+    found = [os.path.join(data_dir, _STORE)]
+    numbers = sorted(
+        int(match[1]) for name in os.listdir(data_dir) if (match := _WORKER.match(name))
+    )
+    found += [os.path.join(data_dir, f"worker-{number}", _STORE) for number in numbers]
+    return [path for path in found if os.path.exists(path)]
+
+
+def _is_of(data_dir: str, count: int) -> bool:
+    """Whether the stores were kept by so many workers."""
+    try:
+        with open(os.path.join(data_dir, "workers"), encoding="ascii") as file:
+            return int(file.read()) == count
+    except FileNotFoundError:
+        return count == 1
+    except ValueError:
+        return False
+
+
+def _write_count(data_dir: str, count: int) -> None:
+    path = os.path.join(data_dir, "workers")
+    if count == 1 and not os.path.exists(path):
+        return
+    with open(f"{path}.new", "w", encoding="ascii") as file:
+        file.write(f"{count}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+
+
+def _make(data_dir: str, before: Sequence[str], count: int) -> int:
+    """Make the new stores beside the old ones; how many sessions are in them."""
+    making = os.path.join(data_dir, "resharded.making")
+    shutil.rmtree(making, ignore_errors=True)
+    os.mkdir(making, 0o700)
+    sessions = 0
+    for number in range(1, count + 1):
+        path = os.path.join(making, f"{number}.db")
+        sessions += import_lines(path, lines_of(before, number, count))["session"]
+    with open(os.path.join(making, "count"), "w", encoding="ascii") as file:
+        file.write(f"{count}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(making, os.path.join(data_dir, "resharded"))
+    _sync(data_dir)
+    return sessions
+
+
+def lines_of(before: Sequence[str], number: int, count: int) -> Iterator[Line]:
+    """What of these stores is for one worker."""
+    topics: set[str] = set()
+    bans: set[tuple[str, str]] = set()
+    values: set[tuple[str, str]] = set()
+    taken = 1
+    yield Header(version=VERSION, written_at=0, by="mqttd")
+    for at, path in enumerate(before):
+        for line in export_lines(path):
+            if isinstance(line, SessionLine | MessageLine | WillLine):
+                if worker_of(line.client_id, count) != number:
+                    continue
+            elif isinstance(line, RetainedLine):
+                if line.topic in topics:
+                    continue
+                topics.add(line.topic)
+            elif isinstance(line, BanLine):
+                if (line.kind, line.value) in bans:
+                    continue
+                bans.add((line.kind, line.value))
+            elif isinstance(line, ValueLine):
+                key = (line.plugin, line.key)
+                if min(at + 1, count) != number or key in values:
+                    continue
+                values.add(key)
+            else:
+                continue
+            taken += 1
+            yield line
+    yield End(lines=taken)
+
+
+def _put_in_place(data_dir: str, made: str) -> None:
+    """The new stores are whole: they take the places of the old ones."""
+    with open(os.path.join(made, "count"), encoding="ascii") as file:
+        count = int(file.read())
+    done = os.path.join(made, "moved")
+    if not os.path.exists(done):
+        for path in _stores(data_dir):
+            for end in _BESIDE:
+                if os.path.exists(path + end):
+                    os.replace(path + end, f"{path}.before{end}")
+        with open(done, "w", encoding="ascii"):
+            pass
+        _sync(made)
+    for number in range(1, count + 1):
+        folder = data_of(data_dir, number, count)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(made, f"{number}.db")
+        if os.path.exists(path):
+            os.replace(path, os.path.join(folder, _STORE))
+            _sync(folder)
+    _write_count(data_dir, count)
+    shutil.rmtree(made)
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

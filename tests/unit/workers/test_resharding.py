@@ -1,0 +1,114 @@
+"""Sessions move where they belong: all of them, once, whatever the numbers and whoever is killed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mqttd.storage.database import StoreError
+from mqttd.storage.lines import (
+    VERSION,
+    BanLine,
+    End,
+    Header,
+    Line,
+    MessageLine,
+    SessionLine,
+    ValueLine,
+)
+from mqttd.storage.transfer import export_lines, import_lines
+from mqttd.workers import resharding
+from mqttd.workers.place import worker_of
+from mqttd.workers.resharding import data_of, reshard
+
+CLIENTS = [f"c{n}" for n in range(40)]
+MESSAGES = 3
+
+
+def fill(data: Path) -> None:
+    lines: list[Line] = [Header(version=VERSION, written_at=0, by="test")]
+    for name in CLIENTS:
+        lines.append(SessionLine(client_id=name, expiry=600, subscriptions=[("a/#", 1, 0)]))
+        for n in range(MESSAGES):
+            wire = b"\x32\x06\x00\x01a\x00\x01" + b"%d" % n
+            lines.append(
+                MessageLine(client_id=name, packet_id=0, state="queued", version=4, packet=wire)
+            )
+    lines.append(BanLine(kind="client_id", value="bad"))
+    lines.append(ValueLine(plugin="p", key="k", value=b"v"))
+    lines.append(End(lines=len(lines)))
+    import_lines(str(data / "store.db"), lines)
+
+
+def check(data: Path, count: int) -> None:
+    """Every session is once at its worker, with its messages in their order."""
+    found: Counter[str] = Counter()
+    values = 0
+    for number in range(1, count + 1):
+        payloads: dict[str, list[bytes]] = {}
+        bans = 0
+        for line in export_lines(os.path.join(data_of(str(data), number, count), "store.db")):
+            if isinstance(line, SessionLine):
+                assert worker_of(line.client_id, count) == number
+                assert [tuple(each) for each in line.subscriptions] == [("a/#", 1, 0)]
+                found[line.client_id] += 1
+            elif isinstance(line, MessageLine):
+                payloads.setdefault(line.client_id, []).append(line.packet[-1:])
+            bans += isinstance(line, BanLine)
+            values += isinstance(line, ValueLine)
+        assert bans == 1
+        assert all(each == [b"0", b"1", b"2"] for each in payloads.values())
+    assert found == Counter(CLIENTS)
+    assert values == 1
+
+
+def test_sessions_go_where_they_belong_and_back(tmp_path: Path) -> None:
+    fill(tmp_path)
+    for count in (3, 2, 5, 1):
+        assert reshard(str(tmp_path), count) == len(CLIENTS)
+        check(tmp_path, count)
+        assert reshard(str(tmp_path), count) == -1
+        check(tmp_path, count)
+
+
+def test_a_directory_that_is_new_has_nothing_to_move(tmp_path: Path) -> None:
+    assert reshard(str(tmp_path), 3) == -1
+    assert reshard(str(tmp_path), 1) == -1
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_whoever_is_killed_on_the_way_goes_on_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    fill(tmp_path)
+    assert reshard(str(tmp_path), 2) == len(CLIENTS)
+    left = step
+    real = os.replace
+
+    class Killed(BaseException):
+        pass
+
+    def replace(source: str, target: str) -> None:
+        nonlocal left
+        if not left:
+            raise Killed
+        left -= 1
+        real(source, target)
+
+    monkeypatch.setattr(resharding.os, "replace", replace)
+    try:
+        reshard(str(tmp_path), 3)
+    except Killed:
+        monkeypatch.undo()
+        reshard(str(tmp_path), 3)
+    check(tmp_path, 3)
+
+
+def test_a_store_that_cannot_be_read_is_told_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"no store")
+    with pytest.raises(StoreError):
+        reshard(str(tmp_path), 2)
+    assert (tmp_path / "store.db").read_bytes() == b"no store"
