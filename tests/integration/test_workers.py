@@ -317,7 +317,10 @@ def test_connections_that_stay_where_they_came_are_served_by_their_worker(
         broker.stop()
 
 
-def test_sigterm_ends_all_and_sessions_are_there_again(tmp_path: Path, topic: str) -> None:
+@pytest.mark.parametrize("after", [2, 3, 1])
+def test_sigterm_ends_all_and_sessions_are_there_again(
+    tmp_path: Path, topic: str, after: int
+) -> None:
     names = [id_at(worker, 2) for worker in (1, 2)]
     expiry = [(mq.SESSION_EXPIRY, 600)]
     broker = start_broker(tmp_path, node={"workers": 2})
@@ -333,7 +336,7 @@ def test_sigterm_ends_all_and_sessions_are_there_again(tmp_path: Path, topic: st
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    broker = start_broker(tmp_path, node={"workers": 2})
+    broker = start_broker(tmp_path, node={"workers": after})
     try:
         for name in names:
             client = RawClient(broker.port, mq.V5).connect(name, clean=False, props=expiry)

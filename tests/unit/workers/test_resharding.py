@@ -1,4 +1,4 @@
-"""Sessions move where they belong: all of them, once, whatever the numbers and whoever is killed."""
+"""Sessions move where they belong: all of them, once, whoever is killed on the way."""
 
 from __future__ import annotations
 
