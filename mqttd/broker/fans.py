@@ -55,12 +55,22 @@ class Fan(Later):
         self.count: int = 0
         #: A journal keeps something of it.
         self.touched: bool = False
+        #: Other processes that it went to, see `Ground.crossed`.
+        self.crossed: tuple[object, ...] = ()
         #: Who is to acknowledge it, and how.
         self.channel: Channel | None = None
         self.first: int = 0
         self.packet_id: int = 0
         self.gear: int = 0
         self.topic: str = ""
+
+    def kept_by(self, broker: Ground) -> None:
+        """What its acknowledgement waits for, after a slice."""
+        self.touched |= broker.journal.touched
+        for keeper in broker.crossed:
+            if keeper not in self.crossed:
+                self.crossed = (*self.crossed, keeper)
+        broker.crossed = ()
 
     def made(self) -> int:
         """How many shapes are remembered."""
@@ -172,7 +182,7 @@ class Fans:
         if line is None:
             if not fan.some():
                 return fan.count
-            fan.touched = broker.journal.touched
+            fan.kept_by(broker)
             line = deque([fan])
             self.lines[fan.source] = line
             broker.turns.add(_Slices(self, line))
@@ -191,7 +201,7 @@ class Fans:
         left = False
         try:
             left = fan.some()
-            fan.touched |= journal.touched
+            fan.kept_by(broker)
         except Exception as error:  # of one message: those behind it go on
             self._failed(fan, error)
         if left:
@@ -215,6 +225,7 @@ class Fans:
             return
         broker = self.broker
         broker.journal.touched = fan.touched
+        broker.crossed = fan.crossed
         broker.later = None
         try:
             channel.published(fan.first, fan.packet_id, fan.count, fan.gear, fan.topic)

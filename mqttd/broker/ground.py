@@ -76,6 +76,8 @@ class Ground(Server):
         self.tells: Callable[[str], bool] = getattr(given.log, "admits", _silent)
         self.guid = given.guid
         self.started_at: int = given.now
+        #: Keepers in other processes to whom the message that is handled now went.
+        self.crossed: tuple[object, ...] = ()
         #: The clock as of this turn, once somebody has asked; 0: nobody has.
         self.stamp: int = 0
         #: What takes more than a turn.

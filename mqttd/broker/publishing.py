@@ -77,8 +77,6 @@ class Publishing(Rights):
         self.noting: list[Keeping] = []
         #: Acknowledgements were released in this turn.
         self.released: bool = False
-        #: Keepers in other processes to whom the message that is handled now went.
-        self.crossed: tuple[object, ...] = ()
 
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""

@@ -1,7 +1,8 @@
 """The direction of imports: an arrow may only point towards the codec.
 
     {codec, net, secrets} <- session <- broker <- readmodel
-             <- {access, plugins, transports, storage, monitor, pipeline, admin} <- service, embed
+             <- {access, plugins, transports, storage, monitor, pipeline, admin}
+             <- workers <- service, embed
 
 Parts on one line do not import one another. Everyone may import what crosses the borders:
 `mqttd.interfaces`, `mqttd.types` and `mqttd.config.schema`. Within a part no modules import one
