@@ -242,6 +242,11 @@ def pid_of(broker: Broker, worker: int) -> int:
     return next(int(each["pid"]) for each in workers if each["worker"] == worker)
 
 
+def all_back(broker: Broker) -> None:
+    """Wait for a worker that was killed: on a busy machine it takes its time to start."""
+    until(lambda: len(asked(broker, "status")["workers"]) == COUNT, "all workers")
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_killed_worker_loses_nothing_that_was_acknowledged(
     connect: Connect, broker: Broker, topic: str, qos: int
@@ -258,6 +263,7 @@ def test_a_killed_worker_loses_nothing_that_was_acknowledged(
         publisher.publish(topic, b"%d" % n, qos=qos)
     assert watcher.payloads(300) == [b"%d" % n for n in range(300)]
     subscriber.drain()  # its connection is over
+    all_back(broker)
     back = connect(2, client_id=name, clean=False, props=expiry)
     assert back.resumed
     publisher.publish(topic, b"end", qos=qos)
@@ -279,6 +285,7 @@ def test_a_worker_that_is_back_has_filters_and_retained_messages(
     gone.drain()
     publisher.publish(topic + "/kept", b"new", qos=1, retain=True)
     publisher.publish(topic + "/dropped", b"", qos=1, retain=True)
+    all_back(broker)
     late = connect(2)
     late.subscribe(topic + "/#")
     late.message(payload=b"new", retain=True)
