@@ -189,4 +189,5 @@ class RolesResource:
         """The answer, once what was changed outlasts the process."""
         kept: Deferred[Any] = Deferred()
         self._roles().when_kept(lambda: kept.callback(answer))
+        self.parts.broker.perform_later()  # what this turn has told the journal is written now
         return kept

@@ -39,7 +39,7 @@ class Whom(Struct, forbid_unknown_fields=True):
     """Whose messages: of a client, or to the topics of a filter."""
 
     kind: Kind
-    value: Annotated[str, Meta(min_length=1, max_length=65535)]
+    value: Annotated[str, Meta(min_length=1)]
 
 
 class Follow(Struct, forbid_unknown_fields=True):
