@@ -13,7 +13,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import MultiService
 from twisted.internet import task
@@ -32,6 +32,7 @@ from mqttd.access.who import warning, who_may_connect
 from mqttd.admin.api import Api
 from mqttd.admin.api_users import ApiUsers
 from mqttd.admin.door import AddressError, DoorError
+from mqttd.admin.first import FirstUser
 from mqttd.admin.logins import Logins
 from mqttd.admin.page import PageService
 from mqttd.admin.parts import Parts
@@ -235,6 +236,7 @@ class MqttdService(MultiService):
             changed=lambda before, after: self._file_changed("api-users.json", before, after),
         )
         parts.logins = Logins(self.api_users, reactor, parts.in_thread)
+        parts.first = FirstUser(self.api_users, reactor, parts.in_thread)
         self.api = api = Api(parts, reactor.seconds)
         self.admin = AdminService(
             api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
@@ -371,6 +373,12 @@ class MqttdService(MultiService):
         except DoorError as error:
             raise StartError(str(error)) from None
         self.log.info("dashboard on port {port}: {url}", port=page.port, url=page.url)
+        if token := cast(FirstUser, self.parts.first).offer():
+            self.log.warn(
+                "nobody may log in yet; this makes the first administrator, once, within an hour:"
+                " {link}",
+                link=f"{page.url}/#first={token}",
+            )
         self.addService(page)  # type: ignore[no-untyped-call]
         return page
 

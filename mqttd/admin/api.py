@@ -40,6 +40,7 @@ from mqttd.admin.requests import (
     refusal,
 )
 from mqttd.admin.resources.access import Access
+from mqttd.admin.resources.api_users import ApiUsers
 from mqttd.admin.resources.bans import Bans
 from mqttd.admin.resources.clients import Clients
 from mqttd.admin.resources.drain import DrainResource
@@ -69,7 +70,7 @@ PULL_PATH: Final = b"/api/v1/plugins/spark/log"
 
 _RESOURCES: Final = (
     Status, Clients, Subscriptions, Retained, Publish, Listeners, Plugins, Hooks, Access, Users,
-    Bans, Observing, Logging, Store, Configuration, Events, Session, Whys, RolesResource,
+    ApiUsers, Bans, Observing, Logging, Store, Configuration, Events, Session, Whys, RolesResource,
     DrainResource, TopicRatesResource,
 )  # fmt: skip
 

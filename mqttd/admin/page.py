@@ -46,7 +46,7 @@ _HEADERS: Final = {
     b"cross-origin-resource-policy": b"same-origin",
 }
 #: Paths that anybody may ask for: they say who one is, or let one in.
-_OPEN: Final = (*OPEN_PATHS, b"/api/v1/session")
+_OPEN: Final = (*OPEN_PATHS, b"/api/v1/session", b"/api/v1/session/first")
 
 
 @implementer(IResource)

@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 
 from mqttd.admin.audit import Audit
+from mqttd.admin.first import FirstUser
 from mqttd.admin.logins import Logins
 from mqttd.admin.requests import ApiError
 from mqttd.broker.broker import Broker
@@ -72,6 +73,8 @@ class Parts:
         self.trail: Any = None
         #: Who may log in at the page.
         self.logins: Logins | None = None
+        #: By whom the first of these is made.
+        self.first: FirstUser | None = None
         #: Where the users of auth.username are kept, "" for nowhere.
         self.user_file: Callable[[], str] = str
         self.log = Logger(namespace="mqttd.admin")

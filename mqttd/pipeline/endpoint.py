@@ -1,6 +1,7 @@
 """The pull endpoint: the event log over HTTP, for readers that share no file system with us.
 
     GET  bounds                             {"log": ID, "nodes": {NODE: [earliest, latest]}}
+    GET  state                              the same with sizes, and the groups with their lag
     GET  headers?node=&start=&end=          40 bytes for each block (`pull.HEADER`)
     GET  blocks?node=&start=&end=           the blocks that hold [start, end), as they are on disk
     POST progress  {group, log, nodes, stopped}    how far a consumer group has read
@@ -14,7 +15,9 @@ retention has deleted is answered with 410 and its name, never with fewer events
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,8 +26,10 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from mqttd.pipeline.log.blocks import Corrupt
+from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.pull import HEADER
 from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, runs_of
+from mqttd.pipeline.log.retention import groups
 
 __all__ = ["BUSY", "MOST_BLOCKS", "LogResource"]
 
@@ -32,6 +37,9 @@ MOST_BLOCKS: Final = 4096
 MOST_BYTES: Final = 16 << 20
 BUSY: Final = 8
 
+_METHODS: Final = {
+    "bounds": "GET", "state": "GET", "headers": "GET", "blocks": "GET", "progress": "POST",
+}  # fmt: skip
 #: Bytes of a body, and nodes in it, that progress may have.
 MOST_BODY: Final = 64 << 10
 
@@ -63,7 +71,7 @@ class LogResource(Resource):
         """Answer one request."""
         name = b"/".join(request.postpath).decode("ascii", "replace")
         method = request.method.decode("ascii", "replace")
-        wanted = {"bounds": "GET", "headers": "GET", "blocks": "GET", "progress": "POST"}.get(name)
+        wanted = _METHODS.get(name)
         request.setHeader(b"cache-control", b"no-store")
         try:
             if wanted is None:
@@ -85,6 +93,8 @@ class LogResource(Resource):
     def _work(self, name: str, request: Any) -> Callable[[], bytes]:
         if name == "bounds":
             return self._bounds
+        if name == "state":
+            return self._state
         if name == "progress":
             return self._progress(request)
         node = _argument(request, "node")
@@ -134,12 +144,43 @@ class LogResource(Resource):
 
     def _bounds(self) -> bytes:
         with self._lock:
-            try:
-                found = self._open().bounds()
-            except DataLoss:  # made anew: say what is there now
-                self._reader = None
-                found = self._open().bounds()
-            return json.dumps({"log": self._open().log_id, "nodes": found}).encode()
+            return self._bounds_now()
+
+    def _bounds_now(self) -> bytes:
+        """With `self._lock` held."""
+        try:
+            found = self._open().bounds()
+        except DataLoss:  # made anew: say what is there now
+            self._reader = None
+            found = self._open().bounds()
+        return json.dumps({"log": self._open().log_id, "nodes": found}).encode()
+
+    def _state(self) -> bytes:
+        with self._lock:
+            told = json.loads(self._bounds_now())
+        bounds: dict[str, list[int]] = told["nodes"]
+        nodes = {
+            node: {"earliest": earliest, "latest": latest, **_sizes(self.path, node)}
+            for node, (earliest, latest) in bounds.items()
+        }
+        found = []
+        for name, group in groups(self.path).items():
+            own = group.get("log") == told["log"]
+            lag = sum(
+                latest - min(latest, max(earliest, int(group["nodes"].get(node, 0))))
+                for node, (earliest, latest) in bounds.items()
+            )
+            found.append(
+                {
+                    "group": name,
+                    "nodes": group["nodes"],
+                    "time": group.get("time"),
+                    "stopped": bool(group.get("stopped")),
+                    "this_log": own,
+                    "lag": lag if own else None,
+                }
+            )
+        return json.dumps({"log": told["log"], "nodes": nodes, "groups": found}).encode()
 
     def _planned(self, node: str, start: int, end: int) -> list[Any]:
         """The blocks from `start` on; those that are there, which may be fewer than up to `end`."""
@@ -211,6 +252,16 @@ class LogResource(Resource):
                 return b"{}\n"
 
         return commit
+
+
+def _sizes(path: str, node: str) -> dict[str, int]:
+    """How many segments a node has, and their bytes; they may go meanwhile."""
+    folder = os.path.join(path, node)
+    sizes = []
+    for name in segments_in(folder):
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(os.path.getsize(os.path.join(folder, name)))
+    return {"segments": len(sizes), "bytes": sum(sizes)}
 
 
 def _argument(request: Any, name: str) -> str:

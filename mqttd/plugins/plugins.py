@@ -33,6 +33,7 @@ from zope.interface.verify import verifyObject
 from mqttd.config.schema import Config
 from mqttd.interfaces import IPlugin
 from mqttd.plugins.active import FAILED, LOADED, LOADING, UNLOADED, UNLOADING, Active
+from mqttd.plugins.edit import Editor
 from mqttd.plugins.handle import Host, PluginHandle
 from mqttd.plugins.loader import Found, Plugin, discover, forget, resolve, restore
 from mqttd.plugins.pipe import RemoteError
@@ -326,15 +327,24 @@ class Plugins:
             "plugin {name} {version} loaded", name=name, version=plugin.declaration.version
         )
 
+    def editor(self, name: str) -> Editor:
+        """What changes a plugin's file by its schema; PluginError if there is no such plugin."""
+        active = self._active.get(name)
+        plugin = active.plugin if active is not None else _get(self._discover(), name)
+        return Editor(self._config_path(name), self._schema(plugin))
+
     def _settings(self, plugin: Plugin) -> tuple[Any, Limits]:
         """The plugin's configuration, checked against its schema, and its limits."""
+        return read_settings(self._config_path(plugin.declaration.name), self._schema(plugin))
+
+    def _schema(self, plugin: Plugin) -> type[msgspec.Struct] | None:
         schema = plugin.declaration.config_schema
         struct = resolve(schema) if schema is not None else None
         if struct is not None and not (
             isinstance(struct, type) and issubclass(struct, msgspec.Struct)
         ):
             raise PluginError(f"{schema}: expected a msgspec Struct")
-        return read_settings(self._config_path(plugin.declaration.name), struct)
+        return struct
 
     # -- unload ----------------------------------------------------------------------------------
 

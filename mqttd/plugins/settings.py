@@ -28,7 +28,7 @@ from msgspec import Meta
 from mqttd.plugins.budget import Budget, Policy
 from mqttd.types import PluginError
 
-__all__ = ["LIMITS", "Limits", "PluginFileWarning", "read_settings"]
+__all__ = ["LIMITS", "Limits", "PluginFileWarning", "is_secret", "read_settings"]
 
 
 class PluginFileWarning(UserWarning):
@@ -105,6 +105,11 @@ def read_settings(path: str, schema: type[msgspec.Struct] | None) -> tuple[Any, 
         raise PluginError(f"{_where(path, text, LIMITS)}: {LIMITS}: expected a table, [{LIMITS}]")
     limits = _read(path, text, table, Limits, f"{LIMITS}.")
     return (tables if schema is None else _read(path, text, tables, schema, "")), limits
+
+
+def is_secret(key: str, value: object) -> bool:
+    """Whether a value, or something in it, is nothing to be shown."""
+    return bool(_secret_in({key: value})) or (value is None and bool(_SECRET.search(key)))
 
 
 def _secret_in(value: object, above: str = "") -> str:

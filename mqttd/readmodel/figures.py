@@ -1,13 +1,14 @@
 """Counters and gauges of a broker with those of the parts around it, in one place.
 
     broker.metrics, access, plugins, log  -->  counters    since the start
-    broker.stats, plugins                 -->  gauges      what is there now
+    broker.stats, account, plugins        -->  gauges      what is there now
 
 Promise: reading them costs the number of figures, not of clients.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -37,7 +38,10 @@ class Figures:
         """All of them now."""
         counters: dict[str, float] = {**self.broker.metrics.snapshot()}
         counters.update(cast(ManagedAccess, self.broker.access).counters())
+        counters["cpu_seconds"] = time.process_time()
         gauges: dict[str, float] = {**self.broker.stats()}
+        for kind, held in self.broker.account.by_kind().items():
+            gauges[f"memory_held_{kind}_bytes"] = held
         for name, value in self.more().items():
             (counters if name.endswith("_total") else gauges)[name] = value
         return Reading(counters, gauges)

@@ -95,14 +95,44 @@ def enter(port: int, name: str = "ann") -> tuple[str, str]:
 
 
 def test_there_is_no_password_before_one_was_made(tmp_path: Path) -> None:
+    """The first user comes by the link in the log, once; then it is as with all others."""
     broker = start_broker(tmp_path, admin={"page": {"enabled": True, "bind": "127.0.0.1:0"}})
     try:
         found = re.search(r"dashboard on port (\d+)", broker.output)
-        assert found is not None
-        got = Asked(int(found[1]), "GET", "/api/v1/session")
+        link = re.search(r"(http://127\.0\.0\.1:\d+)/#first=([A-Za-z0-9_-]{43})\s", broker.output)
+        assert found is not None and link is not None
+        port = int(found[1])
+        assert link[1].endswith(f":{port}")
+        got = Asked(port, "GET", "/api/v1/session")
         assert (got.status, got.told["code"]) == (401, "no_users")
+        path, body = "/api/v1/session/first", {"username": "ann", "password": PASSWORD}
+        cross = {"Origin": "http://evil.example", "Sec_Fetch_Site": "cross-site"}
+        right = {**body, "token": link[2]}
+        assert Asked(port, "POST", path, right, **cross).told["code"] == "cross_site"
+        assert Asked(port, "POST", path, {**body, "token": "x" * 43}).told["code"] == "wrong_token"
+        got = Asked(port, "POST", path, right)
+        assert (got.status, got.told["role"]) == (200, "administrator")
+        cookie = got.headers["set-cookie"].partition(";")[0]
+        assert Asked(port, "GET", "/api/v1/clients", Cookie=cookie).status == 200
+        assert Asked(port, "POST", path, {**right, "username": "eve"}).told["code"] == "not_first"
+        assert PASSWORD not in broker.output
     finally:
         broker.stop()
+
+
+def test_users_and_tokens_are_made_by_an_administrator(port: int, users: dict[str, str]) -> None:
+    shown = {"Authorization": f"Bearer {users['administrator']}"}
+    got = Asked(port, "POST", "/api/v1/api-users", {"name": "robot", "role": "viewer"}, **shown)
+    assert (got.status, got.told["new"]) == (200, True)
+    own = {"Authorization": f"Bearer {got.told['token']}"}
+    assert Asked(port, "GET", "/api/v1/status", **own).status == 200
+    assert Asked(port, "GET", "/api/v1/api-users", **own).status == 403
+    listed = Asked(port, "GET", "/api/v1/api-users", **shown).told["users"]
+    assert {"name": "robot", "role": "viewer", "shows": "token", "expires": None} in listed
+    assert "argon2" not in str(listed)
+    assert Asked(port, "DELETE", "/api/v1/api-users/robot", **shown).status == 200
+    assert Asked(port, "GET", "/api/v1/status", **own).status == 401
+    assert Asked(port, "DELETE", "/api/v1/api-users/robot", **shown).status == 404
 
 
 def test_users_are_kept_in_a_file_for_the_broker_alone(

@@ -20,6 +20,9 @@ from mqttd.types import PluginError
 __all__ = ["Plugins"]
 
 
+Value = str | int | float | bool | list[str] | list[int] | None
+
+
 class PluginList(Struct):
     """Every plugin found, loaded or not, and the modules that failed."""
 
@@ -36,6 +39,31 @@ class Output(Struct):
     """What a command has said."""
 
     output: str
+
+
+class Field(Struct):
+    """One key of a plugin's file: its JSON Schema, its value now; secrets are not told."""
+
+    name: str
+    schema: Json
+    required: bool
+    secret: bool
+    value: Any
+    #: The file says so; else it is the default.
+    given: bool
+
+
+class Settings(Struct):
+    """A plugin's file and the keys it may have."""
+
+    file: str
+    fields: list[Field]
+
+
+class SettingsBody(Struct, forbid_unknown_fields=True):
+    """Other values of keys of the top level; None takes a key out of the file."""
+
+    changes: dict[str, Value]
 
 
 class Plugins:
@@ -77,6 +105,22 @@ class Plugins:
         """Load a plugin anew from its files; with a mistake in them the old one stays."""
         return self._do(ask, "reload")
 
+    @get("/plugins/{name}/settings", role=ADMINISTRATOR, answer=Settings, errors=(422,))
+    def settings(self, ask: Ask) -> Deferred[Settings]:
+        """What a plugin's file says, by the plugin's schema; secrets are left out."""
+        return self._settings(self._editor(ask.path["name"]))
+
+    @post(
+        "/plugins/{name}/settings", role=ADMINISTRATOR, body=SettingsBody, answer=Settings,
+        errors=(422,),
+    )  # fmt: skip
+    def change(self, ask: Ask) -> Deferred[Settings]:
+        """Change a plugin's file, if it is sound then; in force with the plugin's next load."""
+        editor = self._editor(ask.path["name"])
+        ask.changed(None, {"keys": sorted(ask.body.changes)})
+        work: Deferred[None] = self.parts.in_thread(editor.change, ask.body.changes)
+        return work.addErrback(_not_written).addCallback(lambda _: self._settings(editor))
+
     @post(
         "/plugins/{name}/commands/{command}",
         role=ADMINISTRATOR,
@@ -95,6 +139,18 @@ class Plugins:
         except PluginError as error:
             raise ApiError(422, "plugin_failed", str(error)) from None
         return work.addCallbacks(Output, _failed)
+
+    def _editor(self, name: str) -> Any:
+        try:
+            return self._plugins().editor(name)
+        except PluginError as error:
+            raise ApiError(404, "not_found", str(error)) from None
+
+    def _settings(self, editor: Any) -> Deferred[Settings]:
+        work: Deferred[Any] = self.parts.in_thread(editor.fields)
+        return work.addCallbacks(
+            lambda found: Settings(editor.path, [Field(**one) for one in found]), _not_written
+        )
 
     def _plugins(self) -> Any:
         return self.parts.need(self.parts.plugins, "there are no plugins")
@@ -120,6 +176,11 @@ class Plugins:
                 found: Json = entry
                 return found
         return {"name": name, "state": "unloaded"}
+
+
+def _not_written(failure: Failure) -> Any:
+    failure.trap(PluginError, OSError)
+    raise ApiError(422, "bad_settings", failure.getErrorMessage())
 
 
 def _failed(failure: Failure) -> Any:

@@ -32,6 +32,19 @@ class LevelBody(Struct, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warn", "error", "critical"] | None = None
 
 
+class After(Struct, forbid_unknown_fields=True):
+    """From where on."""
+
+    after: Annotated[int, Meta(ge=0, description="the `last` of the answer before")] = 0
+
+
+class LogLines(Struct):
+    """Lines of the log, and the number of the last one."""
+
+    last: int
+    lines: list[str]
+
+
 class Logging:
     """The log: where it goes, what was dropped, the levels of its modules."""
 
@@ -43,6 +56,11 @@ class Logging:
         """Levels, where it goes, and how much was written and dropped."""
         told: Json = self._log().describe()
         return told
+
+    @get("/log/lines", query=After, answer=LogLines)
+    def lines(self, ask: Ask) -> LogLines:
+        """The last lines: up to 1000 of them, or 256 KiB, or those behind `after`."""
+        return LogLines(*self._log().tail.after(ask.query.after))
 
     @post("/log/level", body=LevelBody)
     def level(self, ask: Ask) -> Json:

@@ -22,6 +22,12 @@ class LoginBody(Struct, forbid_unknown_fields=True):
     password: Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
+class FirstBody(LoginBody):
+    """The first administrator; the token is in the link that the broker's log has."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=100)]
+
+
 class Who(Struct):
     """Who asks; `csrf` is what a browser shows as X-CSRF-Token with every change."""
 
@@ -50,7 +56,10 @@ class Session:
         except ApiError:
             logins = self.parts.logins
             if logins is not None and not len(logins.users):
-                text = "there are no users yet; make one: mqttd-ctl api-users add NAME"
+                text = (
+                    "there are no users yet: the broker's log has a link that makes the first one,"
+                    " or use: mqttd-ctl api-users add NAME"
+                )
                 raise ApiError(401, "no_users", text) from None
             raise
         login = getattr(ask.request, "mqttd_login", None)
@@ -59,15 +68,30 @@ class Session:
     @post("/session", role="", audited=False, body=LoginBody, answer=Who, errors=(401, 429, 503))
     def enter(self, ask: Ask) -> Deferred[Who]:
         """Log in: the answer sets a cookie that scripts cannot read; at the page's address."""
+        return self._enter(ask, "/api/v1/session", "Log in.")
+
+    @post(
+        "/session/first", role="", audited=False, body=FirstBody, answer=Who,
+        errors=(401, 409, 422, 429, 503),
+    )  # fmt: skip
+    def first(self, ask: Ask) -> Deferred[Who]:
+        """Make the first administrator by the link in the broker's log, and log in."""
+        self._door(ask)
+        first = self.parts.need(self.parts.first, "there are no log-ins")
+        given = ask.body
+        host = _host_of(ask)
+        made: Deferred[None] = first.make(given.token, given.username, given.password, host)
+        what = "Make the first administrator, and log in."
+        return made.addCallback(lambda _: self._enter(ask, "/api/v1/session/first", what))
+
+    def _enter(self, ask: Ask, path: str, what: str) -> Deferred[Who]:
         door = self._door(ask)
-        host = str(getattr(ask.request.getClientAddress(), "host", ""))
+        host = _host_of(ask)
 
         def entered(found: Any) -> Who:
             cookie, login = found
             door.give(ask.request, cookie)
-            self.parts.audit.put(
-                login.name, login.role, host, "POST", "/api/v1/session", "Log in.", None, None
-            )
+            self.parts.audit.put(login.name, login.role, host, "POST", path, what, None, None)
             return Who(login.name, login.role, login.csrf)
 
         work: Deferred[Any] = self._logins().enter(ask.body.username, ask.body.password, host)
@@ -91,3 +115,7 @@ class Session:
         return self.parts.need(
             getattr(ask.request, "mqttd_page", None), "log-ins are for the page's address, not"
         )
+
+
+def _host_of(ask: Ask) -> str:
+    return str(getattr(ask.request.getClientAddress(), "host", ""))

@@ -21,6 +21,7 @@ from zope.interface import implementer
 from mqttd.config.schema import Log as Settings
 from mqttd.monitor.log.levels import LEVELS, Levels
 from mqttd.monitor.log.lines import Journal, Json, Lines, Text
+from mqttd.monitor.log.tail import Tail
 from mqttd.monitor.log.targets import FileTarget, JournalTarget, StreamTarget, Target
 from mqttd.monitor.log.writer import Writer
 from mqttd.monitor.log_level import LogLevelFilter
@@ -83,6 +84,8 @@ class Log(Service):
         self.levels = Levels(settings.level, settings.modules)
         self.lines: Lines = _lines_of(settings, target)
         self.writer = Writer(target, settings.queue, self._dropped)
+        self.tail = Tail()
+        self._text = Text()
         self._seconds = seconds
         #: Called when levels have changed.
         self.changed: list[Callable[[], None]] = []
@@ -109,7 +112,7 @@ class Log(Service):
             traceback = failure.getTraceback()
             message = message or failure.getErrorMessage()
         when = event.get("log_time", self._seconds())
-        self.writer.put(self.lines.line(when, name, module, message, None, traceback))
+        self._put(when, name, module, message, None, traceback)
 
     def admits(self, module: str, level: str) -> bool:
         """Whether a line of this module and level is written."""
@@ -122,8 +125,22 @@ class Log(Service):
         traceback = fields.get("traceback")
         if traceback is not None:
             fields = {key: value for key, value in fields.items() if key != "traceback"}
-        line = self.lines.line(self._seconds(), level, module, event, fields, str(traceback or ""))
+        self._put(self._seconds(), level, module, event, fields, str(traceback or ""))
+
+    def _put(
+        self,
+        when: float,
+        level: str,
+        module: str,
+        message: str,
+        fields: Mapping[str, object] | None,
+        traceback: str,
+    ) -> None:
+        line = self.lines.line(when, level, module, message, fields, traceback)
         self.writer.put(line)
+        if isinstance(self.lines, Journal):  # these are entries, and no lines
+            line = self._text.line(when, level, module, message, fields, traceback)
+        self.tail.put(line)
 
     def _dropped(self, count: int) -> bytes:
         fields = {"lines": count, "reader": self.writer.target.describe()}

@@ -114,4 +114,6 @@ def test_every_counter_and_gauge_is_in_the_reference(broker: Broker) -> None:
     events = EventLog(lambda: 0.0)
     events.write_to(Log(Settings(), StreamTarget()))
     counted = {*COUNTERS, "messages_received", "dropped", *broker.stats(), *events.counters()}
-    assert documented == counted
+    assert documented == {*counted, "cpu_seconds"}
+    kinds = re.search(r"^\| `memory_held_KIND_bytes` \| .*: (.*) \|$", page, re.MULTILINE)
+    assert kinds is not None and kinds[1].split(", ") == list(broker.account.by_kind())

@@ -7,15 +7,20 @@ import { bans } from "./pages/bans.js";
 import { clients } from "./pages/clients.js";
 import { config } from "./pages/config.js";
 import { listeners } from "./pages/listeners.js";
+import { log } from "./pages/log.js";
 import { memory } from "./pages/memory.js";
 import { overview } from "./pages/overview.js";
 import { plugins } from "./pages/plugins.js";
 import { retained } from "./pages/retained.js";
+import { spark } from "./pages/spark.js";
 import { subscriptions } from "./pages/subscriptions.js";
+import { topics } from "./pages/topics.js";
+import { users } from "./pages/users.js";
+import { why } from "./pages/why.js";
 
 /* Each fills the element it is given, and may return what ends it. */
-export const pages = { access, alarms, api, audit, bans, clients, config, listeners, memory, overview, plugins,
-  retained, subscriptions };
+export const pages = { access, alarms, api, audit, bans, clients, config, listeners, log, memory, overview,
+  plugins, retained, spark, subscriptions, topics, users, why };
 
 const LIST = [
   ["", [["overview", "Overview"], ["clients", "Clients"], ["subscriptions", "Subscriptions"], ["topics", "Topics"],

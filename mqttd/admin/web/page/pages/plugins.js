@@ -1,6 +1,7 @@
 /* Plugins: what there is, what each costs, load and unload. */
-import { get, has, id, post } from "../api.js";
+import { get, id, post } from "../api.js";
 import { asked, badge, button, card, facts, form, head, make, name, note, number, sheet, span, table, time, visible } from "../parts.js";
+import { settings } from "./settings.js";
 
 const KINDS = { loaded: "good", active: "good", quarantined: "bad", failed: "bad" };
 const state = (word) => badge(word, KINDS[word]);
@@ -51,7 +52,7 @@ async function one(main, about, called) {
         ["Code", found.file], ["Settings", found.config_file]])),
       budget ? card("Budget", facts([["State", state(budget.state)], ["Calls", budget.calls],
         ["Time in all", span(budget.time)], ["Longest call", `${number(budget.longest * 1000)} ms of ${number(budget.limits.per_call * 1000)} ms`],
-        ["Share of a second", share(budget)],
+        ["Share of a second", `at most ${number(100 * budget.limits.per_second)} %`],
         ["Errors", `${number(budget.errors_counted)} of ${budget.limits.error_limit} in ${span(budget.limits.error_window)}; ${number(budget.errors)} in all`],
         ["Last error", budget.last_error], ["Skipped calls", budget.skipped], ["Refused meanwhile", budget.denied], ["Waiting", budget.waiting],
         ["Quarantines", budget.quarantines]])) : ""),
@@ -64,7 +65,7 @@ async function one(main, about, called) {
   };
   draw();
   if (found.state === "loaded" && Object.keys(found.commands || {}).length && about.may("administrator")) main.append(commands(found, about));
-  if (await has("/plugins/{name}/settings")) main.append(await (await import("./settings.js")).settings(called, about));
+  if (about.may("administrator")) main.append(await settings(called, about));
   let timer = setInterval(async () => {
     const next = await get(path).catch(() => null);
     if (!next || timer < 0) return;
@@ -73,12 +74,6 @@ async function one(main, about, called) {
     draw();
   }, 2000);
   return () => { clearInterval(timer); timer = -1; };
-}
-
-function share(budget) {
-  const made = make("meter", { min: 0, max: budget.limits.per_second, value: Math.min(budget.limits.per_second, budget.last_second ?? 0),
-    "aria-label": "Share of its second" });
-  return budget.last_second === undefined ? `at most ${number(100 * budget.limits.per_second)} %` : made;
 }
 
 function commands(found, about) {

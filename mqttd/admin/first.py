@@ -1,0 +1,82 @@
+"""The first administrator of the page: who can read the broker's log makes it, by a link, once.
+
+    start, and nobody may log in --> token --> log: http://127.0.0.1:18083/#first=TOKEN
+    browser on this machine --token, name, password--> api-users.json: an administrator
+
+There is no default password: until somebody was made nobody may log in. The token stands behind the
+`#`, which browsers send to no server and name in no Referer.
+
+Promise: a token is 256 random bits, good once, for `LASTS` seconds, from loopback, and only while
+there are no users; who shows a wrong one is answered late (`mqttd.admin.slow`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from mqttd.admin.api_users import ApiUserError, ApiUsers, add_user
+from mqttd.admin.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.slow import Slow
+from mqttd.net.addresses import is_loopback
+
+__all__ = ["LASTS", "FirstUser"]
+
+#: Seconds that a link is good for.
+LASTS: Final = 3600.0
+
+
+class FirstUser:
+    """The link of one broker; `in_thread` calls in a thread, `reactor` is a clock."""
+
+    def __init__(
+        self, users: ApiUsers, reactor: Any, in_thread: Callable[..., Deferred[Any]]
+    ) -> None:
+        self.users = users
+        self.reactor = reactor
+        self.in_thread = in_thread
+        self.slow = Slow(reactor)
+        self._token = ""
+        self._until = 0.0
+
+    def offer(self) -> str:
+        """A new token, which ends the last one; "" where there are users."""
+        self._token = ""
+        if not self.users.path or len(self.users):
+            return ""
+        self._token = secrets.token_urlsafe(32)
+        self._until = self.reactor.seconds() + LASTS
+        return self._token
+
+    def make(self, token: str, name: str, password: str, host: str) -> Deferred[None]:
+        """Make the administrator, for a right token from `host`; fails with ApiError."""
+        if not is_loopback(host):
+            raise ApiError(403, "not_loopback", "the first user is made on the broker's machine")
+        if len(self.users):
+            raise ApiError(409, "not_first", "there are users: log in")
+        good = self._token and self.reactor.seconds() < self._until
+        if not good or not hmac.compare_digest(self._token.encode(), token.encode()):
+            held = self.slow.hold(host)
+            if held is None:
+                raise ApiError(429, "too_many_requests", "too many wrong tokens")
+            return held.addCallback(_wrong)
+        # Taken at once: while the password is hashed nobody else may use it.
+        self._token = ""
+
+        def failed(failure: Any) -> Any:
+            self._token = token
+            failure.trap(ApiUserError, OSError)
+            raise ApiError(422, "not_made", failure.getErrorMessage())
+
+        work = self.in_thread(add_user, self.users.path, name, ADMINISTRATOR, password, None)
+        done: Deferred[None] = work.addCallbacks(lambda _: None, failed)
+        return done
+
+
+def _wrong(_: object) -> Any:
+    text = "this link is not good any more; start the broker again for another one, or use:"
+    raise ApiError(401, "wrong_token", f"{text} mqttd-ctl api-users add NAME")
