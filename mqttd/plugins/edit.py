@@ -26,7 +26,7 @@ from mqttd.types import PluginError
 __all__ = ["Editor", "Value", "edited"]
 
 #: What a key may be given; None takes it out of the file.
-Value = str | int | float | bool | list[str] | list[int] | None
+Value = str | int | float | bool | list[str | int] | None
 
 _TABLE: Final = re.compile(r"\s*\[")
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")

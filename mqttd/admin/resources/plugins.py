@@ -20,7 +20,7 @@ from mqttd.types import PluginError
 __all__ = ["Plugins"]
 
 
-Value = str | int | float | bool | list[str] | list[int] | None
+Value = str | int | float | bool | list[str | int] | None
 
 
 class PluginList(Struct):
