@@ -67,7 +67,7 @@ class Chromium:
         """A new page at `url`."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session)
+        page = Page(self, session, target)
         for domain in ("Page", "Runtime", "Log"):
             page.call(f"{domain}.enable")
         page.call("Page.navigate", url=url)
@@ -113,9 +113,10 @@ class Chromium:
 class Page:
     """One page."""
 
-    def __init__(self, browser: Chromium, session: str) -> None:
+    def __init__(self, browser: Chromium, session: str, target: str) -> None:
         self.browser = browser
         self.session = session
+        self.target = target
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self.browser.call(method, self.session, **params)

@@ -103,7 +103,7 @@ async function trace(main, about, client_id) {
   const words = (argv) => post(`/plugins/trace/commands/${argv[0]}`, { argv: argv.slice(1) }).then((told) => told.output);
   const called = "page-" + [...new TextEncoder().encode(client_id)].slice(0, 24)
     .map((one) => /[A-Za-z0-9]/.test(String.fromCharCode(one)) ? String.fromCharCode(one) : "-").join("");
-  const lines = make("pre", { class: "box", tabindex: 0, "aria-label": "Lines of the trace" });
+  const lines = make("pre", { class: "box", tabindex: 0, role: "region", "aria-label": "Lines of the trace" });
   const buttons = make("div", { class: "row" });
   const look = async () => {
     lines.textContent = visible(await words(["show", called, "200"]).catch((error) => error.message)).replaceAll("\\u{a}", "\n");

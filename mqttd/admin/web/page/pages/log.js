@@ -7,7 +7,7 @@ const LEVELS = ["debug", "info", "warn", "error", "critical"];
 const clean = (line) => visible(line).replaceAll("\\u{a}", "\n");
 
 export async function log(main, about) {
-  const box = make("pre", { class: "box log", tabindex: 0, "aria-label": "Lines of the log" });
+  const box = make("pre", { class: "box log", tabindex: 0, role: "region", "aria-label": "Lines of the log" });
   const levels = make("div");
   let last = 0, words = "", timer = 0, paused = false;
   const lines = [];

@@ -77,7 +77,7 @@ async function one(main, about, called) {
 }
 
 function commands(found, about) {
-  const told = make("pre", { class: "box", tabindex: 0, "aria-label": "What the command has said", hidden: true });
+  const told = make("pre", { class: "box", tabindex: 0, role: "region", "aria-label": "What the command has said", hidden: true });
   return card("Commands", make("p", { class: "soft" }, "As `mqttd-ctl` has them."),
     facts(Object.entries(found.commands).map(([key, text]) => [make("code", null, key), text])), make("br"),
     form("Command", [["command", "Command", Object.keys(found.commands)], ["argv", "Words behind it"]], "Run", ({ command, argv }) =>

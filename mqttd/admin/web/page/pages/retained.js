@@ -11,7 +11,7 @@ export async function message(topic) {
   return card(visible(found.topic), facts([["From", found.publisher ? link(found.publisher) : "the broker"], ["User", found.username],
     ["QoS", found.qos], ["Expires in", span(found.expires_in)],
     ["Payload", make("span", null, badge(held.kind), ` ${bytes(held.size)}`)]]),
-  make("br"), make("pre", { class: "box", tabindex: 0, "aria-label": "Payload" },
+  make("br"), make("pre", { class: "box", tabindex: 0, role: "region", "aria-label": "Payload" },
     held.text.slice(0, 100000) + (held.text.length > 100000 ? "\n…" : "")));
 }
 

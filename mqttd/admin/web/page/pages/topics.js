@@ -27,11 +27,12 @@ const leaves = (node) => (node.topic === undefined ? 0 : 1) + [...node.below.val
 function tree(node, label) {
   return make("ul", { class: "tree", "aria-label": label },
     [...node.below].sort(([one], [other]) => one.localeCompare(other)).map(([level, below]) => {
-      const words = make("span", { class: "level" }, name(level === "" ? "(empty)" : level), ...below.about);
-      if (!below.below.size) return make("li", { class: "leaf" }, words);
+      const named = name(level === "" ? "(empty)" : level);
+      const own = () => make("span", { class: "level" }, ...below.about);
+      if (!below.below.size) return make("li", { class: "leaf" }, make("span", { class: "level" }, named, own()));
       const inner = make("div");
-      const made = make("details", { ontoggle: () => { if (made.open && !inner.firstChild) inner.append(tree(below, visible(level))); } },
-        make("summary", null, words, " ", make("small", { class: "soft" }, number(leaves(below)))), inner);
+      const made = make("details", { ontoggle: () => { if (made.open && !inner.firstChild) inner.append(below.about.length ? own() : "", tree(below, visible(level))); } },
+        make("summary", null, named, " ", make("small", { class: "soft" }, number(leaves(below)))), inner);
       if (leaves(below) <= OPEN) made.open = true;
       return make("li", null, made);
     }));
@@ -47,7 +48,7 @@ export async function topics(main, about) {
     const within = filter && filter !== "#" ? filter.replace(/[+#].*$/, "") : "";
     const entries = [
       ...kept.retained.map((one) => [one.topic, button(`retained, ${bytes(one.bytes)}`, () => look(one.topic), "small",
-        { "aria-label": `Retained message of ${visible(one.topic)}` })]),
+        { "aria-label": `retained, ${bytes(one.bytes)}, of ${visible(one.topic)}` })]),
       ...filters.topics.filter((one) => one.topic_filter.startsWith(within)).map((one) =>
         [one.topic_filter, badge(`${number(one.subscribers)} subscribed`)]),
       ...(watched?.topics || []).filter((one) => (one.topic || one.topic_filter).startsWith(within)).map((one) =>
