@@ -94,10 +94,11 @@ def test_metrics_have_every_counter_and_gauge(ask: Door, broker: Broker) -> None
     MemoryClient(broker, "a")
     _, answer = ask("GET", "/metrics")
     counters = {name for name in answer["counters"] if not name.startswith(MODULES)}
-    assert counters == {*COUNTERS, "messages_received", "dropped"}
+    assert counters == {*COUNTERS, "messages_received", "dropped", "cpu_seconds"}
     assert answer["counters"]["auth_username_hits"] == 0
     assert "auth_anonymous_seconds_sum" in answer["counters"]
-    assert answer["gauges"] == broker.stats()
+    held = {f"memory_held_{kind}_bytes": n for kind, n in broker.account.by_kind().items()}
+    assert answer["gauges"] == {**broker.stats(), **held}
     assert answer["gauges"]["clients_connected"] == 1
 
 
