@@ -37,7 +37,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         folder,
         acl=ACL,
         admin={"page": {"enabled": True, "bind": "127.0.0.1:0"}},
-        program="from mqttd.admin import slow\nslow.FIRST = 0.01\nslow.MOST = 0.01\n",
     )
     try:
         yield made
