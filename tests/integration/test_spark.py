@@ -293,11 +293,13 @@ def test_a_stream_outlives_its_broker(spark: Any, tmp_path: Path) -> None:
         assert told["metrics"]["offsetsBehindLatest"] == "0" and int(told["metrics"]["bytes"]) >= 0
         assert set(told["latestOffset"]) == {"log", "nodes"}
     finally:
-        if query is not None:
-            query.stop()
-        if publisher.is_alive():
-            publisher.stop()
-        broker.stop()
+        try:
+            if query is not None:
+                query.stop()
+        finally:
+            if publisher.is_alive():
+                publisher.stop()
+            broker.stop()
     rows = spark.read.parquet(str(tmp_path / "table")).orderBy("seq").collect()
     found = everything(tmp_path)
     assert [(row.seq, bytes(row.payload)) for row in rows] == [
