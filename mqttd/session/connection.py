@@ -181,7 +181,9 @@ class Connection(Timer):
         """What was held back is kept: write at the end of the turn."""
         if self.corked:
             self.corked = False
-            if self.state == OPEN and self.out is not None and not self.dirty:
+            if self.state == CLOSED:
+                self.turn.closing.append(self)
+            if not self.dirty:
                 self.dirty = True
                 self.turn.dirty.append(self)
 
@@ -239,6 +241,8 @@ class Connection(Timer):
             return
         self.state = CLOSED
         self.close_reason = detail
+        if self.corked:
+            return  # CONNACK goes first: `uncork`
         self.turn.closing.append(self)
         if not self.dirty:
             # `perform` looks at closing after flushing what is dirty.
