@@ -45,6 +45,8 @@ async function show(stay) {
   document.title = `${here("pages").querySelector("[aria-current] span")?.textContent || page} · mqttd`;
   const filled = make("div");
   main.replaceChildren(filled);
+  // Before it is filled: who has begun to use it keeps the focus.
+  if (stay !== true) main.focus({ preventScroll: true });
   try {
     const ends = await pages[page](filled, { user, may, say, failed, rest, again: () => show(true) });
     if (mine === shows) end = ends || end;
@@ -52,7 +54,6 @@ async function show(stay) {
   } catch (error) {
     if (error.status !== 401) filled.replaceChildren(head("Not shown"), note(visible(error.message), "bad"));
   }
-  if (stay !== true && mine === shows) main.focus({ preventScroll: true });
 }
 
 function menu() {
