@@ -43,7 +43,7 @@ LATER: Final = (
     "stringprep",
 )
 #: Seconds for a broker to be ready.
-DEADLINE: Final = 60.0
+DEADLINE: Final = 600.0
 _PIPE: Final = 1 << 20
 
 
