@@ -198,9 +198,9 @@ class Reload:
         if before.admin.tcp != after.admin.tcp:
             steps.append(self._admin_tcp(after, undo))
         if before.auth != after.auth or before.acl != after.acl or before.plugins != after.plugins:
-            common = service.access_control(after)
+            common = service.gate.access_control(after)
             own = {
-                name: service.access_control(config)
+                name: service.gate.access_control(config)
                 for name, config in configs_by_listener(after).items()
             }
             steps.append(lambda: self._renew_access(common, own))
@@ -216,20 +216,13 @@ class Reload:
 
     def _admin_tcp(self, after: Config, undo: list[Callable[[], Any]]) -> Callable[[], Any]:
         service = self.service
-        settings, before = after.admin.tcp, service.admin_tcp
+        settings, before = after.admin.tcp, service.control.tcp
         fresh: AdminTcpService | None = None
         if settings.token_file or settings.pull_token_file:
-            fresh = service.new_admin_tcp(after, before)
+            fresh = service.control.new_tcp(after, before)
             undo.append(_later(fresh.release))
 
-        def step() -> None:
-            if before is not None:
-                service.removeService(before)
-            service.admin_tcp = fresh
-            if fresh is not None:
-                service.addService(fresh)
-
-        return step
+        return lambda: service.control.put_tcp(fresh)
 
     def _renew_access(self, common: AccessControl, own: dict[str, AccessControl]) -> None:
         self.service.access.renew(common, own)
@@ -262,7 +255,7 @@ class Reload:
         service.events.take_over(after.log)
         if service.logging is not None:
             service.logging.take_over(after.log)
-        service.limit_bodies(2 * after.mqtt.max_packet_size)
+        service.control.limit_bodies(2 * after.mqtt.max_packet_size)
         for step in steps:
             step()
         service.doors.close_others(after.listener)
@@ -298,7 +291,7 @@ class Reload:
             if gone and count:
                 found.append(f"closes listener {door.id}, with {counted(count, 'connection')}")
         tcp = after.admin.tcp
-        if service.admin_tcp is not None and before.admin.tcp.token_file and not tcp.token_file:
+        if service.control.tcp is not None and before.admin.tcp.token_file and not tcp.token_file:
             found.append(
                 "closes the HTTP interface over TCP: who administers through it is locked out"
             )
@@ -318,14 +311,14 @@ class Reload:
 
     def _admits(self, client: ClientInfo, module: str) -> bool:
         """Whether a client that `module` lets in may come in; a plugin answers for its own."""
-        if not module or module in self.service.plugins_modules():
+        if not module or module in self.service.gate.plugins_modules():
             return True
         return bool(self.service.access.still_admits(client, module))
 
     def _cut_off(self, admits: Callable[[Any, str], bool]) -> list[Any]:
         """The connections of clients whom the module that let them in would not let in now."""
         broker = self.service.broker
-        theirs = self.service.plugins_modules()
+        theirs = self.service.gate.plugins_modules()
         found = []
         for session in broker.sessions.values():
             channel = broker.channel_of(session)
@@ -355,7 +348,7 @@ class Reload:
         return revoked, looked
 
     def _alarm(self, name: str, text: str) -> None:
-        self.service.alarm(name, text)
+        self.service.reports.alarm(name, text)
 
     # -- SIGHUP --------------------------------------------------------------------------------
 
@@ -429,3 +422,15 @@ def on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
         signal.signal(signal.SIGHUP, before)
 
     return restore
+
+
+def listeners_of(config: Config, embedded: bool) -> dict[str, dict[str, Any]]:
+    """The listeners as the configuration file says now; raises ListenError."""
+    if not config.path or embedded:
+        return config.listener
+    try:
+        return load(config.path, os.environ).listener
+    except ConfigError as error:
+        more = len(error.mistakes) - 1
+        others = f" (and {more} more)" if more else ""
+        raise ListenError(f"{error.mistakes[0]}{others}; nothing was changed") from None

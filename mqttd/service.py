@@ -13,7 +13,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import MultiService
 from twisted.internet import task
@@ -24,43 +24,29 @@ from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 
 from mqttd import compiled
-from mqttd.access.by_listener import AccessByListener, config_of, configs_by_listener
-from mqttd.access.chain import AccessControl
 from mqttd.access.roles import DRAWER as ROLES
-from mqttd.access.roles import Roles
 from mqttd.access.who import warning, who_may_connect
-from mqttd.admin.api import Api
-from mqttd.admin.api_users import ApiUsers
-from mqttd.admin.door import AddressError, DoorError
-from mqttd.admin.first import FirstUser
-from mqttd.admin.logins import Logins
-from mqttd.admin.page import PageService
 from mqttd.admin.parts import Parts
-from mqttd.admin.server import AdminService, limit_body
-from mqttd.admin.tcp import AdminTcpService
 from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
 from mqttd.broker.drain import Drain
 from mqttd.broker.flapping import Flapping
-from mqttd.broker.roles import RoleError
 from mqttd.broker.settings import settings_of
-from mqttd.config.load import ConfigError, load
-from mqttd.config.schema import Config, Listener
+from mqttd.config.schema import Config
+from mqttd.control import Control
 from mqttd.faults import Faults
+from mqttd.following import trail_of
+from mqttd.gate import Gate
 from mqttd.monitor.event_log import EventLog
 from mqttd.monitor.garbage import WALKABLE, Garbage
 from mqttd.monitor.log.service import Log, log_for
-from mqttd.monitor.log.targets import FileTarget
-from mqttd.monitor.log.writer import Writer
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.machine import excess, grown, memory_of_machine
 from mqttd.monitor.malloc import keep_freed, trim
-from mqttd.monitor.otel import NoOtel, Spans
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
-from mqttd.monitor.trail import Trail
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, lock_data_dir, why
 from mqttd.plugins.handle import Host
@@ -70,8 +56,8 @@ from mqttd.plugins.watchdog import Watchdog
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model
 from mqttd.readmodel.topic_rates import TopicFigures
-from mqttd.reload import Reload, on_hang_up
-from mqttd.session.message import Message
+from mqttd.reload import Reload, listeners_of, on_hang_up
+from mqttd.reports import Reports
 from mqttd.storage.store import StoreError, store_of
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
@@ -79,7 +65,7 @@ from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.reactor import epoll_of, start_reading, stop_reading
 from mqttd.transports.sockets import ListenError
 from mqttd.transports.stalled import Stalled
-from mqttd.types import Action, ClientInfo, PluginError
+from mqttd.types import PluginError
 from mqttd.workers.place import Place, count_of, place_of
 
 if TYPE_CHECKING:
@@ -114,10 +100,6 @@ MOST_FAULTS = 100
 
 #: Seconds after which the end of the process is waited for no longer.
 _STOPPED = 60
-
-#: Bytes of the file of the audit, and older ones that are kept.
-_AUDIT_BYTES = 10 << 20
-_AUDIT_FILES = 5
 
 #: Told of the end of a start: None, or why it failed.
 OnStart = Callable[[Failure | None], None]
@@ -154,19 +136,15 @@ class MqttdService(MultiService):
         if place is None and os.path.exists(os.path.join(config.node.data_dir, "workers")):
             self._from_workers(config.node.data_dir)
         self.events = EventLog(time.monotonic, config.log)
+        self.reports = Reports(self.events)
         #: The log, where it is ours.
         self.logging: Log | LogLevelFilter | None = None
         self.faults = Faults(self.events)
         self.hooks = Hooks(self.faults.callback, reactor)
         self.watchdog = Watchdog(self.hooks.watch, self.faults.stuck, interrupts=on_start is None)
-        try:
-            self.roles = Roles(os.path.join(config.node.data_dir, "roles.json"))
-        except RoleError as error:
-            raise StartError(str(error)) from None
-        apart = configs_by_listener(config).items()
-        self.access = AccessByListener(
-            self.access_control(config), {name: self.access_control(own) for name, own in apart}
-        )
+        self.gate = Gate(config, reactor, self.reports, self.faults.module)
+        self.roles = self.gate.roles
+        self.access = self.gate.access
         self.broker = Broker(
             settings_of(config),
             self.access,
@@ -178,6 +156,7 @@ class MqttdService(MultiService):
             process_id=os.getpid() & 0xFFFFFFFF,
             name=config.node.name,
         )
+        self.reports.broker = self.broker
         try:
             self.store = store_of(config, reactor, self.events)
         except StoreError as error:
@@ -195,7 +174,6 @@ class MqttdService(MultiService):
         self.broker.bans.disabled = self.roles.disabled
         if self.store is not None:
             self.roles.drawer = self.broker.drawers.open(ROLES, 1 << 30)
-        self.roles.on_change = self._roles_changed
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
         self.engine = Engine(self.broker, epoll_of(reactor))
         files = raise_file_limit() if on_start is None else file_limit()
@@ -203,7 +181,7 @@ class MqttdService(MultiService):
         self.engine.most = most
         self.engine.failed = self._turn_failed
         self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
-        self.overload = Overload(reactor, config.overload.lag, self._overloaded)
+        self.overload = Overload(reactor, config.overload.lag, self.reports.overloaded)
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
         self.broker.alarms.listeners.append(self.sys_topics.alarm)
         self.host = Host(
@@ -226,24 +204,11 @@ class MqttdService(MultiService):
         listeners = self.events.listeners
         parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
         parts.user_file = lambda: self.config.auth.username.file
-        self.spans: Spans | None = None
-        self.trail = parts.trail = self._trail(config)
-        self.audit = self._audit_file(config)
-        parts.audit.write = self.audit.put
-        self.api_users = ApiUsers(
-            os.path.join(config.node.data_dir, "api-users.json"),
-            lambda text: self.log.error("API users: {text}", text=text),
-            changed=lambda before, after: self._file_changed("api-users.json", before, after),
-        )
-        parts.logins = Logins(self.api_users, reactor, parts.in_thread)
-        parts.first = FirstUser(self.api_users, reactor, parts.in_thread)
-        self.api = api = Api(parts, reactor.seconds)
-        self.admin = AdminService(
-            api.resource(), config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
-        )
-        self.addService(self.admin)  # type: ignore[no-untyped-call]
-        self.admin_tcp = self._admin_tcp()
-        self.page = self._page(parts.logins)
+        self.trail, self.spans = trail_of(config, self.broker, self.access)
+        parts.trail = self.reports.trail = self.trail
+        self.control = Control(config, parts, reactor)
+        self.addService(self.control)  # type: ignore[no-untyped-call]
+        self.reports.audited = self.control.file_changed
         #: Our share in a broker of several workers.
         self.worker: Worker | None = None
         sockets: dict[str, socket.socket] | None = None
@@ -255,9 +220,9 @@ class MqttdService(MultiService):
             self.sys_topics.figures = self.worker.sums
             self.sys_topics.silent = place.number != 1
         self.doors = Listeners(
-            config.listener, self.broker, self.engine, reactor, self.events, self.alarm,
-            lambda: most, self._read_listeners, self._access_of, sockets,
-            place is None or place.number == 1,
+            config.listener, self.broker, self.engine, reactor, self.events, self.reports.alarm,
+            lambda: most, lambda: listeners_of(self.config, on_start is not None),
+            self.gate.of_listener, sockets, place is None or place.number == 1,
         )  # fmt: skip
         parts.doors = self.doors
         self.reload = Reload(self)
@@ -273,7 +238,7 @@ class MqttdService(MultiService):
         except ListenError as error:
             raise StartError(str(error)) from None
         own = on_start is None
-        self.garbage = Garbage(on_pause=self._paused) if own else None
+        self.garbage = Garbage(on_pause=self.reports.paused) if own else None
         metrics = self.broker.metrics
         self.quiet = Quiet(lambda: metrics.bytes_received) if own else None
         #: Clients are let in.
@@ -309,106 +274,17 @@ class MqttdService(MultiService):
         if isinstance(self.logging, Log) and isinstance(parent, Componentized):
             parent.setComponent(ILogObserver, self.logging)
 
-    def _audit_file(self, config: Config) -> Writer:
-        """Where changes that were made over the HTTP interface are kept; raises StartError."""
-        path = os.path.join(config.node.data_dir, "audit.jsonl")
-        try:
-            target = FileTarget(path, _AUDIT_BYTES, _AUDIT_FILES)
-            os.chmod(path, 0o600)
-        except OSError as error:
-            raise StartError(f"{path}: {error.strerror}") from None
-        return Writer(target, 1 << 20, lambda lost: b'{"lost": %d}\n' % lost)
-
-    def _trail(self, config: Config) -> Trail | None:
-        """What becomes of messages is kept here; raises StartError."""
-        if not config.trace.ring:
-            return None
-        path = os.path.join(config.node.data_dir, "why.jsonl")
-        try:
-            trail = Trail(self.broker, config.trace, path, self._rule_for)
-            if config.trace.otlp:
-                self.spans = Spans(config.trace.otlp, config.node.name)
-                trail.listeners.append(self.spans.take)
-        except OSError as error:
-            raise StartError(f"{path}: {error.strerror}") from None
-        except NoOtel as error:
-            raise StartError(str(error)) from None
-        return trail
-
-    def _rule_for(self, message: Message) -> str:
-        """The rule by which a message may be published."""
-        session = self.broker.sessions.get(message.client_id)
-        if session is None:
-            return ""
-        client = self.broker.client_of(session)
-        told = self.access.questions_of(client.listener).explain(
-            client, Action("publish", message.qos, message.retain), message.topic
-        )
-        return str(told["rule"])
-
-    def _admin_tcp(self) -> AdminTcpService | None:
-        """The HTTP interface over TCP, where there are tokens for it."""
-        settings = self.config.admin.tcp
-        if not (settings.token_file or settings.pull_token_file):
-            return None
-        try:
-            service = self.new_admin_tcp(self.config)
-        except DoorError as error:
-            raise StartError(str(error)) from None
-        self.addService(service)  # type: ignore[no-untyped-call]
-        return service
-
-    def _page(self, logins: Logins) -> PageService | None:
-        """The dashboard; a broker goes on without it where its address is in use."""
-        settings = self.config.admin.page
-        if not settings.enabled:
-            return None
-        most = 2 * self.config.mqtt.max_packet_size
-        try:
-            page = PageService(self.api.resource(), settings, self.reactor, most, logins)
-        except AddressError as error:
-            self.log.error("no dashboard: {error}", error=str(error))
-            self.broker.alarms.activate("dashboard", f"there is no dashboard: {error}")
-            return None
-        except DoorError as error:
-            raise StartError(str(error)) from None
-        self.log.info("dashboard on port {port}: {url}", port=page.port, url=page.url)
-        if token := cast(FirstUser, self.parts.first).offer():
-            self.log.warn(
-                "nobody may log in yet; this makes the first administrator, once, within an hour:"
-                " {link}",
-                link=f"{page.url}/#first={token}",
-            )
-        self.addService(page)  # type: ignore[no-untyped-call]
-        return page
-
-    def new_admin_tcp(
-        self, config: Config, before: AdminTcpService | None = None
-    ) -> AdminTcpService:
-        """An HTTP interface over TCP, in the place of another one; raises DoorError."""
-        most = 2 * config.mqtt.max_packet_size
-        service = AdminTcpService(
-            self.api.resource(), config.admin.tcp, self.reactor, most, before, self.api_users
-        )
-        self.log.info("HTTP interface on port {port}: {url}", port=service.port, url=service.url)
-        return service
-
-    def limit_bodies(self, most: int) -> None:
-        """Refuse requests to the HTTP interface with bodies of more than so many bytes."""
-        for service in (self.admin, self.admin_tcp, self.page):
-            if service is not None:
-                limit_body(service.site, most)
-
     def _open_store(self) -> None:
         """What plugins and the broker keep under keys."""
         if self.store is not None:
             self.store.open(self.broker)
             bad = self.broker.bans.take_in()
             if bad:
-                self.alarm("bans", f"{len(bad)} bans cannot be read: {', '.join(bad)[:500]}")
+                text = f"{len(bad)} bans cannot be read: {', '.join(bad)[:500]}"
+                self.reports.alarm("bans", text)
             bad = self.roles.take_in()
             if bad:
-                self.alarm("roles", f"these cannot be read: {', '.join(bad)[:500]}")
+                self.reports.alarm("roles", f"these cannot be read: {', '.join(bad)[:500]}")
 
     def _recover(self, result: object) -> object:
         """Take in what was kept, before clients are let in."""
@@ -416,37 +292,13 @@ class MqttdService(MultiService):
             self.store.recover(self.broker)
         return self.broker.recover()
 
-    def access_control(self, config: Config) -> AccessControl:
-        return AccessControl(
-            config,
-            self.reactor,
-            on_deny=self._denied,
-            on_error=self.faults.module,
-            on_event=self._access_event,
-            on_revoked=self._revoked,
-            on_count=self._counted,
-            roles=self.roles,
-        )
-
-    def _access_of(self, listener: str, settings: Listener) -> Callable[[], None]:
-        """Read the chain and rules of its own that a listener has; the result puts them in force.
-
-        Raises ListenError for files that cannot be used.
-        """
-        config = config_of(self.config, settings)
-        try:
-            own = None if config is None else self.access_control(config)
-        except (OSError, ValueError) as error:
-            raise ListenError(why(error)) from None
-        return lambda: self.access.put(listener, own)
-
     # -- service -------------------------------------------------------------------------------
 
     def startService(self) -> None:
         """Start the clock, load the plugins, then `open`."""
         if isinstance(self.logging, Log):
             self.logging.startService()
-        self.audit.start()
+        self.control.audit.start()
         if self.trail is not None:
             self.trail.start()
         self.broker.now = _milliseconds()
@@ -558,7 +410,7 @@ class MqttdService(MultiService):
     def _stopped(self, result: object) -> None:
         if self.store is not None:
             self.store.stop()
-        self.audit.stop()
+        self.control.audit.stop()
         if self.trail is not None:
             self.trail.stop()
         # Last of all: who gets the directory may create the admin socket anew.
@@ -611,7 +463,7 @@ class MqttdService(MultiService):
         self.broker.loop_lag = int(self.overload.lag * 1000)
         self.drain.tick(now)
         self.topic_figures.tick(now)
-        self.api_users.look()
+        self.control.api_users.look()
         self.doors.tick(now / 1000)
         self.hooks.tick()
         self.events.tick()
@@ -631,95 +483,11 @@ class MqttdService(MultiService):
 
     # -- reports -------------------------------------------------------------------------------
 
-    def _denied(self, client: ClientInfo, action: Action, topic: str, rule: str) -> None:
-        if self.trail is not None:
-            self.trail.because(rule)
-        self.events(
-            "denied",
-            {
-                "client_id": client.client_id,
-                "username": client.username,
-                "peer": client.peerhost,
-                "action": action.kind,
-                "qos": action.qos,
-                "topic": topic,
-                "rule": rule,
-            },
-        )
-
-    def _read_listeners(self) -> dict[str, dict[str, Any]]:
-        """The listeners as the configuration file says now; raises ListenError."""
-        if not self.config.path or self.on_start is not None:
-            return self.config.listener
-        try:
-            return load(self.config.path, os.environ).listener
-        except ConfigError as error:
-            more = len(error.mistakes) - 1
-            others = f" (and {more} more)" if more else ""
-            raise ListenError(f"{error.mistakes[0]}{others}; nothing was changed") from None
-
-    def plugins_modules(self) -> set[str]:
-        """The authentication modules that are plugins'."""
-        return self.access.plugins_modules()
-
-    def alarm(self, name: str, text: str) -> None:
-        """Raise an alarm of the listeners; without a text it is over."""
-        if text:
-            self.broker.alarms.activate(name, text)
-        else:
-            self.broker.alarms.clear(name)
-
-    def _overloaded(self, begins: bool, lag: float) -> None:
-        """The event loop is too late for further clients, or has recovered."""
-        self.broker.overloaded = begins
-        self.events("overload", {"refusing": begins, "lag_seconds": round(lag, 3)})
-        text = f"the event loop is {lag:.1f} s late: new clients are refused"
-        self.alarm("overload", text if begins else "")
-
-    def _paused(self, seconds: float) -> None:
-        self.events("garbage collector paused", {"seconds": round(seconds, 3)})
-
-    def _access_event(self, event: str, fields: dict[str, object]) -> None:
-        """What an operator should know of authentication: log it, keep an alarm while it lasts."""
-        self.events(event, fields)
-        if event == "users changed":
-            had = {name: fields[name] for name in ("removed", "changed") if fields[name]}
-            has = {name: fields[name] for name in ("added", "changed") if fields[name]}
-            self._file_changed(f"users of {fields['module']}", had, has)
-            return
-        name = f"auth breaker {fields.get('module')}"
-        if event == "auth breaker opened":
-            text = f"authentication by {fields['module']} fails: {fields['error']}"
-            self.broker.alarms.activate(name, text)
-        elif event == "auth breaker closed":
-            self.broker.alarms.clear(name)
-
-    def _file_changed(self, what: str, before: Any, after: Any) -> None:
-        """Somebody has changed users in their file, as `mqttd-ctl` does: the audit has it too."""
-        self.parts.audit.put(
-            "file", "-", "file", "FILE", what, f"{what}: changed in their file", before or None,
-            after or None,
-        )  # fmt: skip
-
-    def _revoked(self, module: str, names: frozenset[str]) -> None:
-        """Users are gone or have new passwords: so are their connections."""
-        self.broker.revoke_users(module, names, module == "clientid")
-
     def _drained(self) -> None:
         """Nobody is left: what this process was for is done."""
         self.log.info("drained: {count} clients were sent away", count=self.drain.ended)
         if self.parts.exit_when_drained and self.on_start is None:
             self.reactor.callLater(0, self.reactor.stop)
-
-    def _roles_changed(self, disabled: bool) -> None:
-        """Roles are others, or those of others: rights are asked for again."""
-        self.broker.access_changed()
-        if disabled:
-            self.broker.enforce_bans()
-
-    def _counted(self, name: str) -> None:
-        metrics = self.broker.metrics
-        setattr(metrics, name, getattr(metrics, name) + 1)
 
 
 def _milliseconds() -> int:

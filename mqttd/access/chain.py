@@ -41,7 +41,7 @@ from mqttd.types import Action, AuthResult, ClientInfo, Decision
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
 
-__all__ = ["AccessControl", "AclReloadError", "AuthReloadError", "UnknownModule"]
+__all__ = ["AccessControl", "AclReloadError", "AuthReloadError", "OnError", "UnknownModule"]
 
 Kind: TypeAlias = Literal["auth", "acl"]
 OnError: TypeAlias = Callable[[str, str, Exception], None]

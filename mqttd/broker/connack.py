@@ -26,6 +26,8 @@ class Connacks:
 
     def __init__(self, broker: Taps) -> None:
         self.broker = broker
+        #: This node is being drained: with this reason and Server Reference nobody is let in.
+        self.elsewhere: tuple[int, str] | None = None
 
     def accepting(
         self, channel: Channel, connect: Connect, client: ClientInfo, limits: Limits | None
@@ -59,8 +61,12 @@ class Connacks:
 
     def refusing(self, channel: Channel, connect: Connect, code: int) -> Properties | None:
         """The properties of a CONNACK that refuses."""
+        properties: Properties | None = None
+        elsewhere = self.elsewhere
+        if elsewhere is not None and elsewhere[0] == code and elsewhere[1]:
+            properties = {prop.SERVER_REFERENCE: elsewhere[1]}
         if "client.connack" not in self.broker.points:
-            return None
+            return properties
         host, port = channel.edge.peer(channel)
         client = ClientInfo(
             connect.client_id,
@@ -72,7 +78,7 @@ class Connacks:
             connect.clean_start,
             connect.keep_alive,
         )
-        properties = self._asked(client, code, None)
+        properties = self._asked(client, code, properties)
         return properties if channel.v5 else None
 
     def _asked(

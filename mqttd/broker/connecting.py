@@ -26,7 +26,6 @@ from mqttd.broker.revision import Revision
 from mqttd.broker.seams import Mover
 from mqttd.broker.verdicts import fault_of, properties_fault, refusal
 from mqttd.broker.wills import Wills, connect_fault
-from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect
 from mqttd.codec.reasons import MqttError
@@ -124,8 +123,6 @@ class Connecting:
         self.overloaded: bool = False
         self.mover: Mover | None = None  # where there are several workers
         self.undecided: dict[Channel, Attempt] = {}  # let in but for their client ids
-        #: This node is being drained: with this reason and Server Reference nobody is let in.
-        self.elsewhere: tuple[int, str] | None = None
         #: Stands for a listener about which nothing is special.
         self.plain = Listener("")
 
@@ -188,9 +185,6 @@ class Connecting:
         self.broker.connect_refused(channel, connect, code, detail)
         if channel.state == WAITING:
             properties = self.connacks.refusing(channel, connect, code)
-            elsewhere = self.elsewhere
-            if elsewhere is not None and elsewhere[0] == code and elsewhere[1]:
-                properties = {**(properties or {}), prop.SERVER_REFERENCE: elsewhere[1]}
             channel.refuse(code, detail, properties)
         return False
 
@@ -199,8 +193,9 @@ class Connecting:
     def load(self, attempt: Attempt) -> bool:
         """The event loop has time for further clients, and memory has room for new sessions."""
         broker = self.broker
-        if self.elsewhere is not None:
-            return self.refuse(attempt, self.elsewhere[0], "this node is being drained")
+        elsewhere = self.connacks.elsewhere
+        if elsewhere is not None:
+            return self.refuse(attempt, elsewhere[0], "this node is being drained")
         if broker.account.full and broker.is_new(attempt.connect.client_id):
             return self.refuse(attempt, reasons.QUOTA_EXCEEDED, "the memory budget is used up")
         if not self.overloaded:

@@ -61,7 +61,7 @@ class Drain:
         self.rate = rate
         self.reference = reference
         self.code = reasons.SERVER_MOVED if for_ever else reasons.USE_ANOTHER_SERVER
-        broker.connecting.elsewhere = (self.code, reference)
+        broker.connecting.connacks.elsewhere = (self.code, reference)
         broker.registry.stopping = True
         broker.alarms.activate("drain", "this node is being drained: it lets nobody in")
 
@@ -71,7 +71,7 @@ class Drain:
             return False
         self.running = False
         self._ids = []
-        self.broker.connecting.elsewhere = None
+        self.broker.connecting.connacks.elsewhere = None
         self.broker.registry.stopping = False
         self.broker.alarms.clear("drain")
         return True

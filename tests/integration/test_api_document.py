@@ -23,7 +23,7 @@ from tests.support.needs import missing
 PROGRAM = """
 from mqttd.admin import slow
 slow.FIRST = 0.0
-service.api.rate.rate = 1e9
+service.control.api.rate.rate = 1e9
 service.drain.done = lambda: None
 service.topic_figures._later = lambda seconds, call: service.reactor.callLater(0, call)
 """

@@ -143,8 +143,8 @@ class Site:
         for service in self.services:
             for door in service.doors.doors.values():
                 door.release()
-            if service.admin_tcp is not None:
-                service.admin_tcp.release()
+            if service.control.tcp is not None:
+                service.control.tcp.release()
             service.access.close()
             service.engine.close_all()
             service.lock.close()
@@ -248,12 +248,14 @@ PASSED_BY = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Co
 def snapshot(service: MqttdService) -> dict[str, object]:
     """Every plain value in the parts of a broker, by the path that leads to it."""
     found: dict[str, object] = {}
-    parts = {name: part for name, part in vars(service).items()
-             if name not in ("config", "reactor", "reload", "api", "lock", "services")}  # fmt: skip
+    # What only refers to other parts, or to the program, is none of them.
+    apart = ("config", "reactor", "reload", "api", "lock", "services", "control", "gate", "reports")
+    held = {**vars(service), **vars(service.control)}
+    parts = {name: part for name, part in held.items() if name not in apart}
     walk(parts, "", found, set())
     plugins = service.plugins.config.plugins
     found["plugins"] = (plugins.dir, plugins.load)
-    found["body"] = service.admin.site.requestFactory.max_body
+    found["body"] = service.control.socket.site.requestFactory.max_body
     return found
 
 

@@ -1,0 +1,142 @@
+"""The control plane of one process: the doors of the HTTP interface, who may log in, the audit.
+
+    mqttd-ctl --> socket (AdminService) --.
+    programs --> TCP (AdminTcpService) ----+--> Api --> Parts: the broker, its read model, ...
+    browsers --> page (PageService) ------'      `--> audit.jsonl: every change, who made it
+
+Promise: what cannot be opened is said before the broker starts; only the page may be missing where
+its address is in use, which is an alarm. docs/design/control.md.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from twisted.application.service import MultiService
+from twisted.logger import Logger
+
+from mqttd.admin.api import Api
+from mqttd.admin.api_users import ApiUsers
+from mqttd.admin.door import AddressError, DoorError
+from mqttd.admin.first import FirstUser
+from mqttd.admin.logins import Logins
+from mqttd.admin.page import PageService
+from mqttd.admin.parts import Parts
+from mqttd.admin.server import AdminService, limit_body
+from mqttd.admin.tcp import AdminTcpService
+from mqttd.config.schema import Config
+from mqttd.monitor.log.targets import FileTarget
+from mqttd.monitor.log.writer import Writer
+from mqttd.options import StartError
+
+__all__ = ["Control"]
+
+#: Bytes of the file of the audit, and older ones that are kept.
+_AUDIT_BYTES: Final = 10 << 20
+_AUDIT_FILES: Final = 5
+
+
+class Control(MultiService):
+    """The HTTP interface to what `parts` has, at the doors that `config` wants.
+
+    Raises StartError for a door or a file that cannot be opened.
+    """
+
+    def __init__(self, config: Config, parts: Parts, reactor: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.config = config
+        self.parts = parts
+        self.reactor = reactor
+        self.log = Logger(namespace="mqttd")
+        self.audit = self._audit_file()
+        parts.audit.write = self.audit.put
+        self.api_users = ApiUsers(
+            os.path.join(config.node.data_dir, "api-users.json"),
+            lambda text: self.log.error("API users: {text}", text=text),
+            changed=lambda before, after: self.file_changed("api-users.json", before, after),
+        )
+        self.logins = parts.logins = Logins(self.api_users, reactor, parts.in_thread)
+        self.first = parts.first = FirstUser(self.api_users, reactor, parts.in_thread)
+        self.api = Api(parts, reactor.seconds)
+        most = 2 * config.mqtt.max_packet_size
+        self.socket = AdminService(self.api.resource(), config.admin.socket, reactor, most)
+        self.addService(self.socket)  # type: ignore[no-untyped-call]
+        self.tcp = self._tcp()
+        self.page = self._page()
+
+    def _audit_file(self) -> Writer:
+        """Where changes that were made over the HTTP interface are kept; raises StartError."""
+        path = os.path.join(self.config.node.data_dir, "audit.jsonl")
+        try:
+            target = FileTarget(path, _AUDIT_BYTES, _AUDIT_FILES)
+            os.chmod(path, 0o600)
+        except OSError as error:
+            raise StartError(f"{path}: {error.strerror}") from None
+        return Writer(target, 1 << 20, lambda lost: b'{"lost": %d}\n' % lost)
+
+    def _tcp(self) -> AdminTcpService | None:
+        """The HTTP interface over TCP, where there are tokens for it."""
+        settings = self.config.admin.tcp
+        if not (settings.token_file or settings.pull_token_file):
+            return None
+        try:
+            service = self.new_tcp(self.config)
+        except DoorError as error:
+            raise StartError(str(error)) from None
+        self.addService(service)  # type: ignore[no-untyped-call]
+        return service
+
+    def _page(self) -> PageService | None:
+        """The dashboard; a broker goes on without it where its address is in use."""
+        settings = self.config.admin.page
+        if not settings.enabled:
+            return None
+        most = 2 * self.config.mqtt.max_packet_size
+        try:
+            page = PageService(self.api.resource(), settings, self.reactor, most, self.logins)
+        except AddressError as error:
+            self.log.error("no dashboard: {error}", error=str(error))
+            self.parts.broker.alarms.activate("dashboard", f"there is no dashboard: {error}")
+            return None
+        except DoorError as error:
+            raise StartError(str(error)) from None
+        self.log.info("dashboard on port {port}: {url}", port=page.port, url=page.url)
+        if token := self.first.offer():
+            self.log.warn(
+                "nobody may log in yet; this makes the first administrator, once, within an hour:"
+                " {link}",
+                link=f"{page.url}/#first={token}",
+            )
+        self.addService(page)  # type: ignore[no-untyped-call]
+        return page
+
+    def new_tcp(self, config: Config, before: AdminTcpService | None = None) -> AdminTcpService:
+        """An HTTP interface over TCP, in the place of another one; raises DoorError."""
+        most = 2 * config.mqtt.max_packet_size
+        service = AdminTcpService(
+            self.api.resource(), config.admin.tcp, self.reactor, most, before, self.api_users
+        )
+        self.log.info("HTTP interface on port {port}: {url}", port=service.port, url=service.url)
+        return service
+
+    def put_tcp(self, service: AdminTcpService | None) -> None:
+        """Serve at this door from now on, or at none; the one before it is closed."""
+        if self.tcp is not None:
+            self.removeService(self.tcp)  # type: ignore[no-untyped-call]
+        self.tcp = service
+        if service is not None:
+            self.addService(service)  # type: ignore[no-untyped-call]
+
+    def limit_bodies(self, most: int) -> None:
+        """Refuse requests to the HTTP interface with bodies of more than so many bytes."""
+        for service in (self.socket, self.tcp, self.page):
+            if service is not None:
+                limit_body(service.site, most)
+
+    def file_changed(self, what: str, before: Any, after: Any) -> None:
+        """Somebody has changed users in their file, as `mqttd-ctl` does: the audit has it too."""
+        self.parts.audit.put(
+            "file", "-", "file", "FILE", what, f"{what}: changed in their file", before or None,
+            after or None,
+        )  # fmt: skip
