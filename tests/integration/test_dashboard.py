@@ -223,6 +223,18 @@ def test_topics_publish_and_what_is_retained(broker: Broker, board: Dashboard) -
     client.close()
 
 
+def test_rates_of_topics_are_measured_when_they_are_asked_for(
+    broker: Broker, board: Dashboard
+) -> None:
+    sender = RawClient(broker.port).connect("meter")
+    board.go("topics")
+    board.click("Measure rates for two seconds")
+    while not board.evaluate("document.querySelector('main').innerText.includes('/s')"):
+        sender.publish("rates/kitchen", b"1", qos=1)
+    sender.close()
+    assert "kitchen" in board.evaluate("document.querySelector('main').innerText")
+
+
 def test_a_configuration_is_planned_and_applied_and_an_alarm_taken_back(
     broker: Broker, board: Dashboard, control: Client
 ) -> None:

@@ -1,5 +1,5 @@
 /* Topics as a tree of their levels: who has subscribed, what is retained, what comes; and publish. */
-import { get, has, post } from "../api.js";
+import { get, post } from "../api.js";
 import { badge, button, bytes, card, form, head, make, name, note, number, sheet, short, visible } from "../parts.js";
 import { message } from "./retained.js";
 
@@ -38,28 +38,35 @@ function tree(node, label) {
     }));
 }
 
+const topicOf = (one) => one.topic ?? one.topic_filter;
+
 export async function topics(main, about) {
   const shown = make("div", { "aria-live": "polite" });
   const list = make("div");
   const look = (topic) => message(topic).then((made) => { shown.replaceChildren(made); made.scrollIntoView({ block: "nearest" }); }, about.failed);
-  const show = async ({ filter = "#" } = {}) => {
-    const [kept, filters, watched] = await Promise.all([get("/retained", { filter: filter || "#", limit: MOST }),
-      get("/topics", { limit: MOST }), has("/topics/rates").then((is) => is ? get("/topics/rates") : null).catch(() => null)]);
+  let asked = "#";
+  const show = async ({ filter = "#" } = {}, busiest = null) => {
+    asked = filter || "#";
+    const [kept, filters, counted] = await Promise.all([get("/retained", { filter: asked, limit: MOST }),
+      get("/topics", { limit: MOST }), get("/topic-metrics")]);
     const within = filter && filter !== "#" ? filter.replace(/[+#].*$/, "") : "";
     const entries = [
       ...kept.retained.map((one) => [one.topic, button(`retained, ${bytes(one.bytes)}`, () => look(one.topic), "small",
         { "aria-label": `retained, ${bytes(one.bytes)}, of ${visible(one.topic)}` })]),
       ...filters.topics.filter((one) => one.topic_filter.startsWith(within)).map((one) =>
         [one.topic_filter, badge(`${number(one.subscribers)} subscribed`)]),
-      ...(watched?.topics || []).filter((one) => (one.topic || one.topic_filter).startsWith(within)).map((one) =>
-        [one.topic || one.topic_filter, badge(`${short(one.rate ?? one.messages_in_rate ?? 0)}/s`, "good")])];
+      ...[...counted.topics, ...(busiest?.topics || [])].filter((one) => topicOf(one).startsWith(within)).map((one) =>
+        [topicOf(one), badge(`${short(one.message_rate)}/s`, "good")])];
     list.replaceChildren(kept.cursor || filters.cursor ? note(`Only the first ${number(MOST)} are shown: name a filter.`) : "",
+      busiest?.others ? note(`${number(busiest.others)} further messages came on other topics.`) : "",
       entries.length ? tree(grown(entries), "Topics") : make("p", { class: "empty" }, "There are none."));
   };
+  /* What comes while it is looked: the broker counts nothing by topic otherwise. */
+  const measure = async () => show({ filter: asked }, await get("/topics/busiest", { topic_filter: asked, seconds: 2, limit: 100 }));
   main.append(head("Topics", "Retained messages and subscriptions, by the levels of their topics."), shown,
     make("div", { class: "cards" },
       make("div", null, card("Tree", form("Filter", [["filter", "Topic filter", "search", { value: "#" }]], "Show",
-        (given) => show(given).catch(about.failed)), make("br"), list)),
+        (given) => show(given).catch(about.failed)), button("Measure rates for two seconds", () => measure().catch(about.failed)), make("br"), list)),
       about.may("operator") ? make("div", null, publish(about)) : ""));
   await show();
 }
