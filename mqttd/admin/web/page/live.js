@@ -7,6 +7,7 @@ import { who } from "./api.js";
 
 const KEPT = 600;
 const SILENT = 12000;
+const opening = new Set();
 const wanted = new Map([["counters", new Set()], ["alarms", new Set()]]);
 export const readings = [];
 let source = null;
@@ -42,7 +43,11 @@ function open() {
   close();
   opened = kinds();
   source = new EventSource(`/api/v1/events?kinds=${opened}`);
-  source.addEventListener("open", () => tell("live"));
+  source.addEventListener("open", () => {
+    tell("live");
+    // What came before it was open was told to nobody: whoever shows it looks again.
+    for (const call of opening) call();
+  });
   source.addEventListener("error", lost);
   for (const kind of opened.split(",")) source.addEventListener(kind, (event) => heard(kind, event));
 }
@@ -76,12 +81,15 @@ export function end() {
   close();
 }
 
-/* Be told of events of a kind; returns what ends that. */
-export function on(kind, call) {
+/* Be told of events of a kind, and each time that some may have been missed, where there is `missed`;
+ * returns what ends that. */
+export function on(kind, call, missed = null) {
   if (!wanted.has(kind)) wanted.set(kind, new Set());
   wanted.get(kind).add(call);
+  if (missed) opening.add(missed);
   if (running && source && kinds() !== opened) open();
-  return () => { wanted.get(kind).delete(call); };
+  else if (missed) missed();
+  return () => { wanted.get(kind).delete(call); opening.delete(missed); };
 }
 
 /* What a counter has grown by a second between each two readings; null over a gap. */

@@ -27,6 +27,6 @@ export async function clients(main, about) {
     "Show", (given) => { wish = { ...given, sort: wish.sort }; return list.first(); }), ...list.element));
   await list.first();
   const again = calmly(list.again);
-  const off = on("clients", again);
+  const off = on("clients", again, again);
   return () => { again.end(); off(); };
 }
