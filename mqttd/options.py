@@ -28,7 +28,7 @@ from mqttd.config.schema import Config, SslListener
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
-from mqttd.workers.place import place_of
+from mqttd.workers.place import count_of, place_of
 
 __all__ = ["Options", "StartError", "check", "check_files", "lock_data_dir", "version_text", "why"]
 
@@ -79,6 +79,11 @@ def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
     check_files(config)
     Plugins(config, Host(None, None)).check()
+    if count_of(config.node.workers) > 1:
+        from mqttd.workers.supervisor import refused  # which knows this module
+
+        if text := refused(config):
+            raise StartError(text)
 
 
 def check_files(config: Config) -> AccessControl:

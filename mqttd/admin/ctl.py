@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     parser = _parser()
     known = [name for action in parser._actions for name in action.choices or ()]
-    if not given or given[-1] in ("-h", "--help"):
+    if (not given or given[-1] in ("-h", "--help")) and not any(word in known for word in given):
         options, _ = parser.parse_known_args([*given[:-1], "status"])
         parser.epilog = ctl_plugins.commands_text(options, known)
     words = ctl_plugins.spelled_out(given, known)

@@ -46,19 +46,21 @@ def _drain(options: argparse.Namespace) -> None:
         raise CtlError(f"--rate {options.rate}: expected clients a second, such as 50/s") from None
     body = {"rate": rate, "to": options.to, "moved": options.moved, "exit": not options.stay}
     answer = client.request("POST", "/drain", body)
-    while not options.no_wait and answer["draining"]:
+    while not options.no_wait and answer["left"]:
         if not options.json:
             print(f"{answer['ended']} sent away, {answer['left']} left", flush=True)
         time.sleep(1)
         try:
             answer = client.get("/drain")
         except NoBroker:
-            answer = {**answer, "draining": False, "left": 0}
+            answer = {**answer, "left": 0}
         except CtlError:
             if options.stay:
                 raise
-            answer = {**answer, "draining": False, "left": 0}
+            answer = {**answer, "left": 0}
     if options.json:
         return print_json(answer)
-    if not answer["draining"]:
-        print("nobody is left" if options.stay else "nobody is left; the broker has ended")
+    if not answer["left"] and options.stay:
+        print("nobody is left; nobody is let in until `mqttd-ctl drain --cancel`")
+    elif not answer["left"]:
+        print("nobody is left; the broker ends")

@@ -2,7 +2,7 @@
 
     begin --> CONNECT is refused: 0x9C or 0x9D, with the Server Reference if there is one (3.x: 3)
      tick --> so many a second: 5.0 clients DISCONNECT 0x9C or 0x9D with it, others are closed
-              nobody is left --> `done`
+              nobody is left --> `done`; the door stays shut until `cancel`
 
 What becomes of wills `session.wills_at_stop` says, as when the broker stops; sessions stay where
 they are, in this broker's store.
@@ -33,12 +33,17 @@ _DETAIL: Final = "this node is being drained"
 
 
 class Drain:
-    """The draining of one broker; `done` is called once, when nobody is left."""
+    """The draining of one broker; `done` is called once, when nobody is left.
+
+    It goes on until it is cancelled: a node whose clients have gone lets nobody in, and says so.
+    """
 
     def __init__(self, broker: Broker, done: Callable[[], None]) -> None:
         self.broker = broker
         self.done = done
         self.running = False
+        #: Nobody is left, and `done` has been told.
+        self.over = False
         #: Clients a second.
         self.rate = 0.0
         #: Where they are sent, "" for nowhere.
@@ -58,6 +63,7 @@ class Drain:
             self._due = 0.0
             self._at = broker.now
         self.running = True
+        self.over = False
         self.rate = rate
         self.reference = reference
         self.code = reasons.SERVER_MOVED if for_ever else reasons.USE_ANOTHER_SERVER
@@ -91,9 +97,8 @@ class Drain:
         while self._due >= 1 and self._end_one():
             self._due -= 1
         self.broker.perform()
-        if not self.broker.channels:
-            self.running = False
-            self.broker.alarms.clear("drain")
+        if not self.broker.channels and not self.over:
+            self.over = True
             self.done()
 
     def _end_one(self) -> bool:

@@ -296,6 +296,10 @@ class _Import:
                 self._set(f"{table}.bind", f"{host}:{listener.port}")
             if kind in ("ws", "wss"):
                 self._set(f"{table}.path", "/mqtt")
+                spoken = next(line for line in listener.lines if line.key == "protocol")
+                self._leave(spoken, "taken over; but clients connect to the path /mqtt alone here")
+                if "websockets_origin" not in given:
+                    self._set(f"{table}.origins", ["*"])  # as mosquitto lets the page of any site
             for line in given.values():
                 try:
                     if not self._of_listener(table, line, "certfile" in given):

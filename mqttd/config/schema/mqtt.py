@@ -402,8 +402,7 @@ class Retained(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """What may be held in memory for clients, as `mqttd-ctl memory` shows it; see
-    docs/howto/limits.md."""
+    """What may be held in memory for clients; `mqttd-ctl memory` shows who holds what."""
 
     budget: Annotated[
         int,

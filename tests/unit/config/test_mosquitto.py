@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "require_certificate true": {
         "listener": {"ssl": {"default": {"cert_as_username": "dn", "crl_file": "BASE/c"}}}},
     "listener 9001\nprotocol websockets": {
-        "listener": {"ws": {"default": {"bind": ":9001", "path": "/mqtt"}}}},
+        "listener": {"ws": {"default": {"bind": ":9001", "path": "/mqtt", "origins": ["*"]}}}},
     "listener 9001\nprotocol websockets\ncertfile s\nkeyfile k\nwebsockets_origin https://a.b": {
         "listener": {"wss": {"default": {"origins": ["https://a.b"]}}}},
     "listener 1883\n\nlistener 9001\nprotocol websockets\nmax_connections 10": {
