@@ -29,6 +29,7 @@ from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import count_of, place_of
+from mqttd.workers.refused import refused
 
 __all__ = ["Options", "StartError", "check", "check_files", "lock_data_dir", "version_text", "why"]
 
@@ -80,8 +81,6 @@ def check(config: Config) -> None:
     check_files(config)
     Plugins(config, Host(None, None)).check()
     if count_of(config.node.workers) > 1:
-        from mqttd.workers.supervisor import refused  # which knows this module
-
         if text := refused(config):
             raise StartError(text)
 

@@ -46,26 +46,15 @@ from mqttd.transports.sockets import ListenError, bind_tcp
 from mqttd.workers.front import Front
 from mqttd.workers.place import count_of
 from mqttd.workers.process import WorkerProcess
+from mqttd.workers.refused import refused
 from mqttd.workers.resharding import data_of, reshard
 
-__all__ = ["WorkersService", "refused"]
+__all__ = ["WorkersService"]
 
 #: Seconds after SIGTERM until a worker is killed.
 _END: Final = 15.0
 #: Seconds for which one that is up waits for others that are not.
 _LONG: Final = 30.0
-
-
-def refused(config: Config) -> str:
-    """What of a configuration does not go together with workers; empty where all does."""
-    said = "is not possible with node.workers above 1 yet"
-    if config.admin.page.enabled:
-        return f"admin.page.enabled = true {said}"
-    if config.admin.tcp.token_file or config.admin.tcp.pull_token_file:
-        return f"admin.tcp.token_file {said}"
-    if config.session.upgrade_qos:
-        return f"session.upgrade_qos = true {said}"
-    return ""
 
 
 class WorkersService(MultiService):

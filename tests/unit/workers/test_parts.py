@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from mqttd.admin.requests import ApiError
 from mqttd.config.load import from_text
-from mqttd.workers import front, process, sums, supervisor
+from mqttd.workers import front, process, sums
 from mqttd.workers.place import VARIABLE, Place, count_of, place_of, worker_of
+from mqttd.workers.refused import refused
 
 
 @given(st.text(), st.integers(1, 64))
@@ -44,7 +45,7 @@ def test_a_place_is_what_the_environment_says() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused_by_its_key(text: str, key: str) -> None:
-    told = supervisor.refused(from_text(text, "mqttd.conf", {}))
+    told = refused(from_text(text, "mqttd.conf", {}))
     assert told.startswith(key) if key else told == ""
 
 
