@@ -69,8 +69,7 @@ class Control(MultiService):
         """Where changes that were made over the HTTP interface are kept; raises StartError."""
         path = os.path.join(self.config.node.data_dir, "audit.jsonl")
         try:
-            target = FileTarget(path, _AUDIT_BYTES, _AUDIT_FILES)
-            os.chmod(path, 0o600)
+            target = FileTarget(path, _AUDIT_BYTES, _AUDIT_FILES, private=True)
         except OSError as error:
             raise StartError(f"{path}: {error.strerror}") from None
         return Writer(target, 1 << 20, lambda lost: b'{"lost": %d}\n' % lost)

@@ -80,7 +80,7 @@ class Trail:
         self.rule = rule
         self.clock = clock
         self.routes = Routes(broker)
-        target = FileTarget(path, max(settings.ring // FILES, 1 << 16), FILES - 1)
+        target = FileTarget(path, max(settings.ring // FILES, 1 << 16), FILES - 1, private=True)
         self.writer = Writer(target, _QUEUE, _lines_lost)
         self.why = Why(path, lambda: self.writer.waiting)
         #: Told of each step of a message that is followed, and of the message.

@@ -72,13 +72,14 @@ class StreamTarget(Target):
 class FileTarget(Target):
     """A file of so many bytes at most, and older ones beside it; `rotate` 0 lets it grow.
 
-    Raises OSError if it cannot be opened.
+    `private`: for nobody but its owner. Raises OSError if it cannot be opened.
     """
 
-    def __init__(self, path: str, rotate: int, keep: int) -> None:
+    def __init__(self, path: str, rotate: int, keep: int, private: bool = False) -> None:
         self.path = os.path.abspath(path)
         self.rotate = rotate
         self.keep = keep
+        self.private = private
         self._fd = -1
         self._size = 0
         self._asked = False
@@ -126,7 +127,9 @@ class FileTarget(Target):
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        fd = os.open(self.path, flags, 0o640)
+        fd = os.open(self.path, flags, 0o600 if self.private else 0o640)
+        if self.private:
+            os.fchmod(fd, 0o600)  # one that was there already
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd

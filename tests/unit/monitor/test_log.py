@@ -303,3 +303,13 @@ def test_a_flood_of_one_kind_is_so_many_lines_and_a_count() -> None:
             events("connected", {})
     events.tell_suppressed()  # the broker stops
     assert b"connected: more_in_one_second=2\n" in gate.came[-1]
+
+
+def test_a_private_file_is_for_nobody_else_when_it_is_turned_over_too(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.touch(0o644)
+    target = FileTarget(str(path), 10, 2, private=True)
+    for _ in range(3):
+        target.write([b"0123456789\n"], lambda: False)
+    assert {entry.stat().st_mode & 0o777 for entry in tmp_path.iterdir()} == {0o600}
+    assert len(list(tmp_path.iterdir())) == 3
