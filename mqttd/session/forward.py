@@ -21,9 +21,9 @@ from typing import Final
 from mqttd.codec import reasons
 from mqttd.codec.frame import cut
 from mqttd.codec.reasons import MalformedPacket
-from mqttd.codec.serializer import varint
 from mqttd.session.connection import OPEN
 from mqttd.session.general import PUBREC, answer_to
+from mqttd.session.inbound import recast
 from mqttd.session.message import Delivery, Message
 from mqttd.session.missing import Missing
 from mqttd.session.receiver import Receiver
@@ -168,7 +168,7 @@ class Forwarding(Missing):
                 one = size
             else:
                 if other is None:
-                    other = self._recast(data, pos, p, topic_end, body, end, size)
+                    other = recast(data, pos, p, topic_end, body, end, size, self.v5)
                 wire = other
                 one = len(other) * size // (end - pos)
             if one > receiver.max_packet:
@@ -198,23 +198,6 @@ class Forwarding(Missing):
             if self.router.tap_unheard:
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
         self.router.topics.work += len(route.sessions) >> _LIGHT0
-
-    def _recast(
-        self, data: bytes, pos: int, p: int, topic_end: int, body: int, end: int, size: int
-    ) -> bytes:
-        """The packets of a run for receivers of the other version: what precedes payloads differs.
-
-        Of 5.0 the properties go, of 3.1.1 there are none: an empty block.
-        """
-        head = data[p:topic_end] if self.v5 else data[p:topic_end] + b"\0"
-        prefix = b"\x30" + varint(len(head) + pos + size - body) + head
-        parts: list[bytes] = []
-        shift = 0
-        while pos + shift < end:
-            parts.append(prefix)
-            parts.append(data[body + shift : pos + shift + size])
-            shift += size
-        return b"".join(parts)
 
     def _apart(
         self,

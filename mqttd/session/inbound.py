@@ -30,7 +30,7 @@ from mqttd.session.route import (
 )
 from mqttd.session.wheel import milliseconds
 
-__all__ = ["Inbound", "inbound_of"]
+__all__ = ["Inbound", "inbound_of", "recast"]
 
 
 class Inbound:
@@ -326,3 +326,21 @@ def inbound_of(delivery: Delivery) -> Inbound:
     made.expires_at = delivery.expires_at
     made.expiry_at = delivery.expiry_at
     return made
+
+
+def recast(
+    data: bytes, pos: int, p: int, topic_end: int, body: int, end: int, size: int, v5: bool
+) -> bytes:
+    """A run of QoS 0 packets of `size` bytes for the other version: what precedes payloads differs.
+
+    Of 5.0 (`v5`) the properties go, of 3.1.1 there are none: an empty block.
+    """
+    head = data[p:topic_end] if v5 else data[p:topic_end] + b"\0"
+    prefix = b"\x30" + varint(len(head) + pos + size - body) + head
+    parts: list[bytes] = []
+    shift = 0
+    while pos + shift < end:
+        parts.append(prefix)
+        parts.append(data[body + shift : pos + shift + size])
+        shift += size
+    return b"".join(parts)

@@ -96,13 +96,11 @@ class Sending(Kept):
         id_at: int,
     ) -> None:
         """The same where a journal keeps it."""
-        taken = packet_id in inflight
-        if taken:
-            packet_id = self._free_id(inflight)
-        self.put_inflight(packet_id, wire)
         packet = wire
-        if taken:
+        if packet_id in inflight:
+            packet_id = self._free_id(inflight)
             packet = wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :]
+        self.add_inflight(packet_id, wire)
         self.send_kept(channel, packet, wire[0] >> 1 & 3)
         server = self.server
         server.metrics.messages_sent += 1

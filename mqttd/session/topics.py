@@ -97,10 +97,13 @@ class Topics:
     def of(self, topic: str) -> Route:
         """The current route of a valid topic name."""
         raw = topic.encode()
-        key = len(raw).to_bytes(2, "big") + raw
+        return self.at(len(raw).to_bytes(2, "big") + raw, topic)
+
+    def at(self, key: bytes, topic: str = "") -> Route:
+        """The same by the topic's bytes, with their two of length; `topic`: if it is known."""
         route = self.table.get(key)
         if route is None:
-            return self.enter(key, topic)
+            return self.enter(key, topic or key[2:].decode())
         if route.seq != self.changes.seq:
             self.catch_up(route)
         route.seen = True

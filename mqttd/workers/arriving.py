@@ -19,9 +19,9 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.frame import cut
+from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
-from mqttd.codec.serializer import varint
-from mqttd.session.inbound import Inbound
+from mqttd.session.inbound import Inbound, recast
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import SPREAD, TOLD, WIDE, Route
 from mqttd.workers.frames import ABOUT, ACK, COUNTED, MEMBER, numbered, split, unpacked
@@ -213,7 +213,7 @@ class Arriving:
                 expiry = found >> EXPIRY_SHIFT & OFFSET_MASK
                 if expiry:
                     expiry += at
-        route = self._route(data[p:topic_end])
+        route = self.broker.topics.at(data[p:topic_end])
         if self.full_filter:
             self._to_member(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
@@ -280,16 +280,6 @@ class Arriving:
             made.expires(self.broker.now, expiry)
         return made
 
-    def _route(self, key: bytes) -> Route:
-        topics = self.broker.topics
-        route = topics.table.get(key)
-        if route is None:
-            route = topics.enter(key, key[2:].decode())
-        elif route.seq != topics.changes.seq:
-            topics.catch_up(route)
-        route.seen = True
-        return route
-
     def _local(self, route: Route) -> _Local:
         """The route without peers and groups."""
         local = self._routes.get(route.key)
@@ -341,7 +331,7 @@ class Arriving:
                 wire = same
             else:
                 if other is None:
-                    other = _plain(data, pos, p, topic_end, body, stop, size)
+                    other = recast(data, pos, p, topic_end, body, stop, size, True)
                 wire = other
             if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
                 broker.metrics.dropped_slow_consumer += count
@@ -396,26 +386,7 @@ class Arriving:
 
 def _scanned(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Where a property block ends that is unusual; its expiry is 0, or far behind."""
-    size = 0
-    shift = 0
-    while at < end:
-        byte = data[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    size, at = decode_varint(data, at, end)
     if at + size > end:
         raise ValueError("a property block is cut off")
     return at + size, 0
-
-
-def _plain(data: bytes, pos: int, p: int, topic_end: int, body: int, stop: int, size: int) -> bytes:
-    """The packets of a run of QoS 0 for receivers of MQTT 3.1.1: without their properties."""
-    head = data[p:topic_end]
-    prefix = b"\x30" + varint(len(head) + pos + size - body) + head
-    parts: list[bytes] = []
-    for shift in range(0, stop - pos, size):
-        parts.append(prefix)
-        parts.append(data[body + shift : pos + shift + size])
-    return b"".join(parts)
