@@ -28,6 +28,13 @@ service.drain.done = lambda: None
 service.topic_figures._later = lambda seconds, call: service.reactor.callLater(0, call)
 """
 
+#: A broker that lets nobody in says 503 there, as its document tells: one that is drained is asked.
+CONFIG = """
+[[operations]]
+include-path = "/health/ready"
+checks.not_a_server_error.expected-statuses = ["2xx", "4xx", "503"]
+"""
+
 TOKEN = "t" * 32
 LONG = bool(os.environ.get("MQTTD_LONG"))
 
@@ -44,6 +51,7 @@ def test_every_answer_is_in_the_document(tmp_path: Path) -> None:
     try:
         (line,) = [line for line in broker.lines if "HTTP interface on port" in line]
         url = line.split()[-1]
+        (tmp_path / "schemathesis.toml").write_text(CONFIG)
         done = subprocess.run(
             [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/v1/openapi.json",
              "--header", f"Authorization: Bearer {TOKEN}",
