@@ -11,6 +11,7 @@ its address is in use, which is an alarm. docs/design/control.md.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.application.service import MultiService
@@ -22,7 +23,7 @@ from mqttd.admin.door import AddressError, DoorError
 from mqttd.admin.first import FirstUser
 from mqttd.admin.logins import Logins
 from mqttd.admin.page import PageService
-from mqttd.admin.parts import Parts
+from mqttd.admin.parts import Desk
 from mqttd.admin.server import AdminService, limit_body
 from mqttd.admin.tcp import AdminTcpService
 from mqttd.config.schema import Config
@@ -38,19 +39,33 @@ _AUDIT_FILES: Final = 5
 
 
 class Control(MultiService):
-    """The HTTP interface to what `parts` has, at the doors that `config` wants.
+    """The HTTP interface `api` to what `parts` has, at the doors that `config` wants.
 
-    Raises StartError for a door or a file that cannot be opened.
+    `missing(text)` is told why there is no page. A worker, which is `behind` a supervisor, has its
+    socket alone. Raises StartError for a door or a file that cannot be opened.
     """
 
-    def __init__(self, config: Config, parts: Parts, reactor: Any) -> None:
+    def __init__(
+        self,
+        config: Config,
+        parts: Desk,
+        api: Api,
+        reactor: Any,
+        missing: Callable[[str], object] = lambda text: None,
+        behind: bool = False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.config = config
+        self.api = api
+        self.missing = missing
+        self.behind = parts.behind = behind
         self.parts = parts
         self.reactor = reactor
         self.log = Logger(namespace="mqttd")
-        self.audit = self._audit_file()
-        parts.audit.write = self.audit.put
+        self.audit: Writer | None = None
+        if not behind:
+            self.audit = self._audit_file()
+            parts.audit.write = self.audit.put
         self.api_users = ApiUsers(
             os.path.join(config.node.data_dir, "api-users.json"),
             lambda text: self.log.error("API users: {text}", text=text),
@@ -58,9 +73,8 @@ class Control(MultiService):
         )
         self.logins = parts.logins = Logins(self.api_users, reactor, parts.in_thread)
         self.first = parts.first = FirstUser(self.api_users, reactor, parts.in_thread)
-        self.api = Api(parts, reactor.seconds)
         most = 2 * config.mqtt.max_packet_size
-        self.socket = AdminService(self.api.resource(), config.admin.socket, reactor, most)
+        self.socket = AdminService(api.resource(), config.admin.socket, reactor, most, behind)
         self.addService(self.socket)  # type: ignore[no-untyped-call]
         self.tcp = self._tcp()
         self.page = self._page()
@@ -76,8 +90,7 @@ class Control(MultiService):
 
     def _tcp(self) -> AdminTcpService | None:
         """The HTTP interface over TCP, where there are tokens for it."""
-        settings = self.config.admin.tcp
-        if not (settings.token_file or settings.pull_token_file):
+        if not self.has_tcp(self.config):
             return None
         try:
             service = self.new_tcp(self.config)
@@ -89,14 +102,14 @@ class Control(MultiService):
     def _page(self) -> PageService | None:
         """The dashboard; a broker goes on without it where its address is in use."""
         settings = self.config.admin.page
-        if not settings.enabled:
+        if not settings.enabled or self.behind:
             return None
         most = 2 * self.config.mqtt.max_packet_size
         try:
             page = PageService(self.api.resource(), settings, self.reactor, most, self.logins)
         except AddressError as error:
             self.log.error("no dashboard: {error}", error=str(error))
-            self.parts.broker.alarms.activate("dashboard", f"there is no dashboard: {error}")
+            self.missing(f"there is no dashboard: {error}")
             return None
         except DoorError as error:
             raise StartError(str(error)) from None
@@ -109,6 +122,11 @@ class Control(MultiService):
             )
         self.addService(page)  # type: ignore[no-untyped-call]
         return page
+
+    def has_tcp(self, config: Config) -> bool:
+        """Whether the interface is to be had over TCP, and here."""
+        settings = config.admin.tcp
+        return bool(settings.token_file or settings.pull_token_file) and not self.behind
 
     def new_tcp(self, config: Config, before: AdminTcpService | None = None) -> AdminTcpService:
         """An HTTP interface over TCP, in the place of another one; raises DoorError."""
@@ -132,6 +150,16 @@ class Control(MultiService):
         for service in (self.socket, self.tcp, self.page):
             if service is not None:
                 limit_body(service.site, most)
+
+    def start_audit(self) -> None:
+        """Have a thread write the audit."""
+        if self.audit is not None:
+            self.audit.start()
+
+    def stop_audit(self) -> None:
+        """Write what waits."""
+        if self.audit is not None:
+            self.audit.stop()
 
     def file_changed(self, what: str, before: Any, after: Any) -> None:
         """Somebody has changed users in their file, as `mqttd-ctl` does: the audit has it too."""

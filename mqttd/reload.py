@@ -216,9 +216,9 @@ class Reload:
 
     def _admin_tcp(self, after: Config, undo: list[Callable[[], Any]]) -> Callable[[], Any]:
         service = self.service
-        settings, before = after.admin.tcp, service.control.tcp
+        before = service.control.tcp
         fresh: AdminTcpService | None = None
-        if settings.token_file or settings.pull_token_file:
+        if service.control.has_tcp(after):
             fresh = service.control.new_tcp(after, before)
             undo.append(_later(fresh.release))
 

@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from mqttd import compiled
 from mqttd.access.roles import DRAWER as ROLES
 from mqttd.access.who import warning, who_may_connect
+from mqttd.admin.api import Api
 from mqttd.admin.parts import Parts
 from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
@@ -206,7 +207,10 @@ class MqttdService(MultiService):
         parts.user_file = lambda: self.config.auth.username.file
         self.trail, self.spans = trail_of(config, self.broker, self.access)
         parts.trail = self.reports.trail = self.trail
-        self.control = Control(config, parts, reactor)
+        self.control = Control(
+            config, parts, Api(parts, reactor.seconds), reactor,
+            lambda text: self.broker.alarms.activate("dashboard", text), place is not None,
+        )  # fmt: skip
         self.addService(self.control)  # type: ignore[no-untyped-call]
         self.reports.audited = self.control.file_changed
         #: Our share in a broker of several workers.
@@ -219,6 +223,8 @@ class MqttdService(MultiService):
             sockets = self.worker.sockets
             self.sys_topics.figures = self.worker.sums
             self.sys_topics.silent = place.number != 1
+            # What has changed in a file all workers see: the audit hears of it once.
+            self.reports.audited = self.worker.audited
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self.reports.alarm,
             lambda: most, lambda: listeners_of(self.config, on_start is not None),
@@ -298,7 +304,7 @@ class MqttdService(MultiService):
         """Start the clock, load the plugins, then `open`."""
         if isinstance(self.logging, Log):
             self.logging.startService()
-        self.control.audit.start()
+        self.control.start_audit()
         if self.trail is not None:
             self.trail.start()
         self.broker.now = _milliseconds()
@@ -410,7 +416,7 @@ class MqttdService(MultiService):
     def _stopped(self, result: object) -> None:
         if self.store is not None:
             self.store.stop()
-        self.control.audit.stop()
+        self.control.stop_audit()
         if self.trail is not None:
             self.trail.stop()
         # Last of all: who gets the directory may create the admin socket anew.

@@ -14,6 +14,7 @@ Promise: a page costs what it shows; ids that come and go between pages repeat n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, Final, cast
@@ -26,11 +27,13 @@ from twisted.web.resource import IResource
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
+from mqttd.admin.audit import shortened
 from mqttd.admin.openapi import as_json
-from mqttd.admin.parts import Parts
+from mqttd.admin.parts import Desk, Parts
 from mqttd.admin.rate import Rate
 from mqttd.admin.requests import (
     ADMINISTRATOR,
+    CHANGE,
     EVENTS,
     VIEWER,
     ApiError,
@@ -89,7 +92,7 @@ class _AnyText(BaseConverter):
 class Api:
     """The HTTP interface of the broker that `parts` are of; `seconds` is a clock."""
 
-    def __init__(self, parts: Parts, seconds: Callable[[], float] = monotonic) -> None:
+    def __init__(self, parts: Desk, seconds: Callable[[], float] = monotonic) -> None:
         self.parts = parts
         self.rate = Rate(seconds)
         self.log = parts.log
@@ -120,8 +123,13 @@ class Api:
 
     def _declared(self) -> Iterator[tuple[Route, Callable[[Ask], Any]]]:
         for kind in _RESOURCES:
-            yield from routes_of(kind(self.parts))
+            for route, serve in routes_of(kind(cast(Parts, self.parts))):
+                yield route, self.served(route, serve)
         yield from routes_of(self)
+
+    def served(self, route: Route, serve: Callable[[Ask], Any]) -> Callable[[Ask], Any]:
+        """What serves a route: its resource, unless somebody else answers for it."""
+        return serve
 
     def _add(self, route: Route, serve: Callable[[Ask], Any]) -> None:
         rule = route.full_path
@@ -139,14 +147,14 @@ class Api:
     def _serve(
         self, route: Route, serve: Callable[[Ask], Any], request: Any, path: dict[str, str]
     ) -> Any:
-        caller = self._admitted(request, route.role) if route.role else _ANYBODY
+        caller = self.admitted(request, route.role) if route.role else _ANYBODY
         ask = Ask(request, caller, path, query_of(route, request), body_of(route, request))
         result = serve(ask)
         if isinstance(result, Deferred):
             return result.addCallback(lambda found: self._done(route, ask, found))
         return self._done(route, ask, result)
 
-    def _admitted(self, request: Any, role: str) -> Any:
+    def admitted(self, request: Any, role: str) -> Any:
         """Who asks, if that one may, and has not asked too often."""
         caller = caller_of(request)
         if not caller.may(role):
@@ -160,12 +168,7 @@ class Api:
 
     def _done(self, route: Route, ask: Ask, found: Any) -> bytes:
         if route.audited and not ask.unchanged:
-            peer = ask.request.getClientAddress()
-            self.parts.audit.put(
-                ask.caller.name, ask.caller.role, str(getattr(peer, "host", "") or "socket"),
-                route.method, ask.request.path.decode("ascii", "replace"), route.summary,
-                ask.before, ask.after,
-            )  # fmt: skip
+            self._note(route, ask)
         if isinstance(found, bytes):
             ask.request.setHeader(b"content-type", route.media.encode())
             ask.request.setHeader(b"cache-control", b"no-store")
@@ -175,18 +178,36 @@ class Api:
             return b""
         return answer(ask.request, found, ask.status)
 
+    def _note(self, route: Route, ask: Ask) -> None:
+        """Tell the audit of a change, or who has asked for its caller."""
+        if self.parts.behind:
+            told = json.dumps([shortened(ask.before), shortened(ask.after)], ensure_ascii=True)
+            ask.request.setHeader(CHANGE, told.encode())
+            return
+        peer = ask.request.getClientAddress()
+        self.parts.audit.put(
+            ask.caller.name, ask.caller.role, str(getattr(peer, "host", "") or "socket"),
+            route.method, ask.request.path.decode("ascii", "replace"), route.summary,
+            ask.before, ask.after,
+        )  # fmt: skip
+
     def _plugin(self, request: Any, name: str, path: str) -> Any:
         """What a plugin serves itself; it may do anything, so it is for administrators."""
         caller = caller_of(request)
         is_log = request.path == PULL_PATH or request.path.startswith(PULL_PATH + b"/")
         if not (is_log and caller.role == EVENTS):
             reads = request.method in (b"GET", b"HEAD")
-            self._admitted(request, VIEWER if reads else ADMINISTRATOR)
+            self.admitted(request, VIEWER if reads else ADMINISTRATOR)
         if path in ("load", "unload", "reload", "commands"):
             method = request.method.decode("ascii", "replace")
             text = f"{request.path.decode('ascii', 'replace')} has no method {method}"
             raise ApiError(405, "method_not_allowed", text, {"allow": "POST"})
-        plugins = self.parts.need(self.parts.plugins, "there are no plugins")
+        return self.plugin_page(request, name, path)
+
+    def plugin_page(self, request: Any, name: str, path: str) -> Any:
+        """What serves a plugin's own path, for who may ask for it."""
+        parts = cast(Parts, self.parts)
+        plugins = parts.need(parts.plugins, "there are no plugins")
         try:
             resource = plugins.handle(name).routes.get(path)
         except PluginError as error:

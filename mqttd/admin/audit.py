@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 from twisted.logger import Logger
 
-__all__ = ["KEPT", "Audit", "AuditEntry"]
+__all__ = ["KEPT", "Audit", "AuditEntry", "shortened"]
 
 KEPT: Final = 1000
 MOST: Final = 2000
@@ -71,8 +71,8 @@ class Audit:
             method=method,
             path=path[:MOST],
             what=what,
-            before=_short(before),
-            after=_short(after),
+            before=shortened(before),
+            after=shortened(after),
         )
         self._entries.append(entry)
         self._log.info(
@@ -89,7 +89,7 @@ class Audit:
         return page, page[-1].number if more else None
 
 
-def _short(value: Any) -> Any:
+def shortened(value: Any) -> Any:
     """A value as it is kept: itself while it is small, else the beginning of its text."""
     if value is None:
         return None

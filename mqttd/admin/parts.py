@@ -1,5 +1,8 @@
 """What the resources of the HTTP interface are about: the broker, its read model, the parts around.
 
+    Desk     who may ask, and what is noted of it: also without a broker (`mqttd.workers.front`)
+    Parts    a desk with a broker and what is around it
+
 A part that a program does not have (an embedding one has no configuration file) is None, and its
 resource answers 404.
 """
@@ -22,12 +25,35 @@ from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model
 
-__all__ = ["Json", "Parts"]
+__all__ = ["Desk", "Json", "Parts"]
 
 Json = dict[str, Any]
 
 
-class Parts:
+class Desk:
+    """Who may use the HTTP interface, and what is noted of it; `in_thread` calls in a thread."""
+
+    def __init__(self, in_thread: Callable[..., Deferred[Any]] = deferToThread) -> None:
+        self.in_thread = in_thread
+        self.audit = Audit()
+        #: A supervisor asks for somebody else: it hears of each change, and notes it.
+        self.behind = False
+        #: Who may log in at the page.
+        self.logins: Logins | None = None
+        #: By whom the first of these is made.
+        self.first: FirstUser | None = None
+        #: A `mqttd.monitor.log.service.Log`, where the log is the broker's own.
+        self.logging: Any = None
+        self.log = Logger(namespace="mqttd.admin")
+
+    def need(self, part: Any, what: str) -> Any:
+        """A part that may be missing; raises ApiError."""
+        if part is None:
+            raise ApiError(404, "not_found", f"{what} here")
+        return part
+
+
+class Parts(Desk):
     """What resources are given.
 
     Arguments: the broker; `model` (made, if it is not given); `listeners()` gives one dictionary
@@ -42,12 +68,11 @@ class Parts:
         who: Callable[[], str] = str,
         in_thread: Callable[..., Deferred[Any]] = deferToThread,
     ) -> None:
+        super().__init__(in_thread)
         self.broker = broker
         self.model = Model(broker) if model is None else model
         self.listeners = listeners
         self.who = who
-        self.in_thread = in_thread
-        self.audit = Audit()
         #: Whether clients are let in.
         self.is_ready: Callable[[], bool] = lambda: True
         #: A `mqttd.plugins.plugins.Plugins`.
@@ -56,8 +81,6 @@ class Parts:
         self.doors: Any = None
         #: A `mqttd.reload.Reload`.
         self.reload: Any = None
-        #: A `mqttd.monitor.log.service.Log`, where the log is the broker's own.
-        self.logging: Any = None
         #: A `mqttd.storage.store.Store`, None where nothing is kept; `has_store`: it is known.
         self.store: Any = None
         self.has_store = False
@@ -71,13 +94,8 @@ class Parts:
         self.roles: Any = None
         #: A `mqttd.monitor.trail.Trail`, None where nothing is kept of messages.
         self.trail: Any = None
-        #: Who may log in at the page.
-        self.logins: Logins | None = None
-        #: By whom the first of these is made.
-        self.first: FirstUser | None = None
         #: Where the users of auth.username are kept, "" for nowhere.
         self.user_file: Callable[[], str] = str
-        self.log = Logger(namespace="mqttd.admin")
 
     @property
     def access(self) -> ManagedAccess:
@@ -88,9 +106,3 @@ class Parts:
     def hooks(self) -> ManagedHooks:
         """The chains of callbacks as the broker has them."""
         return cast(ManagedHooks, self.broker.hooks)
-
-    def need(self, part: Any, what: str) -> Any:
-        """A part that may be missing; raises ApiError."""
-        if part is None:
-            raise ApiError(404, "not_found", f"{what} here")
-        return part

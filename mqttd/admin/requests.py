@@ -21,6 +21,8 @@ from twisted.web.iweb import IRequest
 
 __all__ = [
     "ADMINISTRATOR",
+    "CALLER",
+    "CHANGE",
     "EVENTS",
     "LOCAL",
     "OPERATOR",
@@ -43,6 +45,11 @@ EVENTS: Final = "events"
 
 #: What each may do includes what those before it may; `events` reads the event log and no more.
 ROLES: Final[dict[str, int]] = {EVENTS: 0, VIEWER: 1, OPERATOR: 2, ADMINISTRATOR: 3}
+
+#: Between the supervisor of several workers and one of them: for whom it asks (name and role), and
+#: what there was before a change and is after it.
+CALLER: Final = b"x-mqttd-caller"
+CHANGE: Final = b"x-mqttd-change"
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,6 +19,7 @@ import stat
 import struct
 from collections import Counter
 from typing import Any, Final
+from urllib.parse import unquote
 
 from twisted.application.service import Service
 from twisted.internet.protocol import Protocol
@@ -26,7 +27,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 from zope.interface import implementer
 
-from mqttd.admin.requests import ADMINISTRATOR, LOCAL, Caller, problem, set_caller
+from mqttd.admin.requests import ADMINISTRATOR, CALLER, LOCAL, Caller, problem, set_caller
 from mqttd.net.fair import house_of
 from mqttd.net.sockets import is_alive
 
@@ -58,14 +59,17 @@ class AdminService(Service):
     """Listens on `path` while it runs.
 
     Arguments: the resource to serve, the path of the socket, the reactor, bytes a request's body
-    may have. Raises `AdminSocketError` at once if the path is taken or cannot be used.
+    may have; whether it is `behind` a supervisor, which says for whom it asks. Raises
+    `AdminSocketError` at once if the path is taken or cannot be used.
     """
 
-    def __init__(self, resource: IResource, path: str, reactor: Any, max_body: int) -> None:
+    def __init__(
+        self, resource: IResource, path: str, reactor: Any, max_body: int, behind: bool = False
+    ) -> None:
         claim(path)
         self.path = path
         self.reactor = reactor
-        self.site: Any = site_of(LocalDoor(resource), max_body)
+        self.site: Any = site_of(LocalDoor(resource, behind), max_body)
         self.port: Any = None
 
     def startService(self) -> None:
@@ -87,8 +91,9 @@ class LocalDoor:
 
     isLeaf = True
 
-    def __init__(self, resource: IResource) -> None:
+    def __init__(self, resource: IResource, behind: bool = False) -> None:
         self.resource = resource
+        self.behind = behind
 
     def getChildWithDefault(self, name: bytes, request: Any) -> Any:
         """A leaf has none."""
@@ -100,8 +105,15 @@ class LocalDoor:
 
     def render(self, request: Any) -> Any:
         """Say who asks, then let the resource answer."""
-        set_caller(request, _peer_of(request))
+        told = request.getHeader(CALLER) if self.behind else None
+        set_caller(request, _told(told) if told else _peer_of(request))
         return self.resource.render(request)
+
+
+def _told(header: bytes) -> Caller:
+    """For whom the supervisor asks; its requests were counted there."""
+    name, _, role = header.decode("latin-1").rpartition(" ")
+    return Caller(unquote(name), role, limited=False)
 
 
 def _peer_of(request: Any) -> Caller:

@@ -228,7 +228,7 @@ class Trail:
         """See `Trail.routed`."""
         found = [
             Matched(one.topic_filter, one.group, one.receivers, one.clients)
-            for one in self.routes.of(message.topic).routes[:_FILTERS]
+            for one in self.routes.of(message.topic, elsewhere=True).routes[:_FILTERS]
         ]
         self._put(self._step(message, "routed", filters=found, count=max(receivers, 0)), message)
 

@@ -1,12 +1,13 @@
 """Where a message to a topic goes: the filters that match it, and who subscribed to them.
 
+A receiver that stands for another process (`place`) is none of this broker's; a trail names it.
+
 Promise: a question costs what the route to that topic costs, and names at most `NAMED` clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -44,27 +45,31 @@ class Routes:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
-    def of(self, topic: str) -> TopicRoutes:
-        """The routes of a topic name."""
+    def of(self, topic: str, elsewhere: bool = False) -> TopicRoutes:
+        """The routes of a topic name; `elsewhere`: those that lead to other processes, too."""
         router = self.broker.router
         found: list[RouteView] = []
         exact = router.exact.get(topic)
         if exact is not None:
-            _take(topic, exact if isinstance(exact, dict) else [exact], found)
+            _take(topic, exact if isinstance(exact, dict) else [exact], found, elsewhere)
         for level in router.trie.match(topic):
-            _take(level.topic_filter(), level.subscribers or {}, found)
+            _take(level.topic_filter(), level.subscribers or {}, found, elsewhere)
         found.sort(key=lambda one: (one.topic_filter, one.group or ""))
         return TopicRoutes(topic, found)
 
 
-def _take(topic_filter: str, subscribers: Iterable[object], found: list[RouteView]) -> None:
+def _take(
+    topic_filter: str, subscribers: Iterable[object], found: list[RouteView], elsewhere: bool
+) -> None:
     alone: list[str] = []
     count = 0
     for subscriber in subscribers:
         if isinstance(subscriber, Group):
-            names = [_name_of(member) for member in islice(subscriber.order, NAMED)]
-            found.append(RouteView(topic_filter, subscriber.name, len(subscriber), names))
-        else:
+            members = [one for one in subscriber.order if elsewhere or not _place_of(one)]
+            if members:
+                names = [_name_of(member) for member in members[:NAMED]]
+                found.append(RouteView(topic_filter, subscriber.name, len(members), names))
+        elif elsewhere or not _place_of(subscriber):
             count += 1
             if len(alone) < NAMED:
                 alone.append(_name_of(subscriber))
@@ -72,5 +77,13 @@ def _take(topic_filter: str, subscribers: Iterable[object], found: list[RouteVie
         found.append(RouteView(topic_filter, None, count, alone))
 
 
+def _place_of(receiver: object) -> str:
+    """Which other process a receiver stands for; "" for one of this."""
+    place: str = getattr(receiver, "place", "")
+    return place
+
+
 def _name_of(receiver: object) -> str:
-    return receiver.client_id if isinstance(receiver, Session) else type(receiver).__name__
+    if isinstance(receiver, Session):
+        return receiver.client_id
+    return _place_of(receiver) or type(receiver).__name__

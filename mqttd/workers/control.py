@@ -6,6 +6,7 @@
                             {"met": [2, 3]}    it has met these
                             {"lost": 2}        its stream makes no sense: a new one
                             {"ready": {...}}   clients are let in, and where
+                            {"audited": [what, before, after]}   a file of users was changed
                             {"alive": true}    once a second
                             {"failed": "..."}  it cannot start, and will not if it is tried again
 

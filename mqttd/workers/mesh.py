@@ -82,7 +82,7 @@ class Neighbour:
     def __init__(self, broker: Broker, number: int) -> None:
         self.number = number
         self.ferry = Ferry(broker)
-        self.peer = Peer(broker, self.ferry)
+        self.peer = Peer(broker, self.ferry, number)
         self.link: Link | None = None
         self.arriving: Arriving | None = None
         #: It has told all its filters, and, where it was asked for, all retained messages.

@@ -168,10 +168,12 @@ class Ferry(Journal):
 class Peer(Receiver):
     """Another worker among the receivers of a route."""
 
-    __slots__ = ("broker", "ferry", "filters", "fresh")
+    __slots__ = ("broker", "ferry", "filters", "fresh", "place")
 
-    def __init__(self, broker: Publishing, ferry: Ferry) -> None:
+    def __init__(self, broker: Publishing, ferry: Ferry, number: int) -> None:
         super().__init__("")
+        #: What operators call it (`mqttd.readmodel.routes`).
+        self.place = f"worker {number}"
         self.v5 = True
         self.broker = broker
         self.ferry = ferry
@@ -234,13 +236,14 @@ class Member(Receiver):
     Not online while a member here is: the local ones come first.
     """
 
-    __slots__ = ("full_filter", "group", "peer")
+    __slots__ = ("full_filter", "group", "peer", "place")
 
     def __init__(self, peer: Peer, full_filter: str) -> None:
         super().__init__("")
         self.v5 = True
         self.bare = False
         self.peer = peer
+        self.place = peer.place
         self.full_filter = full_filter
         self.group: Group | None = None
 

@@ -33,9 +33,12 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.components import Componentized
 
-from mqttd.admin.server import AdminService, claim
+from mqttd.admin.door import DoorError
+from mqttd.admin.parts import Desk
 from mqttd.config.load import ConfigError, load
+from mqttd.config.plan import merged
 from mqttd.config.schema import Config, SocketListener
+from mqttd.control import Control
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.supervisor import Supervisor
@@ -85,12 +88,10 @@ class WorkersService(MultiService):
             WorkerProcess(number, reactor, self._entry, self._told, self._ended)
             for number in range(1, self.count + 1)
         ]
-        claim(config.admin.socket)
-        self.front = Front(self)
-        self.admin = AdminService(
-            self.front, config.admin.socket, reactor, 2 * config.mqtt.max_packet_size
-        )
-        self.addService(self.admin)  # type: ignore[no-untyped-call]
+        self.desk = Desk()
+        self.front = Front(self, self.desk, lambda: self.config, self._applied)
+        self.doors = Control(config, self.desk, self.front, reactor)
+        self.addService(self.doors)  # type: ignore[no-untyped-call]
         #: All workers have let clients in once.
         self.opened = False
         self.stopping = False
@@ -136,7 +137,9 @@ class WorkersService(MultiService):
     def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
         """Write the log as `[log]` and twistd's own options say; raises LogError."""
         self.logging = log_for(self.config.log, twistd)
-        if not isinstance(self.logging, Log):
+        if isinstance(self.logging, Log):
+            self.desk.logging = self.logging
+        else:
             self.addService(self.logging)  # type: ignore[no-untyped-call]
 
     def setServiceParent(self, parent: Any) -> None:
@@ -156,8 +159,7 @@ class WorkersService(MultiService):
     ) -> None:
         """An entry of a worker's log."""
         if isinstance(self.logging, Log):
-            line = self.logging.lines.line(when, level, module, message, fields, trace)
-            self.logging.writer.put(line)
+            self.logging.put(when, level, module, message, fields, trace)
         else:
             text = " ".join(f"{key}={value}" for key, value in fields.items())
             self.log.emit(LogLevel.levelWithName(level), "{said}", said=f"{message}: {text}")
@@ -176,6 +178,7 @@ class WorkersService(MultiService):
         """Start all workers."""
         if isinstance(self.logging, Log):
             self.logging.startService()
+        self.doors.start_audit()
         super().startService()  # type: ignore[no-untyped-call]
         self._before = signal.signal(signal.SIGHUP, self._hang_up)
         for worker in self.workers:
@@ -184,6 +187,7 @@ class WorkersService(MultiService):
 
     def _look(self) -> None:
         """Once a second: a worker that is stuck would hold up those that wait for it."""
+        self.doors.api_users.look()
         for worker in self.workers:
             if not worker.ready:
                 self._let_in()
@@ -221,6 +225,8 @@ class WorkersService(MultiService):
         elif "ready" in message:
             worker.ready = True
             self._ready(worker, message["ready"])
+        elif "audited" in message:
+            self.doors.file_changed(*message["audited"])
         elif "failed" in message and not self.opened:
             self._fail(f"worker {worker.number}: {message['failed']}")
 
@@ -297,6 +303,26 @@ class WorkersService(MultiService):
             return
         for worker in self.workers:
             worker.signal(signal.SIGHUP)
+        for note in self._applied():
+            self.log.error("{note}", note=note)
+
+    def _applied(self) -> list[str]:
+        """The workers have another configuration: so do our own doors and the log."""
+        try:
+            after = merged(self.config, load(self.config.path or None, os.environ))
+            tcp, before = None, self.doors.tcp
+            changed = self.config.admin.tcp != after.admin.tcp
+            if changed and self.doors.has_tcp(after):
+                tcp = self.doors.new_tcp(after, before)
+        except (ConfigError, DoorError, OSError) as error:
+            return [str(error)]
+        self.config = after
+        if changed:
+            self.doors.put_tcp(tcp)
+        self.doors.limit_bodies(2 * after.mqtt.max_packet_size)
+        if self.logging is not None:
+            self.logging.take_over(after.log)
+        return []
 
     def stopService(self) -> Any:
         """End all workers, then the rest."""
@@ -334,6 +360,7 @@ class WorkersService(MultiService):
         return stopped.addBoth(self._unlock)
 
     def _unlock(self, result: object) -> None:
+        self.doors.stop_audit()
         self.lock.close()
         self.log.info("mqttd stopped")
         if isinstance(self.logging, Log):

@@ -114,6 +114,11 @@ class Worker:
         for way in list(self.ways.values()):
             way.close()
 
+    def audited(self, what: str, before: Any, after: Any) -> None:
+        """A file has changed that all workers read: the first of them tells the audit."""
+        if self.place.number == 1:
+            self.control.send({"audited": [what, before, after]})
+
     def _let_in(self) -> None:
         opened = self._opened
         if not opened.called:

@@ -43,7 +43,13 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 PROGRAMS = {
     "mqttd.admin.ctl": {"mqttd.config.files"},
     # What `mqttd.service` is where there is one process.
-    "mqttd.workers.supervisor": {"mqttd.options", "mqttd.config.load"},
+    "mqttd.workers.supervisor": {
+        "mqttd.options",
+        "mqttd.config.load",
+        "mqttd.config.plan",
+        "mqttd.control",
+    },
+    "mqttd.workers.configuring": {"mqttd.config.plan"},
     "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_import": {

@@ -22,7 +22,7 @@ from mqttd.admin.route import Ask, get
 from mqttd.admin.streams import Streams
 from mqttd.readmodel.feed import KINDS
 
-__all__ = ["Events"]
+__all__ = ["Events", "wanted_of"]
 
 
 class Kinds(Struct, forbid_unknown_fields=True):
@@ -43,14 +43,7 @@ class Events:
     @get("/events", query=Kinds, answer=str, media="text/event-stream", errors=(503,))
     def events(self, ask: Ask) -> Any:
         """Events as they happen, until the connection ends."""
-        kinds = frozenset(ask.query.kinds.split(",")) if ask.query.kinds else frozenset(KINDS)
-        if unknown := sorted(kinds - KINDS.keys()):
-            known = ", ".join(KINDS)
-            raise ApiError(
-                400, "bad_request", f"kinds: there is no {unknown[0][:80]!r}; there are: {known}"
-            )
-        last = ask.header("last-event-id") or ""
-        after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else None
+        kinds, after = wanted_of(ask)
         return self._of_feed().open(ask.request, ask.caller.name, kinds, after)
 
     def _of_feed(self) -> Streams:
@@ -58,3 +51,16 @@ class Events:
         if self._streams is None or self._streams.feed is not feed:
             self._streams = Streams(feed, feed.reactor)
         return self._streams
+
+
+def wanted_of(ask: Ask) -> tuple[frozenset[str], int | None]:
+    """Which events are asked for, and behind which number; raises ApiError."""
+    kinds = frozenset(ask.query.kinds.split(",")) if ask.query.kinds else frozenset(KINDS)
+    if unknown := sorted(kinds - KINDS.keys()):
+        known = ", ".join(KINDS)
+        raise ApiError(
+            400, "bad_request", f"kinds: there is no {unknown[0][:80]!r}; there are: {known}"
+        )
+    last = ask.header("last-event-id") or ""
+    after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else None
+    return kinds, after

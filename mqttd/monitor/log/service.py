@@ -112,7 +112,7 @@ class Log(Service):
             traceback = failure.getTraceback()
             message = message or failure.getErrorMessage()
         when = event.get("log_time", self._seconds())
-        self._put(when, name, module, message, None, traceback)
+        self.put(when, name, module, message, None, traceback)
 
     def admits(self, module: str, level: str) -> bool:
         """Whether a line of this module and level is written."""
@@ -125,9 +125,9 @@ class Log(Service):
         traceback = fields.get("traceback")
         if traceback is not None:
             fields = {key: value for key, value in fields.items() if key != "traceback"}
-        self._put(self._seconds(), level, module, event, fields, str(traceback or ""))
+        self.put(self._seconds(), level, module, event, fields, str(traceback or ""))
 
-    def _put(
+    def put(
         self,
         when: float,
         level: str,
@@ -136,6 +136,7 @@ class Log(Service):
         fields: Mapping[str, object] | None,
         traceback: str,
     ) -> None:
+        """Write an entry, whatever its level; `when` in seconds since 1970."""
         line = self.lines.line(when, level, module, message, fields, traceback)
         self.writer.put(line)
         if isinstance(self.lines, Journal):  # these are entries, and no lines

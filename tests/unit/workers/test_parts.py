@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.admin.requests import ApiError
 from mqttd.config.load import from_text
-from mqttd.workers import front, process, sums
+from mqttd.workers import process, sums
 from mqttd.workers.place import VARIABLE, Place, count_of, place_of, worker_of
 from mqttd.workers.refused import refused
 
@@ -38,8 +37,8 @@ def test_a_place_is_what_the_environment_says() -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("[admin.page]\nenabled = true", "admin.page.enabled"),
-        ('[admin.tcp]\ntoken_file = "t"', "admin.tcp.token_file"),
+        ("[admin.page]\nenabled = true", ""),
+        ('[admin.tcp]\ntoken_file = "t"', ""),
         ("[session]\nupgrade_qos = true", "session.upgrade_qos"),
         ("", ""),
     ],
@@ -47,19 +46,6 @@ def test_a_place_is_what_the_environment_says() -> None:
 def test_what_does_not_go_together_is_refused_by_its_key(text: str, key: str) -> None:
     told = refused(from_text(text, "mqttd.conf", {}))
     assert told.startswith(key) if key else told == ""
-
-
-@given(st.integers(1, 64), st.none() | st.text())
-def test_a_cursor_names_worker_and_place(number: int, own: str | None) -> None:
-    assert front._place(front._cursor(number, own)) == (number, own)
-
-
-@given(st.text(max_size=20))
-def test_a_cursor_that_is_none_is_refused_and_no_fault(text: str) -> None:
-    try:
-        front._place(text)
-    except ApiError as error:
-        assert error.status == 400
 
 
 def test_figures_add_up_but_for_what_all_have() -> None:

@@ -1,0 +1,210 @@
+"""How the supervisor asks its workers what it was asked.
+
+    request, caller --> Asker --> data/worker-K/mqttd.sock --> Answer, or ApiError
+
+A worker is told for whom it is asked, so that roles hold there too, and tells what it has changed.
+
+Promise: what a worker refuses is refused in its words; of one that is being started again, or does
+not answer, it is said which it is (503, 502).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, FileBodyProducer, readBody
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
+
+from mqttd.admin.requests import CALLER, CHANGE, ApiError, Caller
+from mqttd.admin.route import Ask
+from mqttd.workers.process import WorkerProcess
+
+__all__ = ["Answer", "Asker", "Json", "Workers", "away", "noted"]
+
+Json = dict[str, Any]
+
+#: Headers of a request that are for who serves it, and of an answer for who has asked.
+_PASSED: Final = (b"idempotency-key",)
+_WORKER: Final = b"http://worker"
+
+
+class Workers(Protocol):
+    """Who has the workers."""
+
+    workers: list[WorkerProcess]
+    count: int
+    opened: bool
+    reactor: Any
+    log: Logger
+
+    def socket_of(self, number: int) -> str:
+        """The admin socket of a worker."""
+
+
+class Answer:
+    """What a worker has answered."""
+
+    def __init__(self, worker: int, status: int, change: str | None, body: bytes) -> None:
+        self.worker = worker
+        self.status = status
+        self.change = change
+        self.body = body
+
+    def json(self) -> Json:
+        """The object in it."""
+        found: Json = json.loads(self.body)
+        return found
+
+
+@implementer(IAgentEndpointFactory)
+class _Socket:
+    """Connects to a worker's admin socket, whatever the address says."""
+
+    def __init__(self, reactor: Any, path: str) -> None:
+        self.reactor = reactor
+        self.path = path
+
+    def endpointForURI(self, uri: Any) -> UNIXClientEndpoint:
+        """See `IAgentEndpointFactory`."""
+        return UNIXClientEndpoint(self.reactor, self.path)
+
+
+class Asker:
+    """Asks the workers of `service`."""
+
+    def __init__(self, service: Workers) -> None:
+        self.service = service
+
+    # -- who is there --------------------------------------------------------------------------
+
+    def there(self) -> list[int]:
+        """The workers that serve, by their numbers; raises ApiError if there are none."""
+        found = [worker.number for worker in self.service.workers if worker.ready]
+        if not found:
+            raise away(1)
+        return found
+
+    def whole(self) -> list[int]:
+        """All of them; raises ApiError while one is away."""
+        for worker in self.service.workers:
+            if not worker.ready:
+                raise away(worker.number)
+        return self.there()
+
+    # -- asked ---------------------------------------------------------------------------------
+
+    def request(
+        self,
+        number: int,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        caller: Caller | None = None,
+        headers: dict[bytes, bytes] | None = None,
+    ) -> Deferred[Any]:
+        """Begin a request to a worker; fires with Twisted's response. Raises ApiError."""
+        service = self.service
+        if not service.workers[number - 1].ready:
+            raise away(number)
+        reactor = service.reactor
+        agent = Agent.usingEndpointFactory(reactor, _Socket(reactor, service.socket_of(number)))
+        sent = Headers({b"content-type": [b"application/json"]})
+        for name, value in (headers or {}).items():
+            sent.setRawHeaders(name, [value])
+        if caller is not None:
+            sent.setRawHeaders(CALLER, [f"{quote(caller.name)} {caller.role}".encode()])
+        producer = FileBodyProducer(io.BytesIO(body)) if body else None
+        asked: Deferred[Any] = agent.request(
+            method.encode(), _WORKER + target.encode(), sent, producer
+        )
+        return asked
+
+    def tell(
+        self,
+        number: int,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        caller: Caller | None = None,
+        headers: dict[bytes, bytes] | None = None,
+    ) -> Deferred[Answer]:
+        """What a worker answers, whatever that is."""
+
+        def failed(failure: Failure) -> Any:
+            if failure.check(ApiError):
+                return failure
+            log = self.service.log
+            log.failure("worker {number} did not answer {target}", failure, number=number,
+                        target=target)  # fmt: skip
+            raise ApiError(502, "bad_gateway", f"worker {number} did not answer; see the log")
+
+        def read(response: Any) -> Any:
+            told = response.headers.getRawHeaders(CHANGE)
+            change = told[0] if told else None
+            return readBody(response).addCallback(
+                lambda data: Answer(number, response.code, change, data)
+            )
+
+        asked = self.request(number, method, target, body, caller, headers)
+        return asked.addCallback(read).addErrback(failed)
+
+    def ask(
+        self, number: int, ask: Ask, target: str = "", body: bytes | None = None, method: str = ""
+    ) -> Any:
+        """Ask a worker what was asked here, or `target`; fails with its refusal."""
+        request = ask.request
+        if not method:
+            method = "GET" if request.method == b"HEAD" else request.method.decode("ascii")
+        if body is None:
+            request.content.seek(0)
+            body = request.content.read()
+        headers = {name: value for name in _PASSED if (value := request.getHeader(name))}
+        where = target or request.uri.decode("ascii")
+        asked = self.tell(number, method, where, body, ask.caller, headers)
+        return asked.addCallback(_accepted)
+
+    def each(
+        self, numbers: list[int], ask: Ask, target: str = "", body: bytes | None = None
+    ) -> Deferred[list[Answer]]:
+        """Ask these workers at the same time; a refusal of one is the refusal of all."""
+        asked = [self.ask(number, ask, target, body) for number in numbers]
+        return gatherResults(asked, consumeErrors=True).addErrback(_first)
+
+
+def away(number: int) -> ApiError:
+    """A worker is being started again."""
+    return ApiError(503, "unavailable", f"worker {number} is being started")
+
+
+def noted(ask: Ask, answers: list[Answer]) -> None:
+    """What workers have changed, for the audit; nothing, if none of them has."""
+    told = [each.change for each in answers if each.change is not None]
+    if told:
+        ask.changed(*json.loads(told[0]))
+    else:
+        ask.unchanged = True
+
+
+def _accepted(said: Answer) -> Answer:
+    if said.status < 400:
+        return said
+    try:
+        told = said.json()
+        raise ApiError(said.status, str(told["code"]), str(told["detail"]))
+    except (ValueError, KeyError, TypeError):
+        raise ApiError(502, "bad_gateway", f"worker {said.worker} has failed") from None
+
+
+def _first(failure: Failure) -> Any:
+    """The refusal, out of what tells that one of several has failed."""
+    value: Any = failure.value
+    return getattr(value, "subFailure", failure)

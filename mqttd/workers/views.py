@@ -1,0 +1,305 @@
+"""What operators see of several workers as one broker: their answers, put together.
+
+    Ask --> Asker --every worker--> answers --`mqttd.workers.lists`, `sums`--> one answer
+
+Each method is a rule of `mqttd.workers.rules`.
+
+Promise: a worker that is being started again is left out of what is shown, and holds up what all
+have to do (503).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from mqttd.admin.health import exposition
+from mqttd.admin.requests import ApiError
+from mqttd.admin.route import Ask
+from mqttd.workers import lists
+from mqttd.workers.asking import Answer, Asker, Json, noted
+from mqttd.workers.place import worker_of
+from mqttd.workers.sums import add_up, counted, listeners_of, status_of
+
+__all__ = ["Views"]
+
+_PREFIX: Final = "/api/v1"
+_HITS: Final = frozenset(("hits",))
+_ERRORS: Final = frozenset(("errors", "calls", "failures"))
+_WRITTEN: Final = frozenset(
+    ("blocks", "block_bytes", "file_bytes", "groups_written", "records_moved")
+)
+
+
+class Views:
+    """The rules by which workers are asked; `asker` asks them."""
+
+    def __init__(self, asker: Asker) -> None:
+        self.asker = asker
+        self.service = asker.service
+
+    async def _told(self, ask: Ask, path: str, **query: object) -> dict[int, Json]:
+        """What each worker that is there answers to a path, by its number."""
+        given = {name: value for name, value in query.items() if value is not None}
+        target = _PREFIX + path + (f"?{urlencode(given)}" if given else "")
+        answers = await self.asker.each(self.asker.there(), ask, target, b"")
+        return {each.worker: each.json() for each in answers}
+
+    async def _of_query(self, ask: Ask, path: str) -> dict[int, Json]:
+        """The same, with the query that was asked."""
+        return await self._told(ask, path, **_words(msgspec.to_builtins(ask.query)))
+
+    # -- whom to ask ---------------------------------------------------------------------------
+
+    async def one(self, ask: Ask) -> bytes:
+        """What every worker would answer the same, or tell the others."""
+        return self._passed(ask, [await self.asker.ask(self.asker.there()[0], ask)])
+
+    async def all(self, ask: Ask) -> bytes:
+        """What every worker has to do."""
+        return self._passed(ask, await self.asker.each(self.asker.whole(), ask))
+
+    async def owner(self, ask: Ask) -> Json:
+        """What is about one client: its worker."""
+        client_id = ask.path.get("client_id") or (ask.body or ask.query).client_id
+        number = worker_of(client_id, self.service.count)
+        said = await self.asker.ask(number, ask)
+        self._passed(ask, [said])
+        found = said.json()
+        for entries in found.values():
+            if isinstance(entries, list):
+                for entry in entries:
+                    if isinstance(entry, dict):
+                        entry["worker"] = number
+        found.setdefault("worker", number)
+        return found
+
+    async def explain(self, ask: Ask) -> Any:
+        """A decision: for a client that is known, at its worker."""
+        return await (self.one(ask) if ask.query.client_id is None else self.owner(ask))
+
+    async def any_of(self, ask: Ask) -> bytes:
+        """What has to be done wherever there is something to do; else the refusal."""
+        done: list[Answer] = []
+        refused: ApiError | None = None
+        for number in self.asker.whole():
+            try:
+                done.append(await self.asker.ask(number, ask))
+            except ApiError as error:
+                refused = error
+        if refused is not None and (not done or refused.status != 404):
+            raise refused
+        return self._passed(ask, done)
+
+    async def users(self, ask: Ask) -> bytes:
+        """Users in their file: one worker writes it, the others read it again."""
+        return await self._then(ask, "/auth/reload")
+
+    async def promote(self, ask: Ask) -> bytes:
+        """A candidate becomes the rules: one worker writes the file, the others read it again."""
+        return await self._then(ask, "/acl/reload")
+
+    async def _then(self, ask: Ask, path: str) -> bytes:
+        first, *others = self.asker.whole()
+        said = await self.asker.ask(first, ask)
+        for number in others:
+            await self.asker.tell(number, "POST", _PREFIX + path, b"{}", ask.caller)
+        return self._passed(ask, [said])
+
+    async def command(self, ask: Ask) -> Json:
+        """A command of a plugin, in each worker: what they say, once where it is the same."""
+        answers: list[Answer] = await self.asker.each(self.asker.whole(), ask)
+        self._passed(ask, answers)
+        said = {each.worker: str(each.json()["output"]) for each in answers}
+        if len(set(said.values())) == 1:
+            return answers[0].json()
+        text = "\n".join(f"worker {number}:\n{output}" for number, output in said.items())
+        return {"output": text}
+
+    def _passed(self, ask: Ask, answers: list[Answer]) -> bytes:
+        """The first answer as it is, and what was changed for the audit."""
+        noted(ask, answers)
+        ask.status = answers[0].status
+        ask.request.setResponseCode(ask.status)
+        return answers[0].body
+
+    # -- the broker ----------------------------------------------------------------------------
+
+    async def status(self, ask: Ask) -> Json:
+        """Sums, and a line for each worker."""
+        told = await self._told(ask, "/status")
+        numbers = {worker.pid: worker.number for worker in self.service.workers}
+        return status_of(list(told.values()), numbers, os.getpid())
+
+    async def nodes(self, ask: Ask) -> Json:
+        """One node, with the sums of its workers."""
+        first, *others = (await self._told(ask, "/nodes")).values()
+        node: Json = first["nodes"][0]
+        for each in others:
+            for name in ("connections", "sessions"):
+                node[name] += each["nodes"][0][name]
+        return {"nodes": [node]}
+
+    async def metrics(self, ask: Ask) -> Json:
+        """Counters and gauges of all."""
+        counters, gauges = await self._figures(ask)
+        return {"counters": counters, "gauges": gauges}
+
+    async def exposition(self, ask: Ask) -> bytes:
+        """The same, in the text format of Prometheus."""
+        counters, gauges = await self._figures(ask)
+        return exposition(counters, gauges).encode()
+
+    async def _figures(self, ask: Ask) -> tuple[Json, Json]:
+        answers = list((await self._told(ask, "/metrics")).values())
+        counters = counted([each["counters"] for each in answers])
+        return counters, add_up([each["gauges"] for each in answers])
+
+    async def ready(self, ask: Ask) -> bytes:
+        """Whether clients are let in."""
+        service = self.service
+        ready = service.opened and all(worker.ready for worker in service.workers)
+        if not ready:
+            ask.request.setResponseCode(503)
+        return b'{"ready": %s}\n' % (b"true" if ready else b"false")
+
+    # -- lists ---------------------------------------------------------------------------------
+
+    async def clients(self, ask: Ask) -> Json:
+        """A page of clients, in one order."""
+        told = await self._of_query(ask, "/clients")
+        return lists.clients_of(told, ask.query.sort, ask.query.limit)
+
+    async def subscriptions(self, ask: Ask) -> Json:
+        """The subscriptions of one client, or a page of everybody's."""
+        if ask.query.client_id is not None:
+            return await self.owner(ask)
+        told = await self._of_query(ask, "/subscriptions")
+        return lists.subscriptions_of(told, ask.query.limit)
+
+    async def topics(self, ask: Ask) -> Json:
+        """A page of filters."""
+        return lists.filters_of(await self._of_query(ask, "/topics"), ask.query.limit)
+
+    async def routes(self, ask: Ask) -> Json:
+        """Where a message goes."""
+        return lists.routes_of(await self._of_query(ask, "/routes"))
+
+    async def memory(self, ask: Ask) -> Json:
+        """Who holds what."""
+        return lists.memory_of(await self._told(ask, "/memory"))
+
+    async def slow(self, ask: Ask) -> Json:
+        """Who reads slowly, the longest first."""
+        told = await self._told(ask, "/slow")
+        found = sorted(lists.named(told, "slow"), key=lambda one: -float(one["seconds"]))
+        return {"slow": found[:100], "count": sum(each["count"] for each in told.values())}
+
+    async def alarms(self, ask: Ask) -> Json:
+        """The alarms of each."""
+        told = await self._told(ask, "/alarms")
+        return {name: lists.named(told, name) for name in ("alarms", "past")}
+
+    async def listeners(self, ask: Ask) -> Json:
+        """The listeners, with the connections of all workers."""
+        told = await self._told(ask, "/listeners")
+        return {"listeners": listeners_of([each["listeners"] for each in told.values()])}
+
+    async def listener(self, ask: Ask) -> Json:
+        """One listener."""
+        answers: list[Answer] = await self.asker.each(self.asker.there(), ask)
+        return listeners_of([[each.json()] for each in answers])[0]
+
+    # -- topics --------------------------------------------------------------------------------
+
+    async def topic_metrics(self, ask: Ask) -> Json:
+        """What came to the topics that are counted; all workers count."""
+        changes = ask.request.method in (b"POST", b"DELETE")
+        numbers = self.asker.whole() if changes else self.asker.there()
+        answers: list[Answer] = await self.asker.each(numbers, ask)
+        if changes:
+            noted(ask, answers)
+        return lists.counts_of({each.worker: each.json() for each in answers})
+
+    async def busiest(self, ask: Ask) -> Json:
+        """The topics with most messages."""
+        return lists.counts_of(await self._of_query(ask, "/topics/busiest"), ask.query.limit)
+
+    # -- rules ---------------------------------------------------------------------------------
+
+    async def acl_rules(self, ask: Ask) -> Any:
+        """The rules, with how often each has decided anywhere."""
+        told = await self._of_query(ask, "/acl/rules")
+        return lists.joined(list(told.values()), _HITS)
+
+    async def acl_who(self, ask: Ask) -> Json:
+        """Who may: the clients of all workers."""
+        told = await self._of_query(ask, "/acl/who")
+        first = next(iter(told.values()))
+        count = sum(each["count"] for each in told.values())
+        return {**first, "clients": lists.named(told, "clients")[:1000], "count": count}
+
+    async def acl_diff(self, ask: Ask) -> Json:
+        """What other rules would change for the clients of all workers."""
+        answers: list[Answer] = await self.asker.each(self.asker.there(), ask)
+        told = {each.worker: each.json() for each in answers}
+        first = next(iter(told.values()))
+        names = ("clients", "clients_changed", "subscriptions_lost", "gains", "losses")
+        sums = {name: sum(each[name] for each in told.values()) for name in names}
+        return {**first, **sums, "changes": lists.named(told, "changes")[:1000]}
+
+    async def acl_shadow(self, ask: Ask) -> Json:
+        """Where the candidate differs, at each worker."""
+        told = await self._of_query(ask, "/acl/shadow")
+        first = next(iter(told.values()))
+        names = ("compared", "would_allow", "would_deny")
+        sums = {name: sum(each[name] for each in told.values()) for name in names}
+        differences = sorted(lists.named(told, "differences"), key=lambda one: -int(one["count"]))
+        return {**first, **sums, "differences": differences}
+
+    async def hooks(self, ask: Ask) -> Any:
+        """Hook points, with the errors of all workers."""
+        told = await self._told(ask, "/hooks")
+        return lists.joined(list(told.values()), _ERRORS)
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    async def store(self, ask: Ask) -> Json:
+        """The stores: sums, and where each is."""
+        told = await self._told(ask, "/store")
+        answers = list(told.values())
+        first = answers[0]
+        if "path" not in first:
+            return first
+        total = {**first}
+        total.update(lists.added([{name: each[name] for name in _WRITTEN} for each in answers]))
+        total["path"] = ", ".join(each["path"] for each in answers)
+        for name in ("failing", "full"):
+            total[name] = any(each[name] for each in answers)
+        return total
+
+    async def compact(self, ask: Ask) -> Json:
+        """Give unused space back, one worker after the other."""
+        done: list[Answer] = []
+        for number in self.asker.whole():
+            done.append(await self.asker.ask(number, ask))
+        noted(ask, done)
+        told = [each.json() for each in done]
+        sums = lists.added([{name: each[name] for name in _SIZES} for each in told])
+        return {"path": ", ".join(each["path"] for each in told), **sums}
+
+
+_SIZES: Final = ("before", "after", "moved")
+
+
+def _words(query: Json) -> dict[str, object]:
+    """A query as it is written."""
+    return {name: _word(value) for name, value in query.items() if value is not None}
+
+
+def _word(value: object) -> object:
+    return json.dumps(value) if isinstance(value, bool) else value

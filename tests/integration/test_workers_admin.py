@@ -1,0 +1,216 @@
+"""Several workers seen by operators: over TCP with tokens, by the page, by `mqttd-ctl`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_workers import id_at
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+from tests.support.waiting import until
+
+COUNT = 2
+TOKEN = "x" * 32
+PASSWORD = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("workers")
+    tokens = folder / "tokens"
+    tokens.write_text(TOKEN)
+    made = start_broker(
+        folder,
+        node={"workers": COUNT},
+        admin={
+            "page": {"enabled": True, "bind": "127.0.0.1:0"},
+            "tcp": {"bind": "127.0.0.1:0", "token_file": str(tokens)},
+        },
+    )
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def port_of(broker: Broker, what: str) -> int:
+    found = re.search(rf"{what} on port (\d+)", broker.output)
+    assert found is not None
+    return int(found[1])
+
+
+class Asked:
+    """One answer of the interface over TCP."""
+
+    def __init__(
+        self, broker: Broker, method: str, path: str, body: object = None, token: str = TOKEN
+    ) -> None:
+        port = port_of(broker, "HTTP interface")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        data = json.dumps(body).encode() if body is not None else None
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        connection.request(method, path, data, headers)
+        answer = connection.getresponse()
+        self.status = answer.status
+        self.headers = answer.headers
+        text = answer.read()
+        is_json = "json" in (answer.headers.get("content-type") or "")
+        self.told: Any = json.loads(text) if is_json else text.decode()
+        connection.close()
+
+
+def ctl(broker: Broker, *argv: str, stdin: str = "") -> str:
+    assert broker.directory is not None
+    done = subprocess.run(
+        [Path(sys.executable).parent / "mqttd-ctl", "--config",
+         broker.directory / "etc/mqttd.conf", *argv],
+        input=stdin, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def two(broker: Broker) -> Iterator[tuple[RawClient, RawClient]]:
+    """A client at each worker."""
+    made = [RawClient(broker.port, mq.V5).connect(id_at(worker, COUNT)) for worker in (1, 2)]
+    yield made[0], made[1]
+    for client in made:
+        client.close()
+
+
+def test_lists_show_both_workers_in_one_order(
+    broker: Broker, two: tuple[RawClient, RawClient]
+) -> None:
+    for n, client in enumerate(two):
+        client.subscribe("both", f"own/{n}", qos=1)
+    found = Asked(broker, "GET", "/api/v1/clients?limit=1000").told["clients"]
+    assert {one["worker"] for one in found} == {1, 2}
+    assert [one["client_id"] for one in found] == sorted(one["client_id"] for one in found)
+    pages = []
+    cursor = ""
+    while cursor is not None:
+        page = Asked(broker, "GET", f"/api/v1/clients?sort=-subscriptions&limit=1{cursor}").told
+        pages += page["clients"]
+        cursor = page["cursor"] and f"&cursor={page['cursor']}"
+    assert sorted(one["client_id"] for one in pages) == [one["client_id"] for one in found]
+    topics = Asked(broker, "GET", "/api/v1/topics").told["topics"]
+    assert {"topic_filter": "both", "subscribers": 2} in topics
+    routes = Asked(broker, "GET", "/api/v1/routes?topic=both").told["routes"]
+    assert [(one["topic_filter"], one["receivers"], one["worker"]) for one in routes] == [
+        ("both", 1, 1),
+        ("both", 1, 2),
+    ]
+    held = Asked(broker, "GET", "/api/v1/memory").told
+    assert {one["worker"] for one in held["sessions"]} == {1, 2}
+    store = Asked(broker, "GET", "/api/v1/store").told
+    assert "worker-1" in store["path"] and "worker-2" in store["path"]
+
+
+def test_what_others_ask_first(broker: Broker, two: tuple[RawClient, RawClient]) -> None:
+    assert Asked(broker, "GET", "/health/live", token="").status == 200
+    assert Asked(broker, "GET", "/health/ready", token="").told == {"ready": True}
+    text = Asked(broker, "GET", "/metrics").told
+    found = re.search(r"^mqttd_clients_connected (\d+)$", text, re.MULTILINE)
+    assert found is not None and int(found[1]) >= 2
+    assert Asked(broker, "GET", "/api/v1/status", token="y" * 32).status == 401
+
+
+def test_roles_hold_and_one_audit_has_every_change(
+    broker: Broker, two: tuple[RawClient, RawClient]
+) -> None:
+    made = Asked(broker, "POST", "/api/v1/api-users", {"name": "vic", "role": "viewer"})
+    token = made.told["token"]
+    assert Asked(broker, "GET", "/api/v1/status", token=token).status == 200
+    name = Asked(broker, "GET", "/api/v1/clients").told["clients"][0]["client_id"]
+    path = f"/api/v1/clients/{name}"
+    refused = Asked(broker, "DELETE", path, token=token)
+    assert (refused.status, refused.told["code"]) == (403, "forbidden")
+    ban = {"kind": "client_id", "value": "evil", "reason": "is"}
+    assert Asked(broker, "POST", "/api/v1/bans", ban).status == 200
+    audit = Asked(broker, "GET", "/api/v1/audit").told["audit"]
+    newest = audit[0]
+    assert (newest["who"], newest["method"], newest["path"]) == (
+        "token_file",
+        "POST",
+        "/api/v1/bans",
+    )
+    assert newest["after"]["value"] == "evil"
+    assert len([one for one in audit if one["path"] == "/api/v1/bans"]) == 1
+    assert broker.directory is not None
+    kept = broker.directory / "data/audit.jsonl"
+    until(lambda: "/api/v1/bans" in kept.read_text(), "a thread writes it")
+    assert not (broker.directory / "data/worker-1/audit.jsonl").exists()
+    assert Asked(broker, "DELETE", "/api/v1/bans?kind=client_id&value=evil").status == 200
+
+
+def test_events_of_all_workers_are_one_stream(broker: Broker) -> None:
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port_of(broker, "HTTP interface"), timeout=30
+    )
+    connection.request(
+        "GET", "/api/v1/events?kinds=clients,counters", headers={"Authorization": f"Bearer {TOKEN}"}
+    )
+    answer = connection.getresponse()
+    assert answer.status == 200
+    names = {id_at(worker, COUNT): worker for worker in (1, 2)}
+    seen: dict[str, int] = {}
+    kind = ""
+    counted = False
+    for line in answer:
+        if line.startswith(b"event: "):
+            kind = line[7:].strip().decode()
+        elif line.startswith(b"data: "):
+            told = json.loads(line[6:])
+            if kind == "counters" and told["gauges"]:
+                if not counted:  # both are listened to
+                    for name in names:
+                        RawClient(broker.port, mq.V5).connect(name).disconnect()
+                counted = True
+            elif kind == "clients" and told.get("client_id") in names:
+                seen[told["client_id"]] = told["worker"]
+        if seen == names and counted:
+            break
+    connection.close()
+    assert seen == names
+
+
+def test_levels_alarms_and_configuration(broker: Broker) -> None:
+    told = Asked(broker, "POST", "/api/v1/log/level", {"module": "mqttd.broker", "level": "debug"})
+    assert told.told["modules"] == {"mqttd.broker": "debug"}
+    assert Asked(broker, "POST", "/api/v1/log/level", {"module": "mqttd.broker"}).status == 200
+    lines = Asked(broker, "GET", "/api/v1/log/lines").told["lines"]
+    assert any("worker=2" in line for line in lines)
+    got = Asked(broker, "GET", "/api/v1/config")
+    keys = {one["key"]: one["value"] for one in got.told["keys"]}
+    assert keys["node.data_dir"].strip('"').endswith("/data")
+    assert Asked(broker, "POST", "/api/v1/config/plan").told["changes"] == []
+    assert Asked(broker, "POST", "/api/v1/config/apply", {}).told["applied"] is True
+    assert Asked(broker, "GET", "/api/v1/alarms").told["alarms"] == []
+    assert Asked(broker, "POST", "/api/v1/store/compact").status == 200
+
+
+def test_a_worker_that_is_away_is_said_to_be(broker: Broker) -> None:
+    workers = Asked(broker, "GET", "/api/v1/workers").told["workers"]
+    assert [one["state"] for one in workers] == ["running", "running"]
+    os.kill(workers[1]["pid"], signal.SIGKILL)
+    until(
+        lambda: Asked(broker, "GET", "/api/v1/workers").told["workers"][1]["starts"] == 2, "again"
+    )
+    all_back_of(broker)
+
+
+def all_back_of(broker: Broker) -> None:
+    until(lambda: Asked(broker, "GET", "/health/ready", token="").status == 200, "all workers")
