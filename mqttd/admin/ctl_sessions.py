@@ -71,17 +71,22 @@ def _sessions_list(options: argparse.Namespace) -> None:
     found = client_of(options).pages(
         "/clients", "clients", username=options.user, state=options.state
     )
-    rows = [{name: client[name] for name in _OF_A_SESSION} for client in found]
+    rows = [_of_a_session(client) for client in found]
     if options.json:
         return print_json({"sessions": rows})
     print_table(rows, _OF_A_SESSION)
+
+
+def _of_a_session(client: Json) -> Json:
+    """What is shown of a session, with its worker where there are some."""
+    return {name: client[name] for name in (*_OF_A_SESSION, "worker") if name in client}
 
 
 def _sessions_show(options: argparse.Namespace) -> None:
     client = client_of(options)
     found = client.get("/clients/" + quote(options.client_id, safe=""))
     held = client.get("/subscriptions", client_id=options.client_id)["subscriptions"]
-    shown = {name: found[name] for name in _OF_A_SESSION}
+    shown = _of_a_session(found)
     if options.json:
         return print_json({**shown, "subscriptions": held})
     print_pairs([(name.replace("_", " "), value) for name, value in shown.items()])

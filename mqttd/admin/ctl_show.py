@@ -179,7 +179,7 @@ _COLUMNS = ("client_id", "username", "connected", "peer", "listener", "connected
 def _columns(wanted: str | None, clients: list[Json]) -> list[str]:
     """The columns to print; CtlError for one that no client has."""
     if wanted is None or not clients:
-        return [*_COLUMNS, "worker"] if clients and "worker" in clients[0] else list(_COLUMNS)
+        return list(_COLUMNS)
     if wanted == "all":
         return list(clients[0])
     names = [name.strip().replace(" ", "_") for name in wanted.split(",")]

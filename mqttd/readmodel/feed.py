@@ -17,9 +17,9 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from mqttd.readmodel.figures import Figures
+from mqttd.readmodel.figures import Reading
 
 __all__ = ["KINDS", "Feed", "Reader"]
 
@@ -40,6 +40,13 @@ KINDS: Final[dict[str, frozenset[str]]] = {
     "counters": frozenset(),
 }
 _KIND_OF: Final = {event: kind for kind, events in KINDS.items() for event in events}
+
+
+class Figures(Protocol):
+    """Whose counters and gauges are told."""
+
+    def read(self) -> Reading:
+        """All of them now."""
 
 
 class Feed:

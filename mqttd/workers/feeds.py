@@ -72,7 +72,7 @@ class _Reading(Protocol):
         except (ValueError, KeyError, TypeError):
             self.transport.abortConnection()  # type: ignore[union-attr]
 
-    def connectionLost(self, reason: Failure | None = None) -> None:  # type: ignore[override]
+    def connectionLost(self, reason: Failure | None = None) -> None:
         """See `Protocol`."""
         self.ended()
 
@@ -123,7 +123,7 @@ class Feeds:
             return
         self._readers[number] = None
         asked = self.asker.request(number, "GET", _TARGET)
-        asked.addCallbacks(self._answered, self._failed, (number,), None, (number,))
+        asked.addCallback(self._answered, number).addErrback(self._failed, number)
 
     def _answered(self, response: Any, number: int) -> None:
         lines = EventLines(lambda kind, told: self._told(number, kind, told))

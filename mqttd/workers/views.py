@@ -69,7 +69,7 @@ class Views:
         number = worker_of(client_id, self.service.count)
         said = await self.asker.ask(number, ask)
         self._passed(ask, [said])
-        found = said.json()
+        found: Json = said.json()
         for entries in found.values():
             if isinstance(entries, list):
                 for entry in entries:

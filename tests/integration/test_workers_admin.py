@@ -18,6 +18,7 @@ import pytest
 from tests.integration.test_workers import id_at
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
+from tests.support.chromium import Chromium
 from tests.support.client import RawClient
 from tests.support.waiting import until
 
@@ -100,7 +101,7 @@ def test_lists_show_both_workers_in_one_order(
     assert {one["worker"] for one in found} == {1, 2}
     assert [one["client_id"] for one in found] == sorted(one["client_id"] for one in found)
     pages = []
-    cursor = ""
+    cursor: str | None = ""
     while cursor is not None:
         page = Asked(broker, "GET", f"/api/v1/clients?sort=-subscriptions&limit=1{cursor}").told
         pages += page["clients"]
@@ -185,6 +186,52 @@ def test_events_of_all_workers_are_one_stream(broker: Broker) -> None:
             break
     connection.close()
     assert seen == names
+
+
+def test_tables_have_a_column_for_the_worker(
+    broker: Broker, two: tuple[RawClient, RawClient]
+) -> None:
+    two[0].subscribe("column", qos=1)
+    for words in (("clients", "list"), ("sessions", "list"), ("subscriptions", "list")):
+        head, *rows = ctl(broker, *words).splitlines()
+        assert head.split()[-1] == "worker"
+        assert {row.split()[-1] for row in rows} <= {"1", "2"} and rows
+
+
+def test_the_page_shows_one_broker(broker: Broker, two: tuple[RawClient, RawClient]) -> None:
+    ctl(broker, "api-users", "add", "ann", stdin=PASSWORD + "\n")
+    with Chromium() as browser:
+        page = browser.open(f"http://127.0.0.1:{port_of(broker, 'dashboard')}/")
+        page.wait("!!document.querySelector('input[name=password]')")
+        page.evaluate(
+            "document.querySelector('input[name=username]').value = 'ann';"
+            f"document.querySelector('input[name=password]').value = {json.dumps(PASSWORD)};"
+            "document.querySelector('form').requestSubmit()"
+        )
+        page.wait("document.querySelectorAll('live-chart canvas').length === 6")
+        page.wait("document.querySelectorAll('table[aria-label=Workers] tbody tr').length === 2")
+        browser.console.clear()
+        page.evaluate("location.hash = 'clients'")
+        found = (
+            "[...document.querySelectorAll('td[data-label=Worker]')].map(one => one.textContent)"
+        )
+        page.wait(f"['1', '2'].every(one => {found}.includes(one))")
+        for name in ("subscriptions", "retained", "topics", "alarms", "memory", "listeners", "log",
+                     "plugins", "config", "access", "audit", "users", "bans"):  # fmt: skip
+            page.evaluate(f"location.hash = '{name}'")
+            page.wait(f"document.querySelector('#pages a[aria-current]').hash === '#{name}'"
+                      " && !!document.querySelector('main h1')")  # fmt: skip
+        late = RawClient(broker.port, mq.V5).connect("seen-at-once")
+        page.evaluate("location.hash = 'clients'")
+        page.wait(
+            "[...document.querySelectorAll('td a')].some(a => a.textContent === 'seen-at-once')"
+        )
+        page.evaluate("location.hash = 'clients/seen-at-once'")
+        page.wait("!!document.getElementById('kick')")
+        page.evaluate("document.getElementById('kick').click()")
+        late.expect_close(0x98)
+        late.close()
+        assert browser.console == []
 
 
 def test_levels_alarms_and_configuration(broker: Broker) -> None:

@@ -52,8 +52,13 @@ export function shown(value) {
 const cellOf = (found) => (found instanceof Node ? found : shown(found));
 
 /* columns: [heading, function of a row that gives text or an element, kind: "num" or "acts", sort].
- * `order`, if given, is {by, set}: a column with a `sort` is a button that sets it. */
+ * `order`, if given, is {by, set}: a column with a `sort` is a button that sets it. Rows that say which
+ * worker they are of, in a broker that has several, have a column for it. */
 export function table(caption, columns, rows, order) {
+  if (rows.some((row) => typeof row.worker === "number") && !columns.some(([label]) => label === "Worker")) {
+    const acts = columns.at(-1)[2] === "acts";
+    columns = columns.toSpliced(acts ? -1 : columns.length, 0, ["Worker", (row) => row.worker, "num"]);
+  }
   const head = columns.map(([label, , kind, sort]) => {
     if (!label) return make("td", null);
     if (!sort || !order) return make("th", { scope: "col", class: kind === "num" ? "num" : null }, label);
