@@ -2,7 +2,8 @@
 
     python -m tests.faults.crashes KIND COUNT [--seed N] [--lanes N] [--cycles N] [--log FILE]
 
-KIND is `kill` or `power` (`fsync`, and a disk that forgets what no fsync has covered). The seeds
+KIND is `kill`, `power` (`fsync`, and a disk that forgets what no fsync has covered) or `disk` (one
+that fails in the midst of it, at any call that writes, in the start as well). The seeds
 from N on are a run each: a store and a crowd of their own, `--cycles` ends of the broker. Lanes are
 brokers side by side. Before anything else the mutants have to be found. Each run is one line of
 JSON in FILE: its seed, its cycles, what was wrong; the data of one that was wrong are kept.
@@ -11,6 +12,7 @@ JSON in FILE: its seed, its cycles, what was wrong; the data of one that was wro
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import multiprocessing
 import os
@@ -27,11 +29,11 @@ from typing import Any
 from mqttd import compiled
 from tests.faults.crowd import Crowd
 from tests.faults.disk import Disk
-from tests.faults.nursery import Nursery
+from tests.faults.nursery import Nursery, Started
 from tests.support import packets as mq
 from tests.support.client import RawClient
 
-__all__ = ["MUTANTS", "Lane"]
+__all__ = ["Lane", "mutants"]
 
 MUTANTS = {
     # PUBACK and PUBREC go before what they promise is written.
@@ -63,6 +65,22 @@ from mqttd.storage.journal import StoreJournal
 StoreJournal.hold = lambda self, channel, data: channel.send(data)
 """,
 }
+#: With a disk that fails: a group that could not be written is taken for one that is.
+UNWRITTEN = """
+from mqttd.storage.writer import Writer
+write = Writer._write
+def once(self, group):
+    self._stopping.wait = lambda seconds: True
+    write(self, group)
+    return True
+Writer._write = once
+"""
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
+
+
+def mutants(kind: str) -> dict[str, str]:
+    """Those that a kind of end has to find."""
+    return {"unwritten": UNWRITTEN} if kind == "disk" else MUTANTS
 
 
 def retained(port: int) -> dict[str, int]:
@@ -81,10 +99,11 @@ def retained(port: int) -> dict[str, int]:
 class Lane:
     """Brokers one after the other: a nursery, and the disk that they have."""
 
-    def __init__(self, folder: Path, power: bool = False, mutants: bool = False) -> None:
-        self.disk = Disk(folder, undo=True) if power else None
+    def __init__(self, folder: Path, kind: str = "kill", faulty: bool = False) -> None:
+        self.kind = kind
+        self.disk = None if kind == "kill" else Disk(folder, undo=kind == "power")
         environment = {} if self.disk is None else dict(self.disk.environment)
-        if mutants:
+        if faulty:
             environment["MQTTD_PURE"] = "1"  # what is compiled does not look its methods up
         self.nursery = Nursery(environment)
 
@@ -100,39 +119,78 @@ class Lane:
         """End a broker over one store so often, and compare each `every` times; what was wrong."""
         queue = {"max_length": 1_000_000, "max_bytes": "1GiB"}
         settings: dict[str, Any] = {"store": {"kind": "sqlite"}, "mqueue": queue, **more}
+        dice = random.Random(seed)
         if self.disk is not None:
             settings["durability"] = {"default": "fsync"}
-        crowd = Crowd(seed)
-        dice = random.Random(seed)
+        if self.kind == "disk":
+            settings["durability"] = {"default": dice.choice(("os", "fsync"))}
+        crowd = Crowd(seed, self.kind == "disk")
         for number in range(count):
             # Payloads are in memory, on disk, or some here and some there.
             settings["mqueue"] = {**queue, "in_memory": dice.choice(("0B", "2KiB", "1MiB"))}
             compare = number % every == every - 1 or number == count - 1
-            broker = self.nursery.start(path, program, **settings)
+            broker = self._start(path, program, dice, settings)
             wrong: list[str] = []
             try:
                 crowd.begin(broker.port)
                 if compare:
                     wrong = crowd.retained_faults(retained(broker.port)) + crowd.finish()
                 else:
+                    if self.kind == "disk":
+                        self._fail(dice, 200)
+                        crowd.burst(dice.randint(1, 100))
+                        self._mend()
+                        crowd.settle()
                     crowd.burst(dice.randint(1, dice.choice((10, 100, 300))))
             except (AssertionError, RuntimeError, OSError) as error:
                 wrong = [repr(error), broker.output]
             broker.stop()
             crowd.gone()
-            if self.disk is not None:
+            if self.disk is not None and self.kind == "power":
                 self.disk.lose_power(path / "data", dice)
             if wrong:
                 return [f"seed {seed}, cycle {number}", *wrong]
         return []
 
+    def _start(
+        self, path: Path, program: str, dice: random.Random, settings: dict[str, Any]
+    ) -> Started:
+        """A broker; where the disk fails while it starts, the next one."""
+        if self.kind == "disk" and dice.random() < 0.3:
+            self._fail(dice, 40)
+            try:
+                return self.nursery.start(path, program, **settings)
+            except RuntimeError:
+                pass  # it has said why, and ended
+            finally:
+                self._mend()
+        return self.nursery.start(path, program, **settings)
+
+    def _fail(self, dice: random.Random, calls: int) -> None:
+        """Have the disk fail some of the next calls, write half, or take its time."""
+        assert self.disk is not None
+        how = dice.choice(("fail", "fail", "short", "slow"))
+        skip, count = dice.randrange(calls), dice.randint(1, 4)
+        if how == "fail":
+            self.disk.fail(dice.choice(ERRORS), skip, count)
+        elif how == "short":
+            self.disk.cut_short(skip, 10 * count)
+        else:
+            self.disk.slow(100)
+
+    def _mend(self) -> None:
+        """A disk as others."""
+        assert self.disk is not None
+        self.disk.work()
+        self.disk.slow(0)
+
 
 _lane: Lane | None = None
 
 
-def _begin(power: bool, mutants: bool) -> None:
+def _begin(kind: str, faulty: bool) -> None:
     global _lane
-    _lane = Lane(Path(tempfile.mkdtemp(prefix="crashes-")), power, mutants)
+    _lane = Lane(Path(tempfile.mkdtemp(prefix="crashes-")), kind, faulty)
     Finalize(None, _lane.nursery.close, exitpriority=1)
 
 
@@ -163,7 +221,7 @@ def _used() -> float:
 def main() -> int:
     """The command; its status is 1 if something was wrong or a mutant was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.crashes")
-    parser.add_argument("kind", choices=("kill", "power"))
+    parser.add_argument("kind", choices=("kill", "power", "disk"))
     parser.add_argument("count", type=int, help="cycles in all")
     parser.add_argument("--seed", type=int, default=1, help="the first; each run has the next")
     parser.add_argument("--lanes", type=int, default=os.cpu_count())
@@ -171,7 +229,6 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=Path(os.devnull))
     parser.add_argument("--no-mutants", action="store_true")
     asked = parser.parse_args()
-    power = asked.kind == "power"
     assert asked.count > 0, "how many?"
     began = time.monotonic()
     done = failed = 0
@@ -184,8 +241,8 @@ def main() -> int:
 
         tell(kind=asked.kind, compiled=compiled(), began=time.strftime("%FT%TZ", time.gmtime()))
         if not asked.no_mutants:
-            with processes.Pool(asked.lanes, _begin, (power, True)) as pool:
-                for name, program in MUTANTS.items():
+            with processes.Pool(asked.lanes, _begin, (asked.kind, True)) as pool:
+                for name, program in mutants(asked.kind).items():
                     tasks = [(seed, 60, program) for seed in range(asked.lanes)]
                     found = [run["wrong"] for run in pool.imap_unordered(_run, tasks)]
                     tell(mutant=name, found=[wrong[:3] for wrong in found])
@@ -196,7 +253,7 @@ def main() -> int:
         before = _used()
         runs = -(-asked.count // asked.cycles)
         tasks = [(seed, asked.cycles, "") for seed in range(asked.seed, asked.seed + runs)]
-        with processes.Pool(asked.lanes, _begin, (power, False)) as pool:
+        with processes.Pool(asked.lanes, _begin, (asked.kind, False)) as pool:
             for run in pool.imap_unordered(_run, tasks):
                 done += asked.cycles
                 failed += bool(run["wrong"])

@@ -5,12 +5,14 @@
     retained     one topic each publisher counts up in
     wills        of publishers and of who comes and goes, a number higher with each connection
     reborn       one that begins anew now and then, with a topic of its own for each life
+    pair         a shared group of two, there or away as the dice say
 
 They survive the broker: what was not acknowledged is sent again with DUP, packet ids of QoS 2 are
 kept until PUBREL. `faults` compares the ledgers: everything acknowledged was received, QoS 2 once,
 each publisher's messages in the order they were sent (of one QoS), retained values never go back,
 the will of each connection that was acknowledged and is over has come once, nothing of a life
-before comes back.
+before comes back, what the shared group is to get one of the two has. The last word of a burst is
+an acknowledgement of a message, or a CONNACK, SUBACK or UNSUBACK that came in the midst of others'.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from __future__ import annotations
 import random
 import select
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
+from mqttd.codec.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED
 from tests.support import packets as mq
 from tests.support.waiting import Patience
 
@@ -31,9 +35,13 @@ DEADLINE = 60.0
 class Member:
     """A client with a session on both sides."""
 
-    def __init__(self, name: str, has_will: bool = False) -> None:
+    def __init__(self, name: str, has_will: bool = False, disk_fails: bool = False) -> None:
         self.name = name
         self.clean = False
+        #: Whether the broker may refuse with 0x97; what it has, by QoS, and when it did last.
+        self.disk_fails = disk_fails
+        self.refused: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
+        self.refused_at = 0.0
         self.sock: socket.socket | None = None
         self.rest = b""
         self.known = False
@@ -132,6 +140,16 @@ class Member:
             self.send(mq.pubcomp(packet_id, mq.V5))
         elif kind == mq.SUBACK:
             self.known = True
+        elif (
+            kind in (mq.PUBACK, mq.PUBREC)
+            and packet.reason == QUOTA_EXCEEDED
+            and self.disk_fails
+            and packet_id in self.unacknowledged
+        ):
+            qos, number = self.numbers.pop(packet_id)
+            del self.unacknowledged[packet_id]
+            self.refused[qos].add(number)
+            self.refused_at = time.monotonic()
         elif kind == mq.PUBREC and packet_id in self.unacknowledged:
             qos, number = self.numbers[packet_id]
             self.acknowledged[qos].add(number)
@@ -160,6 +178,13 @@ class Member:
             self._note(packet)
             self.send(mq.puback(packet.packet_id, mq.V5))
 
+    def last(self, qos: int) -> int:
+        """The last message it has sent and not seen refused, 0 if there is none."""
+        number = self.counts[qos]
+        while number in self.refused[qos]:
+            number -= 1
+        return number
+
     def _note(self, packet: mq.Packet) -> None:
         publisher, number = packet.payload.decode().split()
         self.received.setdefault((publisher, packet.qos), []).append(int(number))
@@ -169,6 +194,8 @@ class Member:
     def publish(self, dice: random.Random) -> None:
         """One more message, if the window has room."""
         if not self.connected or len(self.unacknowledged) >= WINDOW:
+            return
+        if self.refused_at and time.monotonic() < self.refused_at + 0.05:
             return
         while True:
             self.next_id = self.next_id % 65535 + 1
@@ -231,7 +258,10 @@ class Reborn(Member):
         elif kind == mq.UNSUBACK:
             self.left = True
         elif kind == mq.PUBACK:
-            if (said := self.said.pop(packet.packet_id, "")) and packet.reason == 0:
+            said = self.said.pop(packet.packet_id, "")
+            if said and packet.reason == NO_MATCHING_SUBSCRIBERS:
+                self.faults.append(f"{self.name}: its subscription of life {self.life} is gone")
+            elif said and packet.reason == 0:
                 self.owed.add(said)
         elif kind == mq.CONNACK:
             super()._take(packet)
@@ -269,14 +299,15 @@ class Reborn(Member):
 class Crowd:
     """Everybody, and the dice."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, disk_fails: bool = False) -> None:
         self.dice = random.Random(seed)
-        self.publishers = [Member(f"p{number}", has_will=True) for number in range(3)]
+        self.publishers = [Member(f"p{number}", True, disk_fails) for number in range(3)]
         self.stays, self.away = Member("stays"), Member("away")
         self.comes = Member("comes", has_will=True)
         self.reborn = Reborn("reborn")
         self.subscribers = [self.stays, self.comes, self.away]
-        self.everybody = [*self.publishers, *self.subscribers, self.reborn]
+        self.pair = [Member("one"), Member("other")]
+        self.everybody = [*self.publishers, *self.subscribers, *self.pair, self.reborn]
         self.port = 0
 
     def begin(self, port: int) -> None:
@@ -286,13 +317,17 @@ class Crowd:
         self.reborn.choose(self.dice)
         if not self.away.known:
             there.append(self.away)
+        there.extend(one for one in self.pair if not one.known or self.dice.random() < 0.3)
         for member in there:
             member.connect(port)
         self.until(lambda: all(member.connected for member in there))
         for member in self.subscribers:
             if not member.known:
                 member.send(mq.subscribe([("c/#", 2), ("w/#", 2)], 1, version=mq.V5))
-        self.until(lambda: all(member.known for member in self.subscribers))
+        for member in self.pair:
+            if not member.known:
+                member.send(mq.subscribe([("$share/pair/c/#", 2)], 1, version=mq.V5))
+        self.until(lambda: all(member.known for member in (*self.subscribers, *self.pair)))
         for member in self.publishers:
             member.known = True
         self.away.close()
@@ -316,13 +351,43 @@ class Crowd:
                 self.reborn.talk()
             count += self.turn()
             assert patience.left(), "nothing happens"
+        if self.dice.random() < 0.4:
+            self._last_word()
+
+    def _last_word(self) -> None:
+        """Go on until somebody's CONNACK, SUBACK or UNSUBACK has come, and not a packet longer."""
+        reborn = self.reborn
+        who = self.dice.choice((reborn, reborn, self.comes, *self.publishers))
+        if who is reborn:
+            reborn.choose(self.dice)
+        who.connect(self.port)
+        word = self.dice.randrange(3) if who is reborn and not reborn.subscribed else 0
+        words: tuple[Callable[[], bool], ...] = (
+            lambda: who.connected,
+            lambda: reborn.subscribed,
+            lambda: reborn.left,
+        )
+        patience = Patience(DEADLINE)
+        while not words[word]():
+            for publisher in self.publishers:
+                publisher.publish(self.dice)
+            self.turn(words[word])
+            assert patience.left(), "nothing happens"
+
+    def settle(self) -> None:
+        """Wait until everything that was published has its answer."""
+        for member in self.publishers:
+            if member.sock is None:
+                member.connect(self.port)
+        self.until(lambda: not any(member.unacknowledged for member in self.publishers))
 
     def finish(self) -> list[str]:
         """Everybody is there, and what is under way comes to its end; returns what is wrong."""
-        for member in self.subscribers:
+        there = [*self.subscribers, *self.pair]
+        for member in there:
             member.connect(self.port)
-        self.until(lambda: all(member.connected for member in self.subscribers))
-        self.until(lambda: not any(member.unacknowledged for member in self.publishers))
+        self.until(lambda: all(member.connected for member in there))
+        self.settle()
         patience = Patience(DEADLINE)
         while not self._everything() and patience.left():
             self.turn()
@@ -333,20 +398,36 @@ class Crowd:
         last = {}
         for member in self.publishers:
             for qos in (1, 2):
-                last[member.name, qos] = member.counts[qos]
+                last[member.name, qos] = member.last(qos)
         for member in (*self.publishers, self.comes):
             last[f"{member.name}:will", 2] = max(member.wills - {member.will}, default=0)
-        return not self.reborn.missing() and all(
+        if self.reborn.missing() or not all(
             not number or number in member.received.get(key, ())
             for member in self.subscribers
             for key, number in last.items()
-        )
+        ):
+            return False
+        return not any(self._missing_to_pair())
+
+    def _missing_to_pair(self) -> Iterator[str]:
+        """What the shared group was to get, and neither of the two has, or QoS 2 more than once."""
+        one, other = self.pair
+        for publisher in self.publishers:
+            for qos in (1, 2):
+                key = publisher.name, qos
+                came = [*one.received.get(key, ()), *other.received.get(key, ())]
+                what = f"{publisher.name} to the shared group at QoS {qos}"
+                if missing := publisher.acknowledged[qos] - set(came):
+                    yield f"{what}: {len(missing)} lost, {sorted(missing)[:5]}"
+                if qos == 2 and len(came) != len(set(came)):
+                    yield f"{what}: twice, {sorted({n for n in came if came.count(n) > 1})[:5]}"
 
     def faults(self) -> list[str]:
         """What the ledgers say."""
         found = [fault for member in self.everybody for fault in member.faults]
         if lost := sorted(self.reborn.missing()):
             found.append(f"{self.reborn.name}: {len(lost)} lost, {lost[:5]}")
+        found.extend(self._missing_to_pair())
         for subscriber in self.subscribers:
             for member in (*self.publishers, self.comes):
                 what = f"{member.name}'s will to {subscriber.name}"
@@ -357,12 +438,13 @@ class Crowd:
                 if came != sorted(set(came)):
                     found.append(f"{what}: twice or out of order, {came[-5:]}")
         for publisher in self.publishers:
-            for subscriber in self.subscribers:
-                for qos in (1, 2):
+            for subscriber in (*self.subscribers, *self.pair):
+                # What is sent again at QoS 1 may come to the other of the pair, behind later ones.
+                for qos in (2,) if subscriber in self.pair else (1, 2):
                     what = f"{publisher.name} to {subscriber.name} at QoS {qos}"
                     came = subscriber.received.get((publisher.name, qos), [])
                     missing = publisher.acknowledged[qos] - set(came)
-                    if missing:
+                    if missing and subscriber not in self.pair:
                         found.append(f"{what}: {len(missing)} lost, {sorted(missing)[:5]}")
                     if qos == 2 and len(came) != len(set(came)):
                         twice = sorted({n for n in came if came.count(n) > 1})
@@ -384,11 +466,16 @@ class Crowd:
                 )
         return found
 
-    def turn(self) -> int:
-        """Read what has come to anybody; returns how many acknowledgements that were."""
+    def turn(self, done: Callable[[], bool] = lambda: False) -> int:
+        """Read what has come to anybody, until `done`; how many acknowledgements that were."""
         members = {member.sock: member for member in self.everybody if member.sock is not None}
         readable, _, _ = select.select(list(members), [], [], 0.01)
-        return sum(max(members[sock].read(), 0) for sock in readable)
+        count = 0
+        for sock in readable:
+            count += max(members[sock].read(), 0)
+            if done():
+                break
+        return count
 
     def until(self, done: Callable[[], bool]) -> None:
         """Read until something is so."""
