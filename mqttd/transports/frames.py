@@ -8,7 +8,8 @@ half a packet in a frame, or two, or one byte, are all the same, and no frame is
 The frames of one chunk are unmasked together. Each flush of the broker is one binary frame.
 permessage-deflate is never agreed to.
 
-Promise: at most 14 bytes of a header and 125 of a control frame are kept. What breaks RFC 6455 is
+Promise: at most 14 bytes of a header and 125 of a control frame are kept; what a chunk of pings is
+answered is shorter than the chunk, and made once. What breaks RFC 6455 is
 answered with a close frame and its code: 1002 for the framing, 1003 for text (MQTT-6.0.0-1).
 """
 
@@ -35,6 +36,9 @@ _UNSUPPORTED: Final = 1003
 #: Bytes from which on a piece is unmasked by itself.
 _LONG: Final = 2048
 
+#: Pings of a chunk that are answered one by one; of more, only the last (RFC 6455, 5.5.3).
+_PONGS: Final = 16
+
 _CONTINUATION: Final = 0
 _TEXT: Final = 1
 _BINARY: Final = 2
@@ -60,6 +64,8 @@ class WebSocketLayer(Layer):
         self.mask: bytes = b""
         #: Payload of a control frame, as far as it has come.
         self.control: bytes = b""
+        #: Answers to the pings of one chunk.
+        self.pongs: list[bytes] = []
         self.closed: bool = False
 
     def received(self, data: bytes) -> bytes:
@@ -131,6 +137,10 @@ class WebSocketLayer(Layer):
             else:
                 pieces.append(piece)
                 masks.append(stretched(begun, taken))
+        if self.pongs:
+            if not self.closed:
+                self.answer += b"".join(self.pongs)
+            self.pongs = []
         if before:
             return before + _together(pieces, masks)
         return _together(pieces, masks)
@@ -187,7 +197,9 @@ class WebSocketLayer(Layer):
         body = self.control
         self.control = b""
         if self.opcode == _PING:
-            self.answer += bytes((0x80 | _PONG, len(body))) + body
+            if len(self.pongs) == _PONGS:
+                self.pongs.pop()
+            self.pongs.append(bytes((0x80 | _PONG, len(body))) + body)
             return True
         if self.opcode == _PONG:
             return True

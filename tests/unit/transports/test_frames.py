@@ -145,3 +145,17 @@ def test_close_codes() -> None:
     allowed = [code for code in range(6000) if valid_close(code)]
     assert allowed[:4] == [1000, 1001, 1002, 1003]
     assert not {1004, 1005, 1006, 1015, 2999, 5000} & set(allowed)
+
+
+def test_of_a_flood_of_pings_the_last_is_answered() -> None:
+    """Ten thousand fit into one read: each answer on its own would be copied with all others."""
+    taker = layer()
+    flood = [frame(0x89, b"%d" % number) for number in range(1000)]
+    assert taker.received(b"".join(flood) + frame(0x82, b"x")) == b"x"
+    answered = [0, *range(1, 15), 999]
+    assert taker.answer == b"".join(
+        bytes((0x8A, len(b"%d" % number))) + b"%d" % number for number in answered
+    )
+    taker.answer = b""
+    taker.received(frame(0x89, b"again"))
+    assert taker.answer == b"\x8a\x05again"
