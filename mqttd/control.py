@@ -24,7 +24,8 @@ from mqttd.admin.first import FirstUser
 from mqttd.admin.logins import Logins
 from mqttd.admin.page import PageService
 from mqttd.admin.parts import Desk
-from mqttd.admin.server import AdminService, limit_body
+from mqttd.admin.server import AdminService
+from mqttd.admin.site import limit_body
 from mqttd.admin.tcp import AdminTcpService
 from mqttd.config.schema import Config
 from mqttd.monitor.log.targets import FileTarget

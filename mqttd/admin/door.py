@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from typing import Any, cast
 
 from OpenSSL import crypto
@@ -21,7 +22,7 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import IResource
 
-from mqttd.admin.server import Crowd, site_of
+from mqttd.admin.site import Crowd, site_of
 from mqttd.config.schema import AdminPage, AdminTcp
 from mqttd.net.addresses import address_text
 from mqttd.net.sockets import bound_tcp
@@ -45,6 +46,7 @@ class DoorService(Service):
     :param resource: what is served.
     :param max_body: bytes that a request's body may have.
     :param before: one whose place it takes: at the same address it takes its socket too.
+    :param known: whether a request is one of somebody who is known, see `site_of`.
     :raises DoorError: the address or the certificate cannot be had.
 
     `port` is the port it got.
@@ -58,11 +60,12 @@ class DoorService(Service):
         reactor: Any,
         max_body: int,
         before: DoorService | None = None,
+        known: Callable[[Any], bool] | None = None,
     ) -> None:
         self.settings = settings
         self.reactor = reactor
         self.log = Logger(namespace="mqttd.admin")
-        self.site: Any = site_of(resource, max_body, Crowd())
+        self.site: Any = site_of(resource, max_body, Crowd(), known, reactor)
         self._factory: Any = self.site
         if settings.certificate:
             options = certificate_options(key, settings)

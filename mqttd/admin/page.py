@@ -114,6 +114,15 @@ class PageDoor:
 
     # -- who
 
+    def known(self, request: Any) -> bool:
+        """Whether a request shows a token or the cookie of a log-in that is known."""
+        cookie = self.cookie_of(request)
+        if cookie and self.logins.find(cookie) is not None:
+            return True
+        _, _, token = (request.getHeader(b"authorization") or b"").partition(b" ")
+        text = token.strip().decode("utf-8", "replace")
+        return self.logins.users.by_token(text) is not None
+
     def _caller(self, request: Any) -> tuple[Caller | None, Any]:
         """Who asks, or an answer to who is refused."""
         given = request.getHeader(b"authorization")
@@ -202,6 +211,6 @@ class PageService(DoorService):
         logins: Logins,
     ) -> None:
         page = PageDoor(resource, logins, bool(settings.certificate), Slow(reactor))
-        super().__init__("admin.page", settings, page, reactor, max_body)
+        super().__init__("admin.page", settings, page, reactor, max_body, known=page.known)
         # Browsers send a cookie to every port of a host.
         page.name = b"mqttd-%d" % self.port

@@ -135,14 +135,8 @@ class _Guarded:
 
     def render(self, request: Any) -> Any:
         """Check the token, then let the resource answer."""
-        given = request.getHeader(b"authorization") or b""
-        scheme, _, token = given.partition(b" ")
-        token = token.strip() if scheme.lower() == b"bearer" else b""
-        if self.every.holds(token):
-            set_caller(request, _EVERY)
-        elif self.pull.holds(token):
-            set_caller(request, _PULL)
-        elif (caller := self.users.by_token(token.decode("utf-8", "replace"))) is not None:
+        caller = self.caller(request)
+        if caller is not None:
             set_caller(request, caller)
         elif request.path not in OPEN_PATHS:
             self.refused(request)
@@ -151,6 +145,21 @@ class _Guarded:
             request.setHeader(b"www-authenticate", b'Bearer realm="mqttd"')
             return self.slow.refuse(request, _REFUSED)
         return self.resource.render(request)
+
+    def caller(self, request: Any) -> Caller | None:
+        """Who shows a token; None where it is not known."""
+        given = request.getHeader(b"authorization") or b""
+        scheme, _, token = given.partition(b" ")
+        token = token.strip() if scheme.lower() == b"bearer" else b""
+        if self.every.holds(token):
+            return _EVERY
+        if self.pull.holds(token):
+            return _PULL
+        return self.users.by_token(token.decode("utf-8", "replace"))
+
+    def known(self, request: Any) -> bool:
+        """Whether a request shows a token that is known."""
+        return self.caller(request) is not None
 
 
 class AdminTcpService(DoorService):
@@ -177,7 +186,7 @@ class AdminTcpService(DoorService):
             Slow(reactor),
             users if users is not None else ApiUsers(),
         )
-        super().__init__("admin.tcp", settings, guarded, reactor, max_body, before)
+        super().__init__("admin.tcp", settings, guarded, reactor, max_body, before, guarded.known)
 
     def _refused(self, request: Any) -> None:
         minute = int(self.reactor.seconds() // 60)
