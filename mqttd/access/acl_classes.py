@@ -112,7 +112,7 @@ class Classes:
                     break
         allowed = denied
         for side in sides:
-            for number in side.every:
+            for number in side.anywhere:
                 if number >= allowed:
                     break
                 condition = self._conditions[number]

@@ -52,17 +52,18 @@ class Table:
 class Side:
     """The rules of a table that are about publishing, or about subscribing.
 
-    Numbers are added in rising order, so that every list of them is sorted.  ``denials`` are those
-    Numbers are added in rising order, so that every list of them is sorted.  ``denials`` are those
+    Numbers are added in rising order, so that every list of them is sorted.  ``anywhere`` are those
+    of the rules about all topics but those that begin with ``$``, at least; ``denials`` are those
     of the rules that deny, but for topics that begin with ``$``; ``narrow`` are the conditions that
     are to be asked of each client.
     """
 
-    __slots__ = ("allow", "denials", "deny", "every", "exact", "filled", "narrow")
+    __slots__ = ("allow", "anywhere", "denials", "deny", "every", "exact", "filled", "narrow")
 
     def __init__(self) -> None:
         self.filled: bool = False
         self.every: list[int] = []
+        self.anywhere: list[int] = []
         self.exact: dict[str, list[int]] | None = None
         self.allow: _Node | None = None
         self.deny: _Node | None = None
@@ -76,6 +77,8 @@ class Side:
             self.denials.append(number)
         if condition is not None and condition.narrow:
             self.narrow.append(condition)
+        if _of_all(rule):
+            self.anywhere.append(number)
         if rule.topics is None:
             self.every.append(number)
             return
@@ -125,9 +128,20 @@ def _of_dollar(rule: Rule) -> bool:
     if rule.topics is None:
         return False
     for topic in rule.topics:
-        if not topic.text.startswith("$"):
+        # A placeholder in front stands for what does not begin with `$`.
+        if not topic.text.startswith("$") or topic.text.startswith("${"):
             return False
     return True
+
+
+def _of_all(rule: Rule) -> bool:
+    """Whether a rule is about all topics, but for those that begin with ``$``."""
+    if rule.topics is None:
+        return True
+    for topic in rule.topics:
+        if not topic.eq and topic.text in ("#", "+/#"):
+            return True
+    return False
 
 
 class _Node:

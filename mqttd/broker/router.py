@@ -19,7 +19,7 @@ from typing import Final
 from mqttd.broker.abroad import Abroad
 from mqttd.broker.gears import Gears
 from mqttd.broker.shared import MAX_TURNS, Group
-from mqttd.broker.trie import Trie
+from mqttd.broker.trie import Level, Trie
 from mqttd.session.metrics import Metrics
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
@@ -43,6 +43,8 @@ _GROUPS: Final = 64
 _FEW_TURNS: Final = 8
 #: Routes to more receivers than this have lists of their own.
 _SHARED_RECEIVERS: Final = 8
+#: Sets of wildcard filters whose receivers are remembered until one of these filters changes.
+_MATCHES: Final = 4096
 
 
 def is_wildcard(topic_filter: str) -> bool:
@@ -68,6 +70,9 @@ class Router(Topics):
         #: The same for a single receiver; and its options, of which there are few.
         self._alone: dict[Receiver, list[Receiver]] = {}
         self._options: dict[int, list[int]] = {}
+        #: What is the same for all topics that match the same wildcard filters and no other: by
+        #: the level of the filter, or by the levels.
+        self._matches: dict[object, Route] = {}
         #: The broker's, once there is one.
         self.metrics = Metrics()
         #: Who tells other processes of the filters that are wanted here.
@@ -86,11 +91,14 @@ class Router(Topics):
             self._shared = {}
         if self._alone:
             self._alone = {}
+        if self._matches:
+            self._matches = {}
 
     def drop_cache(self) -> None:
         """As `Topics.drop_cache`, with the lists that routes share."""
         super().drop_cache()
         self._shared = {}
+        self._matches = {}
 
     # -- subscriptions -------------------------------------------------------------------------
 
@@ -191,7 +199,7 @@ class Router(Topics):
             subscribers = level.subscribers
             assert subscribers is not None
             subscribers[subscriber] = options
-            self.changed(topic_filter, True)
+            self._wildcard_changed(topic_filter)
             return
         held = self.exact.get(topic_filter)
         if held is None:
@@ -216,7 +224,7 @@ class Router(Topics):
                 level.subscribers.pop(subscriber, None)
                 if not level.subscribers:
                     self.trie.remove(topic_filter)
-            self.changed(topic_filter, True)
+            self._wildcard_changed(topic_filter)
             return
         held = self.exact.get(topic_filter)
         if isinstance(held, dict):
@@ -227,15 +235,20 @@ class Router(Topics):
             del self.exact[topic_filter]
         self.changed(topic_filter, False)
 
+    def _wildcard_changed(self, topic_filter: str) -> None:
+        if self._matches:
+            self._matches = {}
+        self.changed(topic_filter, True)
+
     # -- routes --------------------------------------------------------------------------------
 
     def build(self, route: Route) -> None:
         """Collect the receivers of `route.topic`, and what its messages need (see `Topics`)."""
         self.metrics.routes_built += 1
         topic = route.topic
-        found: dict[Receiver, int] = {}
         held = self.exact.get(topic)
         if held is not None:
+            found: dict[Receiver, int] = {}
             if isinstance(held, dict):
                 for subscriber, options in held.items():
                     self._take(route, found, topic, subscriber, options)
@@ -243,28 +256,55 @@ class Router(Topics):
                 assert isinstance(held, Session)
                 route.topic = held.own(topic)
                 self._take(route, found, topic, held, held.options_of(topic))
-        if self.trie.filters:
-            for level in self.trie.match(topic):
-                subscribers = level.subscribers
-                if subscribers is None:
-                    continue
-                # Thousands of filters may lead to a few receivers.
-                self.work += 1 + len(subscribers)
-                topic_filter = ""
-                for subscriber, options in subscribers.items():
-                    if isinstance(subscriber, Session) and subscriber.identifiers is not None:
-                        if not topic_filter:
-                            topic_filter = level.topic_filter()
-                        self._take(route, found, topic_filter, subscriber, options)
-                    else:
-                        self._take(route, found, "", subscriber, options)
+            if self.trie.filters:
+                self._collect(route, found, self.trie.match(topic))
+            self._close(route, found)
+        elif self.trie.filters:
+            levels = self.trie.match(topic)
+            if levels:
+                self._along(route, levels)
+        route.gear |= self.gears.of(topic)
+        route.hear()
+
+    def _along(self, route: Route, levels: list[Level]) -> None:
+        """To the receivers of these filters, as the topics before it that they match."""
+        matched: object = levels[0] if len(levels) == 1 else tuple(levels)
+        known = self._matches.get(matched)
+        if known is None:
+            known = Route("")
+            found: dict[Receiver, int] = {}
+            self._collect(known, found, levels)
+            self._close(known, found)
+            if len(self._matches) >= _MATCHES:
+                self._matches = {}
+            self._matches[matched] = known
+        self.work += len(levels)
+        route.share(known)
+
+    def _collect(self, route: Route, found: dict[Receiver, int], levels: list[Level]) -> None:
+        for level in levels:
+            subscribers = level.subscribers
+            if subscribers is None:
+                continue
+            # Thousands of filters may lead to a few receivers.
+            self.work += 1 + len(subscribers)
+            topic_filter = ""
+            for subscriber, options in subscribers.items():
+                if isinstance(subscriber, Session) and subscriber.identifiers is not None:
+                    if not topic_filter:
+                        topic_filter = level.topic_filter()
+                    self._take(route, found, topic_filter, subscriber, options)
+                else:
+                    self._take(route, found, "", subscriber, options)
+
+    def _close(self, route: Route, found: dict[Receiver, int]) -> None:
+        """All receivers are found."""
         if found:
             self._lists(route, found)
             owns = route.owns
             if owns is not None:
                 for receiver, hidden in owns.items():
                     owns[receiver] = _without(route.identifiers, receiver, hidden)
-        route.gear |= self.gears.of(topic)
         route.settle()
 
     def _lists(self, route: Route, found: dict[Receiver, int]) -> None:

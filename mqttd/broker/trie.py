@@ -99,12 +99,12 @@ class Trie:
         count = len(words)
         matched: list[Level] = []
         # Where the walk parted: levels yet to visit, and the depth of each.
-        parted: list[Level] = [self.root]
-        depths: list[int] = [0]
+        parted: list[Level] | None = None
+        depths: list[int] | None = None
         dollar = topic.startswith("$")
-        while parted:
-            level = parted.pop()
-            depth = depths.pop()
+        level = self.root
+        depth = 0
+        while True:
             while True:
                 wild = depth > 0 or not dollar
                 rest = level.hash
@@ -129,10 +129,16 @@ class Trie:
                     level = child
                 else:
                     if child is not None:
+                        if parted is None or depths is None:
+                            parted = []
+                            depths = []
                         parted.append(child)
                         depths.append(depth)
                     level = plus
-        return matched
+            if not parted or not depths:
+                return matched
+            level = parted.pop()
+            depth = depths.pop()
 
 
 class Level:

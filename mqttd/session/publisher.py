@@ -36,8 +36,9 @@ _OWN_BYTES: Final = 65536
 TRIES: Final = 8
 #: Classes whose answers one route remembers.
 _CLASSES: Final = 32
-#: The number of a class in `Publisher.right`, without its epoch and flags.
-_NUMBER: Final = (1 << 21) - 1
+#: The number of a class in `Publisher.right`, without its epoch and flags, and whether it is free.
+_NUMBER: Final = (1 << 28) - 1
+_FREE: Final = 1 << 31
 
 
 class Judge(Keeper):
@@ -104,8 +105,8 @@ class Publisher(Connection):
         self.session: Session | None = None
         self.warm: Warm | None = None
         #: What `Route.right` is compared with: the class of this client, unique to the epoch, with
-        #: room for three bits of flags. -1: it has not been asked for; -3 - epoch: there is none,
-        #: the client is asked about by itself.
+        #: room for three bits of flags, and one that says that the class may publish anywhere. -1:
+        #: it has not been asked for; -3 - epoch: there is none, it is asked about by itself.
         self.right: int = -1
 
     @property
@@ -211,7 +212,7 @@ class Publisher(Connection):
         judge = self.judge
         epoch = judge.epoch
         mine = self.right
-        if (mine >> 24 if mine >= 0 else -3 - mine) != epoch:
+        if (mine >> 32 if mine >= 0 else -3 - mine) != epoch:
             self._classify(epoch)
         if route.epoch != epoch:
             route.epoch = epoch
@@ -245,14 +246,18 @@ class Publisher(Connection):
         number = judge.class_of(self) if judge.settings.cache_grants else -1
         if judge.watched and self.is_watched():
             number = -1  # asked by itself, it passes `may` with each message
-        self.right = -3 - epoch if number < 0 else epoch << 24 | number << 3
+        if number < 0:
+            self.right = -3 - epoch
+        else:
+            free = _FREE if judge.is_free(number) else 0
+            self.right = epoch << 32 | free | number << 3
 
     def _may_class(self, route: Route, right: int, first: int) -> bool:
         """Whether the whole class may publish here."""
+        if right & _FREE and not route.topic.startswith("$"):
+            return True
         judge = self.judge
         number = right >> 3 & _NUMBER
-        if judge.is_free(number) and not route.topic.startswith("$"):
-            return True
         classes = route.classes
         if classes is not None:
             known = classes.get(right)

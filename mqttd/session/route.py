@@ -234,17 +234,23 @@ class Route:
             shapes += len(self.groups)
         return shapes * size > _SHAPES
 
+    def share(self, other: Route) -> None:
+        """As another route, which is settled; lists are made anew when they change."""
+        self.gear = other.gear
+        self.sessions = other.sessions
+        self.options = other.options
+        if other.gear & SPREAD:
+            self.identifiers = other.identifiers
+            self.kinds = other.kinds
+            self.owns = other.owns
+            self.blocks = other.blocks
+            self.groups = other.groups
+            self.lone = other.lone
+
     def snapshot(self) -> Route:
         """The receivers as they are now; lists are made anew when they change."""
         made = Route(self.topic, self.key)
-        made.gear = self.gear
-        made.sessions = self.sessions
-        made.options = self.options
-        made.identifiers = self.identifiers
-        made.kinds = self.kinds
-        made.owns = self.owns
-        made.blocks = self.blocks
-        made.groups = self.groups
+        made.share(self)
         return made
 
     def empty(self) -> bool:
@@ -254,16 +260,10 @@ class Route:
     def settle(self) -> None:
         """The receivers are collected: see what sets their shapes apart."""
         groups = self.groups
-        spread = groups is not None
         if groups is not None and len(groups) == 1 and not self.sessions:
             self.lone = groups[0]
-        for options in self.options:
-            if options & ~QOS_MASK:
-                spread = True
-                break
         identifiers = self.identifiers
         if identifiers is not None:
-            spread = True
             blocks = [b""]
             numbers = {b"": 0}
             kinds: list[int] = []
@@ -278,14 +278,26 @@ class Route:
                 kinds.append(number)
             self.kinds = kinds
             self.blocks = blocks
-        if spread:
+        if self._differs():
             self.gear |= SPREAD
         if len(self.sessions) + (0 if groups is None else 2 * len(groups)) > _STEP:
             self.gear |= WIDE
+
+    def hear(self) -> None:
+        """Its gear is whole: hooks that hear of what reaches nobody are told where that may be."""
         if self.gear & UNHEARD:
             self.gear &= ~UNHEARD
-            if spread or not self.sessions:
+            if not self.sessions or self._differs():
                 self.gear |= TOLD
+
+    def _differs(self) -> bool:
+        """Whether its receivers get different shapes of a message, or some may get none."""
+        if self.groups is not None or self.identifiers is not None:
+            return True
+        for options in self.options:
+            if options & ~QOS_MASK:
+                return True
+        return False
 
 
 class Beyond(Route):

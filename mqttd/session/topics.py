@@ -74,7 +74,7 @@ class Topics:
     def enter(self, key: bytes, topic: str) -> Route:
         """A valid topic that is not in the table."""
         route = Route(topic, key)
-        self._rebuild(route)
+        self._build(route)
         self._weigh(route)
         while self.table and (self.bytes > self.max_bytes or len(self.table) >= self.max_entries):
             self._evict()
@@ -111,6 +111,9 @@ class Topics:
 
     def _rebuild(self, route: Route) -> None:
         route.clear()
+        self._build(route)
+
+    def _build(self, route: Route) -> None:
         self.build(route)
         self.work += _BUILD + len(route.sessions)
         route.seq = self.changes.seq

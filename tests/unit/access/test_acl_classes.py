@@ -173,7 +173,11 @@ def test_flags_of_the_message_are_looked_at() -> None:
         ('{deny, {user, {re, "^b"}}}.\n{allow, all}.', client(), True),
         ('{deny, {user, {re, "^b"}}}.\n{allow, all}.', client("bob"), False),
         ("{allow, all, {publish, [{qos, 0}]}}.", client(), False),
-        ('{allow, all, publish, ["#"]}.', client(), False),
+        ('{allow, all, publish, ["#"]}.', client(), True),
+        ('{allow, all, publish, ["$SYS/#", "+/#"]}.', client(), True),
+        ('{allow, all, publish, [{eq, "#"}, "+"]}.', client(), False),
+        ('{allow, all, {publish, [{retain, false}]}, ["#"]}.', client(), False),
+        ('{deny, all, publish, ["${cn}/a"]}.\n{allow, all}.', client(), False),
     ],
 )
 def test_a_class_that_may_publish_anything_need_not_be_asked_for(

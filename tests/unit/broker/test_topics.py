@@ -45,8 +45,11 @@ def shown(route: Route) -> Any:
 
 
 def fresh(router: Router, topic: str) -> Route:
+    """Built of the subscriptions alone: nothing that was found before helps."""
     route = Route(topic)
+    known, router._matches = router._matches, {}
     router.build(route)
+    router._matches = known
     return route
 
 
