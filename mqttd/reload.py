@@ -173,7 +173,8 @@ class Reload:
         try:
             return load(config.path or None, os.environ)
         except ConfigError as error:
-            raise ReloadError(f"the configuration has mistakes: {error}") from None
+            text = "; ".join(error.mistakes)
+            raise ReloadError(f"the configuration has mistakes: {text}") from None
 
     async def _check(self, after: Config) -> AccessControl:
         """Read every file that a start would read; the access control that was made of them."""

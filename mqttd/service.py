@@ -348,7 +348,7 @@ class MqttdService(MultiService):
     def _tell_ready(self) -> None:
         if told := warning(self.config.auth):
             self.log.warn("{told}", told=told)
-        self.log.info("{line}", line=self.ready_line())
+        self.log.info("{line}", line=self.ready_line(), always=True)
         for door in self.doors.doors.values():
             self.log.info("listener {id}: {url}", id=door.id, url=door.url())
 
@@ -476,7 +476,7 @@ class MqttdService(MultiService):
         if self.trail is not None:
             self.trail.tick()
         if self.spans is not None:
-            self.spans.tick(time.time_ns() // 1000)
+            self.spans.tick(time.time())
         if self.garbage is not None:
             self.garbage.tick()
         if self.quiet is not None and self.opened:

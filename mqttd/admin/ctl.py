@@ -51,7 +51,7 @@ __all__ = ["Client", "CtlError", "main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
-    given = sys.argv[1:] if argv is None else argv
+    given = _helped(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     known = [name for action in parser._actions for name in action.choices or ()]
     if (not given or given[-1] in ("-h", "--help")) and not any(word in known for word in given):
@@ -79,6 +79,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # -- the command line
+
+
+def _helped(given: Sequence[str]) -> Sequence[str]:
+    """`help` and `help COMMAND`, as they are asked for with --help."""
+    i = 0
+    while i < len(given) and given[i].startswith("-"):
+        i += 2 if given[i] in ctl_plugins.WITH_VALUE else 1
+    if i < len(given) and given[i] == "help":
+        return [*given[:i], *given[i + 1 :], "--help"]
+    return given
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,13 +6,12 @@ Part of `mqttd.admin.ctl`, whose promises hold here too.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from mqttd.admin.ctl_client import client_of
-from mqttd.admin.ctl_print import done, print_json, print_table, seconds_of
+from mqttd.admin.ctl_print import done, print_json, print_table, seconds_of, time_text
 
 __all__ = ["add_commands"]
 
@@ -70,4 +69,4 @@ def _delete(options: argparse.Namespace) -> None:
 def _when(seconds: float | None) -> str:
     if not seconds:
         return ""
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+    return time_text(seconds)

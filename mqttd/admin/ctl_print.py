@@ -51,9 +51,11 @@ def seconds_of(option: str, text: str) -> int:
     return int(number) * units[unit]
 
 
-def time_text(seconds: float) -> str:
-    """Seconds since the epoch as a date and time (ISO 8601, UTC)."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+def time_text(seconds: float, exact: bool = False) -> str:
+    """Seconds since the epoch as a date and time (ISO 8601, UTC), or `exact` to the microsecond."""
+    whole, micros = divmod(round(seconds * 1e6), 1_000_000)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+    return f"{text}.{micros:06d}Z" if exact else f"{text}Z"
 
 
 def bytes_text(size: int) -> str:

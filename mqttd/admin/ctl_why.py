@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mqttd.admin.ctl_client import CtlError, client_of
-from mqttd.admin.ctl_print import done, print_json, print_table, printable, seconds_of
+from mqttd.admin.ctl_print import done, print_json, print_table, printable, seconds_of, time_text
 
 __all__ = ["add_commands"]
 
@@ -76,7 +76,7 @@ def _print(life: dict[str, Any]) -> None:
     for sentence in life["answer"]:
         print(printable(f"  lost: {sentence}"))
     for step in life["steps"]:
-        print(printable(f"  {_clock(step['at'])}  {_text(step)}"))
+        print(printable(f"  {time_text(step['at'], exact=True)}  {_text(step)}"))
 
 
 def _text(step: dict[str, Any]) -> str:
@@ -105,7 +105,7 @@ def _list(options: argparse.Namespace) -> None:
     if options.json:
         return print_json(answer)
     for one in answer["traced"]:
-        one["until"] = "" if one["until"] is None else _clock(one["until"] * 1_000_000)
+        one["until"] = "" if one["until"] is None else time_text(one["until"])
         one["from"] = "configuration" if one["configured"] else ""
     print_table(answer["traced"], ["kind", "value", "until", "from"])
     print(f"of all others, {answer['sample']:g} of one is followed")
@@ -124,8 +124,3 @@ def _stop(options: argparse.Namespace) -> None:
     query = urlencode({"kind": options.kind, "value": options.value})
     answer = client.request("DELETE", f"/trace?{query}")
     done(options, answer, f"the messages of {options.kind} {options.value} are followed no more")
-
-
-def _clock(micros: float) -> str:
-    whole, rest = divmod(int(micros), 1_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(whole))}.{rest // 1000:03d}"

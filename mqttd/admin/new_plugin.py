@@ -90,7 +90,8 @@ GITIGNORE: Final = "__pycache__/\n*.egg-info/\nbuild/\ndist/\ndropin.cache\n"
 def write_project(name: str, directory: str) -> list[str]:
     """Write the project of plugin `name` to `directory`; returns the files, in order.
 
-    Raises ValueError if that is no name, FileExistsError if a file is there already, OSError.
+    Raises ValueError if that is no name, FileExistsError if the directory has files already,
+    OSError.
     """
     if not _NAME.fullmatch(name) or name == "template" or iskeyword(name):
         raise ValueError(
@@ -109,6 +110,13 @@ def write_project(name: str, directory: str) -> list[str]:
         f"{package}/plugin.py": _example("plugin.py", name),
         f"tests/test_{name}.py": _example("test_template.py", name),
     }
+    there = os.listdir(directory) if os.path.isdir(directory) else ()
+    if others := sorted(one for one in there if not one.startswith(".")):
+        own = os.path.join(directory, f"mqttd-{given['dashed']}")
+        raise FileExistsError(
+            17, f"has {others[0]} in it, but a project has a directory of its own, such as {own};"
+            " nothing was written", directory
+        )  # fmt: skip
     for file in project:
         path = os.path.join(directory, file)
         if os.path.lexists(path):

@@ -289,7 +289,7 @@ class Broker(Publishing):
             "retained_messages": len(self.retainer),
             "retained_bytes": self.retainer.bytes + self.retainer.held,
             "memory_used_bytes": self.memory.used(),
-            "memory_process_bytes": self.memory.process,
+            "memory_process_growth_bytes": self.memory.growth,
             "memory_unexplained_bytes": self.memory.unexplained(),
             "backlog_bytes": self.backlog,
             "slow_connections": len(self.slow),

@@ -113,7 +113,7 @@ class Memory:
         self._shed_at: int = -1
         self._shed_used: int = 0
         #: By how much the process has grown, when that was looked at last; 0: nobody knows.
-        self.process: int = 0
+        self.growth: int = 0
         self._looked_at: int = broker.now
         #: Looks in a row that found far more than the account says.
         self._odd: int = 0
@@ -214,12 +214,12 @@ class Memory:
     def unexplained(self) -> int:
         """Bytes by which the process has grown more than what is held accounts for."""
         used = self.used()
-        more = self.process - used - used // 2
+        more = self.growth - used - used // 2
         return more if more > 0 else 0
 
     def _compare(self, budget: int) -> None:
         """See whether the account and the process tell of the same memory."""
-        self.process = self.grown()
+        self.growth = self.grown()
         more = self.unexplained() - _SPARE
         alarms = self.broker.alarms
         if not budget or more <= budget // 8:
@@ -234,7 +234,7 @@ class Memory:
         if self._odd >= _LOOKS:
             alarms.activate(
                 "memory_account",
-                f"the process has grown by {self.process >> 20} MiB, {self.used() >> 20} MiB of it"
+                f"the process has grown by {self.growth >> 20} MiB, {self.used() >> 20} MiB of it"
                 " are held for clients: a plugin or a leak has the rest",
             )
 

@@ -9,6 +9,7 @@ page holds every key once. Paths count from the current directory, the root of t
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -90,7 +91,10 @@ def conf_text() -> str:
 
 def page_text() -> str:
     """The text of the reference page."""
-    parts = [_PAGE_HEAD]
+    parts = [_PAGE_HEAD, "\n## Tables\n\n"]
+    for table, struct in TABLES.items():
+        anchor = re.sub("[^a-z0-9_-]", "", table.lower())
+        parts.append(f"- [`[{table}]`](#{anchor}): {_summary(struct)}\n")
     for table, struct in TABLES.items():
         parts.append(f"\n## [{table}]\n\n{_summary(struct)}\n")
         for option in _keys(table):

@@ -9,20 +9,30 @@ start of the service to its end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from twisted.application.service import Service
 from twisted.logger import (
     FilteringLogObserver,
+    ILogFilterPredicate,
     LogLevel,
     LogLevelFilterPredicate,
     LogPublisher,
+    PredicateResult,
     globalLogPublisher,
 )
+from zope.interface import implementer
 
 from mqttd.config.schema import Log
 
 __all__ = ["LogLevelFilter"]
+
+
+@implementer(ILogFilterPredicate)
+def _always(event: Mapping[str, Any]) -> Any:
+    """Lines that are written at every level: that the broker is ready."""
+    return PredicateResult.yes if event.get("always") else PredicateResult.maybe
 
 
 class LogLevelFilter(Service):
@@ -49,7 +59,8 @@ class LogLevelFilter(Service):
         super().startService()  # type: ignore[no-untyped-call]
         # Twisted makes its observer after the service and has no public way to ask for it.
         for observer in list(self._publisher._observers):
-            self._replaced.append((observer, FilteringLogObserver(observer, [self._predicate])))
+            kept = FilteringLogObserver(observer, [_always, self._predicate])
+            self._replaced.append((observer, kept))
         for observer, filtered in self._replaced:
             self._publisher.removeObserver(observer)
             self._publisher.addObserver(filtered)

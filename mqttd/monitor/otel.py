@@ -22,8 +22,8 @@ __all__ = ["NoOtel", "Spans"]
 
 #: Messages whose spans are open at once, the oldest are ended.
 _OPEN: Final = 10_000
-#: Microseconds after which a span is ended, whatever is still awaited.
-_LONGEST: Final = 60_000_000
+#: Seconds after which a span is ended, whatever is still awaited.
+_LONGEST: Final = 60.0
 _SYSTEM: Final = "mqtt"
 
 
@@ -36,7 +36,7 @@ class _Open:
 
     __slots__ = ("at", "deliveries", "span")
 
-    def __init__(self, span: Any, at: int) -> None:
+    def __init__(self, span: Any, at: float) -> None:
         self.span = span
         self.at = at
         self.deliveries: dict[str, Any] = {}
@@ -80,17 +80,17 @@ class Spans:
             self._end_delivery(opened, step)
         elif step.what == "asked":
             for who, said in step.hooks:
-                opened.span.add_event("hook", {"hook": who, "said": said}, timestamp=step.at * 1000)
+                opened.span.add_event("hook", {"hook": who, "said": said}, timestamp=_nanos(step))
         elif step.what == "lost":
             opened.span.set_status(self._trace.StatusCode.ERROR, step.reason)
             opened.span.set_attribute("mqttd.lost", step.reason)
         elif step.what == "routed":
             opened.span.set_attribute("mqttd.receivers", step.count)
 
-    def tick(self, now: int) -> None:
-        """A few times a second, in µs since 1970: what is over, or awaited for too long, ends."""
+    def tick(self, now: float) -> None:
+        """A few times a second, in s since 1970: what is over, or awaited for too long, ends."""
         for message_id, opened in list(self._open.items()):
-            if now - opened.at < 1_000_000:
+            if now - opened.at < 1.0:
                 break
             if not opened.deliveries or now - opened.at >= _LONGEST:
                 self._close(self._open.pop(message_id))
@@ -110,7 +110,7 @@ class Spans:
             f"publish {step.topic}",
             context=parent,
             kind=self._trace.SpanKind.CONSUMER,
-            start_time=step.at * 1000,
+            start_time=_nanos(step),
             attributes={
                 "messaging.system": _SYSTEM,
                 "messaging.operation.type": "receive",
@@ -131,7 +131,7 @@ class Spans:
             f"deliver {message.topic[:1024]}",
             context=self._trace.set_span_in_context(opened.span),
             kind=self._trace.SpanKind.PRODUCER,
-            start_time=step.at * 1000,
+            start_time=_nanos(step),
             attributes={
                 "messaging.system": _SYSTEM,
                 "messaging.operation.type": "send",
@@ -143,7 +143,7 @@ class Spans:
         if message.qos and step.detail != "QoS 0":
             opened.deliveries[step.receiver] = child
         else:
-            child.end(end_time=step.at * 1000)
+            child.end(end_time=_nanos(step))
 
     def _end_delivery(self, opened: _Open, step: Step) -> None:
         child = opened.deliveries.pop(step.receiver, None)
@@ -151,14 +151,19 @@ class Spans:
             if step.what == "lost":
                 opened.span.add_event(
                     "lost", {"receiver": step.receiver, "reason": step.reason},
-                    timestamp=step.at * 1000,
+                    timestamp=_nanos(step),
                 )  # fmt: skip
             return
         if step.what in ("lost", "refused"):
             child.set_status(self._trace.StatusCode.ERROR, step.reason or step.detail)
-        child.end(end_time=step.at * 1000)
+        child.end(end_time=_nanos(step))
 
     def _close(self, opened: _Open) -> None:
         for child in opened.deliveries.values():
             child.end()
         opened.span.end()
+
+
+def _nanos(step: Step) -> int:
+    """When it was, as spans have it."""
+    return round(step.at * 1_000_000) * 1000

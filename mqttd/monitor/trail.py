@@ -307,8 +307,8 @@ class Trail:
 
     # -- lines ---------------------------------------------------------------------------------
 
-    def _now(self) -> int:
-        return int(self.clock() * 1_000_000)
+    def _now(self) -> float:
+        return round(self.clock(), 6)
 
     def _step(self, message: Message, what: str, **more: Any) -> Step:
         carried: Any = (message.properties or {}).get(prop.USER_PROPERTY)
@@ -339,5 +339,5 @@ class Trail:
 
 
 def _lines_lost(count: int) -> bytes:
-    step = Step(at=time.time_ns() // 1000, what="more", reason="trail", count=count)
+    step = Step(at=round(time.time(), 6), what="more", reason="trail", count=count)
     return msgspec.json.encode(step) + b"\n"

@@ -45,6 +45,9 @@ _NOT_FOR_USE: Final = ("test", "dev", "fuzz", "docs")
 
 _PACKAGE: Final = mqttd_plugins.__name__
 
+#: Modules that declared nothing when they were looked at: the time of their file then.
+_silent: Final[dict[str, float]] = {}
+
 
 @dataclass(slots=True, frozen=True)
 class Plugin:
@@ -71,15 +74,23 @@ class Failed:
 
 @dataclass(slots=True, frozen=True)
 class Found:
-    """All there is: plugins by name, and the modules that failed."""
+    """All there is: plugins by name, and the modules that failed or declare none."""
 
     plugins: dict[str, Plugin] = field(default_factory=dict)
     failed: list[Failed] = field(default_factory=list)
+    #: Modules that declare none, by their name: file.
+    silent: dict[str, str] = field(default_factory=dict)
 
     def missing(self, name: str) -> PluginError:
         """What to tell somebody who asks for a plugin that is not there."""
         there = ", ".join(sorted(self.plugins)) or "none"
         parts = [f"plugin {name!r} was not found; found: {there}"]
+        if name in self.silent:
+            parts[0] = (
+                f"{self.silent[name]} was found, but declares no plugin; add to it: from"
+                f" mqttd.plugins.declare import MqttdPlugin; {name} = MqttdPlugin(name={name!r},"
+                f" version='1.0', description='...', factory='{_PACKAGE}.{name}:CLASS')"
+            )
         parts += [f"failed: {failed.file}: {failed.error}" for failed in self.failed]
         return PluginError("; ".join(parts))
 
@@ -92,6 +103,7 @@ def discover(directory: str = "") -> Found:
     """
     _look_in(directory)
     importlib.invalidate_caches()
+    _drop_edited()
     errors = {name: error for name in _modules() if (error := _import_error(name)) is not None}
     found = Found()
     with _without_tracebacks():
@@ -111,6 +123,11 @@ def discover(directory: str = "") -> Found:
             found.plugins[name] = Plugin(declaration, module, _file_of(module))
         else:
             errors[module] = error
+    _silent.clear()
+    for module in _modules():
+        if module not in errors and module not in where.values():
+            file = found.silent[module.rpartition(".")[2]] = _file_of(module)
+            _silent[module] = _time_of(file)
     for module, error in sorted(errors.items()):
         found.failed.append(Failed(module, _file_of(module), error))
     return found
@@ -159,14 +176,7 @@ def forget(plugin: Plugin, others: Iterable[Plugin] = ()) -> Modules:
     for name, module in list(sys.modules.items()):
         if any(name == top or name.startswith(f"{top}.") for top in tops):
             dropped[name] = sys.modules.pop(name)
-            # Its age in whole seconds and its size would not tell a quick correction apart.
-            cached = getattr(module, "__cached__", None)
-            if cached:
-                with suppress(OSError):
-                    os.unlink(cached)
-            parent, _, last = name.rpartition(".")
-            if getattr(sys.modules.get(parent), last, None) is module:
-                delattr(sys.modules[parent], last)
+            _drop(name, module)
     linecache.checkcache()
     importlib.invalidate_caches()
     return dropped
@@ -244,6 +254,33 @@ def _editable_installs() -> Iterable[str]:
 def _modules() -> list[str]:
     """Every module directly below `mqttd_plugins`, imported or not."""
     return sorted({module.name for module in getModule(_PACKAGE).iterModules()})
+
+
+def _drop_edited() -> None:
+    """Forget the modules that declared nothing and were edited since: they may declare it now."""
+    for name, then in _silent.items():
+        file = _file_of(name)
+        if name in sys.modules and _time_of(file) != then:
+            _drop(name, sys.modules.pop(name))
+
+
+def _drop(name: str, module: ModuleType) -> None:
+    """Forget what is left of a module that was taken out of Python."""
+    # Its age in whole seconds and its size would not tell a quick correction apart.
+    cached = getattr(module, "__cached__", None)
+    if cached:
+        with suppress(OSError):
+            os.unlink(cached)
+    parent, _, last = name.rpartition(".")
+    if getattr(sys.modules.get(parent), last, None) is module:
+        delattr(sys.modules[parent], last)
+
+
+def _time_of(file: str) -> float:
+    try:
+        return os.stat(file).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _import_error(name: str) -> str | None:

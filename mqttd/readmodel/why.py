@@ -31,7 +31,7 @@ REASONS: Final[dict[str, str]] = {
     "member_gone": "the member of a shared group that had it is gone, and there is no other",
     "not_kept": "the store took nothing, and it had to be kept",
 }
-_ID: Final = re.compile(rb'^\{"at":\d+,"id":"([0-9a-f]{32})"')
+_ID: Final = re.compile(rb'^\{"at":[\d.]+,"id":"([0-9a-f]{32})"')
 #: Seconds that a search waits for what has just been written.
 _SETTLED: Final = 1.0
 
@@ -46,13 +46,13 @@ class Matched(Struct):
 
 
 class Step(Struct, kw_only=True, omit_defaults=True):
-    """One thing that happened to a message; `at` in microseconds since 1970.
+    """One thing that happened to a message; `at` in seconds since 1970.
 
     what: published, asked (hooks), routed, queued, sent, acked, refused (by its receiver), lost;
     `more` is no message: so many were lost for a reason that are not kept one by one.
     """
 
-    at: int
+    at: float
     id: str = ""
     what: str
     topic: str = ""
@@ -94,7 +94,7 @@ class Life(Struct, kw_only=True):
     username: str | None
     qos: int
     bytes: int
-    at: int
+    at: float
     #: Why it was lost, for all or for some; empty if it was not.
     lost: list[str]
     #: The same in sentences.
@@ -140,8 +140,8 @@ class Why:
 
         lost: only those that were; before: the id behind which a page begins.
         """
-        first = 0 if since is None else int(since * 1_000_000)
-        ids: dict[bytes, int] = {}
+        first = since or 0.0
+        ids: dict[bytes, float] = {}
         unrecorded: dict[str, int] = {}
         for line in self._lines():
             step = self._decode(line)

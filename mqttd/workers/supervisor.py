@@ -266,7 +266,8 @@ class WorkersService(MultiService):
         self.opened = True
         if told.get("warning"):
             self.log.warn("{told}", told=told["warning"])
-        self.log.info("{line}", line=f"{told['line']}; {self.count} workers (experimental)")
+        line = f"{told['line']}; {self.count} workers (experimental)"
+        self.log.info("{line}", line=line, always=True)
         self.systemd.ready()
 
     def _ended(self, worker: WorkerProcess, why: str) -> None:
@@ -297,7 +298,7 @@ class WorkersService(MultiService):
         try:
             text = refused(load(self.config.path or None, os.environ))
         except ConfigError as error:
-            text = f"the configuration has mistakes: {error}"
+            text = f"the configuration has mistakes: {'; '.join(error.mistakes)}"
         if text:
             self.log.error("not reloaded: {text}", text=text)
             return

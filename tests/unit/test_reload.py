@@ -434,6 +434,11 @@ def test_a_mistake_changes_nothing_and_raises_an_alarm(site: Site, folder: Path)
     site.file.write_text("mqtt.max_quos = 1\n")
     with pytest.raises(ReloadError, match="mqtt.max_quos: unknown key"):
         run(service, dry_run=True)
+    site.file.write_text("mqtt.max_quos = 1\nmqtt.max_qos = 7\n")
+    with pytest.raises(ReloadError) as told_all:
+        run(service)
+    assert "unknown key" in str(told_all.value) and "7" in str(told_all.value)
+    assert "\n" not in str(told_all.value) + alarms(service)["configuration"]
     site.write()
     assert run(service)["changes"] == []
     assert alarms(service) == {}

@@ -3,7 +3,15 @@
 from zope.interface import implementer
 
 from mqttd.interfaces import IAccessExplainer, IPlugin
+from mqttd.plugins.declare import MqttdPlugin
 from mqttd.types import Decision, Verdict
+
+locked_machines = MqttdPlugin(
+    name="locked_machines",
+    version="1.0",
+    description="Lets nobody command a machine that is locked.",
+    factory="mqttd_plugins.locked_machines:Plugin",
+)
 
 
 @implementer(IAccessExplainer)

@@ -4,7 +4,15 @@ from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from mqttd.interfaces import IAuthenticator, IPlugin
+from mqttd.plugins.declare import MqttdPlugin
 from mqttd.types import AUTH_IGNORE, AuthError, AuthOk
+
+token_table = MqttdPlugin(
+    name="token_table",
+    version="1.0",
+    description="Lets devices in by a token.",
+    factory="mqttd_plugins.token_table:Plugin",
+)
 
 
 @implementer(IAuthenticator)
@@ -32,7 +40,11 @@ class TokenTable:
         owner = await self.find(token)
         if owner is None:
             return AuthError("no such token")
-        return AuthOk(username=owner, acl='{allow, all, all, ["devices/%u/#"]}.')
+        # Asked before acl.conf, which is asked for the rest unless these deny it.
+        return AuthOk(
+            username=owner,
+            acl='{allow, all, all, ["devices/%u/#"]}. {deny, all}.',
+        )
 
     def description(self):
         return "token_table: tokens of devices"

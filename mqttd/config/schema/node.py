@@ -156,7 +156,10 @@ class Log(Struct, frozen=True, kw_only=True):
 
     level: Annotated[
         Level,
-        keys.plain("Least important level that is logged; of other libraries at least `warn`."),
+        keys.plain(
+            "Least important level that is logged; of other libraries at least `warn`, that the"
+            " broker is ready always."
+        ),
     ] = "info"
     modules: Annotated[
         dict[Annotated[str, Meta(min_length=1)], Level],

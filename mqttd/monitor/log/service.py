@@ -99,7 +99,7 @@ class Log(Service):
         module = str(event.get("log_namespace") or "")
         if module.startswith(_TWISTD):
             module = "twistd"
-        if LEVELS[name] < self.levels.least(module):
+        if LEVELS[name] < self.levels.least(module) and not event.get("always"):
             return
         failure = event.get("log_failure")
         if failure is not None and failure.check(ReactorNotRunning):

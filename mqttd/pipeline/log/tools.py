@@ -288,4 +288,5 @@ def _printable(text: str) -> str:
 def _time(microseconds: int) -> str:
     if not microseconds:
         return "-"
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="microseconds")
+    text = datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "Z")

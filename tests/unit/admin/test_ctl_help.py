@@ -25,4 +25,9 @@ def test_help(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as ended:
         ctl.main([*given, "--help"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: ")
+    asked_so = capsys.readouterr().out
+    assert asked_so.startswith("usage: ")
+    with pytest.raises(SystemExit) as ended:
+        ctl.main(["help", *given])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == asked_so

@@ -205,7 +205,7 @@ def test_a_process_that_holds_far_more_than_the_account_says_is_an_alarm() -> No
     for _ in range(20):
         node.advance(5000)
     assert not node.broker.alarms.active() and not trimmed
-    assert node.broker.stats()["memory_process_bytes"] == 100 * MIB
+    assert node.broker.stats()["memory_process_growth_bytes"] == 100 * MIB
     memory.grown = lambda: 200 * MIB
     for _ in range(11):
         node.advance(5000)

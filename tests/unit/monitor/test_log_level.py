@@ -27,6 +27,9 @@ def test_less_important_lines_are_not_written(level: str) -> None:
     service.startService()
     say_everything(log)
     assert [event["log_level"].name for event in written] == LEVELS[LEVELS.index(level) :]
+    written.clear()
+    log.info("ready", always=True)
+    assert len(written) == 1
     service.stopService()
     written.clear()
     say_everything(log)

@@ -100,6 +100,22 @@ def test_one_that_is_missing_is_told_with_those_there_are(node: Node) -> None:
     assert listed["error"] == "ModuleNotFoundError: No module named 'no_such_module'"
 
 
+def test_a_file_that_declares_none_is_told_and_taken_once_it_does(node: Node) -> None:
+    path = node.dir / "acme.py"
+    path.write_text("class Plugin:\n    pass\n")
+    for _ in range(2):
+        with pytest.raises(PluginError) as error:
+            node.load("acme")
+        assert f"{path} was found, but declares no plugin; add to it: from" in str(error.value)
+        assert "factory='mqttd_plugins.acme:CLASS'" in str(error.value)
+        node.plugins.list()
+    node.write("acme", COUNTING)
+    node.plugins.list()
+    assert row(node, "acme")["state"] == "unloaded"
+    node.load("acme")
+    assert row(node, "acme")["state"] == "loaded"
+
+
 def test_a_start_is_refused_with_all_mistakes(node: Node) -> None:
     node.write("acme", COUNTING, config_schema="mqttd_plugins.acme:Nothing")
     node.start_anew("acme", "missing")

@@ -53,6 +53,16 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["setup.cfg"]
 
 
+def test_a_project_gets_a_directory_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "other.conf").write_text("mine")
+    with pytest.raises(FileExistsError, match="has other.conf in it.*mqttd-acme-two"):
+        write_project("acme_two", str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["other.conf"]
+    empty = tmp_path / "new"
+    (empty / ".git").mkdir(parents=True)
+    assert write_project("acme_two", str(empty))
+
+
 @pytest.mark.parametrize("name", ["", "My", "a-b", "../x", "template", "a" * 65, "class"])
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="expected a name"):

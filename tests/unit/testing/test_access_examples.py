@@ -25,6 +25,7 @@ def test_a_token_says_who_a_client_is() -> None:
     client = node.connect("c", username="token", password=b"s3cret-of-pump-1")
     assert node.broker.sessions["c"].username == "pump-1"
     assert client.subscribe("devices/pump-1/#", qos=1) == [1]
+    assert client.subscribe("devices/pump-2/#", qos=1) == [0x87]
     refused = node.connect("d", username="token", password=b"wrong")
     assert refused.closed and refused.connack.reason_code == 0x86
 

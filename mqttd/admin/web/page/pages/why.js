@@ -5,10 +5,7 @@ import { link } from "./clients.js";
 
 const STATES = { lost: "bad", refused: "bad", acked: "good", sent: "good", queued: "warn" };
 const words = (text) => text.replaceAll("_", " ");
-const exact = (micro) => {
-  const at = new Date(micro / 1000);
-  return `${at.toLocaleString("en-GB")}.${String(micro % 1000000).padStart(6, "0")}`;
-};
+const exact = (seconds) => `${time(seconds)}.${String(Math.round(seconds * 1e6) % 1e6).padStart(6, "0")}`;
 
 export async function why(main, about) {
   if (about.rest[0]) return one(main, about, about.rest[0]);
