@@ -15,6 +15,9 @@ def main() -> None:
     """Run the broker until a signal ends it."""
     from twisted.scripts.twistd import run
 
+    from mqttd.options import Options
+
+    Options.called = "mqttd"
     # The lock on the data directory tells a second broker, more clearly than a pid file.
     sys.argv[:] = ["twistd", "--nodaemon", "--pidfile=", "mqttd", *sys.argv[1:]]
     run()

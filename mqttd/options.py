@@ -156,6 +156,14 @@ class Options(usage.Options):
         ]
     ]
     optFlags = [["check-config", None, "Check the configuration and stop."]]
+    #: The program, where that is not twistd with our name behind it.
+    called = ""
+
+    def getSynopsis(self) -> str:
+        """See `usage.Options`."""
+        if self.called:
+            return f"Usage: {self.called} [options]"
+        return str(super().getSynopsis())  # type: ignore[no-untyped-call]
 
     def opt_version(self) -> None:
         """Print the version and whether the hot path is compiled."""

@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked, rest = parser.parse_known_args([*words[:-1], "status"])
         if not rest and ctl_plugins.tell_commands(asked, words[-1]):
             return 2
-    options = parser.parse_args(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         run: Callable[[argparse.Namespace], int | None] = options.run
         return run(options) or 0
@@ -140,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(to: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> Any:
         command = to.add_parser(name, parents=[shared], help=text, description=text)
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, parser=command)
         return command
 
     def group(name: str, text: str) -> Any:

@@ -10,7 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from mqttd.admin.ctl_client import CtlError
 
@@ -18,6 +18,8 @@ __all__ = [
     "bytes_text",
     "counted",
     "done",
+    "duration_text",
+    "lasting",
     "print_json",
     "print_pairs",
     "print_table",
@@ -27,6 +29,10 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
+
+#: What is told in seconds.
+_LASTING: Final = {"keep_alive", "session_age", "away", "session_expiry_interval", "idle",
+                   "expires_in"}  # fmt: skip
 
 
 def done(options: argparse.Namespace, answer: Json, text: str) -> None:
@@ -56,6 +62,24 @@ def time_text(seconds: float, exact: bool = False) -> str:
     whole, micros = divmod(round(seconds * 1e6), 1_000_000)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
     return f"{text}.{micros:06d}Z" if exact else f"{text}Z"
+
+
+def duration_text(seconds: int) -> str:
+    """A time as people read it, in its two largest units: 1 h 5 m."""
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
+    shown = [f"{number} {unit}" for number, unit in parts if number]
+    return " ".join(shown[:2]) or "0 s"
+
+
+def lasting(row: Json) -> Json:
+    """A row with its numbers of seconds as people read them."""
+    return {
+        name: duration_text(value) if name in _LASTING and isinstance(value, int) else value
+        for name, value in row.items()
+    }
 
 
 def bytes_text(size: int) -> str:

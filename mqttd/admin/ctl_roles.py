@@ -61,6 +61,8 @@ def _list(options: argparse.Namespace) -> None:
     answer = client_of(options).get("/roles")
     if options.json:
         return print_json(answer)
+    if not answer["roles"]:
+        print("there are no roles")
     for role in answer["roles"]:
         print(printable(role["name"]) + ("" if role["enabled"] else "  (disabled)"))
         for line in role["rules"].splitlines():

@@ -14,7 +14,15 @@ from urllib.parse import quote, urlencode
 
 from mqttd.admin import ctl_topics
 from mqttd.admin.ctl_client import client_of
-from mqttd.admin.ctl_print import counted, done, print_json, print_pairs, print_table, printable
+from mqttd.admin.ctl_print import (
+    counted,
+    done,
+    lasting,
+    print_json,
+    print_pairs,
+    print_table,
+    printable,
+)
 
 __all__ = ["add_commands"]
 
@@ -74,7 +82,7 @@ def _sessions_list(options: argparse.Namespace) -> None:
     rows = [_of_a_session(client) for client in found]
     if options.json:
         return print_json({"sessions": rows})
-    print_table(rows, _OF_A_SESSION)
+    print_table([lasting(row) for row in rows], _OF_A_SESSION)
 
 
 def _of_a_session(client: Json) -> Json:
@@ -89,7 +97,7 @@ def _sessions_show(options: argparse.Namespace) -> None:
     shown = _of_a_session(found)
     if options.json:
         return print_json({**shown, "subscriptions": held})
-    print_pairs([(name.replace("_", " "), value) for name, value in shown.items()])
+    print_pairs([(name.replace("_", " "), value) for name, value in lasting(shown).items()])
     if held:
         print()
         print_table(held, ["topic_filter", "qos", "no_local", "subscription_identifier"])
@@ -144,7 +152,8 @@ def _retained_list(options: argparse.Namespace) -> None:
     found = client_of(options).pages("/retained", "retained", filter=options.filter)
     if options.json:
         return print_json({"retained": found})
-    print_table(found, ["topic", "qos", "bytes", "publisher", "username", "expires_in"])
+    rows = [lasting(row) for row in found]
+    print_table(rows, ["topic", "qos", "bytes", "publisher", "username", "expires_in"])
 
 
 def _retained_show(options: argparse.Namespace) -> None:
@@ -156,7 +165,7 @@ def _retained_show(options: argparse.Namespace) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(payload)
         return None
-    print_pairs([(name.replace("_", " "), value) for name, value in answer.items()])
+    print_pairs([(name.replace("_", " "), value) for name, value in lasting(answer).items()])
     print()
     print(printable(payload.decode("utf-8", "backslashreplace")))
     return None

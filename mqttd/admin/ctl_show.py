@@ -18,6 +18,8 @@ from mqttd.admin.ctl_print import (
     bytes_text,
     counted,
     done,
+    duration_text,
+    lasting,
     print_json,
     print_pairs,
     print_table,
@@ -90,7 +92,7 @@ def _status(options: argparse.Namespace) -> None:
             ("name", answer["name"]),
             ("version", f"{answer['version']} ({how}), Python {answer['python']}"),
             ("pid", answer["pid"]),
-            ("uptime", _duration(answer["uptime"])),
+            ("uptime", duration_text(answer["uptime"])),
             ("who may connect", answer["who_may_connect"]),
             *((_SAID.get(name, name.replace("_", " ")), value)
               for name, value in answer["stats"].items() if name != "uptime_seconds"),
@@ -165,8 +167,7 @@ def _clients_list(options: argparse.Namespace) -> None:
     )
     if options.json:
         return print_json({"clients": clients})
-    for client in clients:
-        _readable(client)
+    clients = [_readable(client) for client in clients]
     print_table(clients, _columns(options.columns, clients))
 
 
@@ -189,18 +190,19 @@ def _columns(wanted: str | None, clients: list[Json]) -> list[str]:
     return names
 
 
-def _readable(client: Json) -> None:
-    """Its address in one piece, a time as a date."""
+def _readable(client: Json) -> Json:
+    """Its address in one piece, times as people read them."""
     client["peer"] = _peer(client)
     if client["connected_at"] is not None:
         client["connected_at"] = time_text(client["connected_at"])
+    return lasting(client)
 
 
 def _clients_show(options: argparse.Namespace) -> None:
     answer = client_of(options).get("/clients/" + quote(options.client_id, safe=""))
     if options.json:
         return print_json(answer)
-    _readable(answer)
+    answer = _readable(answer)
     hidden = ("peerhost", "peerport")
     print_pairs(
         [(name.replace("_", " "), value) for name, value in answer.items() if name not in hidden]
@@ -270,12 +272,3 @@ def _peer(client: Json) -> str:
     if not host:
         return ""
     return f"[{host}]:{client['peerport']}" if ":" in host else f"{host}:{client['peerport']}"
-
-
-def _duration(seconds: int) -> str:
-    days, rest = divmod(seconds, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
-    shown = [f"{number} {unit}" for number, unit in parts if number]
-    return " ".join(shown[:2]) or "0 s"

@@ -82,12 +82,21 @@ def from_text(text: str, path: str | None, environ: Mapping[str, str]) -> Config
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{path}: not valid TOML: {error}"]) from None
+        raise ConfigError([f"{path}: not valid TOML: {_toml_fault(error)}"]) from None
     except RecursionError:
         raise ConfigError([f"{path}: not valid TOML: nested too deeply"]) from None
     reading.override(document, environ)
     base = os.path.dirname(os.path.abspath(path if path is not None else "etc/mqttd.conf"))
     return _config(reading, document, base, os.path.abspath(path) if path is not None else "")
+
+
+def _toml_fault(error: tomllib.TOMLDecodeError) -> str:
+    """What is wrong, in words; a table that stands there twice is what happens most."""
+    found = re.match(r"Cannot declare \((.+?),?\) twice(.*)", str(error))
+    if found is None:
+        return str(error)
+    table = ".".join(name.strip(" '\"") for name in found[1].split(","))
+    return f"the table [{table}] is there already, its keys go there{found[2]}"
 
 
 def admin_socket(path: str | None, environ: Mapping[str, str]) -> str:

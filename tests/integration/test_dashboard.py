@@ -286,6 +286,70 @@ def test_bans_users_and_the_log(broker: Broker, board: Dashboard) -> None:
     board.wait("/unwanted/.test(document.querySelector('pre.log')?.textContent)")
 
 
+def test_a_role_is_edited_and_a_client_is_revoked(broker: Broker, board: Dashboard) -> None:
+    board.go("users")
+    board.fill("Add a user", username="carol", password="singing")
+    board.shows("Added carol.")
+    client = RawClient(broker.port, mq.V5).connect("c-1", username="carol", password=b"singing")
+    client.subscribe("safe/door", qos=1)
+    board.go("roles/roles")
+    board.fill("Put a role", name="guest", rules="{allow, nobody}.")
+    board.wait("document.getElementById('told').textContent.includes('guest')")
+    rules = '{allow, all, subscribe, ["safe/#"]}.'
+    board.fill("Put a role", name="guest", rules=rules, text="for visitors")
+    board.wait("document.querySelector('main h2')?.textContent === 'Role guest'")
+    board.go("roles/groups")
+    board.fill("Put a group", name="visitors", roles="guest")
+    board.wait("document.querySelector('main h2')?.textContent === 'Group visitors'")
+    board.go("users")
+    board.click("carol")
+    board.fill("Change the user", groups="visitors")
+    board.shows("Saved carol; it is in force.")
+    board.shows("safe/door")
+    board.evaluate("location.hash = 'roles/roles/guest'")
+    board.fill("Change the role", rules=f'{{deny, all, subscribe, ["safe/door"]}}.\n{rules}')
+    board.shows("Saved guest; it is in force.")
+    board.shows("visitors")
+    board.go("roles/users/carol")
+    board.wait(
+        "[...document.querySelectorAll('td .name')].some(one => one.textContent === 'c-1')"
+        " && !document.querySelector('main').innerText.includes('safe/door')"
+    )
+    board.fill("Change the user", disabled=True)
+    client.expect_close(0x98)
+    board.wait("document.querySelector('td .badge')?.textContent !== 'connected'")
+    board.click("Delete carol")
+    board.click("Delete", "dialog")
+    board.wait("location.hash === '#roles/users'")
+    client.close()
+
+
+def test_a_node_is_drained_and_taken_back(broker: Broker, board: Dashboard) -> None:
+    clients = [RawClient(broker.port, mq.V5).connect(f"guest-{n}") for n in range(4)]
+    board.go("drain")
+    board.shows("This node serves clients.")
+    form = "Drain this node"
+    board.fill(form, rate=2, to="other:1883", exit=False)
+    board.click("Cancel", "dialog")
+    board.fill(form, rate=2, to="other:1883", exit=False)
+    board.click("Drain", "dialog")
+    assert clients[0].wait_for(mq.DISCONNECT).reason == 0x9C
+    board.shows("draining")
+    board.shows("other:1883")
+    RawClient(broker.port, mq.V5).connect("late", reason=0x9C).close()
+    board.click("Cancel")
+    board.shows("Clients are let in again")
+    clients[-1].ping()
+    board.fill(form, rate=1000, to="", exit=False)
+    board.click("Drain", "dialog")
+    board.shows("nobody is left")
+    board.click("Cancel")
+    board.shows("This node serves clients.")
+    for client in clients:
+        client.close()
+    RawClient(broker.port, mq.V5).connect("back").close()
+
+
 def test_it_is_used_by_the_keyboard_alone(board: Dashboard) -> None:
     """First the way past the menu; a dialog keeps the focus and lets it go where it was."""
     board.go("plugins/spark")

@@ -18,8 +18,8 @@ __all__ = ["AXE", "PAGES", "Dashboard", "page_port"]
 PAGES: Final = (
     "overview", "clients", "subscriptions", "topics", "retained", "alarms", "why", "log", "memory",
     "spark", "access/explain", "access/who", "access/rules", "access/lint", "access/shadow",
-    "access/chain", "bans", "users", "listeners", "plugins", "plugins/spark", "config", "audit",
-    "api",
+    "access/chain", "roles", "roles/roles", "roles/groups", "users", "bans", "listeners", "plugins",
+    "plugins/spark", "config", "drain", "audit", "api",
 )  # fmt: skip
 AXE: Final = "4.14.1"
 

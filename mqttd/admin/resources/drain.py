@@ -20,6 +20,8 @@ class DrainView(Struct, kw_only=True):
     #: Clients a second.
     rate: float
     to: str
+    #: The process ends when nobody is left.
+    exit: bool
     #: Clients that were sent away, and those that are still there.
     ended: int
     left: int
@@ -70,5 +72,5 @@ class DrainResource:
         drain = self._drain()
         return DrainView(
             draining=drain.running, rate=drain.rate, to=drain.reference, ended=drain.ended,
-            left=drain.left,
+            left=drain.left, exit=self.parts.exit_when_drained,
         )  # fmt: skip

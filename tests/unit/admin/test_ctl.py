@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin import ctl, ctl_print, ctl_show
+from mqttd.admin import ctl, ctl_print
 
 
 @pytest.fixture
@@ -95,6 +95,16 @@ def test_what_a_broker_tells_is_printed_for_people(
     assert one.startswith("all others") and other.startswith("tcp:apart ")
 
 
+def test_an_option_that_is_none_is_told_with_those_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ctl.main(["clients", "kick", "a", "--force"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "usage: mqttd-ctl clients kick" in told and "unrecognized arguments: --force" in told
+
+
 @pytest.mark.parametrize("argv", [["--json", "auth", "list"], ["auth", "list", "--json"]])
 def test_json_may_stand_before_or_behind_the_command(argv: list[str]) -> None:
     assert ctl._parser().parse_args(argv).json is True
@@ -158,4 +168,4 @@ def test_tables_hide_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> 
     [(0, "0 s"), (59, "59 s"), (61, "1 m 1 s"), (86400 + 7200 + 61, "1 d 2 h")],
 )
 def test_durations_have_two_units(seconds: int, text: str) -> None:
-    assert ctl_show._duration(seconds) == text
+    assert ctl_print.duration_text(seconds) == text

@@ -56,6 +56,7 @@ def read_slowly(node: MemoryBroker, client: MemoryClient, live: bytes) -> list[P
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_slow_subscriber_gets_all_retained_messages(
@@ -75,6 +76,7 @@ def test_a_slow_subscriber_gets_all_retained_messages(
     client.drop()
 
 
+@pytest.mark.slow
 def test_many_retained_messages_make_no_queue(retaining: MemoryBroker) -> None:
     """They are taken from the store as the window opens: the queue's limit loses none of them."""
     client = retaining.connect("window", 4)

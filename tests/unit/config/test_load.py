@@ -368,6 +368,13 @@ def test_a_file_that_is_not_toml_is_refused_with_its_line(read: Load, text: str)
     assert found.startswith(": not valid TOML: ")
 
 
+def test_a_table_that_is_there_twice_is_named(read: Load) -> None:
+    (found,) = mistakes(read, "[auth.username]\n[mqtt]\n[auth.username]\n")
+    assert found.startswith(
+        ": not valid TOML: the table [auth.username] is there already, its keys go there (at line 3"
+    )
+
+
 def test_a_file_nested_without_end_is_refused(read: Load) -> None:
     (found,) = mistakes(read, f"a = {'[' * 100_000}")
     assert "not valid TOML" in found

@@ -128,6 +128,7 @@ class Days:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nothing_grows_in_three_days(tmp_path: Path) -> None:
     kept = make(tmp_path)

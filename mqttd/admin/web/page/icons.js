@@ -12,6 +12,8 @@ const PATHS = {
   bans: "M4 12a8 8 0 1 0 16 0 8 8 0 1 0-16 0M6.5 6.5l11 11",
   users: "M8 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7M2 20c0-4 3-6 6-6s6 2 6 6M16 5a3 3 0 0 1 0 6M22 19c0-3-2-5-4-5",
   listeners: "M4 5h16v5H4zM4 14h16v5H4zM8 7.5h.01M8 16.5h.01",
+  roles: "M4 4h7v6H4zM13 14h7v6h-7zM7.5 10v7H13M11 7h5.5v7",
+  drain: "M4 4h16l-6 8v7l-4-3v-4z",
   plugins: "M9 3v5M15 3v5M6 8h12v4a6 6 0 0 1-12 0zM12 18v3",
   memory: "M7 7h10v10H7zM10 3v4M14 3v4M10 17v4M14 17v4M3 10h4M3 14h4M17 10h4M17 14h4",
   spark: "M13 2L5 14h6l-1 8 8-12h-6z",

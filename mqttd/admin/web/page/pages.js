@@ -6,12 +6,14 @@ import { audit } from "./pages/audit.js";
 import { bans } from "./pages/bans.js";
 import { clients } from "./pages/clients.js";
 import { config } from "./pages/config.js";
+import { drain } from "./pages/drain.js";
 import { listeners } from "./pages/listeners.js";
 import { log } from "./pages/log.js";
 import { memory } from "./pages/memory.js";
 import { overview } from "./pages/overview.js";
 import { plugins } from "./pages/plugins.js";
 import { retained } from "./pages/retained.js";
+import { roles } from "./pages/roles.js";
 import { spark } from "./pages/spark.js";
 import { subscriptions } from "./pages/subscriptions.js";
 import { topics } from "./pages/topics.js";
@@ -19,15 +21,15 @@ import { users } from "./pages/users.js";
 import { why } from "./pages/why.js";
 
 /* Each fills the element it is given, and may return what ends it. */
-export const pages = { access, alarms, api, audit, bans, clients, config, listeners, log, memory, overview,
-  plugins, retained, spark, subscriptions, topics, users, why };
+export const pages = { access, alarms, api, audit, bans, clients, config, drain, listeners, log, memory, overview,
+  plugins, retained, roles, spark, subscriptions, topics, users, why };
 
 const LIST = [
   ["", [["overview", "Overview"], ["clients", "Clients"], ["subscriptions", "Subscriptions"], ["topics", "Topics"],
     ["retained", "Retained"]]],
   ["Watch", [["alarms", "Alarms"], ["why", "Message lookup"], ["log", "Log"], ["memory", "Memory"], ["spark", "Spark"]]],
-  ["Access", [["access", "Rules"], ["bans", "Bans"], ["users", "Users"]]],
+  ["Access", [["access", "Rules"], ["roles", "Roles"], ["users", "Users"], ["bans", "Bans"]]],
   ["System", [["listeners", "Listeners"], ["plugins", "Plugins"], ["config", "Configuration"],
-    ["audit", "Audit", "administrator"], ["api", "HTTP interface"]]],
+    ["drain", "Drain"], ["audit", "Audit", "administrator"], ["api", "HTTP interface"]]],
 ];
 export const GROUPS = LIST.map(([title, list]) => [title, list.filter(([key]) => key in pages)]);

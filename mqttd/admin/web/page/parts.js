@@ -200,7 +200,8 @@ export function bytes(count) {
   return `${at ? count.toFixed(1) : Math.round(count)} ${units[at]}`;
 }
 
-export const time = (seconds) => seconds == null ? "–" : new Date(seconds * 1000).toLocaleString("en-GB");
+/* As the log has them, in the time of who looks: 2026-11-22 19:03:29. */
+export const time = (seconds) => seconds == null ? "–" : new Date(seconds * 1000).toLocaleString("sv-SE");
 
 export function span(seconds) {
   if (seconds == null) return "–";

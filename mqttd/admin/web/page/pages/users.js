@@ -21,7 +21,7 @@ async function clients(about) {
   const show = async () => {
     try {
       const { users: found } = await get("/users");
-      list.replaceChildren(table("Users", [["User", (u) => name(u)], ["", (u) => administrator ? button("Delete", () => drop(u), "small bad",
+      list.replaceChildren(table("Users", [["User", (u) => name(u, `#roles/users/${id(u)}`)], ["", (u) => administrator ? button("Delete", () => drop(u), "small bad",
         { "aria-label": `Delete ${visible(u)}` }) : "", "acts"]], found));
     } catch (error) {
       if (error.status === 401) throw error;
