@@ -163,7 +163,7 @@ class Options(usage.Options):
         """See `usage.Options`."""
         if self.called:
             return f"Usage: {self.called} [options]"
-        return str(super().getSynopsis())  # type: ignore[no-untyped-call]
+        return str(super().getSynopsis())
 
     def opt_version(self) -> None:
         """Print the version and whether the hot path is compiled."""

@@ -28,8 +28,8 @@ service.drain.done = lambda: None
 service.topic_figures._later = lambda seconds, call: service.reactor.callLater(0, call)
 """
 
-#: A body that is too large is refused with 413, which schemathesis takes for an acceptance. A broker
-#: that lets nobody in says 503 there, as its document tells: one that is drained is asked.
+#: 413, a body that is too large, is a refusal, which schemathesis does not know. A broker that lets
+#: nobody in is not ready, 503, as its document tells: one that is drained is asked.
 CONFIG = """
 [checks]
 negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422]
