@@ -69,6 +69,14 @@ class Wills:
 
     def __init__(self, broker: Publishing) -> None:
         self.broker = broker
+        #: While other processes are not met: sessions whose wills they are to hear of, too.
+        self.held: list[Session] | None = None
+
+    def release(self) -> None:
+        """Publish the wills that were held; from now on none is."""
+        held, self.held = self.held, None
+        for session in held or ():
+            self.publish(session)
 
     def allowed(self, client: ClientInfo, will: Will) -> bool:
         """May the client publish this will, as things are at CONNECT?"""
@@ -108,6 +116,9 @@ class Wills:
 
     def publish(self, session: Session) -> None:
         """Publish a session's will, if it has one and its client still may."""
+        if self.held is not None:
+            self.held.append(session)
+            return
         will = session.take_will()
         if will is None:
             return

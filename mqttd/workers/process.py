@@ -34,8 +34,8 @@ _FIRST: Final = 0.1
 _LONGEST: Final = 10.0
 #: Seconds without a sign of life, after which one that serves is ended.
 _STUCK: Final = 30.0
-#: Seconds after which one that has lived is not one that cannot.
-_LIVED: Final = 30.0
+#: Seconds of service after which one that ends is not one that cannot live.
+_LIVED: Final = 5.0
 
 #: An entry of the log: time, level, module, message, fields, traceback.
 Entry = Callable[[float, str, str, str, dict[str, Any], str], object]
@@ -63,7 +63,9 @@ class WorkerProcess(ProcessProtocol):
         self.up = False
         self.ready = False
         self.met: set[int] = set()
+        #: When it was started, and when it has let clients in.
         self.started = 0.0
+        self.served = 0.0
         #: When it has said something last.
         self.heard = 0.0
         self.starts = 0
@@ -91,6 +93,7 @@ class WorkerProcess(ProcessProtocol):
             command.append(f"--reactor={reactor_name}")
         command += ["mqttd", *(["--config", config] if config else [])]
         self.started = time.monotonic()
+        self.served = 0.0
         self.starts += 1
         self.up = self.ready = False
         self.met = set()
@@ -119,6 +122,11 @@ class WorkerProcess(ProcessProtocol):
         """Whether it serves clients, or should, and says nothing any more."""
         return self.ready and time.monotonic() - self.heard > _STUCK
 
+    def serves(self) -> None:
+        """It has let clients in."""
+        self.ready = True
+        self.served = time.monotonic()
+
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Say something to it, where it is."""
         if self.control is not None:
@@ -134,7 +142,7 @@ class WorkerProcess(ProcessProtocol):
 
     def next_pause(self) -> float:
         """Seconds until it is started again."""
-        if time.monotonic() - self.started > _LIVED:
+        if self.served and time.monotonic() - self.served > _LIVED:
             self.pause = _FIRST
         pause, self.pause = self.pause, min(self.pause * 2, _LONGEST)
         return pause

@@ -223,7 +223,7 @@ class WorkersService(MultiService):
             worker.met = set(message["met"])
             self._let_in()
         elif "ready" in message:
-            worker.ready = True
+            worker.serves()
             self._ready(worker, message["ready"])
         elif "audited" in message:
             self.doors.file_changed(*message["audited"])

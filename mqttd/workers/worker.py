@@ -84,6 +84,7 @@ class Worker:
         self.calls["bans"] = self._bans
         self.mesh.given = self._tell_bans
         broker.bans.told = self._tell_ban
+        broker.wills.held = []
 
     # -- start and end -------------------------------------------------------------------------
 
@@ -122,6 +123,7 @@ class Worker:
     def _let_in(self) -> None:
         opened = self._opened
         if not opened.called:
+            self.broker.wills.release()
             opened.callback(None)
 
     # -- the supervisor ------------------------------------------------------------------------

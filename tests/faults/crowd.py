@@ -127,7 +127,9 @@ class Member:
 
     def _take(self, packet: mq.Packet) -> int:
         kind, packet_id = packet.type, packet.packet_id
-        if kind == mq.CONNACK:
+        if kind == mq.CONNACK and packet.reason == 0x88:  # its worker is being started again
+            self.close()
+        elif kind == mq.CONNACK:
             if self.known and not packet.session_present:
                 self.faults.append(f"{self.name}: its session is gone")
             self.connected = True
@@ -265,6 +267,8 @@ class Reborn(Member):
                 self.owed.add(said)
         elif kind == mq.CONNACK:
             super()._take(packet)
+            if self.sock is None:
+                return 0
             if self.clean and packet.session_present:
                 self.faults.append(f"{self.name}: a clean start has found a session")
             self.known = True

@@ -1,0 +1,183 @@
+"""kill -9 of workers under load, again and again: the ledgers of a crowd against each other.
+
+    python -m tests.faults.workers ROUNDS [--seed N] [--workers N] [--log FILE]
+
+A round: load, one worker (now and then a second one) is killed in its midst, load goes on with who
+is there, then everybody is waited for and the ledgers are compared. Who was connected to the worker
+that died connects again, as a client does.
+
+What the ledgers hold against workers is what they hold against one process (`tests.faults.crowd`),
+but for one thing, which docs/design/workers.md tells: what had been handed to the worker that died
+and not confirmed comes again, so that QoS 2 may come twice there. That is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mqttd.admin.ctl_client import Client
+from mqttd.workers.place import worker_of
+from tests.faults.crashes import retained
+from tests.faults.crowd import Crowd, Member
+from tests.support.broker import Broker, start_broker
+from tests.support.waiting import Patience
+
+__all__ = ["Kills"]
+
+#: Seconds for a worker to be there again.
+_BACK = 60.0
+
+
+class Kills:
+    """A broker of several workers, its crowd, and who kills them."""
+
+    def __init__(self, path: Path, seed: int, count: int = 2) -> None:
+        self.count = count
+        self.dice = random.Random(seed)
+        self.crowd = Crowd(seed)
+        settings: dict[str, Any] = {
+            "store": {"kind": "sqlite"},
+            "mqueue": {"max_length": 1_000_000, "max_bytes": "1GiB", "in_memory": "2KiB"},
+            "node": {"workers": count},
+        }
+        self.broker: Broker = start_broker(path, **settings)
+        self.control = Client(str(path / "data" / "mqttd.sock"))
+        self.kills = 0
+        #: QoS 2 messages that came twice to a session of a worker that had died.
+        self.twice = 0
+        self.crowd.begin(self.broker.port)
+
+    def close(self) -> None:
+        """End the broker."""
+        self.broker.stop()
+        self.crowd.gone()
+
+    def round(self) -> list[str]:
+        """Load, a kill, load, comparison; what is wrong."""
+        self._load(self.dice.randint(1, 150))
+        victims = self.dice.sample(range(1, self.count + 1), 1 + (self.dice.random() < 0.1))
+        for number in victims:
+            os.kill(self._pid_of(number), signal.SIGKILL)
+            self.kills += 1
+            self._load(self.dice.randint(0, 60))
+        self._load(self.dice.randint(0, 150))
+        self._back()
+        self._connect()
+        wrong = self.crowd.finish()
+        wrong = [text for text in wrong if not self._is_told(text)]
+        return wrong + self.crowd.retained_faults(retained(self.broker.port))
+
+    def _load(self, acknowledgements: int) -> None:
+        """Publish until so many acknowledgements have come, from whoever is let in."""
+        crowd = self.crowd
+        count = 0
+        patience = Patience(_BACK)
+        while count < acknowledgements and patience.left():
+            for member in [*crowd.publishers, crowd.stays, crowd.comes, crowd.reborn]:
+                if member.sock is None or (member in crowd.publishers and self._is_due(0.005)):
+                    self._dial(member)
+            if self._is_due(0.01):
+                self._dial(crowd.comes)
+            for publisher in crowd.publishers:
+                for _ in range(self.dice.randint(0, 4)):
+                    publisher.publish(crowd.dice)
+            if self._is_due(0.2):
+                crowd.reborn.talk()
+            count += crowd.turn()
+
+    def _is_due(self, share: float) -> bool:
+        return self.dice.random() < share
+
+    def _dial(self, member: Member) -> None:
+        crowd = self.crowd
+        if member is crowd.reborn:
+            crowd.reborn.choose(crowd.dice)
+        try:
+            member.connect(self.broker.port)
+        except OSError:
+            member.close()
+
+    def _connect(self) -> None:
+        """Everybody is connected, and has subscribed."""
+        crowd = self.crowd
+        patience = Patience(_BACK)
+        there = [*crowd.publishers, *crowd.subscribers, crowd.reborn]
+        while not all(member.connected for member in there):
+            for member in there:
+                if member.sock is None:
+                    self._dial(member)
+            crowd.turn()
+            if not patience.left():
+                missing = [member.name for member in there if not member.connected]
+                raise AssertionError(f"not let in: {missing}")
+
+    def _pid_of(self, number: int) -> int:
+        self._back()
+        workers = self.control.get("/workers")["workers"]
+        return next(int(each["pid"]) for each in workers if each["worker"] == number)
+
+    def _back(self) -> None:
+        """Wait until all workers are there; the crowd goes on meanwhile."""
+        patience = Patience(_BACK)
+        while any(each["state"] != "running" for each in self.control.get("/workers")["workers"]):
+            self.crowd.turn()
+            assert patience.left(), "a worker does not come back"
+
+    def _is_told(self, text: str) -> bool:
+        """Whether it is what docs/design/workers.md says of a worker that has died."""
+        found = re.match(r"\S+ to (\S+) at QoS 2: (\d+) twice", text)
+        if found is None:
+            return False
+        self.twice = max(self.twice, int(found[2]))
+        return True
+
+
+def main() -> int:
+    """The command; its status is 1 if something was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.workers")
+    parser.add_argument("rounds", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--log", type=Path, default=Path(os.devnull))
+    asked = parser.parse_args()
+    path = Path(tempfile.mkdtemp(prefix="workers-"))
+    began = time.monotonic()
+    with asked.log.open("a", buffering=1) as log:
+
+        def tell(**fields: object) -> None:
+            log.write(json.dumps(fields) + "\n")
+            print(json.dumps(fields), flush=True)
+
+        kills = Kills(path, asked.seed, asked.workers)
+        wrong: list[str] = []
+        try:
+            for number in range(asked.rounds):
+                try:
+                    wrong = kills.round()
+                except AssertionError as error:
+                    wrong = [repr(error)]
+                tell(round=number, kills=kills.kills, twice=kills.twice, wrong=wrong)
+                if wrong:
+                    tell(path=str(path), output=kills.broker.output[-4000:])
+                    break
+        finally:
+            kills.close()
+        homes = {member.name: worker_of(member.name, asked.workers)
+                 for member in kills.crowd.everybody}  # fmt: skip
+        seconds = round(time.monotonic() - began, 1)
+        tell(rounds=asked.rounds, kills=kills.kills, seconds=seconds, homes=homes)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
