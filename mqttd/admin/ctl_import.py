@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from mqttd.access.mosquitto_roles import import_roles, is_dynamic_security
 from mqttd.admin.ctl_client import CtlError, client_of, config_of
 from mqttd.admin.ctl_print import print_json, printable
-from mqttd.admin.ctl_store import counted, path_of
+from mqttd.admin.ctl_store import counted, new_path_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.mosquitto import import_mosquitto
 from mqttd.secrets.users import put_proofs, sifted_users
@@ -95,7 +95,7 @@ def _is_database(path: str) -> bool:
 
 
 def _import_database(options: argparse.Namespace) -> None:
-    path = path_of(options)
+    path = new_path_of(options)
     try:
         found = MosquittoFile(options.file)
         with alone(path):

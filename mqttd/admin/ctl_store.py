@@ -24,8 +24,9 @@ from mqttd.storage.lines import dump_line
 from mqttd.storage.place import alone
 from mqttd.storage.tools import check, info, restore
 from mqttd.storage.transfer import export_lines, import_lines
+from mqttd.workers.resharding import lines_of, stores_of
 
-__all__ = ["add_backup", "add_commands", "counted", "path_of"]
+__all__ = ["add_backup", "add_commands", "counted", "new_path_of"]
 
 
 def add_commands(add: Callable[..., Any], store: Any) -> None:
@@ -87,7 +88,7 @@ def _compact(options: argparse.Namespace) -> int:
 
 def _restore(options: argparse.Namespace) -> int:
     try:
-        found = restore(options.file, path_of(options))
+        found = restore(options.file, new_path_of(options))
     except StoreError as error:
         raise _error(error) from None
     if options.json:
@@ -99,6 +100,22 @@ def _restore(options: argparse.Namespace) -> int:
     return 0
 
 
+def _paths_of(options: argparse.Namespace) -> list[str]:
+    """The stores that are meant: those of all workers, where the broker has several."""
+    if options.path:
+        return [str(options.path)]
+    return stores_of(config_of(options).node.data_dir) or [path_of(options)]
+
+
+def new_path_of(options: argparse.Namespace) -> str:
+    """Where a new store goes; no worker may have one, whose sessions would be mixed with it."""
+    path = path_of(options)
+    others = [] if options.path else stores_of(os.path.dirname(path))
+    if others and path not in others:
+        raise CtlError(f"{others[0]} is there already; move it away first")
+    return path
+
+
 def path_of(options: argparse.Namespace) -> str:
     """The store that is meant."""
     if options.path:
@@ -108,20 +125,26 @@ def path_of(options: argparse.Namespace) -> str:
 
 def _info(options: argparse.Namespace) -> int:
     try:
-        found = info(path_of(options))
+        found = [info(path) for path in _paths_of(options)]
     except StoreError as error:
         raise _error(error) from None
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(found[0] if len(found) == 1 else {"stores": found}))
         return 0
-    for name, value in found.items():
-        print(f"{name.replace('_', ' '):<14} {value}")
+    for number, each in enumerate(found):
+        if number:
+            print()
+        for name, value in each.items():
+            print(f"{name.replace('_', ' '):<14} {value}")
     return 0
 
 
 def _check(options: argparse.Namespace) -> int:
+    paths = _paths_of(options)
     try:
-        wrong = check(path_of(options))
+        wrong = [
+            text if len(paths) == 1 else f"{path}: {text}" for path in paths for text in check(path)
+        ]
     except StoreError as error:
         raise _error(error) from None
     if options.json:
@@ -134,7 +157,11 @@ def _check(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     # With --path it is that store alone; else what belongs to this configuration.
     users = iter(()) if options.path else export_users(config_of(options))
-    lines = export_lines(path_of(options), users, f"mqttd {__version__}")
+    paths, by = _paths_of(options), f"mqttd {__version__}"
+    if len(paths) == 1:
+        lines = export_lines(paths[0], users, by)
+    else:
+        lines = lines_of(paths, users=users, by=by)
     try:
         if options.file == "-":
             for line in lines:
@@ -158,7 +185,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    path = path_of(options)
+    path = new_path_of(options)
     config = None if options.path else config_of(options)
     users = None if config is None else take_users(config)
     try:

@@ -27,6 +27,7 @@ from mqttd.admin.streams import Streams
 from mqttd.config.schema import Config
 from mqttd.workers.asking import Asker, Workers
 from mqttd.workers.configuring import Configuring
+from mqttd.workers.copying import Copying
 from mqttd.workers.feeds import Feeds
 from mqttd.workers.rules import rule_of
 from mqttd.workers.views import Views
@@ -72,6 +73,7 @@ class Front(Api):
         self._rules: tuple[object, ...] = (
             Views(self.asker),
             Configuring(self.asker, config, applied, lambda: desk.logging),
+            Copying(self.asker, desk.in_thread),
             self,
         )
         super().__init__(desk, service.reactor.seconds)

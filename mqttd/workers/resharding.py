@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from mqttd.storage.lines import (
@@ -31,13 +32,14 @@ from mqttd.storage.lines import (
     MessageLine,
     RetainedLine,
     SessionLine,
+    UserLine,
     ValueLine,
     WillLine,
 )
 from mqttd.storage.transfer import export_lines, import_lines
 from mqttd.workers.place import worker_of
 
-__all__ = ["data_of", "reshard"]
+__all__ = ["data_of", "lines_of", "reshard", "stores_of"]
 
 _WORKER: Final = re.compile(r"worker-([1-9]\d?)\Z")
 _STORE: Final = "store.db"
@@ -58,7 +60,7 @@ def reshard(data_dir: str, count: int) -> int:
     """
     made = os.path.join(data_dir, "resharded")
     if not os.path.isdir(made):
-        before = _stores(data_dir)
+        before = stores_of(data_dir)
         wanted = [os.path.join(data_of(data_dir, k, count), _STORE) for k in range(1, count + 1)]
         if not before or set(before) <= set(wanted) and _is_of(data_dir, count):
             _write_count(data_dir, count)
@@ -70,8 +72,10 @@ def reshard(data_dir: str, count: int) -> int:
     return moved
 
 
-def _stores(data_dir: str) -> list[str]:
+def stores_of(data_dir: str) -> list[str]:
     """The stores that there are: of one process, then of workers by their numbers."""
+    if not os.path.isdir(data_dir):
+        return []
     found = [os.path.join(data_dir, _STORE)]
     numbers = sorted(
         int(match[1]) for name in os.listdir(data_dir) if (match := _WORKER.match(name))
@@ -120,13 +124,19 @@ def _make(data_dir: str, before: Sequence[str], count: int) -> int:
     return sessions
 
 
-def lines_of(before: Sequence[str], number: int, count: int) -> Iterator[Line]:
-    """What of these stores is for one worker."""
+def lines_of(
+    before: Sequence[str],
+    number: int = 1,
+    count: int = 1,
+    users: Iterable[UserLine] = (),
+    by: str = "mqttd",
+) -> Iterator[Line]:
+    """What of these stores is for one worker, all of it for the only one; then these users."""
     topics: set[str] = set()
     bans: set[tuple[str, str]] = set()
     values: set[tuple[str, str]] = set()
     taken = 1
-    yield Header(version=VERSION, written_at=0, by="mqttd")
+    yield Header(version=VERSION, written_at=int(time.time()), by=by)
     for at, path in enumerate(before):
         for line in export_lines(path):
             if isinstance(line, SessionLine | MessageLine | WillLine):
@@ -149,6 +159,9 @@ def lines_of(before: Sequence[str], number: int, count: int) -> Iterator[Line]:
                 continue
             taken += 1
             yield line
+    for user in users:
+        taken += 1
+        yield user
     yield End(lines=taken)
 
 
@@ -158,7 +171,7 @@ def _put_in_place(data_dir: str, made: str) -> None:
         count = int(file.read())
     done = os.path.join(made, "moved")
     if not os.path.exists(done):
-        for path in _stores(data_dir):
+        for path in stores_of(data_dir):
             for end in _BESIDE:
                 if os.path.exists(path + end):
                     os.replace(path + end, f"{path}.before{end}")

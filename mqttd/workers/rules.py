@@ -91,6 +91,7 @@ RULES: Final[dict[str, str]] = {
     "GET /log/lines": "here",
     "POST /log/level": "level",
     "GET /store": "store",
+    "POST /store/backup": "backup",
     "POST /store/compact": "compact",
     "GET /config": "config",
     "POST /config/validate": "one",

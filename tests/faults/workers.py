@@ -100,6 +100,8 @@ class Kills:
 
     def _dial(self, member: Member) -> None:
         crowd = self.crowd
+        if member.sock is not None and not member.connected:
+            return  # who waits to be let in does not come twice: either could be let in first
         if member is crowd.reborn:
             crowd.reborn.choose(crowd.dice)
         try:
@@ -127,9 +129,15 @@ class Kills:
         return next(int(each["pid"]) for each in workers if each["worker"] == number)
 
     def _back(self) -> None:
-        """Wait until all workers are there; the crowd goes on meanwhile."""
+        """Wait until all workers are there (again); the crowd goes on meanwhile."""
         patience = Patience(_BACK)
-        while any(each["state"] != "running" for each in self.control.get("/workers")["workers"]):
+        while True:
+            workers = self.control.get("/workers")["workers"]
+            starts = sum(int(each["starts"]) for each in workers)
+            if starts == self.count + self.kills and all(
+                each["state"] == "running" for each in workers
+            ):
+                return
             self.crowd.turn()
             assert patience.left(), "a worker does not come back"
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.test_workers import id_at
 from tests.support import packets as mq
-from tests.support.broker import Broker, start_broker
+from tests.support.broker import Broker, start_broker, write_settings
 from tests.support.chromium import Chromium
 from tests.support.client import RawClient
 from tests.support.waiting import until
@@ -261,3 +261,57 @@ def test_a_worker_that_is_away_is_said_to_be(broker: Broker) -> None:
 
 def all_back_of(broker: Broker) -> None:
     until(lambda: Asked(broker, "GET", "/health/ready", token="").status == 200, "all workers")
+
+
+def test_a_backup_of_all_is_one_file_for_any_number_of_workers(tmp_path: Path) -> None:
+    names = [id_at(worker, COUNT) for worker in (1, 2, 1, 2)]
+    expiry = [(mq.SESSION_EXPIRY, 600)]
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    copy = str(tmp_path / "copy")
+    broker = start_broker(old, node={"workers": COUNT})
+    try:
+        for name in names:
+            client = RawClient(broker.port, mq.V5).connect(name, clean=False, props=expiry)
+            client.subscribe("t", qos=2)
+            client.disconnect()
+        publisher = RawClient(broker.port, mq.V5).connect(id_at(1, COUNT))
+        publisher.publish("t", b"kept", qos=1, retain=True)
+        publisher.publish("t", b"again", qos=2)
+        publisher.close()
+        assert json.loads(ctl(broker, "--json", "backup", copy))["path"] == copy
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["copy", "new", "old"]
+        assert "File exists" in ctl_fails(broker, "backup", copy)
+    finally:
+        broker.stop()
+    stores = json.loads(ctl(broker, "--json", "store", "info"))["stores"]
+    assert sum(one["sessions"] for one in stores) == len(names)
+    assert ctl(broker, "store", "check") == "nothing wrong"
+    lines = ctl(broker, "store", "export", "-").splitlines()
+    assert len([line for line in lines if '"type":"session"' in line]) == len(names)
+    assert "is there already" in ctl_fails(broker, "restore", copy)
+    settings: dict[str, Any] = {"node": {"workers": COUNT + 1}}
+    write_settings(new, settings, "{allow, all}.\n", None)
+    assert "sessions" in ctl(Broker(0, None, new), "restore", copy)
+    broker = start_broker(new, **settings)
+    try:
+        for name in names:
+            client = RawClient(broker.port, mq.V5).connect(name, clean=False, props=expiry)
+            assert client.resumed
+            assert client.payloads(2) == [b"kept", b"again"]
+            client.close()
+    finally:
+        broker.stop()
+
+
+def ctl_fails(broker: Broker, *argv: str) -> str:
+    """What it says that it cannot do."""
+    assert broker.directory is not None
+    done = subprocess.run(
+        [Path(sys.executable).parent / "mqttd-ctl", "--config",
+         broker.directory / "etc/mqttd.conf", *argv],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    return done.stderr

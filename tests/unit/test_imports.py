@@ -68,6 +68,7 @@ PROGRAMS = {
         "mqttd.storage.place",
         "mqttd.storage.tools",
         "mqttd.storage.transfer",
+        "mqttd.workers.resharding",
     },
     "mqttd.admin.ctl_files": {"mqttd.storage.database", "mqttd.storage.lines"},
     "mqttd.admin.ctl_replay": {"mqttd.pipeline"},
