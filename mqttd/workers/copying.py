@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred, DeferredList
+from twisted.python.failure import Failure
 
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask
@@ -50,7 +51,7 @@ class Copying:
         try:
             for done, found in copies:
                 if not done:
-                    found.raiseException()
+                    cast(Failure, found).raiseException()
             size = await self.in_thread(_as_one, parts, path)
         except (StoreError, OSError) as error:
             raise ApiError(422, "not_copied", f"{path}: {error}") from None
