@@ -15,6 +15,9 @@ __all__ = ["Block", "Group", "Home", "Present"]
 
 #: A number in a list, in memory.
 _WORD: Final = 40
+_NONE: Final[list[int]] = []
+#: Blocks that say something about another, from which on it is seen whether they are there.
+_MANY: Final = 8
 
 
 class Block:
@@ -26,50 +29,93 @@ class Block:
         "id",
         "live",
         "needed",
+        "noted",
         "noted_by",
-        "said",
-        "sends",
         "size",
         "stored",
     )
 
     def __init__(self, id: int) -> None:
         self.id = id
-        #: Records, those that live, those that say something about others; bytes.
+        #: Records, those that live, those that say something about blocks that are there; bytes.
         self.count: int = 0
         self.live: int = 0
-        self.said: int = 0
-        self.size: int = 0
-        #: How many blocks it says something about (FORGET, INFLIGHT); does it say INFLIGHT?
         self.needed: int = 0
-        self.sends: bool = False
-        #: The blocks that say something about its records.
+        self.size: int = 0
+        #: The blocks that say something about its records, all of them newer; how often each does.
         self.noted_by: list[Block] | None = None
+        self.noted: list[int] = _NONE
         self.homes: list[Home] = []
-        #: There is a row, or one is being written.
+        #: There is a row, or one is being written, and it is to stay.
         self.stored: bool = False
 
     def wasted(self) -> int:
         """How many records in it are needed no more."""
-        return self.count - self.live - (self.said if self.needed else 0)
+        return self.count - self.live - self.needed
+
+    def keeps(self, by: Block) -> None:
+        """Another block says something about a record of this one, and stays as long."""
+        noted_by = self.noted_by
+        if noted_by is None:
+            self.noted_by = [by]
+            self.noted = [1]
+        elif noted_by[-1] is by:
+            self.noted[-1] += 1
+        else:
+            size = len(noted_by)
+            if size >= _MANY and size & (size - 1) == 0:
+                self._let_go(by)
+            noted_by.append(by)
+            self.noted.append(1)
+        by.needed += 1
+
+    def _let_go(self, by: Block) -> None:
+        """Forget blocks that are gone: what they said was moved, maybe to one that is named too."""
+        noted_by, noted = self.noted_by, self.noted
+        assert noted_by is not None
+        kept = 0
+        for at in range(len(noted_by)):
+            other = noted_by[at]
+            if other.stored or other is by:
+                noted_by[kept] = other
+                noted[kept] = noted[at]
+                kept += 1
+        del noted_by[kept:]
+        del noted[kept:]
 
 
 class Home:
     """Records that were numbered together, and the block that they are in now."""
 
-    __slots__ = ("at", "block", "count", "dead", "gone", "live", "start")
+    __slots__ = ("at", "block", "count", "dead", "gone", "ids", "live", "start")
 
     def __init__(self, start: int, block: Block) -> None:
         self.start = start
         self.block = block
         #: Where the bytes of each record begin in the block.
         self.at: array[int] = array("I")
+        #: The packet ids of those that INFLIGHT was said of, 0 for others, as far as there are any.
+        self.ids: array[int] | None = None
         self.count: int = 0
         self.live: int = 0
         #: A bit for each record that is forgotten.
         self.dead: bytearray | None = None
         #: Those of them that no block has any more: they were dead when the others were moved.
         self.gone: bytearray | None = None
+
+    def send(self, at: int, packet_id: int) -> None:
+        """The record at this place is in flight."""
+        ids = self.ids
+        if ids is None:
+            self.ids = ids = array("H")
+        if at >= len(ids):
+            ids.frombytes(bytes(2 * (at + 1 - len(ids))))
+        ids[at] = packet_id
+
+    def packet_id(self, at: int) -> int:
+        """The packet id that INFLIGHT has said for the record at this place, 0 if it has not."""
+        ids = self.ids
+        return ids[at] if ids is not None and at < len(ids) else 0
 
     def is_dead(self, at: int) -> bool:
         """Whether the record at this place was forgotten."""

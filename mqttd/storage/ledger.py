@@ -10,12 +10,15 @@ nothing is written. So a block stays while one of its records lives, or while it
 INFLIGHT for a block that is there (`needed`). Blocks of which a good part is wasted, and several
 small ones together, are read again, a few at a time, and what lives of them becomes part of the
 group that is being gathered, sorted by owner: their row goes in the same transaction. What was dead
-by then is in no block any more, and nothing is said of it again (`Home.gone`).
+by then is in no block any more, and nothing is said of it again (`Home.gone`); what was in flight
+has its packet id with it. So a block says something about older ones alone, and no two blocks ever
+keep each other.
 
 Bytes that several owners are to get are kept once in a group (`SAME`).
 
 Promise: a record costs three appends, forgetting one a binary search; memory is a few words a
-block, and 4 bytes and a bit a record. Nothing here knows files or threads.
+block, and 4 bytes and a bit a record, 2 more where one beside it went in flight. Nothing here knows
+files or threads.
 """
 
 from __future__ import annotations
@@ -174,7 +177,7 @@ class Ledger:
         """A record is in flight under this packet id from now on."""
         home = self.find(number)
         if home is not None:
-            self.group.block.sends = True
+            home.send(number - home.start, packet_id)
             self._say(INFLIGHT, number, packet_id, home.block)
 
     def _say(self, kind: int, number: int, packet_id: int, about: Block) -> None:
@@ -182,18 +185,8 @@ class Ledger:
         words = group.words
         words.append(0)
         words.append(number << 20 | kind << 16 | packet_id)
-        block = group.block
-        block.said += 1
-        if about is block:
-            return
-        by = about.noted_by
-        if by is None:
-            about.noted_by = [block]
-        elif by[-1] is block:
-            return
-        else:
-            by.append(block)
-        block.needed += 1
+        if about is not group.block:
+            about.keeps(group.block)
 
     def row(self, statement: int, parameters: tuple[object, ...]) -> None:
         """A statement of the next transaction (`mqttd.storage.database`)."""
@@ -260,6 +253,7 @@ class Ledger:
                 self._forget_home(home)
             self.bytes -= block.size
             if block.stored:
+                block.stored = False
                 self.group.drops.append(block.id)
             self._release(block, stack)
 
@@ -268,9 +262,11 @@ class Ledger:
         by = block.noted_by
         if by is None:
             return
+        noted = block.noted
         block.noted_by = None
-        for other in by:
-            other.needed -= 1
+        for at in range(len(by)):
+            other = by[at]
+            other.needed -= noted[at]
             if other.needed == 0 and other.live == 0 and other is not self.group.block:
                 stack.append(other)
 
@@ -348,16 +344,6 @@ class Ledger:
                 else:
                     self._forget_home(home)
             block.homes = []
-            by = block.noted_by
-            if by is not None:
-                # INFLIGHT of other blocks is about records that have moved now.
-                for other in by:
-                    if other.sends and other is not into:
-                        if into.noted_by is None:
-                            into.noted_by = []
-                        if other not in into.noted_by:
-                            into.noted_by.append(other)
-                            other.needed += 1
         if not shared:
             # What a session is to get is read together; shared bytes stay beside each other.
             living.sort(key=_owner)
@@ -379,8 +365,7 @@ class Ledger:
         self.moved += len(living)
         for kind, number, packet_id in said:
             target = self.find(number)
-            if target is not None and not (kind == FORGET and target.block is into):
-                into.sends = into.sends or kind == INFLIGHT
+            if target is not None and target.block is not into:
                 self._say(kind, number, packet_id, target.block)
         for block in rewritten:
             if block.id in self.blocks:
@@ -421,6 +406,8 @@ class Ledger:
             home = self.find(number)
             if home is None or home.is_dead(number - home.start):
                 continue
+            # What INFLIGHT has said goes with it: that is needed no more.
+            packet_id = home.packet_id(number - home.start) or packet_id
             found = data[start:at] if length else b""
             living.append((first >> OWNER_SHIFT, number, kind, packet_id, found))
         return shared
@@ -469,19 +456,20 @@ class Ledger:
             if block.live == 0 and block.needed == 0:
                 self._drop(block)
 
-    def relate(self, by: Block, number: int) -> bool:
-        """While restoring: `by` says something about this record; False if that is gone."""
+    def relate(self, by: Block, kind: int, number: int) -> None:
+        """While restoring: `by` says something about this record."""
         home = self.find(number)
-        if home is None or home.is_gone(number - home.start):
-            return False
-        about = home.block
-        if about is not by:
-            if about.noted_by is None:
-                about.noted_by = []
-            if not about.noted_by or about.noted_by[-1] is not by:
-                about.noted_by.append(by)
-                by.needed += 1
-        return True
+        if home is None or home.is_gone(number - home.start) or home.block is by:
+            return
+        at = number - home.start
+        if kind == FORGET or (home.packet_id(at) and not home.is_dead(at)):
+            home.block.keeps(by)
+
+    def resend(self, number: int, packet_id: int) -> None:
+        """While restoring: a record was in flight under this packet id, as INFLIGHT says."""
+        home = self.find(number)
+        if home is not None:
+            home.send(number - home.start, packet_id)
 
 
 def receipt_of(length: int, kind: int) -> int:

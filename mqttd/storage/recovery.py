@@ -128,10 +128,8 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
                 highest = number
             if kind == FORGET:
                 dead.add(number)
-                blocks[index].said += 1
             elif kind == INFLIGHT:
-                sent[number] = second & 0xFFFF
-                blocks[index].said += 1
+                sent[number] = index << 16 | second & 0xFFFF
     present = Present()
     for index in range(len(rows)):
         found = array("Q")
@@ -139,6 +137,9 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
         _read_block(found, index, blocks[index], owners, dead, sent, present, contents, queues)
     present.sort()
     ledger.restore(blocks, present, highest)
+    for number, said in sent.items():
+        if said:
+            ledger.resend(number, said & 0xFFFF)
     for index in range(len(rows)):
         found = array("Q")
         found.frombytes(rows[index][1])
@@ -188,7 +189,11 @@ def _read_block(
             continue
         packet_id = second & 0xFFFF
         if number in sent:
-            packet_id = sent[number]
+            said = sent[number]
+            if packet_id and said >> 16 < index:
+                sent[number] = 0  # it was moved since, with the packet id that it had then
+            else:
+                packet_id = said & 0xFFFF
         present.put(number, index, start, True)
         if queues and not packet_id and (kind == MESSAGE3 or kind == MESSAGE5 or kind == DELIVERY):
             queue = contents.queues.get(owner)
@@ -210,8 +215,7 @@ def _relate(found: array[int], block: Block, ledger: Ledger) -> None:
         second: int = found[i]
         kind = second >> 16 & 15
         if kind == FORGET or kind == INFLIGHT:
-            if ledger.relate(block, second >> 20) and kind == INFLIGHT:
-                block.sends = True
+            ledger.relate(block, kind, second >> 20)
 
 
 def _number(record: Found) -> int:

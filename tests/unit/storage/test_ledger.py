@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +86,16 @@ class Store:
         for number in self.model:
             home = ledger.find(number)
             assert home is not None and not home.is_dead(number - home.start)
+        # Who says something is newer than what it is about: no two blocks keep each other.
+        needed: Counter[int] = Counter()
+        for block in ledger.blocks.values():
+            for at, by in enumerate(block.noted_by or ()):
+                assert by.id > block.id
+                if by.id in ledger.blocks:
+                    needed[by.id] += block.noted[at]
+        assert {
+            block.id: block.needed for block in ledger.blocks.values() if block.needed
+        } == needed
 
 
 @pytest.fixture
@@ -255,6 +265,66 @@ def test_what_is_said_does_not_follow_who_is_away(store: Store, size: int, least
     store.write()
     assert store.read(store.reopen()) == store.model
     store.check()
+
+
+def test_sessions_that_come_and_go_leave_nothing_behind(store: Store) -> None:
+    """There a minute and away a minute, one of them longer; what waited goes in flight, is gone."""
+    dice = random.Random(9)
+    there = dict.fromkeys(range(1, OWNERS + 1), True)
+    waiting: dict[int, list[int]] = {owner: [] for owner in there}
+    flying: list[int] = []
+    most = 0
+    for turn in range(4000):
+        for number in flying:
+            store.forget(number)
+        flying = []
+        for _ in range(5):
+            owner = dice.randint(1, OWNERS)
+            number = store.note(owner, bytes(100), packet_id=7 if there[owner] else 0)
+            (flying if there[owner] else waiting[owner]).append(number)
+        for owner in there:
+            if there[owner]:
+                slice_, waiting[owner] = waiting[owner][:50], waiting[owner][50:]
+                for number in slice_:
+                    store.send(number, 7)
+                flying += slice_
+            if dice.random() < (0.002 if owner == 1 else 0.01):
+                there[owner] = not there[owner]
+        store.write()
+        if turn == 1000:
+            most = store.ledger.bytes
+            store.check()
+    store.check()
+    lives = sum(116 for _ in store.model)
+    assert store.ledger.bytes < 3 * lives + 200_000, (most, store.ledger.bytes, lives)
+    assert store.read(store.reopen()) == store.model
+    store.check()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_packet_id_is_the_one_that_was_said_last(store: Store, moved: bool) -> None:
+    """Said before a record was moved, it went with it; said behind, it counts."""
+    number = store.note(1, b"queued")
+    others = [store.note(2, bytes(10)) for _ in range(5)]
+    store.write()
+    said = [store.note(3, bytes(10))]  # keeps the block that says the first
+    store.send(number, 5)
+    store.write()
+    store.ledger.old = 0
+    if moved:
+        for other in others:
+            store.forget(other)
+        for _ in range(4):
+            store.write()
+        assert store.ledger.moved
+    assert store.read(store.reopen()) == store.model
+    store.send(number, 6)
+    store.write()
+    assert store.read(store.reopen()) == store.model
+    store.forget(said[0])
+    store.forget(number)
+    store.write()
+    assert store.read(store.reopen()) == store.model == ({} if moved else store.model)
 
 
 def test_the_file_is_for_its_owner_alone(store: Store) -> None:
