@@ -225,6 +225,7 @@ class MqttdService(MultiService):
             self.sys_topics.silent = place.number != 1
             # What has changed in a file all workers see: the audit hears of it once.
             self.reports.audited = self.worker.audited
+            self.worker.commons.roles = self.roles
         self.doors = Listeners(
             config.listener, self.broker, self.engine, reactor, self.events, self.reports.alarm,
             lambda: most, lambda: listeners_of(self.config, on_start is not None),

@@ -91,6 +91,8 @@ def _text(step: dict[str, Any]) -> str:
         return f"published, QoS {step.get('qos', 0)}, {size}, {user}{rule}{trace}"
     if what == "asked":
         return "hooks: " + (", ".join(f"{who}: {said}" for who, said in step["hooks"]) or "none")
+    if what == "crossed":
+        return f"came to worker {step['worker']}" if "worker" in step else "came to another worker"
     if what == "routed":
         filters = [f"{one['topic_filter']} ({one['receivers']})" for one in step.get("filters", [])]
         return f"matched {', '.join(filters) or 'no filter'}: {step.get('count', 1)} receivers"

@@ -195,6 +195,12 @@ class Trail(Protocol):
     def routed(self, message: Any, receivers: int, /) -> None:
         """It was handed to so many receivers."""
 
+    def is_followed(self, message_id: int, /) -> bool:
+        """A message is followed: another process that it goes to is to go on with it."""
+
+    def crossed(self, message: Any, /) -> None:
+        """A message has come that another process follows."""
+
     def step(self, message: Any, what: str, client_id: str, detail: str, /) -> None:
         """It was queued for, sent to, acknowledged by a receiver; told of those followed only."""
 

@@ -6,6 +6,7 @@
       a traced topic          FOLLOWED, a gear of its routes
       a traced client         asked by itself at each message (`Publisher.is_watched`)
       a sample                one client's next message, each time so many packets have come
+      another worker says so  crossed, queued, sent, acked
 
 A message that is not followed and not lost is never looked at. Where a flood is told of from the
 hot path itself, a flag says whether there is room (`Keeper.tap_slow`, `tap_unheard`).
@@ -214,11 +215,24 @@ class Trail:
 
     def published(self, message: Message) -> None:
         """See `Trail.published`."""
+        self._follow(message.id)
+        self._put(self._step(message, "published", rule=self.rule(message)), message)
+
+    def is_followed(self, message_id: int) -> bool:
+        """See `Trail.is_followed`."""
+        return message_id in self._ids
+
+    def crossed(self, message: Message) -> None:
+        """See `Trail.crossed`."""
+        self.broker.tap_followed = True
+        self._follow(message.id)
+        self._put(self._step(message, "crossed"), message)
+
+    def _follow(self, message_id: int) -> None:
         ids = self._ids
         if len(ids) >= _FOLLOWED:
             del ids[next(iter(ids))]
-        ids[message.id] = None
-        self._put(self._step(message, "published", rule=self.rule(message)), message)
+        ids[message_id] = None
 
     def asked(self, message: Message, told: Sequence[tuple[str, str]]) -> None:
         """See `Trail.asked`."""

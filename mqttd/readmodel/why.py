@@ -20,7 +20,17 @@ from msgspec import Struct
 from mqttd.codec.topic import match
 from mqttd.session.metrics import DROP_REASONS
 
-__all__ = ["FILES", "REASONS", "Life", "Lives", "Matched", "Receiver", "Step", "Why"]
+__all__ = [
+    "FILES",
+    "REASONS",
+    "Life",
+    "Lives",
+    "Matched",
+    "Receiver",
+    "Step",
+    "Why",
+    "life_of",
+]
 
 #: Files of the ring, the one that is written included.
 FILES: Final = 8
@@ -48,8 +58,9 @@ class Matched(Struct):
 class Step(Struct, kw_only=True, omit_defaults=True):
     """One thing that happened to a message; `at` in seconds since 1970.
 
-    what: published, asked (hooks), routed, queued, sent, acked, refused (by its receiver), lost;
-    `more` is no message: so many were lost for a reason that are not kept one by one.
+    what: published, asked (hooks), routed, crossed (it has come to another worker), queued, sent,
+    acked, refused (by its receiver), lost; `more` is no message: so many were lost for a reason
+    that are not kept one by one.
     """
 
     at: float
@@ -124,7 +135,7 @@ class Why:
         """One message by its id, 32 hexadecimal digits; None if nothing is kept of it."""
         wanted = message_id.lower().encode()
         found = self._steps({wanted}).get(wanted)
-        return _life(found) if found else None
+        return life_of(found) if found else None
 
     def find(
         self,
@@ -163,7 +174,7 @@ class Why:
         newest = sorted(ids, reverse=True)
         page = newest[:limit]
         steps = self._steps(set(page)) if page else {}
-        lives = [_life(steps[one]) for one in page if one in steps]
+        lives = [life_of(steps[one]) for one in page if one in steps]
         cursor = page[-1].decode() if len(newest) > limit else None
         return Lives(lives, unrecorded, cursor)
 
@@ -209,7 +220,8 @@ def _matches(topic: str, topic_filter: str) -> bool:
     return bool(topic) and (topic == topic_filter or match(topic, topic_filter))
 
 
-def _life(steps: list[Step]) -> Life:
+def life_of(steps: list[Step]) -> Life:
+    """One message, of what is kept of it, the oldest first."""
     first = steps[0]
     head = next((step for step in steps if step.topic), first)
     receivers: dict[str, Receiver] = {}

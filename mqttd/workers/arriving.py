@@ -100,6 +100,8 @@ class Arriving:
         self.source: str = ""
         self.username: str | None = None
         self.message_id: int = 0
+        #: It is followed from hand to hand there, and so here.
+        self.followed: bool = False
         self.full_filter: str = ""
         #: The packet that follows had RETAIN set, if it is of this topic.
         self.retained: bytes = b""
@@ -180,7 +182,8 @@ class Arriving:
         if kind == ABOUT:
             source, username, message_id = unpacked(body)
             self.source = source.decode()
-            self.username = username[1:].decode() if username else None
+            self.followed = username[:1] == b"\1"
+            self.username = username[2:].decode() if len(username) > 1 else None
             self.message_id = int.from_bytes(message_id, "big")
         elif kind == MEMBER:
             full_filter, source = unpacked(body)
@@ -221,7 +224,7 @@ class Arriving:
         size = end - pos
         stop = end
         if first & 6 == 0:
-            if not self.retained and not self.source and local.plain:
+            if not self.retained and not self.source and local.plain and not self.followed:
                 prefix = data[pos:body]
                 n = len(data)
                 while stop + size <= n and data.startswith(prefix, stop):
@@ -234,9 +237,8 @@ class Arriving:
         if self.retained:
             inbound.retain = self.retained == route.key
             self.retained = b""
-        if route.gear & TOLD:
-            number = self.message_id or self.broker.next_message_id()
-            inbound.whole = inbound.message(route.topic, number)
+        if route.gear & TOLD or self.followed:
+            self._whole(inbound, route.topic)
         self._begin()
         if local.route.is_wide(size):
             self.broker.fan_out(inbound, local.route)
@@ -262,7 +264,15 @@ class Arriving:
         self.source = ""
         self.username = None
         self.message_id = 0
+        self.followed = False
         self.full_filter = ""
+
+    def _whole(self, inbound: Inbound, topic: str) -> None:
+        """Somebody looks at it."""
+        broker = self.broker
+        inbound.whole = inbound.message(topic, self.message_id or broker.next_message_id())
+        if self.followed and broker.trail is not None:
+            broker.trail.crossed(inbound.whole)
 
     def _inbound(
         self,
@@ -377,9 +387,8 @@ class Arriving:
         if group is None or member is None:
             broker.metrics.dropped_session_ended += 1
         else:
-            if route.gear & TOLD:
-                number = self.message_id or broker.next_message_id()
-                inbound.whole = inbound.message(route.topic, number)
+            if route.gear & TOLD or self.followed:
+                self._whole(inbound, route.topic)
             inbound.lend(group, member, route.topic, None)
         self._end(first, route.topic)
 

@@ -28,6 +28,7 @@ from mqttd.config.schema import Config
 from mqttd.workers.asking import Asker, Workers
 from mqttd.workers.configuring import Configuring
 from mqttd.workers.copying import Copying
+from mqttd.workers.draining import Draining
 from mqttd.workers.feeds import Feeds
 from mqttd.workers.rules import rule_of
 from mqttd.workers.views import Views
@@ -56,7 +57,8 @@ class WorkerList(Struct):
 class Front(Api):
     """The interface of the workers of `service`; `desk` has who may use it.
 
-    `config` gives the configuration, `applied` is called when workers have applied another one.
+    `config` gives the configuration, `applied` is called when workers have applied another one,
+    `drained` when nobody is left of a drain that is to be the end.
     """
 
     def __init__(
@@ -65,13 +67,16 @@ class Front(Api):
         desk: Desk,
         config: Callable[[], Config],
         applied: Callable[[], list[str]],
+        drained: Callable[[], object],
     ) -> None:
         self.service = service
         self.asker = Asker(service)
         self.feeds = Feeds(self.asker)
         self._streams: Streams | None = None
+        self.draining = Draining(self.asker, drained)
         self._rules: tuple[object, ...] = (
-            Views(self.asker),
+            Views(self.asker, lambda: self.draining.wanted is not None),
+            self.draining,
             Configuring(self.asker, config, applied, lambda: desk.logging),
             Copying(self.asker, desk.in_thread),
             self,

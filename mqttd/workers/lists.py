@@ -13,7 +13,10 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from mqttd.readmodel.pages import write_cursor
+from mqttd.readmodel.why import Step, life_of
 
 __all__ = [
     "LARGEST",
@@ -22,6 +25,7 @@ __all__ = [
     "counts_of",
     "filters_of",
     "joined",
+    "life_in",
     "lives_of",
     "memory_of",
     "named",
@@ -135,16 +139,26 @@ def counts_of(told: Told, limit: int | None = None) -> Json:
 
 
 def lives_of(told: Told, limit: int) -> Json:
-    """What became of messages, the newest first."""
-    found = named(told, "messages")
-    found.sort(key=lambda life: str(life["id"]), reverse=True)
-    more = len(found) > limit or any(each["cursor"] is not None for each in told.values())
-    page = found[:limit]
+    """What became of messages, the newest first; of each what all that were asked know."""
+    found: dict[str, list[Json]] = {}
+    for life in named(told, "messages"):
+        found.setdefault(life["id"], []).append(life)
+    names = sorted(found, reverse=True)
+    more = len(names) > limit or any(each["cursor"] is not None for each in told.values())
+    page = names[:limit]
     return {
-        "messages": page,
+        "messages": [life_in(found[name]) for name in page],
         "unrecorded": added([each["unrecorded"] for each in told.values()]),
-        "cursor": page[-1]["id"] if more and page else None,
+        "cursor": page[-1] if more and page else None,
     }
+
+
+def life_in(lives: Sequence[Json]) -> Json:
+    """One message, of what each worker (`worker`) knows of it."""
+    steps = [{**step, "worker": life["worker"]} for life in lives for step in life["steps"]]
+    steps.sort(key=lambda step: int(step["at"]))
+    whole = msgspec.to_builtins(life_of(msgspec.convert(steps, list[Step])))
+    return {**whole, "steps": steps}
 
 
 def added(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -188,7 +188,7 @@ class Peer(Receiver):
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """See `Receiver.deliver`."""
-        self.ferry.carry(_wire(delivery, self.broker.now))
+        self.ferry.carry(_wire(delivery, self.broker))
 
     def deliver_qos0(self, delivery: Delivery) -> None:
         """See `Receiver.deliver_qos0`."""
@@ -197,7 +197,7 @@ class Peer(Receiver):
     def said(self, delivery: Delivery, head: bytes) -> None:
         """A delivery for a member of a shared group, which `head` names."""
         if delivery.qos:
-            self.ferry.carry(head + _wire(delivery, self.broker.now))
+            self.ferry.carry(head + _wire(delivery, self.broker))
         else:
             _send(self, delivery, head)
 
@@ -210,21 +210,23 @@ def _send(peer: Peer, delivery: Delivery, head: bytes) -> None:
         peer.dropped += 1
         return
     metrics.messages_sent += 1  # as for those that are forwarded as bytes
-    link.send(head + _wire(delivery, peer.broker.now))
+    link.send(head + _wire(delivery, peer.broker))
     if link.out_bytes > FULL:
         link.turn.clogged = link
 
 
-def _wire(delivery: Delivery, now: int) -> bytes:
+def _wire(delivery: Delivery, broker: Publishing) -> bytes:
     """The packet, and who has published it where somebody hears of that."""
-    fresh = delivery.fresh(True, now)
+    fresh = delivery.fresh(True, broker.now)
     message = delivery.message
     if message is None:
         return fresh.wire
     username = message.username
+    trail = broker.trail
+    followed = b"\1" if trail is not None and trail.is_followed(message.id) else b"\0"
     about = [
         message.client_id.encode(),
-        b"" if username is None else b"\0" + username.encode(),
+        followed if username is None else followed + b"\0" + username.encode(),
         message.id.to_bytes(16, "big"),
     ]
     return frame(ABOUT, packed(about)) + fresh.wire

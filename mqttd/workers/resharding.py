@@ -43,6 +43,8 @@ __all__ = ["data_of", "lines_of", "reshard", "stores_of"]
 
 _WORKER: Final = re.compile(r"worker-([1-9]\d?)\Z")
 _STORE: Final = "store.db"
+#: Bans and roles, where nothing else is kept.
+_FILES: Final = ("bans.json", "roles.json")
 #: What SQLite has beside a file, in the order in which it may be moved.
 _BESIDE: Final = ("-wal", "-shm", "")
 
@@ -58,6 +60,7 @@ def reshard(data_dir: str, count: int) -> int:
     -1 if they are already, or there are none. Call it with the directory locked. Raises StoreError
     for one that cannot be read, and OSError; then nothing has changed.
     """
+    _carry(data_dir, count)
     made = os.path.join(data_dir, "resharded")
     if not os.path.isdir(made):
         before = stores_of(data_dir)
@@ -70,6 +73,20 @@ def reshard(data_dir: str, count: int) -> int:
         moved = 0
     _put_in_place(data_dir, made)
     return moved
+
+
+def _carry(data_dir: str, count: int) -> None:
+    """Files that stand for a store where there is none are the first worker's, who tells others."""
+    first, own = os.path.join(data_dir, "worker-1"), data_of(data_dir, 1, count)
+    for name in _FILES:
+        found = [path for folder in (data_dir, first) if os.path.exists(path := f"{folder}/{name}")]
+        if not found:
+            continue
+        newest = max(found, key=os.path.getmtime)
+        target = os.path.join(own, name)
+        if newest != target:
+            os.makedirs(own, mode=0o700, exist_ok=True)
+            os.replace(newest, target)
 
 
 def stores_of(data_dir: str) -> list[str]:

@@ -3,6 +3,7 @@
     here     the supervisor itself: who may log in, the audit, the log
     one      any worker: all would answer the same, or tell the others
     owner    the worker of the client that the request is about
+    in_turn  worker 1, whose answer it is; then the others, unless it is a refusal
     all      every worker has to do it; the answer is that of the first
     else     a view of `mqttd.workers.views`, which puts their answers together
 
@@ -61,6 +62,11 @@ RULES: Final[dict[str, str]] = {
     "POST /topic-metrics": "topic_metrics",
     "DELETE /topic-metrics": "topic_metrics",
     "GET /topics/busiest": "busiest",
+    "GET /why": "why",
+    "GET /why/{message_id}": "life",
+    "GET /trace": "one",
+    "POST /trace": "all",
+    "DELETE /trace": "any_of",
     # Listeners.
     "GET /listeners": "listeners",
     "GET /listeners/{name}": "listener",
@@ -84,7 +90,22 @@ RULES: Final[dict[str, str]] = {
     "POST /acl/reload": "all",
     "POST /acl/promote": "promote",
     "GET /acl/shadow": "acl_shadow",
+    "GET /roles": "one",
+    "GET /roles/{role}": "one",
+    "POST /roles": "in_turn",
+    "DELETE /roles/{role}": "in_turn",
+    "POST /roles/import": "in_turn",
+    "GET /groups": "one",
+    "POST /groups": "in_turn",
+    "DELETE /groups/{group}": "in_turn",
+    "GET /members": "one",
+    "GET /members/{username}": "one",
+    "POST /members": "in_turn",
+    "DELETE /members/{username}": "in_turn",
     # The process.
+    "GET /drain": "drain",
+    "POST /drain": "drain",
+    "DELETE /drain": "drain",
     "GET /alarms": "alarms",
     "DELETE /alarms/{alarm}": "any_of",
     "GET /log": "here",

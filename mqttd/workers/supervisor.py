@@ -89,7 +89,9 @@ class WorkersService(MultiService):
             for number in range(1, self.count + 1)
         ]
         self.desk = Desk()
-        self.front = Front(self, self.desk, lambda: self.config, self._applied)
+        self.front = Front(
+            self, self.desk, lambda: self.config, self._applied, lambda: self.reactor.stop()
+        )
         self.doors = Control(config, self.desk, self.front, reactor)
         self.addService(self.doors)  # type: ignore[no-untyped-call]
         #: All workers have let clients in once.
@@ -328,6 +330,7 @@ class WorkersService(MultiService):
     def stopService(self) -> Any:
         """End all workers, then the rest."""
         self.stopping = True
+        self.front.draining.stop()
         if self._looking.running:
             self._looking.stop()
         self.systemd.stopping()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -36,10 +37,11 @@ _WRITTEN: Final = frozenset(
 
 
 class Views:
-    """The rules by which workers are asked; `asker` asks them."""
+    """The rules by which workers are asked; `asker` asks them, `draining()`: nobody is let in."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: Asker, draining: Callable[[], bool] = lambda: False) -> None:
         self.asker = asker
+        self.draining = draining
         self.service = asker.service
 
     async def _told(self, ask: Ask, path: str, **query: object) -> dict[int, Json]:
@@ -62,6 +64,13 @@ class Views:
     async def all(self, ask: Ask) -> bytes:
         """What every worker has to do."""
         return self._passed(ask, await self.asker.each(self.asker.whole(), ask))
+
+    async def in_turn(self, ask: Ask) -> bytes:
+        """What worker 1 decides, and the others do, too."""
+        first, *others = self.asker.whole()
+        said = await self.asker.ask(first, ask)
+        await self.asker.each(others, ask)
+        return self._passed(ask, [said])
 
     async def owner(self, ask: Ask) -> Json:
         """What is about one client: its worker."""
@@ -163,6 +172,7 @@ class Views:
         """Whether clients are let in."""
         service = self.service
         ready = service.opened and all(worker.ready for worker in service.workers)
+        ready = ready and not self.draining()
         if not ready:
             ask.request.setResponseCode(503)
         return b'{"ready": %s}\n' % (b"true" if ready else b"false")
@@ -228,6 +238,26 @@ class Views:
     async def busiest(self, ask: Ask) -> Json:
         """The topics with most messages."""
         return lists.counts_of(await self._of_query(ask, "/topics/busiest"), ask.query.limit)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def why(self, ask: Ask) -> Json:
+        """What became of messages, as far as the workers that find them know."""
+        return lists.lives_of(await self._of_query(ask, "/why"), ask.query.limit)
+
+    async def life(self, ask: Ask) -> Json:
+        """What became of one message, everywhere."""
+        lives: list[Json] = []
+        refused: ApiError | None = None
+        for number in self.asker.there():
+            try:
+                said: Answer = await self.asker.ask(number, ask)
+                lives.append({**said.json(), "worker": number})
+            except ApiError as error:
+                refused = error
+        if not lives and refused is not None:
+            raise refused
+        return lists.life_in(lives)
 
     # -- rules ---------------------------------------------------------------------------------
 

@@ -25,10 +25,10 @@ from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from mqttd.broker.bans import Ban
 from mqttd.broker.broker import Broker
 from mqttd.transports.engine import Engine
 from mqttd.workers.arriving import Arriving
+from mqttd.workers.commons import Commons
 from mqttd.workers.control import Control
 from mqttd.workers.frames import CALL, FIGURES, frame
 from mqttd.workers.link import Link, Pipe
@@ -79,11 +79,9 @@ class Worker:
         self._early: list[tuple[bytes, int]] = []
         self._open = False
         self._figured = 0.0
-        self.calls["ban"] = self._ban
-        self.calls["unban"] = self._unban
-        self.calls["bans"] = self._bans
-        self.mesh.given = self._tell_bans
-        broker.bans.told = self._tell_ban
+        self.commons = Commons(broker, self.call)
+        self.calls.update(self.commons.calls)
+        self.mesh.given = self._tell_new
         broker.wills.held = []
 
     # -- start and end -------------------------------------------------------------------------
@@ -152,7 +150,7 @@ class Worker:
 
     # -- calls and figures ---------------------------------------------------------------------
 
-    def call(self, name: str, **what: Any) -> None:
+    def call(self, name: str, what: dict[str, Any]) -> None:
         """Have all other workers do something."""
         body = json.dumps([name, what]).encode()
         for neighbour in self.mesh.neighbours.values():
@@ -192,45 +190,11 @@ class Worker:
             counters.append(said["counters"])
         return add_up(gauges), counted(counters)
 
-    def _tell_bans(self, number: int) -> None:
-        """A worker begins: these are the bans."""
-        bans = [[ban.kind, ban.value, ban.reason, ban.until] for ban in self.broker.bans.list()]
-        said = frame(CALL, json.dumps(["bans", {"bans": bans}]).encode())
-        self.mesh.neighbours[number].ferry.tell(said)
-
-    def _bans(self, what: dict[str, Any]) -> None:
-        """Those that hold; others have been lifted while this worker was away."""
-        wanted = {(kind, value): (reason, until) for kind, value, reason, until in what["bans"]}
-        for ban in self.broker.bans.list():
-            if (ban.kind, ban.value) not in wanted:
-                self._unban({"kind": ban.kind, "value": ban.value})
-        known = {(ban.kind, ban.value): (ban.reason, ban.until) for ban in self.broker.bans.list()}
-        for (kind, value), (reason, until) in wanted.items():
-            if known.get((kind, value)) != (reason, until):
-                self._ban({"kind": kind, "value": value, "reason": reason, "until": until})
-
-    def _tell_ban(self, ban: Ban, holds: bool) -> None:
-        if holds:
-            self.call("ban", kind=ban.kind, value=ban.value, reason=ban.reason, until=ban.until)
-        else:
-            self.call("unban", kind=ban.kind, value=ban.value)
-
-    def _ban(self, what: dict[str, Any]) -> None:
-        bans = self.broker.bans
-        bans.told, told = None, bans.told
-        try:
-            bans.add(what["kind"], what["value"], what["reason"], what["until"])
-        finally:
-            bans.told = told
-        self.broker.enforce_bans()
-
-    def _unban(self, what: dict[str, Any]) -> None:
-        bans = self.broker.bans
-        bans.told, told = None, bans.told
-        try:
-            bans.remove(what["kind"], what["value"])
-        finally:
-            bans.told = told
+    def _tell_new(self, number: int) -> None:
+        """A worker begins: this is what all know."""
+        ferry = self.mesh.neighbours[number].ferry
+        for told in self.commons.all():
+            ferry.tell(frame(CALL, json.dumps(told).encode()))
 
     # -- connections ---------------------------------------------------------------------------
 

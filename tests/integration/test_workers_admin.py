@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from mqttd.admin.ctl_client import Client
 from tests.integration.test_workers import id_at
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker, write_settings
@@ -234,6 +235,98 @@ def test_the_page_shows_one_broker(broker: Broker, two: tuple[RawClient, RawClie
         assert browser.console == []
 
 
+def test_what_became_of_a_message_is_asked_of_all(
+    broker: Broker, two: tuple[RawClient, RawClient]
+) -> None:
+    one, other = two
+    other.subscribe("why/+", qos=1)
+    one.subscribe("why/#", qos=0)
+    ctl(broker, "trace", "topic", "why/#")
+    assert Asked(broker, "GET", "/api/v1/trace").told["traced"][0]["value"] == "why/#"
+    one.publish("why/a", b"followed", qos=1)
+    other.message(payload=b"followed")
+
+    def life() -> Any:
+        told = Asked(broker, "GET", "/api/v1/why?topic=why/%23").told
+        return told["messages"][0] if told["messages"] else {"steps": []}
+
+    until(lambda: any(step["what"] == "acked" for step in life()["steps"]), "acknowledged")
+    found = life()
+    steps = [(step["what"], step["worker"]) for step in found["steps"]]
+    assert steps[0] == ("published", 1)
+    assert ("crossed", 2) in steps and ("acked", 2) in steps and ("sent", 1) in steps
+    assert Asked(broker, "GET", f"/api/v1/why/{found['id']}").told["steps"] == found["steps"]
+    assert "came to worker 2" in ctl(broker, "why", found["id"])
+    ctl(broker, "trace", "stop", "topic", "why/#")
+    assert Asked(broker, "DELETE", "/api/v1/trace?kind=topic&value=why/%23").status == 404
+    one.publish("lost/here", b"nobody", qos=1)
+    lost = "/api/v1/why?reason=no_subscriber&topic=lost/here"
+    until(lambda: Asked(broker, "GET", lost).told["messages"], "lost")
+    assert Asked(broker, "GET", lost).told["messages"][0]["steps"][0]["worker"] == 1
+
+
+def test_roles_hold_on_all_workers_also_on_one_that_was_away(
+    broker: Broker, two: tuple[RawClient, RawClient]
+) -> None:
+    role = {"name": "mute", "rules": '{deny, all, publish, ["muted/#"]}.'}
+    assert Asked(broker, "POST", "/api/v1/roles", role).status == 200
+    member = {"username": "$anonymous", "roles": ["mute"]}
+    assert Asked(broker, "POST", "/api/v1/members", member).status == 200
+    bad = Asked(broker, "POST", "/api/v1/members", {"username": "x", "roles": ["nobody's"]})
+    assert (bad.status, bad.told["code"]) == (422, "not_done")
+    for client in two:
+        assert said(client) == 0x87
+    kill(broker, 2)
+    late = RawClient(broker.port, mq.V5, deadline=30.0).connect(id_at(2, COUNT))
+    assert said(late) == 0x87
+    assert [one["name"] for one in Asked(broker, "GET", "/api/v1/roles").told["roles"]] == ["mute"]
+    assert Asked(broker, "DELETE", "/api/v1/roles/mute").told == {"deleted": "mute"}
+    assert said(late) in (0, 0x10)
+    assert Asked(broker, "DELETE", "/api/v1/members/%24anonymous").status == 200
+    late.close()
+
+
+def said(client: RawClient) -> int:
+    """The reason code of a PUBACK."""
+    packet = client.publish("muted/a", b"", qos=1)
+    assert packet is not None
+    return packet.reason
+
+
+def kill(broker: Broker, number: int) -> None:
+    """End a worker, and wait until it is back."""
+    worker = Asked(broker, "GET", "/api/v1/workers").told["workers"][number - 1]
+    os.kill(worker["pid"], signal.SIGKILL)
+
+    def back() -> bool:
+        now = Asked(broker, "GET", "/api/v1/workers").told["workers"][number - 1]
+        return bool(now["starts"] > worker["starts"] and now["state"] == "running")
+
+    until(back, "back")
+
+
+def test_a_drain_goes_over_all_workers_and_ends_the_broker(tmp_path: Path) -> None:
+    broker = start_broker(tmp_path, node={"workers": COUNT})
+    try:
+        clients = [
+            RawClient(broker.port, mq.V5, deadline=30.0).connect(id_at(worker, COUNT))
+            for worker in (1, 1, 1, 2)
+        ]
+        control = Client(str(tmp_path / "data/mqttd.sock"))
+        assert control.request("POST", "/drain", {"rate": 0.01, "exit": False})["left"] == 4
+        for worker in (1, 2):
+            RawClient(broker.port, mq.V5).connect(id_at(worker, COUNT), reason=0x9C)
+        assert control.get("/drain")["draining"]
+        assert not control.request("DELETE", "/drain")["draining"]
+        assert "the broker ends" in ctl(broker, "drain", "--rate", "20/s", "--to", "elsewhere")
+        for client in clients:
+            assert client.wait_for(mq.DISCONNECT).reason == 0x9C
+        assert broker.process is not None
+        assert broker.process.wait(30) == 0
+    finally:
+        broker.stop()
+
+
 def test_levels_alarms_and_configuration(broker: Broker) -> None:
     told = Asked(broker, "POST", "/api/v1/log/level", {"module": "mqttd.broker", "level": "debug"})
     assert told.told["modules"] == {"mqttd.broker": "debug"}
@@ -252,15 +345,8 @@ def test_levels_alarms_and_configuration(broker: Broker) -> None:
 def test_a_worker_that_is_away_is_said_to_be(broker: Broker) -> None:
     workers = Asked(broker, "GET", "/api/v1/workers").told["workers"]
     assert [one["state"] for one in workers] == ["running", "running"]
-    os.kill(workers[1]["pid"], signal.SIGKILL)
-    until(
-        lambda: Asked(broker, "GET", "/api/v1/workers").told["workers"][1]["starts"] == 2, "again"
-    )
-    all_back_of(broker)
-
-
-def all_back_of(broker: Broker) -> None:
-    until(lambda: Asked(broker, "GET", "/health/ready", token="").status == 200, "all workers")
+    kill(broker, 2)
+    assert Asked(broker, "GET", "/health/ready", token="").status == 200
 
 
 def test_a_backup_of_all_is_one_file_for_any_number_of_workers(tmp_path: Path) -> None:

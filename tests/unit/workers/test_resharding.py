@@ -112,3 +112,13 @@ def test_a_store_that_cannot_be_read_is_told_and_stays(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         reshard(str(tmp_path), 2)
     assert (tmp_path / "store.db").read_bytes() == b"no store"
+
+
+def test_roles_and_bans_in_files_are_the_first_worker_s(tmp_path: Path) -> None:
+    (tmp_path / "roles.json").write_text("roles")
+    reshard(str(tmp_path), 2)
+    assert (tmp_path / "worker-1/roles.json").read_text() == "roles"
+    reshard(str(tmp_path), 3)
+    reshard(str(tmp_path), 1)
+    assert (tmp_path / "roles.json").read_text() == "roles"
+    assert not (tmp_path / "worker-1/roles.json").exists()
