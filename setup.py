@@ -128,11 +128,12 @@ HOT = [
     "mqttd/transports/proxy.py",
     "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
-    "mqttd/workers/arriving.py",
-    "mqttd/workers/frames.py",
-    "mqttd/workers/link.py",
+    "mqttd/mesh/arriving.py",
+    "mqttd/mesh/frames.py",
+    "mqttd/mesh/link.py",
+    "mqttd/mesh/mesh.py",
+    "mqttd/mesh/peer.py",
     "mqttd/workers/mesh.py",
-    "mqttd/workers/peer.py",
     "mqttd/workers/relay.py",
 ]
 

@@ -6,7 +6,7 @@
     Publishing  an acknowledgement goes when they have the message         crossed
 
 Where there is one process nobody is told: each of these costs a comparison with None, none of them
-on the way of a message that is not retained. `mqttd.workers.mesh` is who listens.
+on the way of a message that is not retained. `mqttd.mesh` is who listens.
 """
 
 from __future__ import annotations

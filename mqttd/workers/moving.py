@@ -27,7 +27,7 @@ from mqttd.codec.serializer import serialize
 from mqttd.session.channel import WAITING, Channel
 from mqttd.session.unfinished import Unfinished
 from mqttd.transports.engine import Engine
-from mqttd.workers.mesh import Mesh
+from mqttd.workers.mesh import WorkerMesh
 from mqttd.workers.place import worker_of
 from mqttd.workers.relay import Relays
 
@@ -43,7 +43,7 @@ class Mover:
     """Sends connections to the workers they belong to; `way(number)` is the socket for it."""
 
     def __init__(
-        self, broker: Broker, engine: Engine, mesh: Mesh, relays: Relays,
+        self, broker: Broker, engine: Engine, mesh: WorkerMesh, relays: Relays,
         way: Callable[[int], socket.socket | None],
     ) -> None:  # fmt: skip
         self.broker = broker

@@ -19,15 +19,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.broker.broker import Broker
+from mqttd.mesh import frames
+from mqttd.mesh.frames import number_of, numbered, packed, unpacked
+from mqttd.mesh.link import Link
+from mqttd.mesh.mesh import Other
 from mqttd.session.channel import Channel
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge
 from mqttd.session.framing import Inlet
 from mqttd.session.output import gather
 from mqttd.types import PeerIdentity
-from mqttd.workers import frames
-from mqttd.workers.frames import number_of, numbered, packed, unpacked
-from mqttd.workers.link import Link
-from mqttd.workers.mesh import Other
 
 __all__ = ["WINDOW", "Relays"]
 

@@ -26,13 +26,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from mqttd.broker.broker import Broker
+from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.frames import CALL, FIGURES, frame
+from mqttd.mesh.link import Link, Pipe
 from mqttd.transports.engine import Engine
-from mqttd.workers.arriving import Arriving
 from mqttd.workers.commons import Commons
 from mqttd.workers.control import Control
-from mqttd.workers.frames import CALL, FIGURES, frame
-from mqttd.workers.link import Link, Pipe
-from mqttd.workers.mesh import Mesh
+from mqttd.workers.mesh import WorkerMesh
 from mqttd.workers.moving import Mover, adopt, received
 from mqttd.workers.place import Place
 from mqttd.workers.relay import Relays
@@ -56,7 +56,7 @@ class Worker:
         self.engine = engine
         self.reactor = reactor
         self.place = place
-        self.mesh = Mesh(broker, place.number, place.count)
+        self.mesh = WorkerMesh(broker, place.number, place.count)
         self.relays = Relays(broker, self._other)
         self.mesh.others = self.relays
         self.mesh.met = self._met_one

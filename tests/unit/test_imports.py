@@ -2,7 +2,7 @@
 
     {codec, net, secrets} <- session <- broker <- readmodel
              <- {access, plugins, transports, storage, monitor, pipeline, admin}
-             <- workers <- service, embed
+             <- mesh <- {workers, cluster} <- service, embed
 
 Parts on one line do not import one another. Everyone may import what crosses the borders:
 `mqttd.interfaces`, `mqttd.types` and `mqttd.config.schema`. Within a part no modules import one
@@ -32,7 +32,7 @@ RANK = (
         "readmodel": 3,
     }
     | dict.fromkeys(SIBLINGS, 4)
-    | {"workers": 5}
+    | {"mesh": 5, "workers": 6, "cluster": 6}
 )
 # These may import everything below.
 TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}

@@ -21,12 +21,12 @@ from mqttd.broker.broker import Broker
 from mqttd.codec.frame import cut
 from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
+from mqttd.mesh.frames import ABOUT, ACK, COUNTED, MEMBER, numbered, split, unpacked
+from mqttd.mesh.link import Link
+from mqttd.mesh.peer import Member, Peer
 from mqttd.session.inbound import Inbound, recast
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import SPREAD, TOLD, WIDE, Route
-from mqttd.workers.frames import ABOUT, ACK, COUNTED, MEMBER, numbered, split, unpacked
-from mqttd.workers.link import Link
-from mqttd.workers.peer import Member, Peer
 
 __all__ = ["Arriving", "Control"]
 
@@ -38,7 +38,7 @@ class Control:
     """Takes the frames that are no PUBLISH."""
 
     def control(self, link: Link, kind: int, body: bytes) -> None:
-        """One frame, as `mqttd.workers.frames` says."""
+        """One frame, as `mqttd.mesh.frames` says."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What workers say to one another: frames come out as they went in, however they are cut."""
+"""What neighbours say to one another: frames come out as they went in, however they are cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.workers import frames
+from mqttd.mesh import frames
 
 BODIES = st.binary(max_size=300)
 

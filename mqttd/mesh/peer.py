@@ -22,12 +22,12 @@ from typing import Final
 from mqttd.broker.abroad import Taken
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.shared import Group
+from mqttd.mesh.frames import ABOUT, MEMBER, frame, packed
+from mqttd.mesh.link import FULL, Link
 from mqttd.session.journal import Journal
 from mqttd.session.message import Delivery
 from mqttd.session.promise import Promise
 from mqttd.session.receiver import Receiver
-from mqttd.workers.frames import ABOUT, MEMBER, frame, packed
-from mqttd.workers.link import FULL, Link
 
 __all__ = ["MOST", "Ferry", "Member", "Peer"]
 
@@ -170,10 +170,10 @@ class Peer(Receiver):
 
     __slots__ = ("broker", "ferry", "filters", "fresh", "place")
 
-    def __init__(self, broker: Publishing, ferry: Ferry, number: int) -> None:
+    def __init__(self, broker: Publishing, ferry: Ferry, place: str) -> None:
         super().__init__("")
         #: What operators call it (`mqttd.readmodel.routes`).
-        self.place = f"worker {number}"
+        self.place = place
         self.v5 = True
         self.broker = broker
         self.ferry = ferry
