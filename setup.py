@@ -128,6 +128,7 @@ HOT = [
     "mqttd/transports/proxy.py",
     "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
+    "mqttd/cluster/nodes.py",
     "mqttd/mesh/arriving.py",
     "mqttd/mesh/frames.py",
     "mqttd/mesh/link.py",

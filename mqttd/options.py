@@ -83,6 +83,17 @@ def check(config: Config) -> None:
     if count_of(config.node.workers) > 1:
         if text := refused(config):
             raise StartError(text)
+    if config.cluster.kind != "none":
+        from mqttd.cluster import refused as in_cluster
+        from mqttd.cluster.tls import etcd_policy, node_options
+
+        if text := in_cluster.refused(config):
+            raise StartError(text)
+        try:
+            node_options(config.cluster)
+            etcd_policy(config.cluster)
+        except TlsError as error:
+            raise StartError(f"cluster: {error}") from None
 
 
 def check_files(config: Config) -> AccessControl:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.application.service import MultiService
 from twisted.internet import task
 from twisted.internet.defer import DeferredList, maybeDeferred
+from twisted.internet.error import CannotListenError
 from twisted.internet.threads import deferToThread
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.components import Componentized
@@ -49,6 +50,7 @@ from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
+from mqttd.net.tls import TlsError
 from mqttd.options import Options, StartError, lock_data_dir, why
 from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
@@ -70,6 +72,7 @@ from mqttd.types import PluginError
 from mqttd.workers.place import Place, count_of, place_of
 
 if TYPE_CHECKING:
+    from mqttd.cluster.cluster import Cluster
     from mqttd.workers.supervisor import WorkersService
     from mqttd.workers.worker import Worker
 
@@ -146,6 +149,7 @@ class MqttdService(MultiService):
         self.gate = Gate(config, reactor, self.reports, self.faults.module)
         self.roles = self.gate.roles
         self.access = self.gate.access
+        self.cluster = self._cluster()
         self.broker = Broker(
             settings_of(config),
             self.access,
@@ -156,7 +160,10 @@ class MqttdService(MultiService):
             log=self.events,
             process_id=os.getpid() & 0xFFFFFFFF,
             name=config.node.name,
+            ownership=None if self.cluster is None else self.cluster.owners,
         )
+        if self.cluster is not None:
+            self.cluster.serve(self.broker)
         self.reports.broker = self.broker
         try:
             self.store = store_of(config, reactor, self.events)
@@ -242,8 +249,12 @@ class MqttdService(MultiService):
         parts.has_store = True
         try:
             self.doors.bind()
+            if self.cluster is not None:
+                self.cluster.listen()
         except ListenError as error:
             raise StartError(str(error)) from None
+        except CannotListenError as error:
+            raise StartError(f"cluster.bind: {error}") from None
         own = on_start is None
         self.garbage = Garbage(on_pause=self.reports.paused) if own else None
         metrics = self.broker.metrics
@@ -265,6 +276,20 @@ class MqttdService(MultiService):
             raise StartError(f"node.workers = 1: {error}") from None
         if moved >= 0:
             self.log.info("{moved} sessions moved from workers", moved=moved)
+
+    def _cluster(self) -> Cluster | None:
+        """Our share in a cluster of nodes, where there is one; raises StartError."""
+        if self.config.cluster.kind == "none":
+            return None
+        from mqttd.cluster.cluster import Cluster
+        from mqttd.cluster.refused import refused
+
+        if text := refused(self.config):
+            raise StartError(text)
+        try:
+            return Cluster(self.config, self.reactor)
+        except (TlsError, OSError) as error:
+            raise StartError(f"cluster: {error}") from None
 
     def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
         """Write the log as `[log]` and twistd's own options say; raises LogError."""
@@ -324,7 +349,9 @@ class MqttdService(MultiService):
         ).addCallback(self._join).addCallback(self.open).addErrback(self._cannot_start)
 
     def _join(self, result: object) -> Any:
-        """Meet the other workers, where there are some."""
+        """Meet the other workers or nodes, where there are some."""
+        if self.cluster is not None:
+            return self.cluster.join()
         return result if self.worker is None else self.worker.join()
 
     def open(self, result: object = None) -> None:
@@ -334,6 +361,8 @@ class MqttdService(MultiService):
         self.doors.start()
         self.opened = True
         self.host.let_in()
+        if self.cluster is not None:
+            self.cluster.opened()
         self.sys_topics.start()
         if self.garbage is not None:
             self.garbage.start()
@@ -384,8 +413,12 @@ class MqttdService(MultiService):
         self.broker.registry.stopping = True
         if self.worker is not None:
             self.worker.stop()
+        if self.cluster is not None:
+            self.cluster.leaving()
         self.engine.close_all()
         stopped = self.doors.stop()
+        if self.cluster is not None:
+            stopped.append(self.cluster.stop())
         self._hang_up()
         # Plugins see the clients go; what they decide for the broker is asked to the last.
         stopped.append(self.plugins.unload())
@@ -465,6 +498,8 @@ class MqttdService(MultiService):
         self.broker.tick(now)
         if self.worker is not None:
             self.worker.tick(now)
+        if self.cluster is not None:
+            self.cluster.tick()
         self.engine.tick(now)
         self.stalled.tick(now)
         self.broker.loop_lag = int(self.overload.lag * 1000)

@@ -21,6 +21,14 @@ class Taken:
         """They have."""
         raise NotImplementedError
 
+    def refused(self) -> None:
+        """They cannot be told, and nobody waits for longer than this."""
+        raise NotImplementedError
+
+    def filters(self) -> list[str]:
+        """What is waited for."""
+        return []
+
 
 class Abroad:
     """The other processes."""
@@ -44,3 +52,7 @@ class Abroad:
     def waits(self, taken: Taken) -> bool:
         """Whether something told is not taken yet; then `taken` is called when it is."""
         raise NotImplementedError
+
+    def lacks(self, full_filter: str) -> bool:
+        """Whether the others have not taken this filter yet."""
+        return False

@@ -295,6 +295,23 @@ class _Subscribe(_Asked):
         abroad = self.broker.router.abroad
         return abroad is not None and abroad.waits(_Told(self))
 
+    def refuse(self) -> None:
+        """What the others could not be told of is not subscribed to."""
+        abroad = self.broker.router.abroad
+        if abroad is None or self.channel.session is not self.session:
+            return
+        granted = self.granted
+        self.granted = []
+        for at in range(len(self.subscriptions)):
+            subscription = self.subscriptions[at]
+            if subscription not in granted:
+                continue
+            if abroad.lacks(subscription.topic_filter):
+                self.broker.pubsub.unsubscribe(self.session, subscription.topic_filter)
+                self.codes[at] = reasons.IMPLEMENTATION_SPECIFIC_ERROR if self.channel.v5 else 0x80
+            else:
+                self.granted.append(subscription)
+
     def answer(self) -> None:
         """SUBACK, and what follows from it."""
         broker = self.broker
@@ -328,6 +345,15 @@ class _Told(Taken):
     def taken(self) -> None:
         """See `Taken.taken`."""
         self.asked.finish()
+
+    def refused(self) -> None:
+        """See `Taken.refused`."""
+        self.asked.refuse()
+        self.asked.finish()
+
+    def filters(self) -> list[str]:
+        """See `Taken.filters`."""
+        return [subscription.topic_filter for subscription in self.asked.granted]
 
 
 class _Unsubscribe(_Asked):

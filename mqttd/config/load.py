@@ -30,6 +30,7 @@ from mqttd.config.schema import (
     LISTENER_KINDS,
     AdminPage,
     AdminTcp,
+    Cluster,
     Config,
     Listener,
     SocketListener,
@@ -282,6 +283,8 @@ def _agree(config: Config, reading: _Reading) -> None:
     tcp, page = config.admin.tcp, config.admin.page
     _agree_admin("admin.tcp", tcp, bool(tcp.token_file or tcp.pull_token_file), reading)
     _agree_admin("admin.page", page, page.enabled, reading)
+    if config.cluster.kind != "none":
+        _agree_cluster(config.cluster, reading)
 
 
 def _agree_admin(path: str, door: AdminTcp | AdminPage, is_open: bool, reading: _Reading) -> None:
@@ -295,6 +298,27 @@ def _agree_admin(path: str, door: AdminTcp | AdminPage, is_open: bool, reading: 
     if is_open and not door.certificate and not is_local:
         bound = f"a loopback address, or {path}.certificate: tokens do not travel in plain"
         reading.conflict(f"{path}.bind", f"{path}.certificate", door.bind, bound)
+
+
+def _agree_cluster(cluster: Cluster, reading: _Reading) -> None:
+    """Check the keys of a cluster: nothing travels in plain between machines."""
+    files = ("certificate", "private_key", "ca_file")
+    named = [key for key in files if getattr(cluster, key)]
+    host = cluster.address[0]
+    is_local = host == "localhost" or host == "::1" or host.startswith("127.")
+    if named and len(named) < len(files):
+        missing = next(key for key in files if key not in named)
+        bound = f"a file, as cluster.{named[0]} and cluster.{missing} go together"
+        reading.conflict(f"cluster.{missing}", f"cluster.{named[0]}", "", bound)
+    elif not named and not is_local:
+        bound = "a loopback address, or cluster.certificate: nodes do not speak in plain"
+        reading.conflict("cluster.bind", "cluster.certificate", cluster.bind, bound)
+    if bool(cluster.etcd_certificate) != bool(cluster.etcd_private_key):
+        missing = "etcd_private_key" if cluster.etcd_certificate else "etcd_certificate"
+        bound = "a file, as cluster.etcd_certificate and cluster.etcd_private_key go together"
+        reading.conflict(f"cluster.{missing}", "cluster.endpoints", "", bound)
+    if not cluster.endpoints:
+        reading.fault("cluster.endpoints", [], "at least one URL")
 
 
 def _agree_listener(path: str, listener: Listener, reading: _Reading) -> None:

@@ -1,4 +1,4 @@
-"""What workers say to one another: packets framed as MQTT frames them.
+"""What neighbours say to one another: packets framed as MQTT frames them.
 
     PUBLISH        0x30-0x3F   a packet of MQTT 5.0, forwarded as bytes; QoS 1 and 2 are counted
     all else       0x01-0x0F   type, remaining length, body; see the constants
@@ -7,8 +7,8 @@ Type 0 is reserved in MQTT, so one stream holds both, and a run of PUBLISHes tha
 is a run of frames as it is. What is *counted* is acknowledged by its number: `ACK` says how many
 of the counted frames of a stream are taken.
 
-Promise: sans-I/O; the peer is the same program on the same machine, so a frame that cannot be is a
-fault (ValueError), not an attack; of a frame that has not wholly come nothing is looked at.
+Promise: sans-I/O; the peer is the same program, one that has proved it or on the same machine, so
+a frame that cannot be is a fault (ValueError), not an attack; of a frame that has not wholly come nothing is looked at.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ __all__ = [
     "DOWN_END",
     "END",
     "FIGURES",
+    "HELLO",
     "MEMBER",
     "OPEN",
     "PAUSE",
     "REMOVE",
     "RESUME",
     "RETAIN",
+    "SEEN",
+    "STATE",
     "UP",
     "UP_END",
     "frame",
@@ -70,6 +73,12 @@ CALL: Final = 0x0A
 FIGURES: Final = 0x0B
 #: A connection that stays where it was accepted: number, listener, host, port, identity, bytes.
 OPEN: Final = 0x0C
+#: Who is there, the first frame between nodes: see `mqttd.cluster.hello`.
+HELLO: Final = 0x0D
+#: All routes up to this revision of etcd are in the tables of this node: a number.
+SEEN: Final = 0x0E
+#: A session that has moved: client id, epoch, and where there is one its record and its messages.
+STATE: Final = 0x0F
 #: With 0x10 and more, what OPEN has begun: bytes from the client and to it, and the ends of both.
 UP: Final = 0x10
 UP_END: Final = 0x11

@@ -1,6 +1,7 @@
-"""The stream between two workers: what is written in a turn goes in one write.
+"""The stream between two neighbours: what is written in a turn goes in one write.
 
     Peer, Mesh, Relay --send--> Link.out --end of turn--> Pipe --Unix stream--> the other worker
+                                              '----> Stream --TCP, TLS--> the other node
 
 A `Link` is a `Connection`, so that a message's way appends to it as to a client's output, and the
 turn writes it with the others. Nothing that is put here is ever dropped: when more than `FULL`
@@ -19,7 +20,7 @@ from typing import Any, Final
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 
-__all__ = ["FULL", "Link", "Pipe"]
+__all__ = ["FULL", "Link", "Pipe", "Stream"]
 
 #: Bytes that may wait before those who send are held back.
 FULL: Final = 4 << 20
@@ -50,7 +51,7 @@ class Pipe(Edge):
             channel.out = None
             channel.out_bytes = 0
             channel.out_at = 0
-            channel.end("the other worker is gone")
+            channel.end("the neighbour is gone")
             return
         give_back(channel, pieces, written)
         blocked = channel.out is not None
@@ -76,7 +77,7 @@ class Pipe(Edge):
 
 
 class Link(Connection):
-    """The way to worker `number`."""
+    """The way to neighbour `number`."""
 
     __slots__ = ("number", "waiting")
 
@@ -122,9 +123,57 @@ class Link(Connection):
         self.end(detail)
 
     def lost(self) -> None:
-        """The other worker is gone."""
+        """The neighbour is gone."""
         self.state = CLOSED
         self.out = None
         self.out_bytes = 0
         self.out_at = 0
         self.drained()
+
+
+class Stream(Edge):
+    """One of Twisted's transports; whoever has it says when it is `full` and has `room`."""
+
+    def __init__(self, transport: Any) -> None:
+        self.transport: Any = transport
+
+    def flush(self, channel: Connection) -> None:
+        """See `Edge.flush`."""
+        out = channel.out
+        if out is None or channel.blocked:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        channel.out = None
+        channel.out_bytes = 0
+        self.transport.write(data)
+        if not channel.blocked:
+            channel.account()
+
+    def full(self, channel: Connection) -> None:
+        """The other end takes no more for now."""
+        channel.blocked = True
+
+    def room(self, channel: Connection) -> None:
+        """It takes more."""
+        if channel.blocked:
+            channel.blocked = False
+            if channel.out is None:
+                channel.account()
+            else:
+                self.flush(channel)
+
+    def shut(self, channel: Connection) -> None:
+        """The end of the link."""
+        channel.turn.backlog -= channel.backlogged
+        channel.backlogged = 0
+        self.transport.abortConnection()
+
+    def pause(self, channel: Connection) -> None:
+        """A link is always read."""
+
+    def resume(self, channel: Connection) -> None:
+        """A link is always read."""
+
+    def peer(self, channel: Connection) -> tuple[str, int]:
+        """Nobody asks."""
+        return ("", 0)

@@ -47,7 +47,7 @@ from mqttd.mesh.link import FULL, Link
 from mqttd.mesh.peer import Ferry, Member, Peer
 from mqttd.session.receiver import Receiver
 
-__all__ = ["RECENT", "Control", "Frames", "Mesh", "Neighbour", "Other"]
+__all__ = ["RECENT", "Frames", "Mesh", "Neighbour", "Other", "delete_frame", "retain_frame"]
 
 #: Retained messages that are told in a turn.
 _SLICE: Final = 500
@@ -220,8 +220,8 @@ class Mesh(Abroad):
         stamp = self._stamp(topic)
         route = self.broker.router.of(topic)
         for neighbour in self.neighbours.values():
-            flags = b"\x01" if neighbour.peer in route.sessions else b"\x00"
-            self._change(neighbour, numbered(DELETE, stamp, flags + topic.encode()))
+            flags = _FOLLOWED if neighbour.peer in route.sessions else 0
+            self._change(neighbour, delete_frame(stamp, flags, topic))
 
     def _change(self, neighbour: Neighbour, data: bytes) -> None:
         if neighbour.link is not None:
@@ -252,6 +252,8 @@ class Mesh(Abroad):
             return True
         if stamp:
             self.changes[topic] = stamp
+            if stamp > self._last:
+                self._last = stamp
         return False
 
     def keep(self, neighbour: Neighbour, body: bytes) -> None:
@@ -432,6 +434,11 @@ def retain_frame(stamp: int, flags: int, kept: Retained) -> bytes:
         kept.wire,
     ]
     return numbered(RETAIN, stamp, packed(fields))
+
+
+def delete_frame(stamp: int, flags: int, topic: str) -> bytes:
+    """What is said of a topic that has no retained message any more."""
+    return numbered(DELETE, stamp, bytes((flags,)) + topic.encode())
 
 
 def retained_from(body: bytes) -> tuple[int, Retained]:

@@ -1,4 +1,4 @@
-"""Another worker, as the tables of this one know it: a receiver that is handed bytes.
+"""A neighbour, as the tables of this one know it: a receiver that is handed bytes.
 
     Route --> Peer    what matches one of its filters, once whatever the number of its sessions
     Group --> Member  what no member of the group here can take
@@ -38,7 +38,17 @@ MOST: Final = 64 << 20
 class Ferry(Journal):
     """What must arrive at one other worker. A keeper of promises, like a store's journal."""
 
-    __slots__ = ("broker", "kept", "kept_bytes", "link", "own", "posted", "taken", "waiting")
+    __slots__ = (
+        "before",
+        "broker",
+        "kept",
+        "kept_bytes",
+        "link",
+        "own",
+        "posted",
+        "taken",
+        "waiting",
+    )
 
     def __init__(self, broker: Publishing) -> None:
         super().__init__()
@@ -50,6 +60,8 @@ class Ferry(Journal):
         #: Messages that are not taken, with their numbers.
         self.kept: deque[tuple[int, bytes]] = deque()
         self.kept_bytes: int = 0
+        #: The numbers that the first of them had on the link before this one.
+        self.before: deque[int] = deque()
         #: Promises and others who wait, with the number that they wait for.
         self.waiting: deque[tuple[int, object]] = deque()
         #: What `Publishing.crossed` is where a message went here alone.
@@ -143,6 +155,23 @@ class Ferry(Journal):
         for _, waiter in left:
             self.waiting.append((self.posted, waiter))
 
+    def resume(self, count: int) -> None:
+        """So many of the link before had been taken, which that end knows; before `up`."""
+        before = self.before
+        while before and before[0] <= count:
+            before.popleft()
+            self.kept_bytes -= len(self.kept.popleft()[1])
+        before.clear()
+
+    def drop(self) -> int:
+        """It does not come back: how many messages were kept for it."""
+        count = len(self.kept)
+        self.kept = deque()
+        self.before = deque()
+        self.kept_bytes = 0
+        self._release(self.posted)
+        return count
+
     def down(self) -> None:
         """It is gone: what it has not taken is kept for it, and counts as promised."""
         self.link = None
@@ -150,7 +179,9 @@ class Ferry(Journal):
         self.posted = 0
         kept = self.kept
         self.kept = deque()
-        for _, data in kept:
+        self.before = deque()
+        for number, data in kept:
+            self.before.append(number)
             self.posted += 1
             self.kept.append((self.posted, data))
         left = self.waiting
@@ -166,7 +197,7 @@ class Ferry(Journal):
 
 
 class Peer(Receiver):
-    """Another worker among the receivers of a route."""
+    """A neighbour among the receivers of a route."""
 
     __slots__ = ("broker", "ferry", "filters", "fresh", "place")
 

@@ -33,6 +33,7 @@ from mqttd.config.schema.auth import (
     ScramAuth,
     UsernameAuth,
 )
+from mqttd.config.schema.cluster import Cluster
 from mqttd.config.schema.keys import DAY, GIB, HOUR, KIB, MIB, MINUTE, NEVER
 from mqttd.config.schema.listener import Listener, Network, SocketListener
 from mqttd.config.schema.listener_kinds import (
@@ -61,6 +62,7 @@ __all__ = [
     "AuthFailures",
     "CertificateAuth",
     "ClientidAuth",
+    "Cluster",
     "Config",
     "DAY",
     "Durability",
@@ -104,6 +106,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Everything the file can say; `Config()` alone holds the defaults."""
 
     node: Node = Node()
+    cluster: Cluster = Cluster()
     mqtt: Mqtt = Mqtt()
     session: Session = Session()
     mqueue: Mqueue = field(default_factory=Mqueue)

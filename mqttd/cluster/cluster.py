@@ -1,0 +1,445 @@
+"""A node's share in a cluster: membership by a lease, and what follows when it ends.
+
+    start: store read --> lease, `node/<node>` --> view of the others --> links --> retained
+           messages of one that is ready --> client ids claimed --> clients are let in
+    every third of a lease: keep it --> etcd says it has ended --> member anew, all written anew
+                                   '-> no answer for a whole lease: this node is in a minority
+
+In a minority nobody is let in whose session is not here, and no filter that is new is accepted;
+`cluster.minority` says what becomes of the clients that are there. It ends by itself.
+
+Promise: nothing here is called for a message.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from mqttd import __version__
+from mqttd.broker.broker import Broker
+from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, absent, created, get, put
+from mqttd.cluster.hello import SPEAKS
+from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.owners import Owners
+from mqttd.cluster.routes import Routes
+from mqttd.cluster.stream import Streams
+from mqttd.cluster.tls import etcd_policy, node_options
+from mqttd.cluster.view import View
+from mqttd.codec.reasons import USE_ANOTHER_SERVER
+from mqttd.config.schema import Config
+from mqttd.mesh.frames import STATE, frame, packed, unpacked
+from mqttd.session.channel import Channel
+from mqttd.types import SessionState
+
+__all__ = ["Cluster", "ClusterError"]
+
+#: The alarm of a node that etcd does not answer.
+ALARM: Final = "cluster_minority"
+#: Seconds between two looks at all that etcd has, and between lines about one thing.
+_LOOK: Final = 60.0
+_QUIET: Final = 10.0
+#: Seconds for what we have written to come back by the watch.
+_BEHIND: Final = 5.0
+#: Seconds that a start waits for one whose retained messages are to be had.
+_MEET: Final = 10.0
+
+
+class ClusterError(Exception):
+    """A node cannot be a member; the text says why."""
+
+
+class Cluster:
+    """The node that `config` describes. Raises TlsError."""
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        self.config = config
+        self.settings = config.cluster
+        self.reactor = reactor
+        self.name = config.node.name
+        self.log = Logger(namespace="mqttd.cluster")
+        self.keys = Keys(self.settings.name)
+        self.etcd = Etcd(reactor, self.settings.endpoints, etcd_policy(self.settings))
+        self.tls = node_options(self.settings)
+        self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
+        self.routes = Routes(self.etcd, self.keys, self.name, reactor)
+        self.routes.failed = self._failed
+        self.broker: Broker
+        self.mesh: NodeMesh
+        self.view: View
+        self.streams: Streams
+        self.id = self._id()
+        self.epoch = 0
+        self.lease = 0
+        self.minority = False
+        self.stopped = False
+        self.address = ""
+        self._ready = False
+        self._watch: Watch | None = None
+        self._proved = 0.0
+        self._keeping = False
+        self._next_keep = 0.0
+        self._next_look = 0.0
+        self._said: dict[str, float] = {}
+        self._looking = False
+        self._in_time = time.monotonic()
+        self._met: Deferred[None] | None = None
+        self._takes_from = ""
+        self._given = False
+
+    def _id(self) -> str:
+        """Of the data directory, which one process at a time has."""
+        path = os.path.join(self.config.node.data_dir, "node-id")
+        try:
+            with open(path, encoding="ascii") as file:
+                found = file.read().strip()
+            if found:
+                return found
+        except OSError:
+            pass
+        made = uuid.uuid4().hex
+        with open(path, "w", encoding="ascii") as file:
+            file.write(made + "\n")
+        return made
+
+    def serve(self, broker: Broker) -> None:
+        """This is the broker; before clients are let in."""
+        self.broker = broker
+        self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
+        self.mesh.saw = self.routes.look
+        self.mesh.met = self._met_one
+        self.routes.mesh = self.mesh
+        self.view = View(self.name, self.keys, self.mesh, self)
+        streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
+        streams.takes = self._takes
+        streams.linked = self._linked
+        streams.unlinked = self._unlinked
+        self.streams = streams
+
+    # -- start and end -------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Be reached by other nodes; raises what Twisted does."""
+        host, port = self.settings.address
+        port = self.streams.listen(host, port)
+        shown = f"[{host}]" if ":" in host else host or self.name
+        self.address = self.settings.advertise or f"{shown}:{port}"
+
+    def join(self, result: object = None) -> Deferred[None]:
+        """Become a member: fires when clients may be let in."""
+        return Deferred.fromCoroutine(self._join())
+
+    async def _join(self) -> None:
+        since = self.reactor.seconds()
+        while not self.stopped:
+            try:
+                await self._register(since)
+                await self._look()
+                break
+            except EtcdError as error:
+                self._say("etcd", "waiting for etcd: {error}", error=str(error))
+                await deferLater(self.reactor, 0.5)
+        await self._take_retained()
+        while not self.stopped:
+            try:
+                lost = await self.owners.claim_all(list(self.broker.sessions))
+                if lost:
+                    text = "{count} sessions have ended: their client ids are at other nodes"
+                    self.log.warn(text, count=lost)
+                break
+            except EtcdError as error:
+                self._say("etcd", "waiting for etcd: {error}", error=str(error))
+                await deferLater(self.reactor, 0.5)
+
+    async def _register(self, since: float) -> None:
+        """Be a member anew, with a lease of our own; raises EtcdError, ClusterError."""
+        asked = time.monotonic()
+        lease = await self.etcd.lease_grant(self.settings.lease)
+        key = self.keys.node(self.name)
+        while True:
+            member = self._member()
+            answer = await self.etcd.transaction(
+                [absent(key)], [put(key, member.dump(), lease)], [get(key)]
+            )
+            if answer.done:
+                break
+            for kv in answer.found:
+                other = member_of(self.name, kv.value, kv.created)
+                if other.id == self.id and kv.lease:
+                    # Ours of before: the data directory is locked by this process.
+                    await self.etcd.lease_revoke(kv.lease)
+                    continue
+                if self.reactor.seconds() - since > 2 * self.settings.lease + 2:
+                    raise ClusterError(
+                        f"node.name = {self.name!r}: a node of this name is in the cluster"
+                        f" {self.settings.name!r} already, at {other.address}"
+                    )
+                await deferLater(self.reactor, 0.5)
+                await self.etcd.lease_keep(lease)
+        self.epoch, self.lease = answer.revision, lease
+        self.streams.epoch = self.epoch
+        self.owners.lease = lease
+        self._proved = asked + self.settings.lease
+        self._next_keep = asked + self.settings.lease / 3
+        self.routes.begin(self.epoch, lease)
+        text = "member of the cluster {cluster} as {node}, epoch {epoch}"
+        self.log.info(text, cluster=self.settings.name, node=self.name, epoch=self.epoch)
+
+    def _member(self) -> Member:
+        return Member(self.name, self.id, self.address, __version__, SPEAKS, self._ready)
+
+    def opened(self) -> None:
+        """Clients are let in."""
+        self._ready = True
+        self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        key = self.keys.node(self.name)
+        change = put(key, self._member().dump(), self.lease)
+        told = Deferred.fromCoroutine(self.etcd.transaction([created(key, self.epoch)], [change]))
+        told.addErrback(lambda failure: self.reactor.callLater(1.0, self._tell_ready))
+
+    def leaving(self) -> None:
+        """Clients are about to be sent away: what is ours goes with the lease, all at once."""
+        self.stopped = True
+        self.owners.lease = 0
+        self.routes.end()
+
+    def stop(self) -> Deferred[Any]:
+        """Leave: our keys go with the lease."""
+        self.leaving()
+        self.broker.perform()
+        if self._watch is not None:
+            self._watch.stop()
+        self.streams.stop()
+        left: Deferred[Any] = Deferred.fromCoroutine(self._leave())
+        return left.addErrback(lambda _: None)
+
+    async def _leave(self) -> None:
+        lease, self.lease, self.owners.lease = self.lease, 0, 0
+        if lease:
+            try:
+                await self.etcd.lease_revoke(lease)
+            except EtcdError:
+                pass
+        await self.etcd.close()
+
+    # -- what etcd says ------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Take in all that there is, and watch from there."""
+        answer = await self.etcd.range_of(self.keys.all)
+        if self._watch is not None:
+            self._watch.stop()
+        self._next_look = time.monotonic() + _LOOK
+        self.view.reset(answer.found, answer.revision)
+        self._watch = Watch(
+            self.etcd, self.keys.all, answer.revision + 1, self._changed, self._watch_ended
+        )
+        self.broker.perform_later()
+
+    def _changed(self, revision: int, events: list[tuple[Kv, bool]]) -> None:
+        self.view.apply(revision, events)
+        self.broker.perform_later()
+
+    def _watch_ended(self, text: str) -> None:
+        self._watch = None
+        if not self.stopped:
+            self._say("watch", "etcd is not watched: {error}", error=text)
+            self._next_look = 0.0
+
+    def _look_again(self) -> None:
+        self._looking = True
+        self._next_look = time.monotonic() + 1.0
+
+        def done(result: Any) -> None:
+            self._looking = False
+            if result is not None:
+                self._failed(result.getErrorMessage())
+                self._next_look = time.monotonic() + 0.5
+
+        Deferred.fromCoroutine(self._look()).addBoth(done)
+
+    def joined(self, member: Member, node: Node | None) -> None:
+        """See `Follower.joined`."""
+        if node is not None:
+            self.log.info("node {node} is there, at {address}", node=member.name,
+                          address=member.address)  # fmt: skip
+            self.streams.joined(member)
+
+    def left(self, member: Member, node: Node | None) -> None:
+        """See `Follower.left`."""
+        if node is not None:
+            self.log.warn("node {node} is gone", node=member.name)
+            self.streams.left(member)
+        elif member.epoch == self.epoch and not self.stopped:
+            self._expired()
+
+    def _is_there(self, name: str) -> bool:
+        return name in self.view.members
+
+    # -- the lease -----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """A few times a second."""
+        now = time.monotonic()
+        self.mesh.tick(self.broker.now)
+        self.routes.tick()
+        if not self.epoch or self.stopped:
+            return
+        if not self._keeping and now >= self._next_keep:
+            self._keeping = True
+            self._next_keep = now + self.settings.lease / 3
+            kept = Deferred.fromCoroutine(self._keep())
+            kept.addErrback(lambda failure: self._failed(failure.getErrorMessage()))
+            kept.addBoth(self._kept)
+        if now >= self._proved and not self.minority:
+            self._is_minority()
+        if self.routes.revision <= self.mesh.applied:
+            self._in_time = now
+        elif now - self._in_time > _BEHIND:
+            self._in_time = now
+            self._next_look = 0.0  # what we have written does not come back to us
+        if now >= self._next_look and not self._looking:
+            self._look_again()
+
+    def _kept(self, result: object) -> None:
+        self._keeping = False
+
+    async def _keep(self) -> None:
+        asked = time.monotonic()
+        if self.lease and await self.etcd.lease_keep(self.lease):
+            self._proved = asked + self.settings.lease
+            if self.minority:
+                await self._heal()
+            return
+        await self._register(self.reactor.seconds())
+        await self._look()
+        await self._heal()
+
+    async def _heal(self) -> None:
+        self.owners.lease = self.lease
+        lost = await self.owners.claim_all(list(self.broker.sessions))
+        self.owners.strict = False
+        if lost:
+            text = "{count} sessions have ended: their client ids are at other nodes"
+            self.log.warn(text, count=lost)
+        if self.minority:
+            self.minority = False
+            self.broker.alarms.clear(ALARM)
+            self.log.info("etcd answers again: this node is a member")
+
+    def _expired(self) -> None:
+        """Our key is gone: be a member anew at once."""
+        self.lease = self.owners.lease = 0
+        self.routes.end()
+        self._next_keep = 0.0
+
+    def _is_minority(self) -> None:
+        self.minority = True
+        text = (
+            f"etcd has not answered for {self.settings.lease} s: other nodes do not count with"
+            f" this one; minority = {self.settings.minority!r}"
+        )
+        self.log.critical("{text}", text=text)
+        self.broker.alarms.activate(ALARM, text)
+        if self.settings.minority == "refuse":
+            self.owners.strict = True
+            self.owners.lease = 0
+            for session in list(self.broker.sessions.values()):
+                channel = self.broker.channel_of(session)
+                if isinstance(channel, Channel):
+                    channel.close(USE_ANOTHER_SERVER, "this node is in a minority")
+            self.broker.perform_later()
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def _takes(self, node: Node) -> bool:
+        """Whether we want all retained messages of a node that we have a link to now."""
+        return not self._given and self._takes_from == node.name
+
+    def _linked(self, node: Node) -> None:
+        self.log.info("node {node} is linked", node=node.name)
+
+    def _unlinked(self, node: Node, text: str) -> None:
+        if not self.stopped and node.name in self.view.members:
+            self._say(f"unlinked {node.name}", "the link to node {node} is gone: {error}",
+                      node=node.name, error=text)  # fmt: skip
+
+    async def _take_retained(self) -> None:
+        """Have the retained messages of one that is ready, if there is any."""
+        ready = [each for each in self.view.members.values() if each.ready]
+        names = sorted(each.name for each in ready if each.name != self.name)
+        for name in names:
+            node = self.mesh.nodes.get(name)
+            if node is None:
+                continue
+            self._takes_from = name
+            met: Deferred[None] = Deferred()
+            self._met = met
+            stream = self.streams.of.get(name)
+            if stream is not None:
+                stream.close()  # the next one begins with them
+            met.addTimeout(_MEET, self.reactor)
+            try:
+                await met
+                return
+            except Exception:
+                self.log.warn("node {node} does not give its retained messages", node=name)
+            finally:
+                self._met = None
+
+    def _met_one(self, number: int) -> None:
+        node = self.mesh.neighbours.get(number)
+        if isinstance(node, Node) and node.name == self._takes_from:
+            self._given = True
+            if self._met is not None:
+                met, self._met = self._met, None
+                met.callback(None)
+
+    # -- sessions that move --------------------------------------------------------------------
+
+    def taken(self, client_id: str, by: str, revision: int) -> None:
+        """See `Follower.taken`."""
+        state = self.owners.taken(client_id, revision)
+        node = self.mesh.nodes.get(by)
+        if node is not None and node.link is not None:
+            fields = [client_id.encode(), revision.to_bytes(8, "big")]
+            if state is not None:
+                fields += [state.record, *state.queue]
+            node.link.send(frame(STATE, packed(fields)))
+        elif state is not None:
+            self.log.error("session of {client_id} is lost: no link to node {node}",
+                           client_id=client_id, node=by)  # fmt: skip
+        self.owners.forget_taken(client_id, revision)
+
+    def _told(self, node: Node, kind: int, body: bytes) -> None:
+        if kind != STATE:
+            return
+        client_id, revision, *rest = unpacked(body)
+        state = None
+        if rest:
+            state = SessionState(rest[0], tuple(rest[1:]), int.from_bytes(revision, "big"))
+        name = client_id.decode()
+        if not self.owners.moved(name, int.from_bytes(revision, "big"), state) and rest:
+            self.log.error("session of {client_id} is lost: it came too late from node {node}",
+                           client_id=name, node=node.name)  # fmt: skip
+
+    # -- told to operators ---------------------------------------------------------------------
+
+    def _failed(self, text: str) -> None:
+        self._say("etcd", "etcd: {error}", error=text)
+
+    def _say(self, what: str, text: str, **fields: object) -> None:
+        """A line, unless there was one about the same lately."""
+        now = time.monotonic()
+        if now >= self._said.get(what, 0.0):
+            self._said[what] = now + _QUIET
+            self.log.warn(text, **fields)

@@ -1,0 +1,304 @@
+"""A client of etcd, version 3, by the JSON it speaks over HTTP.
+
+    put, remove, equals, absent --> transaction --> Answer: done or not, revision, what was read
+    range_of, lease_*                                '--next endpoint where one does not answer
+    Watch <-- events in the order of their revisions, from one on
+
+Promise: an answer or a failure (`EtcdError`) within `TIMEOUT`; a change that failed may have been
+made all the same, so whoever asks again asks for what may be done twice. Keys and values are bytes.
+
+etcd 3.4 and later: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol
+from twisted.python.failure import Failure
+
+__all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Kv", "Watch", "absent", "equals", "get"]
+__all__ += ["created", "end_of", "put", "remove", "remove_below"]
+
+#: Seconds for an answer. A member that has no majority takes seven to say so.
+TIMEOUT: Final = 2.0
+#: Bytes of one response of a watch that has not wholly come.
+_MOST: Final = 64 << 20
+
+Json = dict[str, Any]
+
+
+class EtcdError(Exception):
+    """etcd has not answered, or has refused; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kv:
+    """A key with its value, of the revisions in which it was created and changed last."""
+
+    key: bytes
+    value: bytes
+    created: int
+    changed: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was asked: whether it was done, in which revision, and what was read."""
+
+    done: bool
+    revision: int
+    found: tuple[Kv, ...] = ()
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The first key behind all that begin with `prefix`, which does not end with 0xFF."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))
+
+
+def absent(key: bytes) -> Json:
+    """A condition: there is no such key."""
+    return {"key": _text(key), "target": "CREATE", "create_revision": "0"}
+
+
+def equals(key: bytes, changed: int) -> Json:
+    """A condition: it has not changed since that revision."""
+    return {"key": _text(key), "target": "MOD", "mod_revision": str(changed)}
+
+
+def created(key: bytes, revision: int) -> Json:
+    """A condition: it is the one that was created in that revision."""
+    return {"key": _text(key), "target": "CREATE", "create_revision": str(revision)}
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Json:
+    """A change: this is the value."""
+    return {"request_put": {"key": _text(key), "value": _text(value), "lease": str(lease)}}
+
+
+def remove(key: bytes) -> Json:
+    """A change: it is gone."""
+    return {"request_delete_range": {"key": _text(key)}}
+
+
+def remove_below(start: bytes, end: bytes) -> Json:
+    """A change: all from `start` on and before `end` are gone."""
+    return {"request_delete_range": {"key": _text(start), "range_end": _text(end)}}
+
+
+def get(key: bytes) -> Json:
+    """A question within a transaction."""
+    return {"request_range": {"key": _text(key)}}
+
+
+def _kv(said: Json) -> Kv:
+    return Kv(
+        b64decode(said["key"]),
+        b64decode(said.get("value", "")),
+        int(said.get("create_revision", 0)),
+        int(said.get("mod_revision", 0)),
+        int(said.get("lease", 0)),
+    )
+
+
+class Etcd:
+    """The cluster of etcd at `endpoints`; `tls` is what `Agent` takes as context factory."""
+
+    def __init__(self, reactor: Any, endpoints: Sequence[str], tls: Any = None) -> None:
+        import treq
+        from twisted.web.client import Agent, HTTPConnectionPool
+
+        self.reactor = reactor
+        self.endpoints = tuple(endpoints)
+        #: The one that is asked.
+        self.at = 0
+        self.pool = HTTPConnectionPool(reactor, persistent=True)
+        self.pool.maxPersistentPerHost = 16
+        more = {} if tls is None else {"contextFactory": tls}
+        agent = Agent(reactor, connectTimeout=TIMEOUT, pool=self.pool, **more)
+        self.client: Any = treq.client.HTTPClient(agent)
+        self._collect = treq.collect
+
+    def close(self) -> Deferred[Any]:
+        """Let go of the connections."""
+        closed: Deferred[Any] = self.pool.closeCachedConnections()
+        return closed
+
+    def next_endpoint(self, endpoint: str) -> None:
+        """This one does not answer."""
+        if self.endpoints[self.at] == endpoint:
+            self.at = (self.at + 1) % len(self.endpoints)
+
+    async def ask(self, path: str, body: Json) -> Json:
+        """One request; raises EtcdError."""
+        endpoint = self.endpoints[self.at]
+        asked: Deferred[Any] = Deferred.fromCoroutine(self._post(endpoint + path, body))
+        asked.addTimeout(TIMEOUT, self.reactor)
+        try:
+            code, data = await asked
+        except Exception as error:
+            self.next_endpoint(endpoint)
+            raise EtcdError(f"{endpoint}: {type(error).__name__}: {error}"[:300]) from None
+        try:
+            said: Json = msgspec.json.decode(data)
+        except ValueError:
+            said = {}
+        if code != 200:
+            if code >= 500:
+                self.next_endpoint(endpoint)
+            text = said.get("error") or data[:200].decode(errors="replace")
+            raise EtcdError(f"{endpoint}: {code}: {text}")
+        return said
+
+    async def _post(self, url: str, body: Json) -> tuple[int, bytes]:
+        response = await self.client.post(url, data=msgspec.json.encode(body), headers=_HEADERS)
+        parts: list[bytes] = []
+        await self._collect(response, parts.append)
+        return response.code, b"".join(parts)
+
+    # -- keys ----------------------------------------------------------------------------------
+
+    async def transaction(
+        self, when: Sequence[Json], then: Sequence[Json], otherwise: Sequence[Json] = ()
+    ) -> Answer:
+        """All of `then` at once if all of `when` is so, else `otherwise`."""
+        said = await self.ask(
+            "/v3/kv/txn",
+            {"compare": list(when), "success": list(then), "failure": list(otherwise)},
+        )
+        found = []
+        for each in said.get("responses", ()):
+            for kv in each.get("response_range", {}).get("kvs", ()):
+                found.append(_kv(kv))
+        revision = int(said["header"]["revision"])
+        return Answer(bool(said.get("succeeded")), revision, tuple(found))
+
+    async def range_of(self, prefix: bytes) -> Answer:
+        """All that begin with this, by their keys."""
+        body = {"key": _text(prefix), "range_end": _text(end_of(prefix))}
+        said = await self.ask("/v3/kv/range", body)
+        found = tuple(_kv(kv) for kv in said.get("kvs", ()))
+        return Answer(True, int(said["header"]["revision"]), found)
+
+    # -- leases --------------------------------------------------------------------------------
+
+    async def lease_grant(self, seconds: int) -> int:
+        """A new lease; its number."""
+        return int((await self.ask("/v3/lease/grant", {"TTL": str(seconds)}))["ID"])
+
+    async def lease_keep(self, lease: int) -> bool:
+        """Begin its time anew; False if it has ended."""
+        said = await self.ask("/v3/lease/keepalive", {"ID": str(lease)})
+        return int(said.get("result", {}).get("TTL", 0)) > 0
+
+    async def lease_revoke(self, lease: int) -> None:
+        """End it, and all that is under it."""
+        await self.ask("/v3/lease/revoke", {"ID": str(lease)})
+
+
+_HEADERS: Final = {b"Content-Type": [b"application/json"]}
+
+
+class Watch(Protocol):
+    """What changes below `prefix` from `revision` on.
+
+    `told(revision, events)` gets those of one response, each a `Kv` and whether it was removed;
+    `ended(text)` is called once, when no more come.
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        prefix: bytes,
+        revision: int,
+        told: Callable[[int, list[tuple[Kv, bool]]], object],
+        ended: Callable[[str], object],
+    ) -> None:
+        self.etcd = etcd
+        self.told = told
+        self.ended: Callable[[str], object] | None = ended
+        self.endpoint = etcd.endpoints[etcd.at]
+        self._rest = b""
+        create = {
+            "key": _text(prefix),
+            "range_end": _text(end_of(prefix)),
+            "start_revision": str(revision),
+        }
+        body = msgspec.json.encode({"create_request": create})
+        asked: Deferred[Any] = etcd.client.post(
+            self.endpoint + "/v3/watch", data=body, headers=_HEADERS, unbuffered=True
+        )
+        self._asked: Deferred[Any] | None = asked
+        asked.addTimeout(TIMEOUT, etcd.reactor)
+        asked.addCallbacks(self._answered, self._failed)
+
+    def _answered(self, response: Any) -> None:
+        self._asked = None
+        response.deliverBody(self)
+
+    def _failed(self, failure: Failure) -> None:
+        self._asked = None
+        self._end(repr(failure.value))
+
+    def stop(self) -> None:
+        """No more is wanted."""
+        self.ended = None
+        if self._asked is not None:
+            self._asked.cancel()
+        elif self.transport is not None:
+            self.transport.loseConnection()
+
+    def _end(self, text: str) -> None:
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            self.etcd.next_endpoint(self.endpoint)
+            if self.transport is not None:
+                self.transport.loseConnection()
+            ended(f"{self.endpoint}: {text}")
+
+    # -- told by Twisted -----------------------------------------------------------------------
+
+    def connectionMade(self) -> None:
+        """The response begins."""
+        if self.ended is None and self.transport is not None:
+            self.transport.loseConnection()
+
+    def dataReceived(self, data: bytes) -> None:
+        """A response a line."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self.ended is None:
+                return
+            if line:
+                try:
+                    self._line(msgspec.json.decode(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    self._end(f"cannot be understood: {error!r}")
+        if len(self._rest) > _MOST:
+            self._end("a response is too large")
+
+    def _line(self, said: Json) -> None:
+        result = said.get("result")
+        if result is None or result.get("canceled"):
+            why = said.get("error") or (result or {}).get("cancel_reason") or "compacted"
+            self._end(str(why))
+            return
+        events = [
+            (_kv(event["kv"]), event.get("type") == "DELETE") for event in result.get("events", ())
+        ]
+        if events:
+            self.told(int(result["header"]["revision"]), events)
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """The response is over."""
+        self._end("the watch has ended")

@@ -1,0 +1,91 @@
+"""What stands in etcd, below ``/mqttd/<cluster>/v1/``.
+
+    all/node/<node>                       who is there, and where it is reached        lease
+    all/route/<node>/<epoch>/<chunk>      filters, as frames (`mqttd.mesh.frames`)     lease
+    all/taken/<node>/<client id>          another node has this client id now          lease
+    own/<client id>                       who has it: the node                         lease
+
+Every node watches `all/`, in one order; `own/` is asked for one by one. All of a node's keys are
+under its lease, and go with it. An *epoch* is a revision of etcd, so it grows: of a node that in
+which its key was created, of a client id that in which its owner was written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Keys", "Member", "member_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that is there."""
+
+    name: str
+    #: Of its data directory: the same after a restart, and no two nodes have the same.
+    id: str
+    #: Where others reach it, `host:port`.
+    address: str
+    #: Of mqttd; and of what it says to other nodes, the least and the most that it can.
+    version: str
+    speaks: tuple[int, int]
+    #: It has let clients in.
+    ready: bool = False
+    epoch: int = 0
+
+    def dump(self) -> bytes:
+        """As the value of its key; the epoch is what etcd knows."""
+        said = asdict(self)
+        del said["name"], said["epoch"]
+        return json.dumps(said).encode()
+
+
+class Keys:
+    """The keys of the cluster `name`."""
+
+    def __init__(self, name: str) -> None:
+        base = f"/mqttd/{name}/v1/"
+        self.all = (base + "all/").encode()
+        self._node = base + "all/node/"
+        self._route = base + "all/route/"
+        self._taken = base + "all/taken/"
+        self._own = (base + "own/").encode()
+
+    def node(self, node: str) -> bytes:
+        """Who is there."""
+        return (self._node + node).encode()
+
+    def route(self, node: str, epoch: int, chunk: int) -> bytes:
+        """Filters, in the order of their chunks."""
+        return f"{self._route}{node}/{epoch:016x}/{chunk:010x}".encode()
+
+    def taken(self, node: str, client_id: str) -> bytes:
+        """Tells a node that it has lost a client id."""
+        return f"{self._taken}{node}/{client_id}".encode()
+
+    def own(self, client_id: str) -> bytes:
+        """Who has a client id."""
+        return self._own + client_id.encode()
+
+    def parts(self, key: bytes) -> tuple[str, str, str]:
+        """A key below `all/`: what it is, whose, and the rest."""
+        kind, _, rest = key[len(self.all) :].decode().partition("/")
+        node, _, rest = rest.partition("/")
+        return kind, node, rest
+
+
+def member_of(node: str, value: bytes, epoch: int) -> Member:
+    """What a node says of itself; raises ValueError, KeyError or TypeError."""
+    said: dict[str, Any] = json.loads(value)
+    least, most = said["speaks"]
+    return Member(
+        node,
+        str(said["id"]),
+        str(said["address"]),
+        str(said["version"]),
+        (int(least), int(most)),
+        bool(said.get("ready", False)),
+        epoch,
+    )

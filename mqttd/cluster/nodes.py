@@ -1,0 +1,213 @@
+"""The other nodes as this one's tables know them; how it is told of theirs, and they of ours.
+
+    etcd's order --> View --add, remove--> the tables: a peer at each filter that a node wants
+    first, last subscriber of a filter --> `changed` --> Routes --> etcd
+    SUBSCRIBE --> `waits` --> settled: etcd has the filter, and the nodes there are have seen it
+
+Retained messages and what is carried go over the links, as between workers (`mqttd.mesh.mesh`);
+while some node that is there has no link, what changes is remembered, and told when there is one.
+
+Promise: a SUBACK does not wait where its filters are known already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from mqttd.broker.abroad import Taken
+from mqttd.broker.broker import Broker
+from mqttd.broker.retained import Retained
+from mqttd.mesh.arriving import Control
+from mqttd.mesh.frames import BEGIN, END, HELLO, SEEN, STATE, number_of, numbered
+from mqttd.mesh.link import Link
+from mqttd.mesh.mesh import Frames, Mesh, Neighbour, delete_frame, retain_frame
+
+__all__ = ["Node", "NodeMesh"]
+
+
+class Node(Neighbour):
+    """One other node."""
+
+    def __init__(self, broker: Broker, number: int, name: str, epoch: int) -> None:
+        super().__init__(broker, number)
+        self.name = name
+        self.epoch = epoch
+        #: The revision of etcd up to which it has all routes in its tables.
+        self.seen: int = 0
+        #: So many counted frames of it were taken on that stream, the last that brought any.
+        self.had: int = 0
+        self.of: int = 0
+        #: The stream that there is, or was last.
+        self.stream: int = 0
+
+
+class NodeMesh(Mesh):
+    """The other nodes of `broker`.
+
+    `changed` is called with each filter that gets a first subscriber or loses its last, `holds`
+    with who waits for filters that are not settled, `said` with frames that are not for us.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        changed: Callable[[str], object],
+        holds: Callable[[Taken], object],
+        said: Callable[[Node, int, bytes], object],
+    ) -> None:
+        super().__init__(broker, 1)
+        self.changed = changed
+        self.holds = holds
+        self.said = said
+        self.nodes: dict[str, Node] = {}
+        #: Filters that have come, and that the others do not have yet.
+        self.unsettled: dict[str, int] = {}
+        #: The revision of etcd up to which all routes are in our tables.
+        self.applied: int = 0
+        #: Called when another has said what it has seen.
+        self.saw: Callable[[], object] | None = None
+        self._numbers: int = 0
+
+    # -- nodes come and go ---------------------------------------------------------------------
+
+    def join(self, name: str, epoch: int) -> Node:
+        """A node is there."""
+        self._numbers += 1
+        node = Node(self.broker, self._numbers, name, epoch)
+        self.neighbours[node.number] = node
+        self.nodes[name] = node
+        return node
+
+    def leave(self, node: Node) -> int:
+        """A node is there no more: how many messages were kept for it."""
+        if node.link is not None:
+            self.unlinked(node.link)
+        for full_filter in list(node.peer.filters):
+            self.remove(node, full_filter)
+        self.neighbours.pop(node.number, None)
+        if self.nodes.get(node.name) is node:
+            del self.nodes[node.name]
+        lost = node.ferry.drop()
+        self.broker.metrics.dropped_worker_away += lost
+        return lost
+
+    def unlinked(self, link: Link) -> None:
+        """See `Mesh.unlinked`."""
+        node = self.neighbours.get(link.number)
+        if node is None or node.link is not link:
+            return
+        assert isinstance(node, Node)
+        if node.arriving is not None and node.arriving.count:
+            node.had = node.arriving.count
+            node.of = node.stream
+        super().unlinked(link)
+
+    def introduce(self, neighbour: Neighbour, link: Link) -> None:
+        """See `Mesh.introduce`: how far we are, and the retained messages that changed lately."""
+        link.send(numbered(SEEN, self.applied))
+        assert isinstance(neighbour, Node)
+        changes = dict(self.older)
+        changes.update(self.changes)
+        for topic, stamp in changes.items():
+            kept = self.broker.retainer.get(topic, self.broker.now)
+            if isinstance(kept, Retained):
+                data = retain_frame(stamp, 0, kept)
+            else:
+                data = delete_frame(stamp, 0, topic)
+            neighbour.ferry.posted += 1
+            link.send(data)
+
+    def frames(self, neighbour: Neighbour) -> Control:
+        """See `Mesh.frames`."""
+        assert isinstance(neighbour, Node)
+        return _NodeFrames(self, neighbour)
+
+    def tell_seen(self, node: Node) -> None:
+        """Say how far we are to a node that waits for that."""
+        if node.link is not None:
+            node.link.send(numbered(SEEN, self.applied))
+
+    def has_seen(self) -> int:
+        """The revision up to which all nodes that we have links to have seen all routes."""
+        least = -1
+        for node in self.nodes.values():
+            if node.link is not None and (least < 0 or node.seen < least):
+                least = node.seen
+        return least
+
+    # -- filters -------------------------------------------------------------------------------
+
+    def added(self, full_filter: str) -> None:
+        """See `Abroad.added`."""
+        count = self.filters.get(full_filter, 0)
+        self.filters[full_filter] = count + 1
+        if not count:
+            self.unsettled[full_filter] = 1
+            self.changed(full_filter)
+
+    def removed(self, full_filter: str) -> None:
+        """See `Abroad.removed`."""
+        count = self.filters.get(full_filter, 0)
+        if count > 1:
+            self.filters[full_filter] = count - 1
+        elif count:
+            del self.filters[full_filter]
+            self.unsettled.pop(full_filter, None)
+            self.changed(full_filter)
+
+    def waits(self, taken: Taken) -> bool:
+        """See `Abroad.waits`."""
+        unsettled = self.unsettled
+        if not unsettled:
+            return False
+        for full_filter in taken.filters():
+            if full_filter in unsettled:
+                self.holds(taken)
+                return True
+        return False
+
+    def lacks(self, full_filter: str) -> bool:
+        """See `Abroad.lacks`."""
+        return full_filter in self.unsettled
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def microseconds(self) -> int:
+        """See `Mesh.microseconds`: whatever a node's clock says, after all that it has heard of."""
+        return time.time_ns() // 1000
+
+    def tick(self, now: int) -> None:
+        """See `Mesh.tick`."""
+        for node in self.nodes.values():
+            if node.link is None:
+                return
+        super().tick(now)
+
+
+class _NodeFrames(Frames):
+    """What one node says that is no message: its filters come from etcd."""
+
+    def __init__(self, mesh: NodeMesh, node: Node) -> None:
+        super().__init__(mesh, node)
+        self.nodes = mesh
+        self.node = node
+
+    def control(self, link: Link, kind: int, body: bytes) -> None:
+        """See `Control.control`."""
+        nodes = self.nodes
+        node = self.node
+        if kind == SEEN:
+            node.seen = number_of(body)
+            if nodes.saw is not None:
+                nodes.saw()
+        elif kind == BEGIN:
+            if body == b"\x01":
+                nodes.give(node)
+        elif kind == END:
+            nodes.taken_over(node)
+            nodes.welcome(node)
+        elif kind == STATE or kind == HELLO:
+            nodes.said(node, kind, body)
+        else:
+            super().control(link, kind, body)

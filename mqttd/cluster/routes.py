@@ -1,0 +1,271 @@
+"""Writes the filters that are wanted here to etcd, many in a chunk, and says when others have them.
+
+    changed --> one chunk at a time, what has come meanwhile in the next --> accepted
+    accepted, and seen by all nodes that have a link to us --> settled --> SUBACK
+                   '-- not within `UNSEEN` s: they are slow, and hear of it later
+    not settled within `MOST_WAIT` s --> refused, 0x83 or 0x80
+
+When what was written is four times what there is, all of it is written anew, and what was before
+that is removed with the last chunk.
+
+Promise: one writer, one order; a chunk is written again until etcd has said that it has it, which
+changes nothing where it had it already.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from mqttd.broker.abroad import Taken
+from mqttd.cluster.etcd import Etcd, EtcdError, created, put, remove_below
+from mqttd.cluster.keys import Keys
+from mqttd.cluster.nodes import NodeMesh
+from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
+
+__all__ = ["MOST_WAIT", "Routes"]
+
+#: Seconds that a SUBACK waits for etcd, and for other nodes after that.
+MOST_WAIT: Final = 5.0
+UNSEEN: Final = 1.0
+#: Bytes of filters in a chunk; what etcd takes in one request is 1.5 MiB by default.
+_CHUNK: Final = 256 << 10
+#: What was written is written anew when it is so many times what there is, and this much more.
+_TIMES: Final = 4
+_SPARE: Final = 1000
+#: Seconds before a chunk is written again, doubled each time.
+_FIRST: Final = 0.1
+_LONGEST: Final = 1.0
+
+
+class _Held:
+    """One SUBACK that waits."""
+
+    def __init__(self, taken: Taken, left: set[str], due: float) -> None:
+        self.taken = taken
+        self.left = left
+        self.due = due
+        self.done = False
+
+
+class Routes:
+    """The filters of `mesh`, as etcd has them."""
+
+    def __init__(self, etcd: Etcd, keys: Keys, name: str, reactor: Any) -> None:
+        self.etcd = etcd
+        self.keys = keys
+        self.name = name
+        self.reactor = reactor
+        #: Set by who makes both.
+        self.mesh: NodeMesh
+        #: What etcd has said to have; filters that are to be looked at.
+        self.written: set[str] = set()
+        self._pending: dict[str, None] = {}
+        #: Chunks of everything that are still to be written.
+        self._anew: deque[tuple[bytes, bool]] = deque()
+        self._first = 0
+        self._epoch = 0
+        self._lease = 0
+        self._chunk = 0
+        self._entries = 0
+        #: The revision of the last chunk.
+        self.revision = 0
+        self._busy = False
+        #: Accepted, not seen by all yet: since when, the revision, the filters.
+        self._accepted: deque[tuple[float, int, list[str]]] = deque()
+        self._waiting: dict[str, list[_Held]] = {}
+        self._held: deque[_Held] = deque()
+        #: Chunks written, and filters that others have not seen in time.
+        self.chunks = 0
+        self.unseen = 0
+        self.refused = 0
+        self.failed: Callable[[str], object] = lambda text: None
+
+    # -- what there is to write ----------------------------------------------------------------
+
+    def begin(self, epoch: int, lease: int) -> None:
+        """We are a member, with keys under this lease: nothing is written yet."""
+        self._epoch, self._lease = epoch, lease
+        self._chunk = self._entries = 0
+        self.written = set()
+        self._anew.clear()
+        self._pending = dict.fromkeys(self.mesh.filters)
+        self._go()
+
+    def end(self) -> None:
+        """We are no member any more."""
+        self._lease = 0
+
+    def changed(self, full_filter: str) -> None:
+        """A filter has a first subscriber, or lost its last."""
+        self._pending[full_filter] = None
+        self._go()
+
+    def _go(self) -> None:
+        if not self._busy and self._lease:
+            self._busy = True
+            self.reactor.callLater(0, self._start)
+
+    def _start(self) -> None:
+        Deferred.fromCoroutine(self._write()).addErrback(self._broken)
+
+    def _broken(self, failure: Any) -> None:
+        self._busy = False
+        self.failed(failure.getErrorMessage())
+
+    async def _write(self) -> None:
+        pause = _FIRST
+        while self._lease and (self._anew or self._pending):
+            lease, epoch = self._lease, self._epoch
+            value, added, gone, last = self._next()
+            if not value:
+                self._take(self.revision, added)
+                continue
+            key = self.keys.route(self.name, epoch, self._chunk)
+            then = [put(key, value, lease)]
+            if last:
+                start = self.keys.route(self.name, epoch, 0)
+                then.append(remove_below(start, self.keys.route(self.name, epoch, self._first)))
+            fence = created(self.keys.node(self.name), epoch)
+            while True:
+                try:
+                    answer = await self.etcd.transaction([fence], then)
+                    break
+                except EtcdError as error:
+                    self.failed(str(error))
+                    await deferLater(self.reactor, pause)
+                    pause = min(pause * 2, _LONGEST)
+                    if self._lease != lease:
+                        break
+            if self._lease != lease:
+                continue  # it all begins anew, or has ended
+            if not answer.done:
+                self.failed("this node is out of the cluster")
+                self._lease = 0
+                break
+            pause = _FIRST
+            self._chunk += 1
+            self.chunks += 1
+            self._entries += len(added) + len(gone)
+            self.written.update(added)
+            self.written.difference_update(gone)
+            self.revision = answer.revision
+            self._take(answer.revision, added)
+            if last:
+                self._entries = len(self.written)
+            elif not self._anew and self._entries > _TIMES * len(self.written) + _SPARE:
+                self._all()
+        self._busy = False
+
+    def _next(self) -> tuple[bytes, list[str], list[str], bool]:
+        """The next chunk: its bytes, filters that are new in it and gone, and whether it is the
+        last of everything."""
+        if self._anew:
+            value, last = self._anew.popleft()
+            return value, [], [], last
+        added: list[str] = []
+        gone: list[str] = []
+        settled: list[str] = []
+        size = 0
+        wanted, written = self.mesh.filters, self.written
+        while self._pending and size < _CHUNK:
+            full_filter = next(iter(self._pending))
+            del self._pending[full_filter]
+            if full_filter in wanted:
+                (settled if full_filter in written else added).append(full_filter)
+            elif full_filter in written:
+                gone.append(full_filter)
+            size += len(full_filter) * 4 + 4
+        value = b""
+        if gone:
+            value += frame(REMOVE, packed([each.encode() for each in gone]))
+        if added:
+            value += frame(ADD, packed([each.encode() for each in added]))
+        return value, added + settled, gone, False
+
+    def _all(self) -> None:
+        """Have everything written anew, before anything else."""
+        self._first = self._chunk
+        some: list[bytes] = []
+        chunks = []
+        size = 0
+        for full_filter in self.written:
+            some.append(full_filter.encode())
+            size += len(some[-1]) + 4
+            if size > _CHUNK:
+                chunks.append(frame(ADD, packed(some)))
+                some, size = [], 0
+        chunks.append(frame(ADD, packed(some)))
+        chunks[0] = frame(BEGIN, b"\x00") + chunks[0]
+        chunks[-1] += frame(END, b"\x00")
+        self._anew.extend((chunk, chunk is chunks[-1]) for chunk in chunks)
+
+    # -- who waits -----------------------------------------------------------------------------
+
+    def hold(self, taken: Taken) -> None:
+        """Call `taken` when its filters are settled, or after a while."""
+        unsettled = self.mesh.unsettled
+        left = {each for each in taken.filters() if each in unsettled}
+        held = _Held(taken, left, self.reactor.seconds() + MOST_WAIT)
+        self._held.append(held)
+        for full_filter in left:
+            self._waiting.setdefault(full_filter, []).append(held)
+
+    def _take(self, revision: int, filters: list[str]) -> None:
+        if filters:
+            self._accepted.append((self.reactor.seconds(), revision, filters))
+            self.look()
+
+    def look(self) -> None:
+        """Settle what others have seen by now."""
+        seen = self.mesh.has_seen()
+        now = self.reactor.seconds()
+        settled = False
+        while self._accepted:
+            since, revision, filters = self._accepted[0]
+            if 0 <= seen < revision:
+                if now - since < UNSEEN:
+                    break
+                self.unseen += len(filters)
+            self._accepted.popleft()
+            settled = self._settle(filters) or settled
+        if settled:
+            self.mesh.broker.perform_later()
+
+    def _settle(self, filters: list[str]) -> bool:
+        told = False
+        for full_filter in filters:
+            if full_filter in self._pending:
+                continue  # it has gone and come again since
+            self.mesh.unsettled.pop(full_filter, None)
+            for held in self._waiting.pop(full_filter, ()):
+                held.left.discard(full_filter)
+                if not held.left and not held.done:
+                    held.done = told = True
+                    held.taken.taken()
+        return told
+
+    def tick(self) -> None:
+        """A few times a second: nobody waits for ever."""
+        self.look()
+        now = self.reactor.seconds()
+        told = False
+        while self._held and (self._held[0].done or self._held[0].due <= now):
+            held = self._held.popleft()
+            if held.done:
+                continue
+            held.done = told = True
+            for full_filter in held.left:
+                others = [each for each in self._waiting.get(full_filter, ()) if each is not held]
+                if others:
+                    self._waiting[full_filter] = others
+                else:
+                    self._waiting.pop(full_filter, None)
+            self.refused += len(held.left)
+            held.taken.refused()
+        if told:
+            self.mesh.broker.perform_later()

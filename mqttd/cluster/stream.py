@@ -1,0 +1,295 @@
+"""The streams to other nodes: one to each, dialled by the node whose name comes first.
+
+    a member is there --> dial, again after 0.1 s ... 5 s --> hello --> Link, Arriving
+    somebody dials us --> hello of a member that we know, of this epoch --> hello --> the same
+
+Mutual TLS, by certificates of the cluster's own authority; plain TCP on loopback alone, which the
+configuration sees to. A node that has a link and is dialled by the same member again takes the new
+one: what was taken on the old one is said in the hello, so nothing comes twice.
+
+Promise: what comes before a hello is at most `hello.MOST` bytes, and `PATIENCE` seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+
+from mqttd.broker.broker import Broker
+from mqttd.cluster.hello import Hello, hello_of
+from mqttd.cluster.keys import Member
+from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.link import Link, Stream
+
+__all__ = ["Streams"]
+
+#: Seconds for a hello, and for a connection.
+PATIENCE: Final = 5.0
+_FIRST: Final = 0.1
+_LONGEST: Final = 5.0
+
+
+class _NodeStream(Protocol):
+    """One connection; `dialled` is who is expected, where it was dialled."""
+
+    def __init__(self, streams: Streams, dialled: Member | None) -> None:
+        self.streams = streams
+        self.dialled = dialled
+        self.node: Node | None = None
+        self.link: Link | None = None
+        self.edge: Stream | None = None
+        self.arriving: Arriving | None = None
+        self.number = 0
+        self._data = b""
+        self._late: Any = None
+
+    def connectionMade(self) -> None:
+        """Say who we are, where we have dialled."""
+        transport: Any = self.transport
+        transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
+        self.streams.open.add(self)
+        self._late = self.streams.reactor.callLater(PATIENCE, transport.abortConnection)
+        if self.dialled is not None:
+            node = self.streams.mesh.nodes.get(self.dialled.name)
+            if node is None or node.epoch != self.dialled.epoch:
+                transport.abortConnection()
+            else:
+                self.number = random.getrandbits(62)
+                transport.write(self.streams.hello(node, self.number).dump())
+
+    def dataReceived(self, data: bytes) -> None:
+        """A hello first, then frames."""
+        broker = self.streams.broker
+        broker.now = time.monotonic_ns() // 1_000_000
+        try:
+            if self.arriving is None:
+                self._data += data
+                found = hello_of(self._data)
+                if found is None:
+                    return
+                hello, data = found
+                self._data = b""
+                self._greeted(hello)
+            if data and self.arriving is not None:
+                self.arriving.take(data)
+        except Exception as error:  # the stream makes no sense (any more): begin a new one
+            broker.log("node link failed", {"error": repr(error), "node": self._whose()})
+            self.close()
+        broker.perform()
+
+    def _whose(self) -> str:
+        if self.node is not None:
+            return self.node.name
+        return self.dialled.name if self.dialled is not None else str(self.streams.where(self))
+
+    def _greeted(self, hello: Hello) -> None:
+        streams = self.streams
+        node = streams.mesh.nodes.get(hello.node)
+        if hello.cluster != streams.cluster:
+            raise ValueError(f"it is of the cluster {hello.cluster!r}")
+        if node is None or node.epoch != hello.epoch or hello.to != streams.epoch:
+            if self.dialled is None:
+                self.close()  # it knows of us before we know of it: it will dial again
+                return
+            raise ValueError(f"{hello.node!r} is no member of this epoch")
+        if self.dialled is not None and self.dialled.name != hello.node:
+            raise ValueError(f"{hello.node!r} has answered")
+        if not hello.version():
+            raise ValueError(f"it speaks versions {hello.speaks}")
+        if self.dialled is None:
+            old = streams.of.get(node.name)
+            if old is not None:
+                old.close()  # what it has brought is counted now
+            self.number = hello.stream
+            said = streams.hello(node, self.number).dump()
+            self.transport.write(said)  # type: ignore[union-attr]
+        self._late.cancel()
+        self.node = node
+        streams.of[node.name] = self
+        # On another stream than our last it has taken nothing since that one's hello.
+        node.ferry.resume(hello.had if hello.of == node.stream else 0)
+        node.stream = self.number
+        self.edge = Stream(self.transport)
+        self.link = Link(streams.broker, self.edge, node.number)
+        self.transport.registerProducer(self, True)  # type: ignore[union-attr]
+        self.arriving = streams.mesh.linked(node.number, self.link, streams.takes(node))
+        streams.linked(node)
+
+    def close(self) -> None:
+        """The end of it."""
+        link, self.link = self.link, None
+        if self.node is not None and self.streams.of.get(self.node.name) is self:
+            del self.streams.of[self.node.name]
+        self.arriving = None
+        if link is not None:
+            self.streams.mesh.unlinked(link)
+            self.streams.broker.perform_later()
+        if self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """It is gone."""
+        self.streams.open.discard(self)
+        if self._late is not None and self._late.active():
+            self._late.cancel()
+        node = self.node
+        was = self.link is not None
+        self.close()
+        if was and node is not None:
+            self.streams.unlinked(node, reason.getErrorMessage() if reason is not None else "")
+        if self.dialled is not None:
+            self.streams.again(self.dialled, was)
+
+    # -- IPushProducer -------------------------------------------------------------------------
+
+    def pauseProducing(self) -> None:
+        """The other end takes no more for now."""
+        if self.edge is not None and self.link is not None:
+            self.edge.full(self.link)
+
+    def resumeProducing(self) -> None:
+        """It takes more."""
+        if self.edge is not None and self.link is not None:
+            self.edge.room(self.link)
+            self.streams.broker.perform_later()
+
+    def stopProducing(self) -> None:
+        """`connectionLost` says it, too."""
+
+
+class _Dialler(Factory):
+    """Makes one stream."""
+
+    noisy = False
+
+    def __init__(self, streams: Streams, member: Member) -> None:
+        self.streams = streams
+        self.member = member
+
+    def buildProtocol(self, addr: object) -> _NodeStream:
+        """See `IProtocolFactory`."""
+        return _NodeStream(self.streams, self.member)
+
+    def startedConnecting(self, connector: object) -> None:
+        """See `ClientFactory`."""
+
+    def clientConnectionLost(self, connector: object, reason: Failure) -> None:
+        """See `ClientFactory`: the stream sees to it."""
+
+    def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
+        """Nobody answers."""
+        self.streams.unreached(self.member, reason.getErrorMessage())
+
+
+class Streams(Factory):
+    """The streams of one node.
+
+    `tls` is the context factory of both ends, None for plain TCP. `takes` says whether a node's
+    retained messages are to be asked for, `linked` and `unlinked` are told.
+    """
+
+    noisy = False
+
+    def __init__(self, broker: Broker, mesh: NodeMesh, reactor: Any, cluster: str, name: str,
+                 tls: Any) -> None:  # fmt: skip
+        self.broker = broker
+        self.mesh = mesh
+        self.reactor = reactor
+        self.cluster = cluster
+        self.name = name
+        self.tls = tls
+        self.epoch = 0
+        self.port: Any = None
+        self.open: set[_NodeStream] = set()
+        self.of: dict[str, _NodeStream] = {}
+        self.takes: Callable[[Node], bool] = lambda node: False
+        self.linked: Callable[[Node], object] = lambda node: None
+        self.unlinked: Callable[[Node, str], object] = lambda node, text: None
+        self._members: dict[str, Member] = {}
+        self._pauses: dict[str, float] = {}
+        self._calls: dict[str, Any] = {}
+        self._stopped = False
+
+    def listen(self, host: str, port: int) -> int:
+        """Be reached by others; the port. Raises what Twisted does."""
+        if self.tls is None:
+            self.port = self.reactor.listenTCP(port, self, interface=host)
+        else:
+            self.port = self.reactor.listenSSL(port, self, self.tls, interface=host)
+        return int(self.port.getHost().port)
+
+    def buildProtocol(self, addr: object) -> _NodeStream:
+        """See `IProtocolFactory`."""
+        return _NodeStream(self, None)
+
+    def stop(self) -> Any:
+        """All of it ends, when what was written has gone."""
+        self._stopped = True
+        for call in self._calls.values():
+            call.cancel()
+        self._calls.clear()
+        for stream in list(self.open):
+            if stream.transport is not None:
+                stream.transport.loseConnection()
+        return None if self.port is None else self.port.stopListening()
+
+    def where(self, stream: _NodeStream) -> str:
+        """Where a stream comes from."""
+        peer: Any = stream.transport.getPeer()  # type: ignore[union-attr]
+        return str(getattr(peer, "host", ""))
+
+    def hello(self, node: Node, stream: int) -> Hello:
+        """What we say to a node."""
+        return Hello(self.cluster, self.name, self.epoch, node.epoch, stream, node.had, node.of)
+
+    # -- dialling ------------------------------------------------------------------------------
+
+    def joined(self, member: Member) -> None:
+        """A node is there: dial it, if that is ours to do."""
+        if self.name < member.name:
+            self._members[member.name] = member
+            self._pauses[member.name] = _FIRST
+            self._dial(member)
+
+    def left(self, member: Member) -> None:
+        """A node is gone."""
+        self._members.pop(member.name, None)
+        call = self._calls.pop(member.name, None)
+        if call is not None:
+            call.cancel()
+        stream = self.of.get(member.name)
+        if stream is not None:
+            stream.close()
+
+    def _dial(self, member: Member) -> None:
+        self._calls.pop(member.name, None)
+        if self._members.get(member.name) is not member or self._stopped:
+            return
+        host, _, port = member.address.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        factory = _Dialler(self, member)
+        if self.tls is None:
+            self.reactor.connectTCP(host, int(port), factory, timeout=PATIENCE)
+        else:
+            self.reactor.connectSSL(host, int(port), factory, self.tls, timeout=PATIENCE)
+
+    def again(self, member: Member, was_linked: bool) -> None:
+        """A stream that we had dialled is over."""
+        if self._stopped or self._members.get(member.name) is not member:
+            return
+        pause = _FIRST if was_linked else self._pauses[member.name]
+        self._pauses[member.name] = min(pause * 2, _LONGEST)
+        if member.name not in self._calls:
+            self._calls[member.name] = self.reactor.callLater(pause, self._dial, member)
+
+    def unreached(self, member: Member, text: str) -> None:
+        """Nobody has answered."""
+        self.broker.log("node not reached", {"node": member.name, "error": text})
+        self.again(member, False)

@@ -1,0 +1,87 @@
+"""TLS between nodes, and with etcd: who is believed, and what is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.ssl import (
+    Certificate,
+    CertificateOptions,
+    PrivateCertificate,
+    optionsForClientTLS,
+    trustRootFromCertificates,
+)
+from twisted.web.iweb import IPolicyForHTTPS
+from zope.interface import implementer
+
+from mqttd.config.schema.cluster import Cluster
+from mqttd.net.tls import TlsError, load_pair
+
+__all__ = ["etcd_policy", "node_options"]
+
+
+def node_options(config: Cluster) -> Any:
+    """The context factory of both ends of a stream between nodes; None: plain. Raises TlsError.
+
+    Both show a certificate of the cluster's authority, or there is no stream.
+    """
+    if not config.certificate:
+        return None
+    return CertificateOptions(
+        **_pair(config.certificate, config.private_key), trustRoot=_roots(config.ca_file)
+    )
+
+
+def etcd_policy(config: Cluster) -> Any:
+    """What `Agent` takes for TLS with etcd; None: what it has by itself. Raises TlsError."""
+    if not config.etcd_ca_file and not config.etcd_certificate:
+        return None
+    roots = _roots(config.etcd_ca_file) if config.etcd_ca_file else None
+    own = None
+    if config.etcd_certificate:
+        own = _private(config.etcd_certificate, config.etcd_private_key)
+    return _Policy(roots, own)
+
+
+@implementer(IPolicyForHTTPS)
+class _Policy:
+    def __init__(self, roots: Any, own: Any) -> None:
+        self.roots = roots
+        self.own = own
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> Any:
+        """See `IPolicyForHTTPS`."""
+        return optionsForClientTLS(hostname.decode("ascii"), self.roots, self.own)
+
+
+def _pair(certificate: str, private_key: str) -> dict[str, Any]:
+    try:
+        key, certificates = load_pair(certificate, private_key)
+        return {
+            "privateKey": key,
+            "certificate": certificates[0],
+            "extraCertChain": certificates[1:],
+        }
+    except Exception as error:
+        raise TlsError(f"{certificate}, {private_key}: {error}") from None
+
+
+def _private(certificate: str, private_key: str) -> Any:
+    try:
+        with open(certificate, "rb") as file, open(private_key, "rb") as other:
+            return PrivateCertificate.loadPEM(file.read() + b"\n" + other.read())
+    except Exception as error:
+        raise TlsError(f"{certificate}, {private_key}: {error}") from None
+
+
+def _roots(path: str) -> Any:
+    end = b"-----END CERTIFICATE-----"
+    try:
+        with open(path, "rb") as file:
+            parts = file.read().split(end)[:-1]
+        found = [Certificate.loadPEM(part + end + b"\n") for part in parts]
+    except Exception as error:
+        raise TlsError(f"{path}: {error}") from None
+    if not found:
+        raise TlsError(f"{path}: holds no certificate")
+    return trustRootFromCertificates(found)

@@ -1,0 +1,170 @@
+"""What etcd says of the other nodes, in its order: who is there, which filters they want.
+
+    range, then watch from that revision --> reset | apply --> NodeMesh, and a `Follower`
+
+A chunk of routes is a run of frames, as workers tell each other their filters: `ADD`, `REMOVE`, and
+`BEGIN` ... `END` around all that there are. So reading the chunks of a node in their order, from
+whichever is the first that is left, ends with its filters.
+
+Promise: sans-I/O; what was said twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from mqttd.cluster.etcd import Kv
+from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, split, unpacked
+
+__all__ = ["Follower", "View", "filters_of"]
+
+
+class Follower(Protocol):
+    """Is told what changes."""
+
+    def joined(self, member: Member, node: Node | None) -> None:
+        """A node is there; None: it is this one."""
+
+    def left(self, member: Member, node: Node | None) -> None:
+        """It is there no more; its filters are out of the tables already."""
+
+    def taken(self, client_id: str, by: str, revision: int) -> None:
+        """Another node has this client id now."""
+
+
+def filters_of(chunks: Iterable[bytes]) -> set[str]:
+    """The filters that a node's chunks say, read one after the other."""
+    found: set[str] = set()
+    for chunk in chunks:
+        for kind, body in _frames(chunk):
+            if kind == BEGIN:
+                found.clear()
+            elif kind == ADD:
+                found.update(each.decode() for each in unpacked(body))
+            elif kind == REMOVE:
+                found.difference_update(each.decode() for each in unpacked(body))
+    return found
+
+
+def _frames(data: bytes) -> Iterable[tuple[int, bytes]]:
+    pos = 0
+    while pos < len(data):
+        body, end = split(data, pos)
+        if not end:
+            raise ValueError("a frame is cut off")
+        yield data[pos], data[body:end]
+        pos = end
+
+
+class View:
+    """What this node, `name`, knows of the others."""
+
+    def __init__(self, name: str, keys: Keys, mesh: NodeMesh, follower: Follower) -> None:
+        self.name = name
+        self.keys = keys
+        self.mesh = mesh
+        self.follower = follower
+        self.members: dict[str, Member] = {}
+
+    def reset(self, found: Iterable[Kv], revision: int) -> None:
+        """All that there is, in the order of the keys."""
+        members: dict[str, Member] = {}
+        chunks: dict[str, list[bytes]] = {}
+        taken: list[tuple[str, Kv]] = []
+        for kv in found:
+            kind, node, rest = self.keys.parts(kv.key)
+            if kind == "node":
+                members[node] = member_of(node, kv.value, kv.created)
+            elif kind == "route" and node in members and _epoch(rest) == members[node].epoch:
+                chunks.setdefault(node, []).append(kv.value)
+            elif kind == "taken" and node == self.name:
+                taken.append((rest, kv))
+        for name, member in list(self.members.items()):
+            new = members.get(name)
+            if new is None or new.epoch != member.epoch:
+                self._leaves(member)
+        for name, member in members.items():
+            self._comes(member)
+            known = self.mesh.nodes.get(name)
+            if known is not None:
+                wanted = filters_of(chunks.get(name, ()))
+                for full_filter in list(known.peer.filters):
+                    if full_filter not in wanted:
+                        self.mesh.remove(known, full_filter)
+                for full_filter in wanted:
+                    self.mesh.add(known, full_filter)
+        self.mesh.applied = revision
+        for other in self.mesh.nodes.values():
+            self.mesh.tell_seen(other)
+        for client_id, kv in taken:
+            self.follower.taken(client_id, kv.value.decode(), kv.changed)
+
+    def apply(self, revision: int, events: list[tuple[Kv, bool]]) -> None:
+        """What has changed."""
+        touched: dict[str, Node] = {}
+        taken: list[tuple[str, Kv]] = []
+        for kv, gone in events:
+            kind, name, rest = self.keys.parts(kv.key)
+            if kind == "node":
+                known = self.members.get(name)
+                if gone:
+                    if known is not None and kv.changed > known.epoch:
+                        self._leaves(known)
+                    continue
+                member = member_of(name, kv.value, kv.created)
+                if known is not None and known.epoch != member.epoch:
+                    self._leaves(known)
+                self._comes(member)
+            elif kind == "route" and not gone:
+                node = self.mesh.nodes.get(name)
+                if node is not None and _epoch(rest) == node.epoch:
+                    self._routes(node, kv.value)
+                    touched[name] = node
+            elif kind == "taken" and not gone and name == self.name:
+                taken.append((rest, kv))
+        self.mesh.applied = revision
+        for node in touched.values():
+            self.mesh.tell_seen(node)
+        for client_id, kv in taken:
+            self.follower.taken(client_id, kv.value.decode(), kv.changed)
+
+    def _routes(self, node: Node, chunk: bytes) -> None:
+        mesh, peer = self.mesh, node.peer
+        for kind, body in _frames(chunk):
+            if kind == BEGIN:
+                peer.fresh = set()
+            elif kind == ADD:
+                for each in unpacked(body):
+                    mesh.add(node, each.decode())
+            elif kind == REMOVE:
+                for each in unpacked(body):
+                    mesh.remove(node, each.decode())
+            elif kind == END and peer.fresh is not None:
+                fresh, peer.fresh = peer.fresh, None
+                for full_filter in list(peer.filters):
+                    if full_filter not in fresh:
+                        mesh.remove(node, full_filter)
+
+    def _comes(self, member: Member) -> None:
+        known = self.members.get(member.name)
+        self.members[member.name] = member
+        if known is None:
+            node = None
+            if member.name != self.name:
+                node = self.mesh.join(member.name, member.epoch)
+            self.follower.joined(member, node)
+
+    def _leaves(self, member: Member) -> None:
+        del self.members[member.name]
+        node = self.mesh.nodes.get(member.name)
+        if node is not None:
+            self.mesh.leave(node)
+        self.follower.left(member, node)
+
+
+def _epoch(rest: str) -> int:
+    """Of the key of a chunk, `EPOCH/CHUNK`."""
+    return int(rest.partition("/")[0], 16)

@@ -1,0 +1,115 @@
+"""Several brokers as one: ``[cluster]``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from mqttd.config.schema import keys
+from mqttd.config.schema.keys import MINUTE
+
+__all__ = ["Cluster"]
+
+
+def _file(text: str) -> Meta:
+    return keys.path(text, pattern=r"^[^\0]*$")
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """Several brokers as one; experimental: docs/design/cluster.md says what is not there yet."""
+
+    kind: Annotated[
+        Literal["none", "etcd"],
+        keys.plain(
+            "`none`: this broker is alone; `etcd`: it is a node of a cluster, whose members,"
+            " routes and owners of client ids are kept in etcd.",
+            reload=False,
+        ),
+    ] = "none"
+    name: Annotated[
+        str,
+        keys.plain(
+            "Name of the cluster, the same in all of its nodes; each needs a `node.name` of its"
+            " own.",
+            reload=False,
+            pattern=r"^[A-Za-z0-9_.@-]{1,64}\Z",
+            expects="a name of 1 to 64 letters, digits and _ . @ -",
+        ),
+    ] = "mqttd"
+    endpoints: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^https?://[^\s/]+$")], ...],
+        keys.plain(
+            "URLs of the members of etcd; one that does not answer is followed by the next.",
+            reload=False,
+            expects='a list of URLs, such as ["https://etcd-1:2379", "https://etcd-2:2379"]',
+        ),
+    ] = ("http://127.0.0.1:2379",)
+    etcd_ca_file: Annotated[
+        str, _file("PEM file with those who vouch for etcd; empty: those the system knows.")
+    ] = ""
+    etcd_certificate: Annotated[
+        str, _file("PEM file with the certificate by which etcd knows this node; empty: none.")
+    ] = ""
+    etcd_private_key: Annotated[
+        str, _file("PEM file with the private key of `etcd_certificate`.")
+    ] = ""
+    bind: Annotated[
+        str,
+        keys.about(
+            "Address and port where other nodes reach this one: `host:port`, `[ipv6]:port`, or"
+            " `:port` for all addresses; port 0 takes a free port.",
+            "bind",
+            "broker",
+            False,
+        ),
+    ] = "127.0.0.1:4370"
+    advertise: Annotated[
+        str,
+        keys.plain(
+            "The `host:port` that other nodes are told; empty: `bind`, with `node.name` for a host"
+            " where that is all addresses.",
+            reload=False,
+            pattern=r"^([^\s/]+:[0-9]{1,5})?\Z",
+            expects='host and port, such as "node-1.example:4370"',
+        ),
+    ] = ""
+    certificate: Annotated[
+        str,
+        _file(
+            "PEM file with this node's certificate, then those that lead to `ca_file`; empty speaks"
+            " plain TCP with the other nodes, which only a loopback address may."
+        ),
+    ] = ""
+    private_key: Annotated[str, _file("PEM file with the private key of `certificate`.")] = ""
+    ca_file: Annotated[
+        str,
+        _file(
+            "PEM file with who vouches for nodes: whoever shows a certificate of theirs may be one,"
+            " so that is no authority that others use."
+        ),
+    ] = ""
+    lease: Annotated[
+        int,
+        keys.duration(
+            "Time after which a node that is not heard of is out of the cluster, with its routes.",
+            "broker",
+            2,
+            MINUTE,
+            False,
+        ),
+    ] = 5
+    minority: Annotated[
+        Literal["serve", "refuse"],
+        keys.plain(
+            "What a node does that etcd does not answer: `serve` keeps its clients, and lets those"
+            " in whose session it has; `refuse` sends all away.",
+            reload=False,
+        ),
+    ] = "serve"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of `bind`; the host is empty for all addresses."""
+        host, _, port = self.bind.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
