@@ -24,10 +24,11 @@ from twisted.logger import Logger
 
 from mqttd import __version__
 from mqttd.broker.broker import Broker
+from mqttd.broker.records import Record
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, absent, created, get, put
 from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.keys import Keys, Member, member_of
-from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.routes import Routes
 from mqttd.cluster.stream import Streams
@@ -46,6 +47,8 @@ ALARM: Final = "cluster_minority"
 #: Seconds between two looks at all that etcd has, and between lines about one thing.
 _LOOK: Final = 60.0
 _QUIET: Final = 10.0
+#: Seconds for which the filters of a session that comes are wanted in any case.
+_ARRIVES: Final = 10.0
 #: Seconds for what we have written to come back by the watch.
 _BEHIND: Final = 5.0
 #: Seconds that a start waits for one whose retained messages are to be had.
@@ -71,6 +74,8 @@ class Cluster:
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
+        self.owners.arrives = self._arrives
+        self.owners.hands = self._hand
         self.broker: Broker
         self.mesh: NodeMesh
         self.view: View
@@ -147,6 +152,7 @@ class Cluster:
                 self._say("etcd", "waiting for etcd: {error}", error=str(error))
                 await deferLater(self.reactor, 0.5)
         await self._take_retained()
+        await self.settled(list(self.mesh.filters))
         while not self.stopped:
             try:
                 lost = await self.owners.claim_all(list(self.broker.sessions))
@@ -408,7 +414,11 @@ class Cluster:
 
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """See `Follower.taken`."""
-        state = self.owners.taken(client_id, revision)
+        self.owners.taken(client_id, by, revision)
+        self.owners.forget_taken(client_id, revision)
+
+    def _hand(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
+        """Send a session to the node that has it now."""
         node = self.mesh.nodes.get(by)
         if node is not None and node.link is not None:
             fields = [client_id.encode(), revision.to_bytes(8, "big")]
@@ -418,7 +428,6 @@ class Cluster:
         elif state is not None:
             self.log.error("session of {client_id} is lost: no link to node {node}",
                            client_id=client_id, node=by)  # fmt: skip
-        self.owners.forget_taken(client_id, revision)
 
     def _told(self, node: Node, kind: int, body: bytes) -> None:
         if kind != STATE:
@@ -431,6 +440,28 @@ class Cluster:
         if not self.owners.moved(name, int.from_bytes(revision, "big"), state) and rest:
             self.log.error("session of {client_id} is lost: it came too late from node {node}",
                            client_id=name, node=node.name)  # fmt: skip
+
+    def settled(self, filters: list[str]) -> Deferred[None]:
+        """Fires when the other nodes have these filters, or are slow to."""
+        done: Deferred[None] = Deferred()
+        if not self.mesh.waits(Settling(filters, lambda: done.callback(None))):
+            done.callback(None)
+        return done
+
+    async def _arrives(self, state: SessionState) -> None:
+        """A session is about to be here: have the other nodes know what it has subscribed to."""
+        try:
+            filters = [each[0] for each in Record(state.record).subscriptions]
+        except ValueError:
+            return  # the registry says so
+        for full_filter in filters:
+            self.mesh.added(full_filter)
+        self.reactor.callLater(_ARRIVES, self._arrived, filters)
+        await self.settled(filters)
+
+    def _arrived(self, filters: list[str]) -> None:
+        for full_filter in filters:
+            self.mesh.removed(full_filter)
 
     # -- told to operators ---------------------------------------------------------------------
 

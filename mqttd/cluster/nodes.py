@@ -18,12 +18,13 @@ from collections.abc import Callable
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
 from mqttd.broker.retained import Retained
+from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Control
 from mqttd.mesh.frames import BEGIN, END, HELLO, SEEN, STATE, number_of, numbered
 from mqttd.mesh.link import Link
 from mqttd.mesh.mesh import Frames, Mesh, Neighbour, delete_frame, retain_frame
 
-__all__ = ["Node", "NodeMesh"]
+__all__ = ["Node", "NodeMesh", "Settling"]
 
 
 class Node(Neighbour):
@@ -40,6 +41,26 @@ class Node(Neighbour):
         self.of: int = 0
         #: The stream that there is, or was last.
         self.stream: int = 0
+
+
+class Settling(Taken):
+    """Waits until these filters are settled, or are not in time; then calls `then`."""
+
+    def __init__(self, filters: list[str], then: Callable[[], object]) -> None:
+        self.names = filters
+        self.then = then
+
+    def taken(self) -> None:
+        """See `Taken.taken`."""
+        self.then()
+
+    def refused(self) -> None:
+        """See `Taken.refused`."""
+        self.then()
+
+    def filters(self) -> list[str]:
+        """See `Taken.filters`."""
+        return self.names
 
 
 class NodeMesh(Mesh):
@@ -140,6 +161,8 @@ class NodeMesh(Mesh):
 
     def added(self, full_filter: str) -> None:
         """See `Abroad.added`."""
+        if _is_own(full_filter):
+            return
         count = self.filters.get(full_filter, 0)
         self.filters[full_filter] = count + 1
         if not count:
@@ -148,6 +171,8 @@ class NodeMesh(Mesh):
 
     def removed(self, full_filter: str) -> None:
         """See `Abroad.removed`."""
+        if _is_own(full_filter):
+            return
         count = self.filters.get(full_filter, 0)
         if count > 1:
             self.filters[full_filter] = count - 1
@@ -171,6 +196,18 @@ class NodeMesh(Mesh):
         """See `Abroad.lacks`."""
         return full_filter in self.unsettled
 
+    # -- retained messages ---------------------------------------------------------------------
+
+    def retained(self, topic: str, kept: object) -> None:
+        """See `Abroad.retained`."""
+        if not topic.startswith("$SYS/"):
+            super().retained(topic, kept)
+
+    def deleted(self, topic: str) -> None:
+        """See `Abroad.deleted`."""
+        if not topic.startswith("$SYS/"):
+            super().deleted(topic)
+
     # -- time ----------------------------------------------------------------------------------
 
     def microseconds(self) -> int:
@@ -183,6 +220,13 @@ class NodeMesh(Mesh):
             if node.link is None:
                 return
         super().tick(now)
+
+
+def _is_own(full_filter: str) -> bool:
+    """What a node says of itself is for those who ask it; no wildcard matches `$SYS`."""
+    if full_filter.startswith("$share/"):
+        full_filter = split_shared(full_filter)[1]
+    return full_filter.startswith("$SYS/")
 
 
 class _NodeFrames(Frames):

@@ -15,7 +15,7 @@ Promise: what is ours already is answered at once; while etcd does not answer no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -37,6 +37,10 @@ _TRIES: Final = 10
 _MANY: Final = 100
 
 
+async def _nothing(state: SessionState) -> None:
+    pass
+
+
 @implementer(IRegistry)
 class Owners:
     """The client ids of one node; `is_there` says whether another node is a member."""
@@ -55,9 +59,16 @@ class Owners:
         self.strict = False
         #: Takes a session of ours away, and how many have come and gone.
         self.hand_over: Callable[[str, int], SessionState | None] = lambda client_id, epoch: None
+        #: Is told of a session that comes, before its client is accepted.
+        self.arrives: Callable[[SessionState], Awaitable[None]] = _nothing
         self.came = 0
         self.went = 0
         self.without = 0
+        #: Claims under way, and those who have taken a client id from one: node and revision.
+        self._claiming: dict[str, int] = {}
+        self._passed: dict[str, tuple[str, int]] = {}
+        #: Sends a session on: client id, node, revision, state.
+        self.hands: Callable[[str, str, int, SessionState | None], object] = lambda *_: None
         self._waiting: dict[str, tuple[int, Deferred[SessionState | None]]] = {}
 
     # -- IRegistry -----------------------------------------------------------------------------
@@ -72,6 +83,29 @@ class Owners:
         return Deferred.fromCoroutine(self._claim(client_id))
 
     async def _claim(self, client_id: str) -> Claim:
+        self._claiming[client_id] = self._claiming.get(client_id, 0) + 1
+        try:
+            claim = await self._claim_now(client_id)
+            return self._still(client_id, claim)
+        finally:
+            self._passed.pop(client_id, None)
+            self._claiming[client_id] -= 1
+            if not self._claiming[client_id]:
+                del self._claiming[client_id]
+
+    def _still(self, client_id: str, claim: Claim) -> Claim:
+        """A claim that is answered, unless another has taken the client id meanwhile."""
+        passed = self._passed.pop(client_id, None)
+        if passed is None:
+            return claim
+        by, revision = passed
+        if revision < claim.epoch:
+            return claim  # and was ours again after that
+        self.owned.pop(client_id, None)
+        self.hands(client_id, by, revision, claim.state)
+        raise EtcdError(f"node {by!r} has claimed it after this one")
+
+    async def _claim_now(self, client_id: str) -> Claim:
         key, own = self.keys.own(client_id), self.name.encode()
         lease = self.lease
         answer = await self.etcd.transaction([absent(key)], [put(key, own, lease)], [get(key)])
@@ -92,6 +126,8 @@ class Owners:
                 if not moves:
                     return Claim(answer.revision, Held.NOWHERE)
                 state = await self._moved(client_id, answer.revision)
+                if state is not None:
+                    await self.arrives(state)
                 return Claim(answer.revision, Held.NODE, other, state)
         raise EtcdError(f"{_TRIES} others have claimed this client id meanwhile")
 
@@ -148,14 +184,18 @@ class Owners:
 
     # -- others take, and the lease begins anew ------------------------------------------------
 
-    def taken(self, client_id: str, revision: int) -> SessionState | None:
-        """Another node has this client id since `revision`: its session, which ends here."""
+    def taken(self, client_id: str, by: str, revision: int) -> None:
+        """A node has this client id since `revision`: the session ends here, and goes there."""
         if self.owned.get(client_id, 0) > revision:
-            return None  # it is ours again
+            return  # it is ours again
         self.owned.pop(client_id, None)
+        if client_id in self._claiming:
+            # Its session, if it has one, is on its way to us: it goes on when it has come.
+            self._passed[client_id] = (by, revision)
+            return
         state = self.hand_over(client_id, revision)
         self.went += 1
-        return state
+        self.hands(client_id, by, revision, state)
 
     def forget_taken(self, client_id: str, revision: int) -> None:
         """We know that it was taken: etcd need not say so any longer."""
@@ -202,5 +242,5 @@ class Owners:
                 return False
             held = answer.found[0] if answer.found else None
         if held is not None:
-            self.taken(client_id, held.changed)
+            self.taken(client_id, held.value.decode(), held.changed)
         return True

@@ -8,7 +8,8 @@ is a run of frames as it is. What is *counted* is acknowledged by its number: `A
 of the counted frames of a stream are taken.
 
 Promise: sans-I/O; the peer is the same program, one that has proved it or on the same machine, so
-a frame that cannot be is a fault (ValueError), not an attack; of a frame that has not wholly come nothing is looked at.
+a frame that cannot be is a fault (ValueError), not an attack; of a frame that has not wholly come
+nothing is looked at.
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "local subscriber failed": ("mqttd.broker", "error"),
     "log-ins barred": ("mqttd.access", "warn"),
     "module failed": ("mqttd.access", "error"),
+    "node link failed": ("mqttd.cluster", "warn"),
+    "node not reached": ("mqttd.cluster", "warn"),
     "overload": ("mqttd", "warn"),
     "session lost": ("mqttd.broker", "error"),
     "session store failed": ("mqttd.broker", "error"),

@@ -112,3 +112,201 @@ def test_unsubscribe_ends_it(connect: Connect, topic: str) -> None:
     publisher.publish(topic, b"no")
     publisher.publish(topic + "/end", b"end")
     assert subscriber.payloads(1) == [b"end"]
+
+
+def test_retained_messages_are_one_set(connect: Connect, topic: str) -> None:
+    one, two = connect("a"), connect("b")
+    one.publish(topic, b"first", qos=1, retain=True)
+    two.publish(topic, b"second", qos=1, retain=True)
+    for name in NAMES:
+        late = connect(name)
+        late.subscribe(topic)
+        late.message(payload=b"second", retain=True)
+    two.publish(topic, b"", qos=1, retain=True)
+    for name in NAMES:
+        late = connect(name)
+        late.subscribe(topic, topic + "/end")
+        one.publish(topic + "/end", b"end")
+        late.message(payload=b"end")
+
+
+def test_a_shared_group_spans_nodes_and_prefers_its_own(connect: Connect, topic: str) -> None:
+    here, there = connect("a"), connect("b")
+    for member in (here, there):
+        member.subscribe(f"$share/g/{topic}", qos=1)
+    publisher = connect("a")
+    for n in range(10):
+        publisher.publish(topic, b"%d" % n, qos=1)
+    assert here.payloads(10) == [b"%d" % n for n in range(10)]
+    here.unsubscribe(f"$share/g/{topic}")
+    for n in range(10):
+        publisher.publish(topic, b"%d" % n, qos=1)
+    assert there.payloads(10) == [b"%d" % n for n in range(10)]
+
+
+def test_a_will_is_heard_elsewhere(connect: Connect, topic: str) -> None:
+    watcher = connect("b")
+    watcher.subscribe(topic)
+    connect("a", will=mq.Will(topic, b"gone")).drop()
+    watcher.message(payload=b"gone")
+
+
+def test_what_a_node_says_of_itself_stays_there(connect: Connect) -> None:
+    for name in NAMES:
+        client = connect(name)
+        client.subscribe("$SYS/broker/version", "$SYS/broker/clients/connected")
+        found = {client.message().topic for _ in range(2)}
+        assert len(found) == 2
+        client.expect_nothing()
+
+
+def test_a_takeover_at_another_node_takes_the_session_along(connect: Connect, topic: str) -> None:
+    name, expiry = f"moves-{next(_serial)}", [(mq.SESSION_EXPIRY, 600)]
+    first = connect("a", name, clean=False, props=expiry)
+    assert not first.resumed
+    first.subscribe(topic, qos=2)
+    publisher = connect("c")
+    for at, other in ((1, "b"), (2, "c"), (3, "a"), (4, "b")):
+        second = connect(other, name, clean=False, props=expiry)
+        assert second.resumed
+        first.wait_for(mq.DISCONNECT, reason=0x8E)
+        publisher.publish(topic, b"%d" % at, qos=2)
+        second.message(payload=b"%d" % at)
+        first = second
+    first.drop()
+    publisher.publish(topic, b"waits", qos=1)
+    last = connect("c", name, clean=False, props=expiry)
+    assert last.resumed
+    last.message(payload=b"waits")
+    last.disconnect(props=[(mq.SESSION_EXPIRY, 0)])
+
+
+def test_what_was_not_acknowledged_moves_with_its_session(connect: Connect, topic: str) -> None:
+    name, expiry = f"moves-{next(_serial)}", [(mq.SESSION_EXPIRY, 600)]
+    first = connect("a", name, clean=False, props=expiry)
+    first.subscribe(topic, qos=1)
+    publisher = connect("b")
+    for n in range(5):
+        publisher.publish(topic, b"%d" % n, qos=1)
+        first.message(ack=False)
+    second = connect("b", name, clean=False, props=expiry)
+    assert second.resumed
+    assert second.payloads(5) == [b"%d" % n for n in range(5)]
+
+
+def test_of_many_that_claim_a_client_id_one_has_it(connect: Connect, nodes: Nodes) -> None:
+    rounds = 200 if LONG else 20
+    for _ in range(rounds):
+        name = f"race-{next(_serial)}"
+        clients = [RawClient(nodes[node].port, mq.V5) for node in NAMES]
+        for client in clients:
+            client.send(mq.connect(name, mq.V5))
+        # Each is let in and then sent away, or refused, because another came after it; but one.
+        until(lambda those=clients: sum(map(_is_out, those)) == len(NAMES) - 1, "one left")
+        left = next(client for client in clients if not client.closed)
+        left.ping()
+        left.close()
+
+
+def _is_out(client: RawClient) -> bool:
+    """Whether the broker has closed this connection by now."""
+    try:
+        while client.receive(0.01) is not None:
+            pass
+    except TimeoutError:
+        pass
+    return client.closed
+
+
+def test_a_node_that_joins_has_the_retained_messages_when_it_is_ready(
+    connect: Connect, etcd: Etcd, tmp_path: Path, topic: str
+) -> None:
+    publisher = connect("a")
+    for n in range(50):
+        publisher.publish(f"{topic}/{n}", b"%d" % n, qos=1, retain=True)
+    late = start_node(tmp_path, etcd, "late")
+    try:
+        client = RawClient(late.port, mq.V5).connect("late")
+        client.subscribe(f"{topic}/#")
+        assert {client.message().payload for _ in range(50)} == {b"%d" % n for n in range(50)}
+        publisher.publish(f"{topic}/0", b"new", qos=1)
+        client.message(payload=b"new")
+        client.close()
+    finally:
+        late.stop()
+    for n in range(50):
+        publisher.publish(f"{topic}/{n}", b"", qos=1, retain=True)
+
+
+def routes_of(etcd: Etcd, node: str) -> int:
+    """How many chunks etcd has of a node."""
+    from base64 import b64encode
+
+    prefix = f"/mqttd/mqttd/v1/all/route/{node}/".encode()
+    body = {
+        "key": b64encode(prefix).decode(),
+        "range_end": b64encode(prefix[:-1] + b"0").decode(),
+        "count_only": True,
+    }
+    return int(etcd.ask("/v3/kv/range", body).get("count", 0))
+
+
+def test_a_killed_node_is_gone_with_its_routes_and_comes_back(
+    connect: Connect, nodes: Nodes, etcd: Etcd, tmp_path: Path, topic: str
+) -> None:
+    victim = start_node(tmp_path, etcd, "victim")
+    assert nodes["a"].says("node victim is linked")
+    name = f"orphan-{next(_serial)}"
+    client = RawClient(victim.port, mq.V5).connect(name)
+    client.subscribe(topic, qos=1)
+    assert routes_of(etcd, "victim")
+    publisher = connect("a")
+    victim.stop(hard=True)
+    again = connect("b", name)  # at once, whatever etcd still says of the dead node
+    again.subscribe(topic, qos=1)
+    publisher.publish(topic, b"here", qos=1)
+    again.message(payload=b"here")
+    assert nodes["a"].says("node victim is gone")
+    until(lambda: not routes_of(etcd, "victim"), "no routes")
+    linked = nodes["a"].output.count("node victim is linked")
+    victim = start_node(tmp_path, etcd, "victim")
+    try:
+        back = RawClient(victim.port, mq.V5).connect("back")
+        back.subscribe(topic)
+        until(lambda: nodes["a"].output.count("node victim is linked") > linked, "linked again")
+        publisher.publish(topic, b"both", qos=1)
+        back.message(payload=b"both")
+        again.message(payload=b"both")
+        back.close()
+    finally:
+        victim.stop()
+
+
+def test_etcd_killed_and_back(connect: Connect, nodes: Nodes, etcd: Etcd, topic: str) -> None:
+    publisher, subscriber = connect("a"), connect("b")
+    subscriber.subscribe(topic, qos=1)
+    etcd.stop()
+    for node in nodes.values():
+        assert node.says("etcd has not answered for 2 s")
+    publisher.publish(topic, b"known routes work", qos=1)
+    subscriber.message(payload=b"known routes work")
+    subscriber.deadline = 10.0
+    assert subscriber.subscribe(topic, topic + "/new", qos=1) == [1, 0x83]
+    refused = RawClient(nodes["a"].port, mq.V5)
+    refused.connect(f"new-{next(_serial)}", reason=0x88)
+    etcd.start()
+    for node in nodes.values():
+        assert node.says("etcd answers again")
+    until(lambda: _lets_in(nodes["a"]), "clients let in")
+    assert subscriber.subscribe(topic + "/new", qos=1) == [1]
+    publisher.publish(topic + "/new", b"all is well", qos=1)
+    subscriber.message(payload=b"all is well")
+
+
+def _lets_in(node: Broker) -> bool:
+    client = RawClient(node.port, mq.V5)
+    try:
+        client.send(mq.connect(f"new-{next(_serial)}", mq.V5))
+        return client.expect(mq.CONNACK).reason == 0
+    finally:
+        client.close()

@@ -1,0 +1,94 @@
+"""The parts of a cluster that need neither etcd nor a socket."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqttd.cluster.hello import Hello, hello_of
+from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.refused import refused
+from mqttd.cluster.view import filters_of
+from mqttd.config.load import ConfigError, from_tables
+from mqttd.config.schema import Config
+from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
+
+NUMBER = st.integers(0, (1 << 64) - 1)
+
+
+@given(st.builds(Hello, st.text(max_size=64), st.text(max_size=64), *[NUMBER] * 5), st.binary())
+def test_a_hello_comes_out_as_it_went_in(hello: Hello, rest: bytes) -> None:
+    data = hello.dump()
+    assert hello_of(data + rest) == (hello, rest)
+    for end in range(len(data)):
+        assert hello_of(data[:end]) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\n", b"\x10\x0c\x00\x04MQTT", frame(0x0D, b"\x05other"),
+     frame(0x0D, b"x" * 5000)[:4999]],
+)  # fmt: skip
+def test_what_is_no_hello_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"node|hello|value"):
+        hello_of(data)
+
+
+@pytest.mark.parametrize(("theirs", "spoken"), [((1, 1), 1), ((1, 2), 1), ((2, 3), 0)])
+def test_the_highest_version_that_both_speak(theirs: tuple[int, int], spoken: int) -> None:
+    assert Hello("c", "n", 1, 1, 1, 0, 0, theirs).version() == spoken
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcdef")), max_size=60), st.data())
+def test_chunks_say_what_there_is_from_wherever_one_begins(
+    changes: list[tuple[bool, str]], data: st.DataObject
+) -> None:
+    """Everything, written anew among changes, is the same as all the changes."""
+    wanted: set[str] = set()
+    chunks: list[bytes] = []
+    begins = [0]
+    for add, name in changes:
+        chunks.append(frame(ADD if add else REMOVE, packed([name.encode()])))
+        (wanted.add if add else wanted.discard)(name)
+        if data.draw(st.integers(0, 9)) == 0:
+            begins.append(len(chunks))
+            some = [each.encode() for each in sorted(wanted)]
+            half = len(some) // 2
+            chunks.append(frame(BEGIN, b"\0") + frame(ADD, packed(some[:half])))
+            chunks.append(frame(ADD, packed(some[half:])) + frame(END, b"\0"))
+    for begin in begins:
+        assert filters_of(chunks[begin:]) == wanted
+
+
+def test_keys_and_members_come_back() -> None:
+    keys = Keys("c")
+    assert keys.parts(keys.node("n")) == ("node", "n", "")
+    assert keys.parts(keys.route("n", 255, 1)) == ("route", "n", "00000000000000ff/0000000001")
+    assert keys.parts(keys.taken("n", "a/b/\u00fc")) == ("taken", "n", "a/b/\u00fc")
+    assert not keys.own("all/x").startswith(keys.all)
+    member = Member("n", "id", "host:1", "0.2", (1, 1), True, 7)
+    assert member_of("n", member.dump(), 7) == member
+
+
+def test_several_processes_are_not_a_node_yet() -> None:
+    tables = {"cluster": {"kind": "etcd"}, "node": {"workers": 2}}
+    assert "node.workers = 2" in refused(from_tables(tables, "."))
+    assert not refused(Config())
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ({"bind": ":4370"}, "nodes do not speak in plain"),
+        ({"certificate": "a.crt", "private_key": "a.key"}, "cluster.ca_file"),
+        ({"etcd_certificate": "a.crt"}, "cluster.etcd_private_key"),
+        ({"endpoints": []}, "at least one URL"),
+        ({"endpoints": ["etcd:2379"]}, "cluster.endpoints"),
+        ({"name": "a/b"}, "cluster.name"),
+        ({"lease": "1s"}, "cluster.lease"),
+    ],
+)
+def test_what_does_not_go_together_is_said(cluster: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        from_tables({"cluster": {"kind": "etcd", **cluster}}, ".")
