@@ -208,6 +208,7 @@ class MqttdService(MultiService):
         model = Model(self.broker, self._more_metrics)
         self.parts = parts = Parts(self.broker, model, self.listeners, self.who_may_connect)
         parts.plugins = self.plugins
+        parts.cluster = self.cluster
         parts.is_ready = lambda: self.opened
         listeners = self.events.listeners
         parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)

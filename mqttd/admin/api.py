@@ -46,6 +46,7 @@ from mqttd.admin.resources.access import Access
 from mqttd.admin.resources.api_users import ApiUsers
 from mqttd.admin.resources.bans import Bans
 from mqttd.admin.resources.clients import Clients
+from mqttd.admin.resources.cluster import ClusterResource
 from mqttd.admin.resources.drain import DrainResource
 from mqttd.admin.resources.events import Events
 from mqttd.admin.resources.hooks import Hooks
@@ -74,7 +75,7 @@ PULL_PATH: Final = b"/api/v1/plugins/spark/log"
 _RESOURCES: Final = (
     Status, Clients, Subscriptions, Retained, Publish, Listeners, Plugins, Hooks, Access, Users,
     ApiUsers, Bans, Observing, Logging, Store, Configuration, Events, Session, Whys, RolesResource,
-    DrainResource, TopicRatesResource,
+    ClusterResource, DrainResource, TopicRatesResource,
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from mqttd.admin import (
     ctl_acl,
     ctl_api_users,
     ctl_bans,
+    ctl_cluster,
     ctl_completion,
     ctl_config,
     ctl_drain,
@@ -159,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl_replay.add_command(add, commands)
 
     ctl_config.add_commands(add, group, commands)
+    ctl_cluster.add_commands(add, group("cluster", "Several brokers as one."))
     ctl_drain.add_command(add, commands)
     ctl_listeners.add_commands(add, group("listeners", "Where clients connect."))
     ctl_plugins.add_commands(add, group("plugins", "Plugins of the running broker."))

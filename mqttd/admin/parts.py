@@ -88,6 +88,8 @@ class Parts(Desk):
         #: A `mqttd.broker.drain.Drain`; the process is to end when it is done.
         self.drain: Any = None
         self.exit_when_drained = False
+        #: A `mqttd.cluster.cluster.Cluster`, None where there is none.
+        self.cluster: Any = None
         #: A `mqttd.readmodel.topic_rates.TopicFigures`.
         self.topic_figures: Any = None
         #: A `mqttd.access.roles.Roles`.

@@ -13,6 +13,7 @@ Promise: nothing here is called for a message.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import uuid
@@ -126,6 +127,7 @@ class Cluster:
         streams.takes = self._takes
         streams.linked = self._linked
         streams.unlinked = self._unlinked
+        streams.not_greeted = self._not_greeted
         self.streams = streams
 
     # -- start and end -------------------------------------------------------------------------
@@ -379,6 +381,10 @@ class Cluster:
             self._say(f"unlinked {node.name}", "the link to node {node} is gone: {error}",
                       node=node.name, error=text)  # fmt: skip
 
+    def _not_greeted(self, member: Member, text: str) -> None:
+        self._say(f"hello {member.name}", "no stream to node {node}: {error}",
+                  node=member.name, error=text)  # fmt: skip
+
     async def _take_retained(self) -> None:
         """Have the retained messages of one that is ready, if there is any."""
         ready = [each for each in self.view.members.values() if each.ready]
@@ -464,6 +470,57 @@ class Cluster:
             self.mesh.removed(full_filter)
 
     # -- told to operators ---------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """This node and the others, for the HTTP interface."""
+        state = "minority" if self.minority else "member" if self._ready else "starting"
+        now = time.monotonic()
+        return {
+            "cluster": self.settings.name,
+            "node": self.name,
+            "state": state,
+            "epoch": self.epoch,
+            "etcd": self.etcd.endpoints[self.etcd.at],
+            "proved_ago": max(0.0, round(now - self._proved + self.settings.lease, 3)),
+            "filters": len(self.mesh.filters),
+            "unsettled": len(self.mesh.unsettled),
+            "refused": self.routes.refused,
+            "client_ids": len(self.owners.owned),
+            "sessions_came": self.owners.came,
+            "sessions_went": self.owners.went,
+            "sessions_missed": self.owners.without,
+            "nodes": [self._describe(member) for _, member in sorted(self.view.members.items())],
+        }
+
+    def _describe(self, member: Member) -> dict[str, Any]:
+        node = self.mesh.nodes.get(member.name)
+        return {
+            "node": member.name,
+            "here": node is None,
+            "address": member.address,
+            "version": member.version,
+            "epoch": member.epoch,
+            "ready": member.ready,
+            "linked": node is not None and node.link is not None,
+            "filters": len(self.mesh.filters if node is None else node.peer.filters),
+            "seen": self.mesh.applied if node is None else node.seen,
+            "kept": 0 if node is None else len(node.ferry.kept),
+            "kept_bytes": 0 if node is None else node.ferry.kept_bytes,
+        }
+
+    def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
+        """The filters that nodes want, or one of them; None: there is no such node."""
+        if name and name not in self.view.members:
+            return None
+        found: list[dict[str, str]] = []
+        count = 0
+        for each in [name] if name else sorted(self.view.members):
+            node = self.mesh.nodes.get(each)
+            filters: Any = self.mesh.filters if node is None else node.peer.filters
+            count += len(filters)
+            for full_filter in itertools.islice(filters, limit - len(found)):
+                found.append({"topic_filter": full_filter, "node": each})
+        return {"routes": found, "count": count}
 
     def _failed(self, text: str) -> None:
         self._say("etcd", "etcd: {error}", error=text)

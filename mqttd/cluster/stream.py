@@ -142,8 +142,11 @@ class _NodeStream(Protocol):
         node = self.node
         was = self.link is not None
         self.close()
+        text = reason.getErrorMessage() if reason is not None else ""
         if was and node is not None:
-            self.streams.unlinked(node, reason.getErrorMessage() if reason is not None else "")
+            self.streams.unlinked(node, text)
+        elif self.dialled is not None and node is None:
+            self.streams.not_greeted(self.dialled, text)
         if self.dialled is not None:
             self.streams.again(self.dialled, was)
 
@@ -212,6 +215,7 @@ class Streams(Factory):
         self.takes: Callable[[Node], bool] = lambda node: False
         self.linked: Callable[[Node], object] = lambda node: None
         self.unlinked: Callable[[Node, str], object] = lambda node, text: None
+        self.not_greeted: Callable[[Member, str], object] = lambda member, text: None
         self._members: dict[str, Member] = {}
         self._pauses: dict[str, float] = {}
         self._calls: dict[str, Any] = {}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,11 @@ import pytest
 
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
+from tests.support.certificates import Authority
 from tests.support.client import RawClient
+from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
+from tests.support.servers import free_port
 from tests.support.waiting import until
 
 NAMES = ("a", "b", "c")
@@ -280,6 +286,95 @@ def test_a_killed_node_is_gone_with_its_routes_and_comes_back(
         back.close()
     finally:
         victim.stop()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_link_that_breaks_loses_and_repeats_nothing(etcd: Etcd, tmp_path: Path, qos: int) -> None:
+    """One after the other, while what is under way is cut off again and again."""
+    port, count = free_port(), 3000 if LONG else 300
+    line = Line(port)
+    there = {"name": f"cut{qos}", "bind": f"127.0.0.1:{port}",
+             "advertise": f"127.0.0.1:{line.port}"}  # fmt: skip
+    nodes = [
+        start_node(tmp_path, etcd, "one", cluster={"name": f"cut{qos}"}),
+        start_node(tmp_path, etcd, "two", cluster=there),
+    ]
+    try:
+        assert nodes[0].says("node two is linked")
+        publisher, subscriber = (RawClient(node.port, mq.V5).connect() for node in nodes)
+        subscriber.subscribe("t", qos=qos)
+        for n in range(count):
+            publisher.publish("t", b"%d" % n, qos=qos)
+            if n % 30 == 29:
+                links = nodes[0].output.count("node two is linked")
+                line.cut()
+                for more in range(5):  # the link is away: this node has them in custody
+                    publisher.publish("t", b"%d-%d" % (n, more), qos=qos)
+                until(lambda had=links: nodes[0].output.count("node two is linked") > had, "link")
+        wanted = []
+        for n in range(count):
+            wanted.append(b"%d" % n)
+            wanted += [b"%d-%d" % (n, more) for more in range(5) if n % 30 == 29]
+        assert subscriber.payloads(len(wanted)) == wanted
+        subscriber.expect_nothing()
+        assert line.cuts >= count // 30
+        publisher.close()
+        subscriber.close()
+    finally:
+        for node in nodes:
+            node.stop()
+        line.close()
+
+
+def test_nodes_speak_tls_and_only_with_those_of_their_authority(etcd: Etcd, tmp_path: Path) -> None:
+    ours, theirs = Authority(), Authority()
+    settings = {}
+    for name, authority in (("one", ours), ("two", ours), ("zero", theirs)):
+        folder = tmp_path / "tls" / name
+        authority.write(folder)
+        authority.node(name).write(folder, "node")
+        settings[name] = {
+            "name": "secret",
+            "certificate": str(folder / "node.crt"),
+            "private_key": str(folder / "node.key"),
+            "ca_file": str(folder / "ca.crt"),
+        }
+    nodes = {
+        name: start_node(tmp_path, etcd, name, cluster=settings[name]) for name in ("one", "two")
+    }
+    try:
+        assert nodes["two"].says("node one is linked")
+        publisher, subscriber = (RawClient(node.port, mq.V5).connect() for node in nodes.values())
+        subscriber.subscribe("t", qos=2)
+        payload = os.urandom(300_000)
+        for _ in range(20):
+            publisher.publish("t", payload, qos=2)
+        assert subscriber.payloads(20) == [payload] * 20
+        status = asked(nodes["one"], "cluster", "status")
+        assert status["state"] == "member"
+        assert [each["linked"] for each in status["nodes"] if not each["here"]] == [True]
+        routes = asked(nodes["one"], "cluster", "routes", "two")["routes"]
+        assert routes == [{"topic_filter": "t", "node": "two"}]
+        nodes["zero"] = start_node(tmp_path, etcd, "zero", cluster=settings["zero"])
+        assert nodes["one"].says("node zero is there")
+        assert nodes["one"].says("no stream to node zero")
+        assert "is linked" not in nodes["zero"].output
+        publisher.close()
+        subscriber.close()
+    finally:
+        for node in nodes.values():
+            node.stop()
+
+
+def asked(broker: Broker, *words: str) -> dict[str, Any]:
+    """What `mqttd-ctl` says, as JSON."""
+    assert broker.directory is not None
+    config = broker.directory / "etc/mqttd.conf"
+    command = [Path(sys.executable).parent / "mqttd-ctl", "-c", config, "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def test_etcd_killed_and_back(connect: Connect, nodes: Nodes, etcd: Etcd, topic: str) -> None:

@@ -92,13 +92,20 @@ class Authority:
         )  # fmt: skip
 
     def issue(
-        self, common_name: str, names: list[x509.GeneralName], server: bool, days: float = 10
+        self,
+        common_name: str,
+        names: list[x509.GeneralName],
+        server: bool,
+        days: float = 10,
+        both: bool = False,
     ) -> Certificate:
         """A certificate valid from yesterday for `days` (negative: expired)."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         end = now + days * DAY
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH]
+        if both:
+            usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = (
             x509.CertificateBuilder()
             .subject_name(name(common_name))
@@ -108,7 +115,7 @@ class Authority:
             .not_valid_before(min(now, end) - DAY)
             .not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
                 critical=False,
@@ -123,6 +130,10 @@ class Authority:
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         return self.issue(hosts[0], names, True, days)
+
+    def node(self, name: str) -> Certificate:
+        """For a node of a cluster, which is server and client."""
+        return self.issue(name, [x509.DNSName(name)], True, both=True)
 
     def client(self, common_name: str, san: str = "", days: float = 10) -> Certificate:
         """For a client."""

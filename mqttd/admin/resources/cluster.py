@@ -1,0 +1,101 @@
+"""The cluster that this broker is a node of: itself, the other nodes, and what they want."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from mqttd.admin.parts import Parts
+from mqttd.admin.requests import ApiError
+from mqttd.admin.route import Ask, get
+
+__all__ = ["ClusterResource"]
+
+
+class NodeView(Struct, kw_only=True):
+    """A node as this one sees it."""
+
+    node: str
+    #: This one.
+    here: bool
+    address: str
+    version: str
+    epoch: int
+    #: It lets clients in; there is a stream to it.
+    ready: bool
+    linked: bool
+    #: Filters it wants; the revision of etcd up to which it has all of them in its tables.
+    filters: int
+    seen: int
+    #: Messages of QoS 1 and 2 that it has not taken yet.
+    kept: int
+    kept_bytes: int
+
+
+class ClusterView(Struct, kw_only=True):
+    """A node's share in its cluster."""
+
+    cluster: str
+    node: str
+    #: `starting`, `member`, `minority`.
+    state: str
+    epoch: int
+    #: The member of etcd that is asked, and seconds since it has last proved that we are one.
+    etcd: str
+    proved_ago: float
+    #: Filters wanted here, those that the others do not have yet, those refused for that.
+    filters: int
+    unsettled: int
+    refused: int
+    #: Client ids that are this node's; sessions that came from others, went there, did not come.
+    client_ids: int
+    sessions_came: int
+    sessions_went: int
+    sessions_missed: int
+    nodes: list[NodeView]
+
+
+class RoutesOf(Struct, forbid_unknown_fields=True):
+    """Of which node, and how many."""
+
+    node: str = ""
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+
+
+class RouteView(Struct, kw_only=True):
+    """A filter that a node wants."""
+
+    topic_filter: str
+    node: str
+
+
+class RoutesView(Struct, kw_only=True):
+    """Routes, and how many there are."""
+
+    routes: list[RouteView]
+    count: int
+
+
+class ClusterResource:
+    """The cluster, where this broker is a node of one."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    @get("/cluster", answer=ClusterView)
+    def show(self, ask: Ask) -> dict[str, Any]:
+        """This node, and the others as it sees them."""
+        found: dict[str, Any] = self._cluster().describe()
+        return found
+
+    @get("/cluster/routes", query=RoutesOf, answer=RoutesView)
+    def routes(self, ask: Ask) -> dict[str, Any]:
+        """The filters that nodes want, as this one has them in its tables."""
+        found: dict[str, Any] | None = self._cluster().routes_of(ask.query.node, ask.query.limit)
+        if found is None:
+            raise ApiError(404, "not_found", f"{ask.query.node[:80]!r} is no node that is there")
+        return found
+
+    def _cluster(self) -> Any:
+        return self.parts.need(self.parts.cluster, 'cluster.kind is "none"')
