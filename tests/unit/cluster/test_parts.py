@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.cluster.refused import refused
 from mqttd.cluster.view import filters_of
-from mqttd.config.load import ConfigError, from_tables
+from mqttd.config.load import ConfigError, from_tables, load
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
 
@@ -69,6 +71,12 @@ def test_keys_and_members_come_back() -> None:
     assert not keys.own("all/x").startswith(keys.all)
     member = Member("n", "id", "host:1", "0.2", (1, 1), True, 7)
     assert member_of("n", member.dump(), 7) == member
+
+
+def test_the_example_is_a_node() -> None:
+    shown = load(str(Path(__file__).parents[3] / "docs/examples/node.conf"), {})
+    assert shown.cluster.kind == "etcd"
+    assert not refused(shown)
 
 
 def test_several_processes_are_not_a_node_yet() -> None:
