@@ -31,7 +31,7 @@ class Node(Neighbour):
     """One other node."""
 
     def __init__(self, broker: Broker, number: int, name: str, epoch: int) -> None:
-        super().__init__(broker, number)
+        super().__init__(broker, number, f"node {name}")
         self.name = name
         self.epoch = epoch
         #: The revision of etcd up to which it has all routes in its tables.
