@@ -52,8 +52,9 @@ _QUIET: Final = 10.0
 _ARRIVES: Final = 10.0
 #: Seconds for what we have written to come back by the watch.
 _BEHIND: Final = 5.0
-#: Seconds that a start waits for one whose retained messages are to be had.
-_MEET: Final = 10.0
+#: Seconds that a start waits for a link to one whose retained messages are to be had, and for them.
+_MEET: Final = 3.0
+_GIVE: Final = 60.0
 
 
 class ClusterError(Exception):
@@ -96,6 +97,8 @@ class Cluster:
         self._said: dict[str, float] = {}
         self._looking = False
         self._in_time = time.monotonic()
+        #: The one whose retained messages we want is linked, and has given them.
+        self._meets: Deferred[None] | None = None
         self._met: Deferred[None] | None = None
         self._takes_from = ""
         self._given = False
@@ -375,6 +378,9 @@ class Cluster:
 
     def _linked(self, node: Node) -> None:
         self.log.info("node {node} is linked", node=node.name)
+        if self._meets is not None and node.name == self._takes_from:
+            meets, self._meets = self._meets, None
+            meets.callback(None)
 
     def _unlinked(self, node: Node, text: str) -> None:
         if not self.stopped and node.name in self.view.members:
@@ -394,19 +400,20 @@ class Cluster:
             if node is None:
                 continue
             self._takes_from = name
+            meets: Deferred[None] = Deferred()
             met: Deferred[None] = Deferred()
-            self._met = met
+            self._meets, self._met = meets, met
             stream = self.streams.of.get(name)
             if stream is not None:
                 stream.close()  # the next one begins with them
-            met.addTimeout(_MEET, self.reactor)
             try:
-                await met
+                await meets.addTimeout(_MEET, self.reactor)
+                await met.addTimeout(_GIVE, self.reactor)
                 return
             except Exception:
                 self.log.warn("node {node} does not give its retained messages", node=name)
             finally:
-                self._met = None
+                self._meets = self._met = None
 
     def _met_one(self, number: int) -> None:
         node = self.mesh.neighbours.get(number)
