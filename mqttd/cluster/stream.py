@@ -33,6 +33,8 @@ __all__ = ["Streams"]
 PATIENCE: Final = 5.0
 _FIRST: Final = 0.1
 _LONGEST: Final = 5.0
+#: From this pause on it is worth a line.
+_NEWS: Final = 0.5
 
 
 class _NodeStream(Protocol):
@@ -146,7 +148,7 @@ class _NodeStream(Protocol):
         if was and node is not None:
             self.streams.unlinked(node, text)
         elif self.dialled is not None and node is None:
-            self.streams.not_greeted(self.dialled, text)
+            self.streams.refused(self.dialled, text)
         if self.dialled is not None:
             self.streams.again(self.dialled, was)
 
@@ -292,6 +294,11 @@ class Streams(Factory):
         self._pauses[member.name] = min(pause * 2, _LONGEST)
         if member.name not in self._calls:
             self._calls[member.name] = self.reactor.callLater(pause, self._dial, member)
+
+    def refused(self, member: Member, text: str) -> None:
+        """A stream that we had dialled ended before a hello; a node that begins may do that."""
+        if self._pauses.get(member.name, 0.0) > _NEWS:
+            self.not_greeted(member, text)
 
     def unreached(self, member: Member, text: str) -> None:
         """Nobody has answered."""
