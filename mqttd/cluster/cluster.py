@@ -45,6 +45,8 @@ __all__ = ["Cluster", "ClusterError"]
 
 #: The alarm of a node that etcd does not answer.
 ALARM: Final = "cluster_minority"
+#: Seconds before a lease that was not kept is kept again.
+_AGAIN: Final = 0.2
 #: Seconds between two looks at all that etcd has, and between lines about one thing.
 _LOOK: Final = 60.0
 _QUIET: Final = 10.0
@@ -92,6 +94,8 @@ class Cluster:
         self._watch: Watch | None = None
         self._proved = 0.0
         self._keeping = False
+        #: Our lease has ended, and what was ours is still to be claimed.
+        self._anew = False
         self._next_keep = 0.0
         self._next_look = 0.0
         self._said: dict[str, float] = {}
@@ -309,8 +313,7 @@ class Cluster:
             self._keeping = True
             self._next_keep = now + self.settings.lease / 3
             kept = Deferred.fromCoroutine(self._keep())
-            kept.addErrback(lambda failure: self._failed(failure.getErrorMessage()))
-            kept.addBoth(self._kept)
+            kept.addErrback(self._not_kept).addBoth(self._kept)
         if now >= self._proved and not self.minority:
             self._is_minority()
         if self.routes.revision <= self.mesh.applied:
@@ -321,6 +324,10 @@ class Cluster:
         if now >= self._next_look and not self._looking:
             self._look_again()
 
+    def _not_kept(self, failure: Any) -> None:
+        self._next_keep = time.monotonic() + _AGAIN
+        self._failed(failure.getErrorMessage())
+
     def _kept(self, result: object) -> None:
         self._keeping = False
 
@@ -328,12 +335,12 @@ class Cluster:
         asked = time.monotonic()
         if self.lease and await self.etcd.lease_keep(self.lease):
             self._proved = asked + self.settings.lease
-            if self.minority:
-                await self._heal()
-            return
-        await self._register(self.reactor.seconds())
-        await self._look()
-        await self._heal()
+        else:
+            self._anew = True
+            await self._register(self.reactor.seconds())
+            await self._look()
+        if self._anew or self.minority:
+            await self._heal()
 
     async def _heal(self) -> None:
         self.owners.lease = self.lease
@@ -342,6 +349,7 @@ class Cluster:
         if lost:
             text = "{count} sessions have ended: their client ids are at other nodes"
             self.log.warn(text, count=lost)
+        self._anew = False
         if self.minority:
             self.minority = False
             self.broker.alarms.clear(ALARM)
