@@ -9,10 +9,12 @@ effects of the turn (`Server.perform`): one write per dirty channel, then the cl
 descriptor number is never reused within a batch of events. Where packets come one by one but
 densely, the engine rests for some microseconds between turns, and the kernel gathers them.
 
-Level-triggered with one read per turn is fair between clients. EPOLLOUT is asked for only after a
-short write. Where the kernel defers accepting until bytes have come, those are read at once, so
-that a connection and its CONNECT cost one event. Measured reasons: docs/design/hot-path.md; reads
-over 64 KiB cost 9 times as much (malloc's mmap threshold).
+Level-triggered with one read per turn is fair between clients. When a turn has read `_TURN` bytes,
+the others come first in the next one: packets that pile up in the kernel while nobody may publish
+would fill the memory in one turn, at whose end the budget is looked at. EPOLLOUT is asked for only
+after a short write. Where the kernel defers accepting until bytes have come, those are read at
+once, so that a connection and its CONNECT cost one event. Measured reasons:
+docs/design/hot-path.md; reads over 64 KiB cost 9 times as much (malloc's mmap threshold).
 """
 
 from __future__ import annotations
@@ -38,16 +40,13 @@ __all__ = ["Engine"]
 
 _IN: Final = 1
 _OUT: Final = 4
+_IN_OUT: Final = 5
 _ERR_HUP: Final = 0x18
 _EVENTS: Final = 512
+#: Bytes that a turn reads, or makes room for: it may pass the budget by so much.
+_TURN: Final = 8 << 20
 #: Accepts per listener and turn, so that a storm of connects leaves room for messages.
 _ACCEPTS: Final = 256
-#: After so many reads it is decided anew whether to rest, ...
-_READS: Final = 64
-#: ... for which they must have come within this many milliseconds, with between 1.05 packets
-#: each, below which there is nothing to gather, and so many, from which on it gathers anyway.
-_DENSE: Final = 8
-_MANY: Final = 8
 
 
 def _raised(error: BaseException, count: int) -> None:
@@ -71,11 +70,8 @@ class Engine(Sockets):
         self.fresh: dict[int, tuple[str, int]] = {}
         #: The most connections of all ports together; 0: no limit.
         self.most: int = 0
-        self.resting: bool = False
-        #: Since `since`: reads and packets.
-        self.reads: int = 0
-        self.packets: int = 0
-        self.since: int = 0
+        #: What was readable when a turn had read enough.
+        self.left: dict[int, int] = {}
         self.ports: dict[int, Port] = {}
         self.by_name: dict[str, Port] = {}
         #: Turns in a row that raised, and who is told of it with their number.
@@ -124,6 +120,9 @@ class Engine(Sockets):
         metrics = server.metrics
         self.steps = 0
         self.steps_of.clear()
+        self.taken = 0
+        if self.left:
+            events = self._in_line(events)
         before = metrics.packets_received
         others = self._feed(events)
         came = metrics.packets_received - before
@@ -132,7 +131,7 @@ class Engine(Sockets):
         if others:
             reads -= len(others)
             others = self._knocked(others)
-        if self._rests(reads, came):
+        if self.rests(reads, came):
             metrics.gather_rests += 1
             time.sleep(server.settings.gather)
         return others
@@ -152,24 +151,17 @@ class Engine(Sockets):
             self.server.perform()
         return left
 
-    def _rests(self, reads: int, packets: int) -> bool:
-        """Whether to rest after a turn with so many reads and packets.
-
-        As network cards hold interrupts back: many small reads of more than a packet each show that
-        senders do not wait for answers; a rest makes fewer and larger ones of them (5.4 us of CPU a
-        message instead of 6.9). Clients that wait for answers wait for no rest.
-        """
-        self.reads += reads
-        self.packets += packets
-        if self.reads >= _READS:
-            now = self.server.now
-            few = self.reads * 21 < self.packets * 20 and self.packets < self.reads * _MANY
-            gather = self.server.settings.gather
-            self.resting = few and now - self.since <= _DENSE and gather > 0
-            self.since = now
-            self.reads = 0
-            self.packets = 0
-        return self.resting and packets > 0
+    def _in_line(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those that the turn before has left come first; of them the poll knows best."""
+        channels = self.channels.by_fd
+        line: dict[int, int] = {}
+        for fd, event in self.left.items():
+            if (fd < len(channels) and channels[fd] is not None) or fd in self.layered:
+                line[fd] = event
+        self.left = {}
+        for fd, event in events:
+            line[fd] = event
+        return list(line.items())
 
     def _feed(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Feed what is readable, write where there is room; returns what is no connection's."""
@@ -181,10 +173,15 @@ class Engine(Sockets):
             channel = channels[fd] if fd < len(channels) else None
             if channel is None:
                 edge = self.layered.get(fd)
-                if edge is not None:
+                if edge is None:
+                    others.append((fd, event))
+                elif self.taken < _TURN:
                     edge.ready(event)
                 else:
-                    others.append((fd, event))
+                    self.left[fd] = event & _IN_OUT
+                continue
+            if self.taken >= _TURN:
+                self.left[fd] = event & _IN_OUT
                 continue
             if event & _IN:
                 if channel.paused:
@@ -210,6 +207,7 @@ class Engine(Sockets):
             data = read_from(channel, fd)
         if not data:
             return
+        self.taken += len(data)
         new = channel.state == NEW
         try:
             channel.feed(data)
@@ -222,7 +220,9 @@ class Engine(Sockets):
 
     def _read_into(self, channel: Channel, fd: int, rest: Unfinished) -> None:
         """One read of a large packet, to where its bytes stay."""
+        size = rest.size
         room = rest.room()
+        self.taken += rest.size - size
         try:
             count = os.readv(fd, (room,))
         except BlockingIOError:
@@ -235,6 +235,7 @@ class Engine(Sockets):
         if not count:
             channel.end("closed by the client")
             return
+        self.taken += count
         try:
             channel.came(count)
         except Exception as error:  # as above

@@ -236,6 +236,7 @@ class LayeredEdge(Carrier):
             data = read_from(channel, channel.fd)
             if not data:
                 return
+            self.engine.taken += len(data)
             if self.counted:
                 self._worked()
             elif self.shaking and self.stack.costly() and not self.stack.begun():

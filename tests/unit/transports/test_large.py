@@ -164,3 +164,30 @@ def test_who_sends_large_packets_all_the_time_has_them_read_at_once(site: Site) 
     assert max(at_once[8:]) > 300_000
     assert at_once[12] == 0
     assert channel.unfinished() == 0
+
+
+def test_a_turn_reads_so_much_and_no_more(site: Site) -> None:
+    """A hundred packets that have piled up in the kernel; everybody's turn comes all the same."""
+    honest = site.connect("honest")
+    clients = [site.connect(f"c{number}") for number in range(100)]
+    for client in clients:
+        client.send(mq.publish("t", bytes(2 * MEGABYTE), 1, 1)[:-1])
+    honest.send(mq.pingreq())
+    account = site.node.broker.account
+    largest = turns = 0
+    while not readable(honest):
+        before = account.unfinished
+        site.engine.doRead()
+        largest = max(largest, account.unfinished - before)
+        turns += 1
+    held = -1
+    while held != account.unfinished:
+        held = account.unfinished
+        site.engine.doRead()
+        largest = max(largest, account.unfinished - held)
+    assert turns < 10
+    assert held > 16 * MEGABYTE
+    assert largest < 10 * MEGABYTE
+    assert not site.engine.left
+    channels = [channel for channel in site.engine.channels.all() if channel.rest is not None]
+    assert len(channels) == 100
