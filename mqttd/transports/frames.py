@@ -36,9 +36,6 @@ _UNSUPPORTED: Final = 1003
 #: Bytes from which on a piece is unmasked by itself.
 _LONG: Final = 2048
 
-#: Pings of a chunk that are answered one by one; of more, only the last (RFC 6455, 5.5.3).
-_PONGS: Final = 16
-
 _CONTINUATION: Final = 0
 _TEXT: Final = 1
 _BINARY: Final = 2
@@ -138,9 +135,7 @@ class WebSocketLayer(Layer):
                 pieces.append(piece)
                 masks.append(stretched(begun, taken))
         if self.pongs:
-            if not self.closed:
-                self.answer += b"".join(self.pongs)
-            self.pongs = []
+            self._pong()
         if before:
             return before + _together(pieces, masks)
         return _together(pieces, masks)
@@ -197,8 +192,6 @@ class WebSocketLayer(Layer):
         body = self.control
         self.control = b""
         if self.opcode == _PING:
-            if len(self.pongs) == _PONGS:
-                self.pongs.pop()
             self.pongs.append(bytes((0x80 | _PONG, len(body))) + body)
             return True
         if self.opcode == _PONG:
@@ -209,12 +202,19 @@ class WebSocketLayer(Layer):
             if not valid_close(code) or not _is_utf8(body[2:]):
                 return self._fail(_PROTOCOL_ERROR, "a close frame that is not allowed") > 0
         self.closed = True
+        self._pong()
         self.answer += close_frame(code)
         self.ended = f"WebSocket closed by the client ({code})"
         return False
 
+    def _pong(self) -> None:
+        """Answer the pings of this chunk, all at once: ten thousand fit into a read."""
+        self.answer += b"".join(self.pongs)
+        self.pongs = []
+
     def _fail(self, code: int, reason: str) -> int:
         self.closed = True
+        self._pong()
         self.answer += close_frame(code)
         self.ended = f"WebSocket: {reason}"
         return -1
