@@ -102,5 +102,15 @@ ROWS: Final[Mapping[str, Row]] = {
         Row("pings", peer=True, shapes={"clients": (1, 20)}),
         Row("expiring", shapes={"size": (10, 10_000), "retain": (False, True)}),
         Row("long_names", needs="unread log", shapes={"size": (10, 12_000)}),
+        Row("unknown_ids", peer=True, shapes={"clients": (1, 20), "reads": (False, True)}),
+        Row("resubscribes", peer=True, shapes={"kept": (10, 5_000), "reads": (False, True)}),
+        Row("away_members", peer=True, shapes={"members": (100, 5_000), "groups": (1, 20)}),
+        Row("retained_churn", shapes={"topics": (10, 1_000), "size": (10, 10_000)}),
+        Row("delayed_wills", shapes={"names": (5, 500), "size": (10, 50_000)}),
+        Row("backwards", shapes={"qos": (1, 2), "each": (100, 5_000)}),
+        Row("short_sessions", shapes={"filters": (1, 500), "crowd": (10, 1_000)}),
+        Row("group_churn", shapes={"members": (5, 200), "groups": (1, 200)}),
+        Row("dup_qos2", shapes={"ids": (1, 30, 500), "size": (10, 10_000)}),
+        Row("tiny_readers", shapes={"clients": (10, 200), "qos": (0, 1)}),
     )
 }
