@@ -44,7 +44,7 @@ _IN_OUT: Final = 5
 _ERR_HUP: Final = 0x18
 _EVENTS: Final = 512
 #: Bytes that a turn reads, or makes room for: it may pass the budget by so much.
-_TURN: Final = 8 << 20
+_TURN: Final = 4 << 20
 #: Accepts per listener and turn, so that a storm of connects leaves room for messages.
 _ACCEPTS: Final = 256
 

@@ -181,13 +181,12 @@ def test_a_turn_reads_so_much_and_no_more(site: Site) -> None:
         largest = max(largest, account.unfinished - before)
         turns += 1
     held = -1
-    while held != account.unfinished:
+    while site.engine.left or held != account.unfinished:
         held = account.unfinished
         site.engine.doRead()
         largest = max(largest, account.unfinished - held)
-    assert turns < 10
+    assert turns < 20
     assert held > 16 * MEGABYTE
-    assert largest < 10 * MEGABYTE
-    assert not site.engine.left
+    assert largest < 6 * MEGABYTE
     channels = [channel for channel in site.engine.channels.all() if channel.rest is not None]
     assert len(channels) == 100
