@@ -29,28 +29,28 @@ class Aliases:
 
     def __init__(self, outgoing_maximum: int, account: Account | None = None) -> None:
         self.account = Account() if account is None else account
+        #: Topics as on the wire, with their two bytes of length.
         self.incoming: dict[int, bytes] = {}
         self.outgoing: dict[bytes, int] = {}
         self.outgoing_maximum = outgoing_maximum
         #: What the aliases of both directions weigh.
         self.bytes: int = 0
 
-    def changes(self, alias: int, topic: bytes) -> bool:
-        """Whether `topic` gives `alias` another meaning than it had."""
-        known = self.incoming.get(alias)
-        return bool(topic) and known is not None and known != topic
-
     def resolve(self, alias: int, topic: bytes, maximum: int) -> bytes:
         """Set (with a topic) or look up (with an empty one) an incoming alias; gives the topic.
+
+        Topics are as on the wire, with their two bytes of length.
 
         Raises TopicAliasInvalid out of 1 to `maximum`, ProtocolViolation for one never set,
         QuotaExceeded where they take more than a session may hold.
         """
         if alias == 0 or alias > maximum:
             raise TopicAliasInvalid(f"topic alias {alias}, allowed are 1 to {maximum}")
-        if topic:
+        if len(topic) > 2:
             before = self.incoming.get(alias)
-            if not self._charge(len(topic) + (ALIAS if before is None else -len(before))):
+            if before == topic:
+                return before
+            if not self._charge(len(topic) - 2 + (ALIAS if before is None else 2 - len(before))):
                 raise QuotaExceeded("topic aliases take more than a session may hold")
             self.incoming[alias] = topic
             return topic

@@ -192,7 +192,7 @@ class General(Publisher):
                 raise ProtocolViolation("Subscription Identifier in a client's PUBLISH")
             alias = properties.pop(prop.TOPIC_ALIAS, None)
             if isinstance(alias, int):
-                raw = self.resolve(alias, raw)
+                raw = self.resolve(alias, len(raw).to_bytes(2, "big") + raw)[2:]
             expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
             if isinstance(expiry, int):
                 expires_at = router.now + milliseconds(expiry)
@@ -251,7 +251,7 @@ class General(Publisher):
         return route
 
     def resolve(self, alias: int, raw: bytes) -> bytes:
-        """Set or look up an incoming topic alias; returns the topic it stands for."""
+        """Set or look up an incoming topic alias; topics are as on the wire, with their length."""
         aliases = self.aliases
         if aliases is None:
             aliases = Aliases(0, self.router.account)

@@ -55,13 +55,15 @@ class Incoming(Forwarding):
         if data[at]:
             warm = self.warm
             block = None if warm is None else warm.block
-            if warm is not None and block is not None and data.startswith(block, at):
+            if warm is not None and block is not None and data[at : at + len(block)] == block:
                 found = warm.found + at
                 warm.tries = TRIES
                 if (found & END_MASK) > end:
                     found = -1
             else:
                 found = scan_publish(data, at, end)
+                if block is not None and warm is not None:
+                    warm.block = None
                 if found >= 0 and (found & END_MASK) - at <= _LARGEST:
                     if warm is None:
                         warm = self.warm_up()
@@ -69,6 +71,7 @@ class Incoming(Forwarding):
                         warm.tries -= 1
                         warm.block = data[at : found & END_MASK]
                         warm.found = found - at
+                        warm.rest = None
         if found < 0:
             self.publish(first, data[p:end])
             return end
@@ -123,25 +126,29 @@ class Incoming(Forwarding):
         self.router.packet_type = _PUBLISH
         alias_at = at + (found >> ALIAS_SHIFT & OFFSET_MASK)
         body = found & END_MASK
-        alias = data[alias_at] << 8 | data[alias_at + 1]
-        topic = self.resolve(alias, data[p + 2 : topic_end])
+        head = self.resolve(data[alias_at] << 8 | data[alias_at + 1], data[p:topic_end])
         start = at + 1
         while data[start - 1] & 0x80:
             start += 1
-        own = data[start : alias_at - 1] + data[alias_at + 2 : body]
-        size = varint(len(own))
-        head = len(topic).to_bytes(2, "big") + topic
+        own = body - start - 3
+        warm = self.warm
+        same = warm is not None and warm.block is not None
+        rest = warm.rest if same and warm is not None else None
+        if rest is None:
+            rest = b"".join((varint(own), data[start : alias_at - 1], data[alias_at + 2 : body]))
+            if same and warm is not None:
+                warm.rest = rest
         middle = data[topic_end:at]
-        length = varint(len(head) + len(middle) + len(size) + len(own) + end - body)
-        made = b"".join((data[pos : pos + 1], length, head, middle, size, own, data[body:end]))
+        length = varint(len(head) + len(middle) + len(rest) + end - body)
+        made = b"".join((data[pos : pos + 1], length, head, middle, rest, data[body:end]))
         new_p = 1 + len(length)
         new_end = new_p + len(head)
         new_at = new_end + len(middle)
-        new_body = new_at + len(size) + len(own)
+        new_body = new_at + len(rest)
         expiry = found >> EXPIRY_SHIFT & OFFSET_MASK
         if expiry:
-            expiry = new_at + len(size) + expiry - (start - at)
-            if at + (found >> EXPIRY_SHIFT & OFFSET_MASK) > alias_at:
-                expiry -= 3
+            # In front of it another length and, where it stood there, no alias.
+            gone = start + (3 if at + expiry > alias_at else 0)
+            expiry = new_at + (len(rest) - own) + at + expiry - gone
         self.forward(made, 0, new_p, new_end, new_at, new_body, len(made), expiry)
         return end

@@ -78,7 +78,7 @@ class Judge(Keeper):
 class Warm:
     """What a connection keeps for the sake of speed, while its client is busy."""
 
-    __slots__ = ("block", "found", "known", "listed", "old", "own", "own_bytes", "tries")
+    __slots__ = ("block", "found", "known", "listed", "old", "own", "own_bytes", "rest", "tries")
 
     def __init__(self) -> None:
         #: Who the client is (a ClientInfo).
@@ -89,9 +89,11 @@ class Warm:
         self.own: dict[bytes, bool] | None = None
         self.old: dict[bytes, bool] | None = None
         self.own_bytes: int = 0
-        #: The last block of properties, and what the scan found in it.
+        #: The block of properties that came last, and what the scan found in it; as it is without
+        #: its topic alias.
         self.block: bytes | None = None
         self.found: int = 0
+        self.rest: bytes | None = None
         self.tries: int = TRIES
 
 
