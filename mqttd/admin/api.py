@@ -104,7 +104,7 @@ class Api:
         for route, serve in self._declared():
             self.routes.append(route)
             self._add(route, serve)
-        self._document = as_json(self.routes)
+        self._document = as_json(tuple(self.routes))
         rule = "/api/v1/plugins/<string:name>/<string:path>"
         self.app.route(rule, branch=True, endpoint="plugin")(self._plugin)
         on: Any = self.app.handle_errors

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -141,6 +142,7 @@ def _parameters(query: type[msgspec.Struct]) -> list[Json]:
     return found
 
 
-def as_json(routes: Iterable[Route]) -> bytes:
-    """The document as it is served."""
+@lru_cache(4)
+def as_json(routes: tuple[Route, ...]) -> bytes:
+    """The document as it is served; the same for every broker with these routes."""
     return json.dumps(document(routes), ensure_ascii=False).encode()

@@ -18,6 +18,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import combinations
 from typing import Any, Final
 
@@ -226,16 +227,16 @@ class _Reading:
     def _build(self, struct: type[msgspec.Struct], table: str, base: str) -> Any:
         """One struct from the values of its table."""
         chosen: dict[str, Any] = {}
-        for part in msgspec.structs.fields(struct):
-            path = f"{table}.{part.name}"
+        for name, kind in _fields(struct):
+            path = f"{table}.{name}"
             option = OPTIONS.get(_pattern(path))
             if option is None:
-                chosen[part.name] = self._build(part.type, path, base)
+                chosen[name] = self._build(kind, path, base)
             elif option.kind == "path":
                 value = self.values.get(path, option.default)
-                chosen[part.name] = os.path.abspath(os.path.join(base, value)) if value else ""
+                chosen[name] = os.path.abspath(os.path.join(base, value)) if value else ""
             elif path in self.values:
-                chosen[part.name] = self.values[path]
+                chosen[name] = self.values[path]
         return struct(**chosen)
 
     def _where(self, path: str) -> str:
@@ -248,6 +249,12 @@ class _Reading:
                     return f"{self.label}:{line}"
             path = path.rpartition(".")[0]
         return self.label
+
+
+@cache
+def _fields(struct: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    """Names and types of a struct's fields, whose annotations are read once."""
+    return tuple((part.name, part.type) for part in msgspec.structs.fields(struct))
 
 
 def _agree(config: Config, reading: _Reading) -> None:

@@ -88,8 +88,7 @@ def differences(before: Config, after: Config) -> list[Change]:
 def merged(before: Config, after: Config) -> Config:
     """The configuration that a reload puts in force: `after`, but for what needs a restart."""
     tables: dict[str, Any] = {}
-    for part in msgspec.structs.fields(Config):
-        name = part.name
+    for name in Config.__struct_fields__:
         if name == "listener":
             tables[name] = _merged_listeners(before, after)
         elif name in ("path", "given"):
@@ -101,13 +100,13 @@ def merged(before: Config, after: Config) -> Config:
 
 def values(config: Config) -> Iterator[tuple[str, Any]]:
     """Dotted path and loaded value of every key, those of each listener by its name."""
-    for part in msgspec.structs.fields(Config):
-        if part.name == "listener":
+    for table in Config.__struct_fields__:
+        if table == "listener":
             for kind, names in config.listener.items():
                 for name, settings in names.items():
                     yield from _values(f"listener.{kind}.{name}", settings)
-        elif part.name not in ("path", "given"):
-            yield from _values(part.name, getattr(config, part.name))
+        elif table not in ("path", "given"):
+            yield from _values(table, getattr(config, table))
 
 
 def option_of(path: str) -> Option:
@@ -119,23 +118,23 @@ def option_of(path: str) -> Option:
 
 
 def _values(above: str, struct: msgspec.Struct) -> Iterator[tuple[str, Any]]:
-    for part in msgspec.structs.fields(struct):
-        value = getattr(struct, part.name)
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
         if isinstance(value, msgspec.Struct):
-            yield from _values(f"{above}.{part.name}", value)
+            yield from _values(f"{above}.{name}", value)
         else:
-            yield f"{above}.{part.name}", value
+            yield f"{above}.{name}", value
 
 
 def _merged(above: str, before: msgspec.Struct, after: msgspec.Struct) -> msgspec.Struct:
     chosen: dict[str, Any] = {}
-    for part in msgspec.structs.fields(before):
-        path = f"{above}.{part.name}"
-        had, wanted = getattr(before, part.name), getattr(after, part.name)
+    for name in before.__struct_fields__:
+        path = f"{above}.{name}"
+        had, wanted = getattr(before, name), getattr(after, name)
         if isinstance(had, msgspec.Struct):
-            chosen[part.name] = _merged(path, had, wanted)
+            chosen[name] = _merged(path, had, wanted)
         else:
-            chosen[part.name] = wanted if option_of(path).reload else had
+            chosen[name] = wanted if option_of(path).reload else had
     return type(before)(**chosen)
 
 

@@ -6,6 +6,7 @@ tests/packaging; here every command line of every page is held to the programs' 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import re
@@ -68,9 +69,13 @@ def test_a_shell_takes_every_block(page: Path) -> None:
         assert done.returncode == 0, f"{block}\n{done.stderr}"
 
 
+@pytest.fixture(scope="module")
+def parser() -> argparse.ArgumentParser:
+    return ctl._parser()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_mqttd_ctl_has_what_is_typed(page: Path) -> None:
-    parser = ctl._parser()
+def test_mqttd_ctl_has_what_is_typed(page: Path, parser: argparse.ArgumentParser) -> None:
     known = [word for action in parser._actions for word in action.choices or ()]
     for block in blocks(page, "sh", "bash"):
         for words in commands(block, "mqttd-ctl"):

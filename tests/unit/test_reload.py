@@ -255,7 +255,7 @@ def snapshot(service: MqttdService) -> dict[str, object]:
     walk(parts, "", found, set())
     plugins = service.plugins.config.plugins
     found["plugins"] = (plugins.dir, plugins.load)
-    found["body"] = service.control.socket.site.requestFactory.max_body
+    found["body"] = service.control.socket.site.max_body
     return found
 
 

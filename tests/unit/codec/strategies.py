@@ -1,6 +1,11 @@
-"""Hypothesis strategies: every packet a version has, every field it may carry."""
+"""Hypothesis strategies: every packet a version has, every field it may carry.
+
+Each is made once for its arguments: making one costs more than drawing from it.
+"""
 
 from __future__ import annotations
+
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -49,11 +54,13 @@ qos = st.integers(0, 2)
 blobs = st.binary(max_size=40)
 
 
+@cache
 @st.composite
 def topic_names(draw: st.DrawFn) -> str:
     return "/".join(draw(st.lists(levels, min_size=1, max_size=5))) or "/"
 
 
+@cache
 @st.composite
 def topic_filters(draw: st.DrawFn, shared: bool = True) -> str:
     words = draw(st.lists(st.one_of(levels, st.just("+")), min_size=1, max_size=5))
@@ -66,6 +73,7 @@ def topic_filters(draw: st.DrawFn, shared: bool = True) -> str:
     return draw(st.sampled_from(prefixes)) + text
 
 
+@cache
 def values(identifier: int, packet_type: int) -> st.SearchStrategy[PropertyValue]:
     wire_type = PROPERTIES[identifier].wire_type
     least = 1 if identifier in NOT_ZERO else 0
@@ -87,18 +95,25 @@ def values(identifier: int, packet_type: int) -> st.SearchStrategy[PropertyValue
     return st.lists(st.tuples(texts, texts), min_size=1, max_size=4)
 
 
+@cache
+def chosen_of(packet_type: int) -> st.SearchStrategy[list[int]]:
+    allowed = sorted(i for i, info in PROPERTIES.items() if packet_type in info.packets)
+    return st.lists(st.sampled_from(allowed), unique=True, max_size=6)
+
+
+@cache
 @st.composite
 def properties(draw: st.DrawFn, packet_type: int, version: int) -> Properties | None:
     """What a packet of this type may carry; None below 5.0 and where there is nothing."""
     if version < 5:
         return None
-    allowed = sorted(i for i, info in PROPERTIES.items() if packet_type in info.packets)
-    chosen = draw(st.lists(st.sampled_from(allowed), unique=True, max_size=6))
+    chosen = draw(chosen_of(packet_type))
     if AUTHENTICATION_DATA in chosen and AUTHENTICATION_METHOD not in chosen:
-        chosen.append(AUTHENTICATION_METHOD)
+        chosen = [*chosen, AUTHENTICATION_METHOD]
     return {i: draw(values(i, packet_type)) for i in chosen} or None
 
 
+@cache
 @st.composite
 def connects(draw: st.DrawFn, version: int) -> Connect:
     will = None
@@ -125,6 +140,7 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
     )
 
 
+@cache
 @st.composite
 def publishes(draw: st.DrawFn, version: int) -> Publish:
     level = draw(qos)
@@ -139,10 +155,12 @@ def publishes(draw: st.DrawFn, version: int) -> Publish:
     )
 
 
+@cache
 def codes(packet_type: int, version: int) -> st.SearchStrategy[int]:
     return st.sampled_from(sorted(CODES_OF[packet_type])) if version == 5 else st.just(0)
 
 
+@cache
 @st.composite
 def acknowledgements(draw: st.DrawFn, version: int) -> Packet:
     kind, packet_type = draw(st.sampled_from([(Puback, 4), (Pubrec, 5), (Pubrel, 6), (Pubcomp, 7)]))
@@ -151,6 +169,7 @@ def acknowledgements(draw: st.DrawFn, version: int) -> Packet:
     )
 
 
+@cache
 @st.composite
 def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
     topic_filter = draw(topic_filters())
@@ -166,6 +185,7 @@ def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
     )
 
 
+@cache
 @st.composite
 def others(draw: st.DrawFn, version: int) -> Packet:
     kind = draw(st.integers(0, 9 if version == 5 else 7))
@@ -197,6 +217,7 @@ def others(draw: st.DrawFn, version: int) -> Packet:
     return Auth(draw(codes(15, version)), {**own, AUTHENTICATION_METHOD: draw(texts)})
 
 
+@cache
 def packets(version: int) -> st.SearchStrategy[Packet]:
     """Any packet of this version that is right by itself."""
     return st.one_of(

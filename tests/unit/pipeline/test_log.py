@@ -225,6 +225,7 @@ def test_a_folder_that_may_not_be_read_is_no_empty_log(
         LogReader(str(tmp_path)).bounds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(150))
 def test_no_damage_is_silent(seed: int) -> None:
     """The short form of `python -m fuzz.event_log --seeds 20000`."""
