@@ -4,7 +4,7 @@ import { asked, badge, button, card, facts, form, head, make, note, number, span
 
 export async function drain(main, about) {
   const administrator = about.may("administrator");
-  const shown = make("div", { "aria-live": "polite" });
+  const shown = make("div");
   let last = null;
   const cancel = () => ask("DELETE", "/drain").then((told) => {
     about.say(`Clients are let in again; ${number(told.ended)} were sent away.`);

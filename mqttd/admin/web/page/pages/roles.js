@@ -95,19 +95,22 @@ async function one(main, about, part, called) {
 
 /* Who is here under a user name, and what each has subscribed to: a change is seen on it. */
 async function clientsOf(main, about, username) {
+  if (username === "$anonymous") return null;
   const list = make("div", { "aria-live": "polite" });
+  let drawn = "";
   const show = async () => {
-    const asks = username === "$anonymous" ? null : await get("/clients", { username, limit: SHOWN });
-    const rows = asks ? asks.clients : [];
+    const { clients: rows, cursor } = await get("/clients", { username, limit: SHOWN });
     await Promise.all(rows.map(async (one) => {
       one.filters = (await get("/subscriptions", { client_id: one.client_id }).catch(() => ({ subscriptions: [] }))).subscriptions;
     }));
+    const now = JSON.stringify(rows.map((c) => [c.client_id, c.connected, c.peerhost, c.last_reason, c.filters.map((s) => s.topic_filter)]));
+    if (now === drawn) return;
+    drawn = now;
     list.replaceChildren(table("Clients", [["Client", (c) => link(c.client_id)], ["State", state], ["Address", (c) => c.peerhost],
       ["Subscribed to", (c) => make("span", { class: "row" }, c.filters.map((s) => name(s.topic_filter))), "wrap"],
       ["Last reason", (c) => c.last_reason, "wrap"]], rows),
-    asks && asks.cursor ? note(`The first ${SHOWN}; Clients has all of them.`) : "");
+    cursor ? note(`The first ${SHOWN}; Clients has all of them.`) : "");
   };
-  if (username === "$anonymous") return null;
   main.append(sheet("Its clients", [], list));
   await show();
   const again = calmly(() => show().catch(about.failed));
