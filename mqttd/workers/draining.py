@@ -109,11 +109,12 @@ class Draining:
         return found
 
     def _view(self, told: dict[int, Json]) -> Json:
-        wanted = self.wanted or {"rate": 0.0, "to": ""}
+        wanted = self.wanted or {"rate": 0.0, "to": "", "exit": False}
         return {
             "draining": self.wanted is not None,
             "rate": wanted["rate"],
             "to": wanted["to"],
+            "exit": wanted["exit"],
             "ended": sum(one["ended"] for one in told.values()),
             "left": sum(one["left"] for one in told.values()),
         }
