@@ -325,7 +325,7 @@ def test_a_role_is_edited_and_a_client_is_revoked(broker: Broker, board: Dashboa
 
 
 def test_a_node_is_drained_and_taken_back(broker: Broker, board: Dashboard) -> None:
-    clients = [RawClient(broker.port, mq.V5).connect(f"guest-{n}") for n in range(4)]
+    clients = [RawClient(broker.port, mq.V5).connect(f"guest-{n}") for n in range(12)]
     board.go("drain")
     board.shows("This node serves clients.")
     form = "Drain this node"
@@ -334,16 +334,16 @@ def test_a_node_is_drained_and_taken_back(broker: Broker, board: Dashboard) -> N
     board.fill(form, rate=2, to="other:1883", exit=False)
     board.click("Drain", "dialog")
     assert clients[0].wait_for(mq.DISCONNECT).reason == 0x9C
-    board.shows("draining")
+    board.wait("document.querySelector('main .badge')?.textContent === 'draining'")
     board.shows("other:1883")
     RawClient(broker.port, mq.V5).connect("late", reason=0x9C).close()
-    board.click("Cancel")
+    board.click("Cancel", "main")
     board.shows("Clients are let in again")
     clients[-1].ping()
     board.fill(form, rate=1000, to="", exit=False)
     board.click("Drain", "dialog")
-    board.shows("nobody is left")
-    board.click("Cancel")
+    board.wait("document.querySelector('main .badge')?.textContent === 'nobody is left'")
+    board.click("Cancel", "main")
     board.shows("This node serves clients.")
     for client in clients:
         client.close()
