@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from tests.support.waiting import until
 
 NAMES = ("a", "b", "c")
 LONG = os.environ.get("MQTTD_LONG") == "1"
+pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 _serial = itertools.count()
 
 Nodes = dict[str, Broker]
@@ -303,19 +305,17 @@ def test_a_link_that_breaks_loses_and_repeats_nothing(etcd: Etcd, tmp_path: Path
         assert nodes[0].says("node two is linked")
         publisher, subscriber = (RawClient(node.port, mq.V5).connect() for node in nodes)
         subscriber.subscribe("t", qos=qos)
-        for n in range(count):
-            publisher.publish("t", b"%d" % n, qos=qos)
-            if n % 30 == 29:
-                links = nodes[0].output.count("node two is linked")
-                line.cut()
-                for more in range(5):  # the link is away: this node has them in custody
-                    publisher.publish("t", b"%d-%d" % (n, more), qos=qos)
-                until(lambda had=links: nodes[0].output.count("node two is linked") > had, "link")
-        wanted = []
-        for n in range(count):
-            wanted.append(b"%d" % n)
-            wanted += [b"%d-%d" % (n, more) for more in range(5) if n % 30 == 29]
-        assert subscriber.payloads(len(wanted)) == wanted
+        for begin in range(0, count, 30):
+            sent = [b"%d" % n for n in range(begin, begin + 30)]
+            for payload in sent:
+                publisher.publish("t", payload, qos=qos)
+            links = nodes[0].output.count("node two is linked")
+            line.cut()
+            for more in range(5):  # the link is away: this node has them in custody
+                sent.append(b"%d-%d" % (begin, more))
+                publisher.publish("t", sent[-1], qos=qos)
+            until(lambda had=links: nodes[0].output.count("node two is linked") > had, "a link")
+            assert subscriber.payloads(35) == sent
         subscriber.expect_nothing()
         assert line.cuts >= count // 30
         publisher.close()
@@ -375,6 +375,47 @@ def asked(broker: Broker, *words: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_a_member_of_etcd_may_die_and_a_minority_of_it_is_none(tmp_path: Path) -> None:
+    """Three members: each killed once, whoever leads; then two of them stand still."""
+    etcd = start_etcd(tmp_path / "three", 3)
+    names = {"one": "serve", "two": "refuse"}
+    nodes = {
+        name: start_node(tmp_path, etcd, name, cluster={"minority": policy})
+        for name, policy in names.items()
+    }
+    try:
+        assert nodes["one"].says("node two is linked")
+        publisher, subscriber = (
+            RawClient(node.port, mq.V5, deadline=15.0).connect() for node in nodes.values()
+        )
+        for member in range(3):
+            etcd.stop(member)
+            for n in range(20):
+                assert subscriber.subscribe(f"{member}/{n}", qos=1) == [1]
+                publisher.publish(f"{member}/{n}", b"%d" % n, qos=1)
+                subscriber.message(payload=b"%d" % n)
+            RawClient(nodes["one"].port, mq.V5, deadline=15.0).connect(f"m{member}").close()
+            etcd.start(member)
+        for stands in etcd.members[:2]:
+            stands.process.send_signal(signal.SIGSTOP)
+        for node in nodes.values():
+            assert node.says("etcd has not answered for 2 s")
+        subscriber.wait_for(mq.DISCONNECT, reason=0x9C)
+        RawClient(nodes["two"].port, mq.V5).connect("away", reason=0x88).close()
+        assert publisher.subscribe("0/0", qos=1) == [0x83]  # a filter that is new here
+        for stands in etcd.members[:2]:
+            stands.process.send_signal(signal.SIGCONT)
+        for node in nodes.values():
+            assert node.says("etcd answers again")
+            until(lambda at=node: _lets_in(at), "clients let in")
+        publisher.close()
+        subscriber.close()
+    finally:
+        for node in nodes.values():
+            node.stop()
+        etcd.stop()
 
 
 def test_etcd_killed_and_back(connect: Connect, nodes: Nodes, etcd: Etcd, topic: str) -> None:

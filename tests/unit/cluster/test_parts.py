@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,9 @@ def test_several_processes_are_not_a_node_yet() -> None:
 def test_what_does_not_go_together_is_said(cluster: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         from_tables({"cluster": {"kind": "etcd", **cluster}}, ".")
+
+
+def test_who_is_alone_imports_nothing_of_it() -> None:
+    code = "import sys, mqttd.service; print([n for n in sys.modules if 'mqttd.cluster' in n])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
