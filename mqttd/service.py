@@ -201,6 +201,7 @@ class MqttdService(MultiService):
             self.host,
             threaded=lambda: self.opened,
             gone=self._plugin_gone,
+            first=place is None or place.number == 1,
         )
         self.broker.memory.others.append(self.plugins.held)
         self.plugins.check()

@@ -26,6 +26,7 @@ def settings_of(config: Config, into: Settings | None = None) -> Settings:
     s.wildcard_subscription = mqtt.wildcard_subscription
     s.shared_subscription = mqtt.shared_subscription
     s.shared_strategy = mqtt.shared_strategy
+    s.shared_prefer = mqtt.shared_prefer
     s.server_keepalive_seconds = int(mqtt.server_keepalive)
     s.keepalive_multiplier = float(mqtt.keepalive_multiplier)
     s.connect_timeout = int(mqtt.connect_timeout * 1000)

@@ -71,3 +71,8 @@ class IMqttdPlugin(Interface):
         'str: what its callbacks answer in quarantine: ``"ignore"`` passes them over, ``"deny"`` '
         "refuses at client.authenticate, client.authorize and message.publish"
     )
+    workers = Attribute(
+        'str: where it runs in a broker of several workers: in ``"every"`` one of them, or in '
+        '``"one"``, the first, whose clients alone its callbacks hear of; its subscriptions get '
+        "every message"
+    )

@@ -23,7 +23,7 @@ from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.mesh.frames import ABOUT, ACK, COUNTED, MEMBER, numbered, split, unpacked
 from mqttd.mesh.link import Link
-from mqttd.mesh.peer import Member, Peer
+from mqttd.mesh.peer import Choice, Member, Peer
 from mqttd.session.inbound import Inbound, recast
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import SPREAD, TOLD, WIDE, Route
@@ -83,8 +83,9 @@ class _Local:
 class Arriving:
     """Takes what one link brings."""
 
-    def __init__(self, broker: Broker, link: Link, control: Control) -> None:
+    def __init__(self, broker: Broker, link: Link, control: Control, choice: Choice) -> None:
         self.broker = broker
+        self.choice = choice
         self.link = link
         self.mesh = control
         #: Counted frames so far, and those that were acknowledged.
@@ -373,7 +374,9 @@ class Arriving:
         self._begin()
         member: Receiver | None = None
         if group is not None:
+            self.choice.arriving = True
             member = group.choose(self.source, route.topic)
+            self.choice.arriving = False
             if isinstance(member, Member):
                 # Who is away comes before another worker, and any before the one it came from.
                 chosen: Receiver | None = None

@@ -44,7 +44,7 @@ from mqttd.mesh.frames import (
     unpacked,
 )
 from mqttd.mesh.link import FULL, Link
-from mqttd.mesh.peer import Ferry, Member, Peer
+from mqttd.mesh.peer import Choice, Ferry, Member, Peer
 from mqttd.session.receiver import Receiver
 
 __all__ = ["RECENT", "Frames", "Mesh", "Neighbour", "Other", "delete_frame", "retain_frame"]
@@ -97,6 +97,7 @@ class Mesh(Abroad):
         self.broker = broker
         self.number = number
         self.neighbours: dict[int, Neighbour] = {}
+        self.choice = Choice()
         #: How many subscriptions each filter has here.
         self.filters: dict[str, int] = {}
         #: Topic -> when its retained message changed last, of those that did lately.
@@ -127,7 +128,8 @@ class Mesh(Abroad):
         neighbour.link = link
         neighbour.met = False
         neighbour.topics = set() if takes else None
-        arriving = Arriving(self.broker, link, self.frames(neighbour))
+        arriving = Arriving(self.broker, link, self.frames(neighbour), self.choice)
+        neighbour.peer.choice = self.choice
         neighbour.arriving = arriving
         ferry = neighbour.ferry
         ferry.posted = 0

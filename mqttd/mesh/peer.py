@@ -29,7 +29,7 @@ from mqttd.session.message import Delivery
 from mqttd.session.promise import Promise
 from mqttd.session.receiver import Receiver
 
-__all__ = ["MOST", "Ferry", "Member", "Peer"]
+__all__ = ["MOST", "Choice", "Ferry", "Member", "Peer"]
 
 #: Bytes that are kept for a worker that is away, before publishers wait for it.
 MOST: Final = 64 << 20
@@ -196,13 +196,24 @@ class Ferry(Journal):
         self.waiting.extend(later)
 
 
+class Choice:
+    """How the members of shared groups are chosen in this process, for all of its peers."""
+
+    __slots__ = ("arriving",)
+
+    def __init__(self) -> None:
+        #: For a message that another process has sent to a member here.
+        self.arriving: bool = False
+
+
 class Peer(Receiver):
     """A neighbour among the receivers of a route."""
 
-    __slots__ = ("broker", "ferry", "filters", "fresh", "place")
+    __slots__ = ("broker", "choice", "ferry", "filters", "fresh", "place")
 
     def __init__(self, broker: Publishing, ferry: Ferry, place: str) -> None:
         super().__init__("")
+        self.choice = Choice()
         #: What operators call it (`mqttd.readmodel.routes`).
         self.place = place
         self.v5 = True
@@ -266,7 +277,8 @@ def _wire(delivery: Delivery, broker: Publishing) -> bytes:
 class Member(Receiver):
     """The members that a shared group has at another worker.
 
-    Not online while a member here is: the local ones come first.
+    Not online while a member here is: the local ones come first, unless `mqtt.shared_prefer` is
+    "any"; then they take turns with those here, and count as one.
     """
 
     __slots__ = ("full_filter", "group", "peer", "place")
@@ -283,8 +295,11 @@ class Member(Receiver):
     def online(self) -> bool:
         """See `Receiver.online`."""
         group = self.group
-        if self.peer.channel is None or group is None:
+        peer = self.peer
+        if peer.channel is None or group is None:
             return False
+        if peer.broker.settings.shared_prefer == "any" and not peer.choice.arriving:
+            return True
         for member in group.order:
             if not isinstance(member, Member) and member.online():
                 return False

@@ -11,13 +11,15 @@ from mqttd.plugins.loader import Plugin, resolve
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.plugins.settings import Limits
 
-__all__ = ["FAILED", "LOADED", "LOADING", "UNLOADED", "UNLOADING", "Active"]
+__all__ = ["ELSEWHERE", "FAILED", "LOADED", "LOADING", "UNLOADED", "UNLOADING", "Active"]
 
 UNLOADED: Final = "unloaded"
 LOADING: Final = "loading"
 LOADED: Final = "loaded"
 UNLOADING: Final = "unloading"
 FAILED: Final = "failed"
+#: In the first of several workers, and this is another one.
+ELSEWHERE: Final = "elsewhere"
 QUARANTINED: Final = "quarantined"
 
 
@@ -39,6 +41,12 @@ class Active:
     def isolation(self) -> str:
         """Where it runs: what the operator says, else what it declares."""
         return self.limits.isolation or str(self.plugin.declaration.isolation)
+
+    @property
+    def workers(self) -> str:
+        """In which of several workers: what the operator says, else what it declares."""
+        declared = getattr(self.plugin.declaration, "workers", "every")
+        return self.limits.workers or str(declared)
 
     def factory(self) -> Callable[[], Any]:
         """What makes the running part: here, or in a process of its own."""

@@ -42,6 +42,7 @@ class MqttdPlugin:
         api_version: int = API_VERSION,
         isolation: Literal["none", "process"] = "none",
         policy: Literal["ignore", "deny"] = "ignore",
+        workers: Literal["every", "one"] = "every",
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(f"name = {name!r}: expected up to 64 of a-z, 0-9 and _, first a-z")
@@ -52,6 +53,8 @@ class MqttdPlugin:
             raise ValueError(f"isolation = {isolation!r}: expected 'none' or 'process'")
         if policy not in ("ignore", "deny"):
             raise ValueError(f"policy = {policy!r}: expected 'ignore' or 'deny'")
+        if workers not in ("every", "one"):
+            raise ValueError(f"workers = {workers!r}: expected 'every' or 'one'")
         self.name = name
         self.version = version
         self.description = description
@@ -60,6 +63,7 @@ class MqttdPlugin:
         self.api_version = api_version
         self.isolation = isolation
         self.policy = policy
+        self.workers = workers
 
     def __repr__(self) -> str:
         return f"<MqttdPlugin {self.name} {self.version}>"

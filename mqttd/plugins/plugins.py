@@ -32,7 +32,7 @@ from zope.interface.verify import verifyObject
 
 from mqttd.config.schema import Config
 from mqttd.interfaces import IPlugin
-from mqttd.plugins.active import FAILED, LOADED, LOADING, UNLOADED, UNLOADING, Active
+from mqttd.plugins.active import ELSEWHERE, FAILED, LOADED, LOADING, UNLOADED, UNLOADING, Active
 from mqttd.plugins.edit import Editor
 from mqttd.plugins.handle import Host, PluginHandle
 from mqttd.plugins.loader import Found, Plugin, discover, forget, resolve, restore
@@ -56,7 +56,8 @@ class Plugins:
 
     Arguments: the configuration (its `plugins` table, its path and `node.data_dir`); `threaded`
     says whether code is imported in a thread (not before the reactor runs, nor in tests);
-    `gone()` is called, in a turn of its own, when the code of a plugin is garbage.
+    `gone()` is called, in a turn of its own, when the code of a plugin is garbage; `first` is False
+    in all workers of a broker but one.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class Plugins:
         host: Host,
         threaded: Callable[[], bool] = bool,
         gone: Callable[[], object] | None = None,
+        first: bool = True,
     ) -> None:
         self.config = config
+        self.first = first
         self.host = host
         host.metrics = self.metrics
         self.steps = Steps(host, threaded)
@@ -186,9 +189,12 @@ class Plugins:
             "api_version": declaration.api_version,
             "isolation": declaration.isolation,
             "policy": declaration.policy,
+            "workers": getattr(declaration, "workers", "every"),
             "config_file": path,
             "config_file_exists": os.path.exists(path),
         }
+        if active is not None:
+            shown["workers"] = active.workers
         if active is not None and active.handle is not None:
             shown["isolation"], shown["policy"] = active.isolation, active.handle.budget.policy
             shown["loaded_at"] = active.loaded_at
@@ -275,7 +281,7 @@ class Plugins:
 
     async def _load(self, name: str, remember: bool = True) -> None:
         known = self._active.get(name)
-        if known is not None and known.state != FAILED:
+        if known is not None and known.state not in (FAILED, ELSEWHERE):
             raise PluginError(f"plugin {name!r} is {known.state} already")
         plugin = _get(self._discover(), name)
         if known is not None or remember:
@@ -289,7 +295,10 @@ class Plugins:
         except PluginError as error:
             active.fail(str(error))
             raise
-        await self._start(active, factory, settings)
+        if active.workers == "one" and not self.first:
+            active.state = ELSEWHERE
+        else:
+            await self._start(active, factory, settings)
         self._give_up_places(name)
         if remember and name not in self.config.plugins.load:
             self.remembered.add(name)
@@ -355,7 +364,7 @@ class Plugins:
 
     async def _unload(self, name: str) -> None:
         active = self._active.get(name)
-        if active is not None and active.state == FAILED:
+        if active is not None and active.state in (FAILED, ELSEWHERE):
             self._active.pop(name)
             self._give_up_places(name)
             self.remembered.remove(name)
@@ -393,7 +402,7 @@ class Plugins:
 
     async def _reload(self, name: str) -> None:
         active = self._active.get(name)
-        if active is None or active.state == FAILED:
+        if active is None or active.state in (FAILED, ELSEWHERE):
             await self._load(name)
             return
         if active.state != LOADED:

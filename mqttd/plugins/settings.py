@@ -56,6 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: Literal["ignore", "deny"] | None = None
     isolation: Literal["none", "process"] | None = None
+    workers: Literal["every", "one"] | None = None
     per_call: Annotated[float, Meta(gt=0, le=60)] | None = None
     per_second: Annotated[float, Meta(gt=0, le=1)] | None = None
     error_limit: _Number | None = None
@@ -70,7 +71,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         given = {
             key: value
             for key in self.__struct_fields__
-            if key not in ("policy", "isolation") and (value := getattr(self, key)) is not None
+            if key not in ("policy", "isolation", "workers")
+            and (value := getattr(self, key)) is not None
         }
         return Budget(name, self.policy or policy, **{"per_call": per_call, **given})
 

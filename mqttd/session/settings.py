@@ -30,6 +30,7 @@ class Settings:
         self.wildcard_subscription: bool = True
         self.shared_subscription: bool = True
         self.shared_strategy: str = "round_robin"
+        self.shared_prefer: str = "local"
         self.server_keepalive_seconds: int = 0
         self.keepalive_multiplier: float = 1.5
         self.connect_timeout: int = 10_000

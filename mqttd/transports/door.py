@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +128,10 @@ class Door:
             text = "a listener that is new needs a restart where node.workers is above 1"
             raise ListenError(f"{self.where}: {text}")
         bound = sockets[self.id].dup()
+        if settings.address[1] not in (0, bound.getsockname()[1]):
+            bound.close()
+            text = "another address needs a restart where node.workers is above 1"
+            raise ListenError(f"{self.where}.bind = {settings.bind!r}: {text}")
         bound.listen(settings.backlog)
         bound.setblocking(False)
         return bound
@@ -219,6 +224,15 @@ class Door:
             port.cancel()
             return port
         return maybeDeferred(port.stopListening if port is not None else lambda: None)
+
+    def shut(self) -> Deferred[Any]:
+        """The same, and whoever comes is refused, though a supervisor has the socket as well."""
+        stopped = self.stop()
+        bound = (self.given.sockets or {}).get(self.id)
+        if bound is not None:
+            with suppress(OSError):  # it has not listened
+                bound.shutdown(socket.SHUT_RD)
+        return stopped
 
     def _start_engine(self, bound: socket.socket, most: int) -> None:
         engine = self.given.engine

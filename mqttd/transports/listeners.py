@@ -119,7 +119,7 @@ class Listeners:
         """Stop a listener and forget it."""
         door = self.find(name)
         del self.doors[door.id]
-        return door.stop()
+        return door.shut()
 
     # -- one by one, as the configuration says now ----------------------------------------------
 
@@ -141,7 +141,7 @@ class Listeners:
     def stop_one(self, name: str) -> Deferred[Door]:
         """Stop a listener and end its connections; raises KeyError."""
         door = self.find(name)
-        return door.stop().addCallback(lambda _: door)
+        return door.shut().addCallback(lambda _: door)
 
     def restart_one(self, name: str) -> Deferred[Door]:
         """Stop a listener and start it with its settings and files as they are now.

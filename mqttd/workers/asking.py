@@ -28,7 +28,7 @@ from mqttd.admin.requests import CALLER, CHANGE, ApiError, Caller
 from mqttd.admin.route import Ask
 from mqttd.workers.process import WorkerProcess
 
-__all__ = ["Answer", "Asker", "Json", "Workers", "away", "noted"]
+__all__ = ["Answer", "Asker", "Json", "Workers", "accepted", "away", "noted"]
 
 Json = dict[str, Any]
 
@@ -53,8 +53,11 @@ class Workers(Protocol):
 class Answer:
     """What a worker has answered."""
 
-    def __init__(self, worker: int, status: int, change: str | None, body: bytes) -> None:
+    def __init__(
+        self, worker: int, status: int, change: str | None, body: bytes, media: str
+    ) -> None:
         self.worker = worker
+        self.media = media
         self.status = status
         self.change = change
         self.body = body
@@ -150,8 +153,9 @@ class Asker:
         def read(response: Any) -> Any:
             told = response.headers.getRawHeaders(CHANGE)
             change = told[0] if told else None
+            media = (response.headers.getRawHeaders("content-type") or ["application/json"])[0]
             return readBody(response).addCallback(
-                lambda data: Answer(number, response.code, change, data)
+                lambda data: Answer(number, response.code, change, data, media)
             )
 
         asked = self.request(number, method, target, body, caller, headers)
@@ -170,7 +174,7 @@ class Asker:
         headers = {name: value for name in _PASSED if (value := request.getHeader(name))}
         where = target or request.uri.decode("ascii")
         asked = self.tell(number, method, where, body, ask.caller, headers)
-        return asked.addCallback(_accepted)
+        return asked.addCallback(accepted)
 
     def each(
         self, numbers: list[int], ask: Ask, target: str = "", body: bytes | None = None
@@ -194,7 +198,8 @@ def noted(ask: Ask, answers: list[Answer]) -> None:
         ask.unchanged = True
 
 
-def _accepted(said: Answer) -> Answer:
+def accepted(said: Answer) -> Answer:
+    """An answer that is no refusal; raises ApiError for one."""
     if said.status < 400:
         return said
     try:

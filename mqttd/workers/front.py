@@ -14,18 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import quote
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from mqttd.admin.api import Api
 from mqttd.admin.parts import Desk
-from mqttd.admin.requests import ApiError
+from mqttd.admin.requests import ApiError, caller_of
 from mqttd.admin.resources.events import wanted_of
 from mqttd.admin.route import Ask, Route, get
 from mqttd.admin.streams import Streams
 from mqttd.config.schema import Config
-from mqttd.workers.asking import Asker, Workers
+from mqttd.workers.asking import Asker, Workers, accepted
 from mqttd.workers.configuring import Configuring
 from mqttd.workers.copying import Copying
 from mqttd.workers.draining import Draining
@@ -111,9 +112,21 @@ class Front(Api):
         return await self._streams.open(ask.request, ask.caller.name, kinds, after)
 
     def plugin_page(self, request: Any, name: str, path: str) -> Any:
-        """What a plugin serves itself is in each of its processes."""
-        text = f"what plugin {name!r} serves is not reached with node.workers above 1 yet"
-        raise ApiError(501, "not_implemented", text)
+        """What a plugin serves itself, where one worker alone has it."""
+        return Deferred.fromCoroutine(self._plugin_page(request, name))
+
+    async def _plugin_page(self, request: Any, name: str) -> bytes:
+        caller = caller_of(request)
+        about = f"/api/v1/plugins/{quote(name, safe='')}"
+        told = accepted(await self.asker.tell(1, "GET", about, b"", caller)).json()
+        if told["workers"] != "one":
+            text = f"what plugin {name!r} serves is not reached with node.workers above 1 yet"
+            raise ApiError(501, "not_implemented", text)
+        method, uri = request.method.decode("ascii"), request.uri.decode("ascii")
+        said = await self.asker.tell(1, method, uri, request.content.read(), caller)
+        request.setResponseCode(said.status)
+        request.setHeader(b"content-type", said.media.encode())
+        return said.body
 
     @get("/workers", answer=WorkerList)
     def workers(self, ask: Ask) -> WorkerList:

@@ -70,6 +70,9 @@ RULES: Final[dict[str, str]] = {
     # Listeners.
     "GET /listeners": "listeners",
     "GET /listeners/{name}": "listener",
+    "POST /listeners/{name}/start": "listener",
+    "POST /listeners/{name}/stop": "listener",
+    "POST /listeners/{name}/restart": "listener",
     "POST /listeners/reload": "all",
     "POST /listeners/certificates/reload": "all",
     # Who may do what.

@@ -125,13 +125,13 @@ class WorkersService(MultiService):
             raise StartError(str(error)) from None
 
     def _bind_one(self, where: str, key: str, settings: SocketListener) -> None:
-        # Whoever else has the port is seen without SO_REUSEPORT only.
-        bind_tcp(key, settings, 0, listen=False).close()
-        port = 0
+        # Whoever else has the port is seen without SO_REUSEPORT only. A port that is asked for by
+        # its number is kept when a listener is stopped.
+        alone = bind_tcp(key, settings, 0, listen=False)
+        port = alone.getsockname()[1]
+        alone.close()
         for sockets in self.sockets:
-            bound = bind_tcp(key, settings, port, listen=False, shared=True)
-            port = bound.getsockname()[1]
-            sockets[where] = bound
+            sockets[where] = bind_tcp(key, settings, port, listen=False, shared=True)
         self.places[where] = (settings.address[0], port)
 
     # -- the log -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -120,14 +120,22 @@ class Views:
         return self._passed(ask, [said])
 
     async def command(self, ask: Ask) -> Json:
-        """A command of a plugin, in each worker: what they say, once where it is the same."""
-        answers: list[Answer] = await self.asker.each(self.asker.whole(), ask)
+        """A command of a plugin, where it is: what they say, once where it is the same."""
+        numbers = await self.having(ask, ask.path["name"])
+        answers: list[Answer] = await self.asker.each(numbers, ask)
         self._passed(ask, answers)
         said = {each.worker: str(each.json()["output"]) for each in answers}
         if len(set(said.values())) == 1:
             return answers[0].json()
         text = "\n".join(f"worker {number}:\n{output}" for number, output in said.items())
         return {"output": text}
+
+    async def having(self, ask: Ask, name: str) -> list[int]:
+        """The workers that have a plugin: all, or the first alone."""
+        numbers = self.asker.whole()
+        target = f"{_PREFIX}/plugins/{quote(name, safe='')}"
+        told: Answer = await self.asker.ask(1, ask, target, b"", "GET")
+        return numbers[:1] if told.json()["workers"] == "one" else numbers
 
     def _passed(self, ask: Ask, answers: list[Answer]) -> bytes:
         """The first answer as it is, and what was changed for the audit."""
@@ -220,8 +228,12 @@ class Views:
         return {"listeners": listeners_of([each["listeners"] for each in told.values()])}
 
     async def listener(self, ask: Ask) -> Json:
-        """One listener."""
-        answers: list[Answer] = await self.asker.each(self.asker.there(), ask)
+        """One listener: shown, or started and stopped in every worker."""
+        changes = ask.request.method == b"POST"
+        numbers = self.asker.whole() if changes else self.asker.there()
+        answers: list[Answer] = await self.asker.each(numbers, ask)
+        if changes:
+            noted(ask, answers)
         return listeners_of([[each.json()] for each in answers])[0]
 
     # -- topics --------------------------------------------------------------------------------

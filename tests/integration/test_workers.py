@@ -161,6 +161,26 @@ def test_a_shared_group_spans_workers_and_prefers_its_own(connect: Connect, topi
     there.expect_nothing()
 
 
+def test_a_shared_group_that_prefers_nobody_takes_turns(tmp_path: Path, topic: str) -> None:
+    broker = start_broker(tmp_path, node={"workers": 2}, mqtt={"shared_prefer": "any"})
+    clients = [RawClient(broker.port, mq.V5) for _ in range(4)]
+    try:
+        here, there, other, publisher = (
+            client.connect(id_at(worker, 2))
+            for client, worker in zip(clients, (1, 2, 2, 1), strict=True)
+        )
+        for member in (here, there, other):
+            member.subscribe(f"$share/g/{topic}", qos=1)
+        for n in range(40):
+            publisher.publish(topic, b"%d" % n, qos=1)
+        shares = here.payloads(20), there.payloads(10), other.payloads(10)
+        assert sorted(int(payload) for share in shares for payload in share) == list(range(40))
+    finally:
+        for client in clients:
+            client.close()
+        broker.stop()
+
+
 def test_a_will_is_heard_elsewhere(connect: Connect, topic: str) -> None:
     watcher = connect(2)
     watcher.subscribe(topic)

@@ -327,6 +327,46 @@ def test_a_drain_goes_over_all_workers_and_ends_the_broker(tmp_path: Path) -> No
         broker.stop()
 
 
+ONCE = """
+from zope.interface import implementer
+from twisted.web.static import Data
+from mqttd.interfaces import IPlugin
+from mqttd.plugins.declare import MqttdPlugin
+
+once = MqttdPlugin(name="once", version="1.0", description="Counts.", workers="one",
+                   factory="mqttd_plugins.once:Plugin")
+
+@implementer(IPlugin)
+class Plugin:
+    def load(self, handle, config):
+        self.seen = []
+        handle.subscribe("once/#", lambda message: self.seen.append(message.topic))
+        handle.add_command("seen", lambda argv: ",".join(self.seen), "What was published.")
+        handle.add_route("page", Data(b"here", "text/plain"))
+
+    def unload(self):
+        pass
+"""
+
+
+def test_a_plugin_for_one_worker_gets_each_message_once(
+    broker: Broker, two: tuple[RawClient, RawClient]
+) -> None:
+    assert broker.directory is not None
+    folder = broker.directory / "etc/plugins"
+    folder.mkdir(exist_ok=True)
+    (folder / "once.py").write_text(ONCE)
+    ctl(broker, "plugins", "load", "once")
+    for client, topic in zip(two, ("once/1", "once/2"), strict=True):
+        client.publish(topic, b"", qos=1)
+    until(lambda: ctl(broker, "once", "seen").count("once/") == 2, "both")
+    assert sorted(ctl(broker, "once", "seen").split(",")) == ["once/1", "once/2"]
+    assert Asked(broker, "GET", "/api/v1/plugins/once/page").told == "here"
+    assert Asked(broker, "GET", "/api/v1/plugins/once").told["workers"] == "one"
+    ctl(broker, "plugins", "unload", "once")
+    assert Asked(broker, "GET", "/api/v1/plugins/once/page").status == 404
+
+
 def test_levels_alarms_and_configuration(broker: Broker) -> None:
     told = Asked(broker, "POST", "/api/v1/log/level", {"module": "mqttd.broker", "level": "debug"})
     assert told.told["modules"] == {"mqttd.broker": "debug"}
@@ -340,6 +380,21 @@ def test_levels_alarms_and_configuration(broker: Broker) -> None:
     assert Asked(broker, "POST", "/api/v1/config/apply", {}).told["applied"] is True
     assert Asked(broker, "GET", "/api/v1/alarms").told["alarms"] == []
     assert Asked(broker, "POST", "/api/v1/store/compact").status == 200
+
+
+def test_a_listener_is_stopped_and_started_in_every_worker(broker: Broker) -> None:
+    assert "is stopped" in ctl(broker, "listeners", "stop", "tcp:default")
+    for _ in range(4):
+        with pytest.raises(ConnectionRefusedError):
+            RawClient(broker.port, mq.V5)
+    assert "is running" in ctl(broker, "listeners", "start", "tcp:default")
+    for worker in (1, 2, 1, 2):
+        RawClient(broker.port, mq.V5).connect(id_at(worker, COUNT)).disconnect()
+    assert "is running" in ctl(broker, "listeners", "restart", "tcp:default")
+    for worker in (1, 2, 1, 2):
+        RawClient(broker.port, mq.V5).connect(id_at(worker, COUNT)).disconnect()
+    listed = Asked(broker, "GET", "/api/v1/listeners/tcp:default").told
+    assert (listed["state"], listed["port"]) == ("running", broker.port)
 
 
 def test_a_worker_that_is_away_is_said_to_be(broker: Broker) -> None:

@@ -120,6 +120,13 @@ class Mqtt(Struct, frozen=True, kw_only=True):
             " random, the same while it lasts, by publisher's client id, or by topic.",
         ),
     ] = "round_robin"
+    shared_prefer: Annotated[
+        Literal["local", "any"],
+        keys.plain(
+            "With several workers: `local` takes a member of the worker where the message came in,"
+            " if one is online; with `any` the other workers have their turns, each as one member.",
+        ),
+    ] = "local"
     server_keepalive: Annotated[
         int,
         keys.duration(

@@ -63,6 +63,24 @@ def test_it_is_found_loaded_seen_and_unloaded(node: Node) -> None:
             result_of(wrong)
 
 
+def test_one_that_is_for_one_worker_is_elsewhere_in_the_others(node: Node) -> None:
+    node.write("acme", COUNTING)
+    (node.dir / "acme.conf").write_text('[mqttd]\nworkers = "one"\n')
+    node.plugins.first = False
+    result_of(node.plugins.load("acme"))
+    assert row(node, "acme")["state"] == "elsewhere"
+    assert not node.hooks.lookup("message.publish")
+    with pytest.raises(PluginError, match="not loaded"):
+        node.plugins.command("acme", "seen", [])
+    result_of(node.plugins.reload("acme"))
+    assert node.plugins.info("acme")["workers"] == "one"
+    node.plugins.first = True
+    result_of(node.plugins.reload("acme"))
+    assert row(node, "acme")["state"] == "loaded"
+    result_of(node.plugins.unload("acme"))
+    assert row(node, "acme")["state"] == "unloaded"
+
+
 def test_a_loaded_one_is_not_loaded_twice(node: Node) -> None:
     node.write("acme", COUNTING)
     node.load("acme")
