@@ -210,7 +210,7 @@ class MqttdService(MultiService):
         self.parts = parts = Parts(self.broker, model, self.listeners, self.who_may_connect)
         parts.plugins = self.plugins
         parts.cluster = self.cluster
-        parts.is_ready = lambda: self.opened
+        parts.is_ready = self._is_ready
         listeners = self.events.listeners
         parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
         parts.user_file = lambda: self.config.auth.username.file
@@ -523,7 +523,13 @@ class MqttdService(MultiService):
     def _more_metrics(self) -> dict[str, float]:
         """What the API shows beside the broker's own counters."""
         found: dict[str, float] = {name: value for name, _, value in self.plugins.metrics()}
+        if self.cluster is not None:
+            found.update(self.cluster.counters())
         return {**found, **self.events.counters()}
+
+    def _is_ready(self) -> bool:
+        """Whether a new client would be let in."""
+        return self.opened and (self.cluster is None or not self.cluster.minority)
 
     # -- reports -------------------------------------------------------------------------------
 

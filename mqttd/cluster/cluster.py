@@ -88,6 +88,8 @@ class Cluster:
         self.epoch = 0
         self.lease = 0
         self.minority = False
+        #: Messages that were kept for nodes until their leases ended.
+        self.dropped = 0
         self.stopped = False
         self.address = ""
         self._ready = False
@@ -289,10 +291,12 @@ class Cluster:
                           address=member.address)  # fmt: skip
             self.streams.joined(member)
 
-    def left(self, member: Member, node: Node | None) -> None:
+    def left(self, member: Member, node: Node | None, lost: int) -> None:
         """See `Follower.left`."""
         if node is not None:
-            self.log.warn("node {node} is gone", node=member.name)
+            self.dropped += lost
+            text = "node {node} is gone, {lost} messages that waited for it with it"
+            self.log.warn(text, node=member.name, lost=lost)
             self.streams.left(member)
         elif member.epoch == self.epoch and not self.stopped:
             self._expired()
@@ -505,6 +509,19 @@ class Cluster:
             "sessions_went": self.owners.went,
             "sessions_missed": self.owners.without,
             "nodes": [self._describe(member) for _, member in sorted(self.view.members.items())],
+        }
+
+    def counters(self) -> dict[str, float]:
+        """The same in numbers, for the metrics."""
+        return {
+            "cluster_nodes": len(self.view.members),
+            "cluster_nodes_linked": sum(1 for each in self.mesh.nodes.values() if each.link),
+            "cluster_filters_refused": self.routes.refused,
+            "cluster_filters_unseen": self.routes.unseen,
+            "cluster_sessions_came": self.owners.came,
+            "cluster_sessions_went": self.owners.went,
+            "cluster_sessions_missed": self.owners.without,
+            "cluster_dropped_node_gone": self.dropped,
         }
 
     def _describe(self, member: Member) -> dict[str, Any]:

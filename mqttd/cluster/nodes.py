@@ -109,9 +109,7 @@ class NodeMesh(Mesh):
         self.neighbours.pop(node.number, None)
         if self.nodes.get(node.name) is node:
             del self.nodes[node.name]
-        lost = node.ferry.drop()
-        self.broker.metrics.dropped_worker_away += lost
-        return lost
+        return node.ferry.drop()
 
     def unlinked(self, link: Link) -> None:
         """See `Mesh.unlinked`."""

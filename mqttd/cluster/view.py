@@ -28,8 +28,8 @@ class Follower(Protocol):
     def joined(self, member: Member, node: Node | None) -> None:
         """A node is there; None: it is this one."""
 
-    def left(self, member: Member, node: Node | None) -> None:
-        """It is there no more; its filters are out of the tables already."""
+    def left(self, member: Member, node: Node | None, lost: int) -> None:
+        """It is there no more, and its filters are out of the tables; so many messages for it."""
 
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """Another node has this client id now."""
@@ -160,9 +160,8 @@ class View:
     def _leaves(self, member: Member) -> None:
         del self.members[member.name]
         node = self.mesh.nodes.get(member.name)
-        if node is not None:
-            self.mesh.leave(node)
-        self.follower.left(member, node)
+        lost = 0 if node is None else self.mesh.leave(node)
+        self.follower.left(member, node, lost)
 
 
 def _epoch(rest: str) -> int:
