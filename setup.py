@@ -115,6 +115,7 @@ HOT = [
     "mqttd/pipeline/log/columns.py",
     "mqttd/access/acl_asked.py",
     "mqttd/access/acl_classes.py",
+    "mqttd/access/acl_entry.py",
     "mqttd/access/acl_rules.py",
     "mqttd/access/acl_topics.py",
     "mqttd/access/acl_who.py",

@@ -23,14 +23,13 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from mqttd.access.acl_classes import ASK, NO_RULE
-from mqttd.access.acl_module import AclFile, Held, explains
+from mqttd.access.acl_entry import Entry
+from mqttd.access.acl_module import Held, explains
 from mqttd.access.acl_rules import AclRules
 from mqttd.access.acl_terms import Rule
 from mqttd.access.back_end import words_of
 from mqttd.access.explain import Explanation, Step, steps
-from mqttd.access.roles import Roles
 from mqttd.access.shadow import OnDifference, Shadow, read
-from mqttd.broker.verdicts import kind_of
 from mqttd.secrets.files import replace_file
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
@@ -59,43 +58,6 @@ class PromoteError(Exception):
     """The candidate cannot take the place of the rules; the text says why."""
 
 
-class _Module:
-    """A registered module and its counters; `file` is the module if it is the rules file."""
-
-    __slots__ = (
-        "deny",
-        "error",
-        "explains",
-        "file",
-        "hit",
-        "ignore",
-        "module",
-        "name",
-        "number",
-        "ok",
-        "roles",
-        "seq",
-    )
-
-    def __init__(self, name: str, module: Any, seq: int, number: int, explains: bool) -> None:
-        self.name = name
-        self.module = module
-        self.seq = seq
-        self.number = number
-        self.explains = explains
-        self.file: AclFile | None = module if isinstance(module, AclFile) else None
-        self.roles: Roles | None = module if isinstance(module, Roles) else None
-        self.hit: int = 0
-        self.ok: int = 0
-        self.deny: int = 0
-        self.ignore: int = 0
-        self.error: int = 0
-
-    def idle(self) -> bool:
-        """It has nothing to say about anybody: as if it were not there."""
-        return self.roles is not None and bool(self.roles.empty)
-
-
 class Authorization:
     """The access-control chain.
 
@@ -122,7 +84,7 @@ class Authorization:
         self.config = config
         if config.shadow.file:
             self.shadow = Shadow(config.shadow.file, time.monotonic, self._differs)
-        self._modules: list[_Module] = []
+        self._modules: list[Entry] = []
         self._number = 0
         self._nomatch = Decision(
             _ALLOW if config.nomatch == "allow" else _DENY,
@@ -154,7 +116,7 @@ class Authorization:
         if seq is None:
             seq = max((entry.seq for entry in self._modules), default=0) + 1
         self._number += 1
-        self._modules.append(_Module(name, module, seq, self._number, told))
+        self._modules.append(Entry(name, module, seq, self._number, told))
         self._modules.sort(key=_place)
 
     def unregister(self, name: str) -> bool:
@@ -284,7 +246,7 @@ class Authorization:
                     if trail is not None:
                         trail += steps(stands, client, action, topic, entry.name)
                 else:
-                    decision = _ask(entry, client, action, topic)
+                    decision = entry.ask(client, action, topic)
                     if trail is not None:
                         passed = decision.verdict is _IGNORE
                         why = "has nothing to say" if passed else ""
@@ -351,7 +313,7 @@ class Authorization:
             return _NO_RULES if self._alone() else None
         return None if entry.file is None else entry.file.rules
 
-    def _first(self) -> _Module | None:
+    def _first(self) -> Entry | None:
         """The first module that is not of roles."""
         for entry in self._modules:
             if entry.roles is None:
@@ -491,7 +453,7 @@ class Authorization:
         if self.on_difference is not None:
             self.on_difference(fields)
 
-    def _count_error(self, entry: _Module, error: Exception) -> None:
+    def _count_error(self, entry: Entry, error: Exception) -> None:
         entry.error += 1
         if self.on_error is not None:
             self.on_error(entry.name, error)
@@ -507,25 +469,8 @@ def _why(error: Exception) -> str:
     return str(error)
 
 
-def _place(entry: _Module) -> tuple[int, int]:
+def _place(entry: Entry) -> tuple[int, int]:
     return entry.seq, entry.number
-
-
-def _ask(entry: _Module, client: ClientInfo, action: Action, topic: str) -> Decision:
-    if entry.file is not None:
-        return entry.file.rules.decide(client, action, topic)
-    module = entry.module
-    if entry.explains:
-        decision = module.decide(client, action, topic)
-        if not isinstance(decision, Decision):
-            raise TypeError(f"not a Decision: {kind_of(decision)}")
-        if not isinstance(decision.verdict, Verdict) or not isinstance(decision.rule, str):
-            raise TypeError("not a Decision: its verdict or its rule is none")
-        return decision
-    verdict = module.check_acl(client, action, topic)
-    if not isinstance(verdict, Verdict):
-        raise TypeError(f"not a Verdict: {kind_of(verdict)}")
-    return Decision(verdict, f"module {entry.name}", entry.name)
 
 
 def _close(module: Any) -> None:
