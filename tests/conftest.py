@@ -25,12 +25,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_runtest_logfinish() -> None:
-    """A test of the collector's settings has taken that back: the others would pay for it."""
-    if not gc.get_freeze_count():
-        gc.freeze()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
