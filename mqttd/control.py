@@ -129,6 +129,12 @@ class Control(MultiService):
         settings = config.admin.tcp
         return bool(settings.token_file or settings.pull_token_file) and not self.behind
 
+    def locks_out(self, before: Config, after: Config) -> list[str]:
+        """What an operator should know of a configuration that closes the door they may use."""
+        if self.tcp is None or not before.admin.tcp.token_file or after.admin.tcp.token_file:
+            return []
+        return ["closes the HTTP interface over TCP: who administers through it is locked out"]
+
     def new_tcp(self, config: Config, before: AdminTcpService | None = None) -> AdminTcpService:
         """An HTTP interface over TCP, in the place of another one; raises DoorError."""
         most = 2 * config.mqtt.max_packet_size

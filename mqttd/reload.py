@@ -291,11 +291,7 @@ class Reload:
             count = door.describe()["connections"]
             if gone and count:
                 found.append(f"closes listener {door.id}, with {counted(count, 'connection')}")
-        tcp = after.admin.tcp
-        if service.control.tcp is not None and before.admin.tcp.token_file and not tcp.token_file:
-            found.append(
-                "closes the HTTP interface over TCP: who administers through it is locked out"
-            )
+        found += service.control.locks_out(before, after)
         if _admits_nobody(after, trial):
             found.append("locks everybody out: no module of auth.chain has anybody to let in")
         if before.auth != after.auth:

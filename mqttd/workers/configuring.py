@@ -32,7 +32,8 @@ class Configuring:
     """The rules about configuration and log.
 
     Arguments: who asks; `config()` gives the supervisor's; `applied()` is called when all workers
-    have applied another one, and returns what is to be said of it; `logging()` gives its log.
+    have applied another one, and returns what is to be said of it; `logging()` gives its log;
+    `warned()` says what another one would do to the supervisor's doors.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Configuring:
         config: Callable[[], Config],
         applied: Callable[[], list[str]],
         logging: Callable[[], Any],
+        warned: Callable[[], list[str]],
     ) -> None:
         self.asker = asker
         self.config_now = config
         self.applied = applied
         self.logging = logging
+        self.warned = warned
 
     async def config(self, ask: Ask) -> Json | None:
         """Every key in force."""
@@ -75,6 +78,7 @@ class Configuring:
         answers: list[Answer] = await self.asker.each(self.asker.whole(), ask, _PLAN, b"{}")
         told = [each.json() for each in answers]
         warnings = dict.fromkeys(text for each in told for text in each["warnings"])
+        warnings.update(dict.fromkeys(self.warned()))
         return {**told[0], "warnings": list(warnings)}
 
     async def apply(self, ask: Ask) -> Json:

@@ -13,7 +13,7 @@ Promise: who is not allowed to ask reaches no worker; each change is in one audi
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -55,30 +55,40 @@ class WorkerList(Struct):
     workers: list[WorkerView]
 
 
+class Supervising(Workers, Protocol):
+    """Who has the workers, the doors and the log."""
+
+    config: Config
+
+    def warned(self) -> list[str]:
+        """What the configuration, as it is in its file, would do to the doors."""
+
+    def applied(self) -> list[str]:
+        """The workers have applied another configuration; returns what is to be said of it."""
+
+    def drained(self) -> object:
+        """Nobody is left of a drain that is to be the end."""
+
+
 class Front(Api):
-    """The interface of the workers of `service`; `desk` has who may use it.
+    """The interface of the workers of `service`; `desk` has who may use it."""
 
-    `config` gives the configuration, `applied` is called when workers have applied another one,
-    `drained` when nobody is left of a drain that is to be the end.
-    """
-
-    def __init__(
-        self,
-        service: Workers,
-        desk: Desk,
-        config: Callable[[], Config],
-        applied: Callable[[], list[str]],
-        drained: Callable[[], object],
-    ) -> None:
+    def __init__(self, service: Supervising, desk: Desk) -> None:
         self.service = service
         self.asker = Asker(service)
         self.feeds = Feeds(self.asker)
         self._streams: Streams | None = None
-        self.draining = Draining(self.asker, drained)
+        self.draining = Draining(self.asker, service.drained)
         self._rules: tuple[object, ...] = (
             Views(self.asker, lambda: self.draining.wanted is not None),
             self.draining,
-            Configuring(self.asker, config, applied, lambda: desk.logging),
+            Configuring(
+                self.asker,
+                lambda: service.config,
+                service.applied,
+                lambda: desk.logging,
+                service.warned,
+            ),
             Copying(self.asker, desk.in_thread),
             self,
         )

@@ -89,9 +89,7 @@ class WorkersService(MultiService):
             for number in range(1, self.count + 1)
         ]
         self.desk = Desk()
-        self.front = Front(
-            self, self.desk, lambda: self.config, self._applied, lambda: self.reactor.stop()
-        )
+        self.front = Front(self, self.desk)
         self.doors = Control(config, self.desk, self.front, reactor)
         self.addService(self.doors)  # type: ignore[no-untyped-call]
         #: All workers have let clients in once.
@@ -306,10 +304,21 @@ class WorkersService(MultiService):
             return
         for worker in self.workers:
             worker.signal(signal.SIGHUP)
-        for note in self._applied():
+        for note in self.applied():
             self.log.error("{note}", note=note)
 
-    def _applied(self) -> list[str]:
+    def drained(self) -> None:
+        """Nobody is left, and that is the end."""
+        self.reactor.stop()
+
+    def warned(self) -> list[str]:
+        """What the configuration, as it is in its file, would do to our doors."""
+        try:
+            return self.doors.locks_out(self.config, load(self.config.path or None, os.environ))
+        except ConfigError as error:
+            return [str(error)]
+
+    def applied(self) -> list[str]:
         """The workers have another configuration: so do our own doors and the log."""
         try:
             after = merged(self.config, load(self.config.path or None, os.environ))

@@ -18,11 +18,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from mqttd.access.diff import MAX_CHANGES
+from mqttd.access.questions import MAX_CLIENTS
 from mqttd.admin.health import exposition
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask
 from mqttd.workers import lists
-from mqttd.workers.asking import Answer, Asker, Json, noted
+from mqttd.workers.asking import Answer, Asker, Json, accepted, noted
 from mqttd.workers.place import worker_of
 from mqttd.workers.sums import add_up, counted, listeners_of, status_of
 
@@ -116,7 +118,7 @@ class Views:
         first, *others = self.asker.whole()
         said = await self.asker.ask(first, ask)
         for number in others:
-            await self.asker.tell(number, "POST", _PREFIX + path, b"{}", ask.caller)
+            accepted(await self.asker.tell(number, "POST", _PREFIX + path, b"{}", ask.caller))
         return self._passed(ask, [said])
 
     async def command(self, ask: Ask) -> Json:
@@ -283,7 +285,7 @@ class Views:
         told = await self._of_query(ask, "/acl/who")
         first = next(iter(told.values()))
         count = sum(each["count"] for each in told.values())
-        return {**first, "clients": lists.named(told, "clients")[:1000], "count": count}
+        return {**first, "clients": lists.named(told, "clients")[:MAX_CLIENTS], "count": count}
 
     async def acl_diff(self, ask: Ask) -> Json:
         """What other rules would change for the clients of all workers."""
@@ -292,7 +294,7 @@ class Views:
         first = next(iter(told.values()))
         names = ("clients", "clients_changed", "subscriptions_lost", "gains", "losses")
         sums = {name: sum(each[name] for each in told.values()) for name in names}
-        return {**first, **sums, "changes": lists.named(told, "changes")[:1000]}
+        return {**first, **sums, "changes": lists.named(told, "changes")[:MAX_CHANGES]}
 
     async def acl_shadow(self, ask: Ask) -> Json:
         """Where the candidate differs, at each worker."""

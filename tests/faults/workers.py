@@ -7,8 +7,9 @@ is there, then everybody is waited for and the ledgers are compared. Who was con
 that died connects again, as a client does.
 
 What the ledgers hold against workers is what they hold against one process (`tests.faults.crowd`),
-but for one thing, which docs/design/workers.md tells: what had been handed to the worker that died
-and not confirmed comes again, so that QoS 2 may come twice there. That is counted.
+but for what docs/design/workers.md tells: what had been handed to the worker that died and not
+confirmed comes again, so that QoS 2 may come twice there; and so may elsewhere a will that it had
+published last. Both are counted.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Kills:
         self.kills = 0
         #: QoS 2 messages that came twice to a session of a worker that had died.
         self.twice = 0
+        #: Wills that came twice.
+        self.wills = 0
         self.crowd.begin(self.broker.port)
 
     def close(self) -> None:
@@ -143,6 +146,11 @@ class Kills:
 
     def _is_told(self, text: str) -> bool:
         """Whether it is what docs/design/workers.md says of a worker that has died."""
+        will = re.match(r"\S+'s will to \S+: twice or out of order, (\[.*\])", text)
+        if will is not None:
+            came = json.loads(will[1])
+            self.wills += 1
+            return bool(came == sorted(came))
         found = re.match(r"\S+ to (\S+) at QoS 2: (\d+) twice", text)
         if found is None:
             return False
@@ -174,7 +182,13 @@ def main() -> int:
                     wrong = kills.round()
                 except AssertionError as error:
                     wrong = [repr(error)]
-                tell(round=number, kills=kills.kills, twice=kills.twice, wrong=wrong)
+                tell(
+                    round=number,
+                    kills=kills.kills,
+                    twice=kills.twice,
+                    wills=kills.wills,
+                    wrong=wrong,
+                )
                 if wrong:
                     tell(path=str(path), output=kills.broker.output[-4000:])
                     break

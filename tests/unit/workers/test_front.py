@@ -29,8 +29,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def front() -> Front:
-    service: Any = SimpleNamespace(reactor=Clock(), workers=[], count=2)
-    return Front(service, Desk(), lambda: None, list, list)  # type: ignore[arg-type, return-value]
+    service: Any = SimpleNamespace(
+        reactor=Clock(), workers=[], count=2, applied=list, warned=list, drained=list
+    )
+    return Front(service, Desk())
 
 
 def test_every_rule_is_of_a_route_and_has_somebody_who_answers() -> None:
