@@ -5,18 +5,15 @@
     every third of a lease: keep it --> etcd says it has ended --> member anew, all written anew
                                    '-> no answer for a whole lease: this node is in a minority
 
-In a minority nobody is let in whose session is not here, and no filter that is new is accepted;
-`cluster.minority` says what becomes of the clients that are there. It ends by itself.
+In a minority no new filter is accepted and nobody let in whose session is not here;
+`cluster.minority` says what becomes of clients that are there. It ends by itself.
 
 Promise: nothing here is called for a message.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import time
-import uuid
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -28,10 +25,12 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.records import Record
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, absent, created, get, put
 from mqttd.cluster.hello import SPEAKS
+from mqttd.cluster.identity import node_id
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.routes import Routes
+from mqttd.cluster.shown import Shown
 from mqttd.cluster.stream import Streams
 from mqttd.cluster.tls import etcd_policy, node_options
 from mqttd.cluster.view import View
@@ -83,8 +82,9 @@ class Cluster:
         self.broker: Broker
         self.mesh: NodeMesh
         self.view: View
+        self.shown: Shown
         self.streams: Streams
-        self.id = self._id()
+        self.id = node_id(config.node.data_dir)
         self.epoch = 0
         self.lease = 0
         self.minority = False
@@ -109,21 +109,6 @@ class Cluster:
         self._takes_from = ""
         self._given = False
 
-    def _id(self) -> str:
-        """Of the data directory, which one process at a time has."""
-        path = os.path.join(self.config.node.data_dir, "node-id")
-        try:
-            with open(path, encoding="ascii") as file:
-                found = file.read().strip()
-            if found:
-                return found
-        except OSError:
-            pass
-        made = uuid.uuid4().hex
-        with open(path, "w", encoding="ascii") as file:
-            file.write(made + "\n")
-        return made
-
     def serve(self, broker: Broker) -> None:
         """This is the broker; before clients are let in."""
         self.broker = broker
@@ -132,6 +117,9 @@ class Cluster:
         self.mesh.met = self._met_one
         self.routes.mesh = self.mesh
         self.view = View(self.name, self.keys, self.mesh, self)
+        self.shown = Shown(
+            self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view
+        )
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
         streams.takes = self._takes
         streams.linked = self._linked
@@ -166,14 +154,17 @@ class Cluster:
         await self.settled(list(self.mesh.filters))
         while not self.stopped:
             try:
-                lost = await self.owners.claim_all(list(self.broker.sessions))
-                if lost:
-                    text = "{count} sessions have ended: their client ids are at other nodes"
-                    self.log.warn(text, count=lost)
+                await self._claim_all()
                 break
             except EtcdError as error:
                 self._say("etcd", "waiting for etcd: {error}", error=str(error))
                 await deferLater(self.reactor, 0.5)
+
+    async def _claim_all(self) -> None:
+        lost = await self.owners.claim_all(list(self.broker.sessions))
+        if lost:
+            text = "{count} sessions have ended: their client ids are at other nodes"
+            self.log.warn(text, count=lost)
 
     async def _register(self, since: float) -> None:
         """Be a member anew, with a lease of our own; raises EtcdError, ClusterError."""
@@ -268,9 +259,8 @@ class Cluster:
 
     def _watch_ended(self, text: str) -> None:
         self._watch = None
-        if not self.stopped:
-            self._say("watch", "etcd is not watched: {error}", error=text)
-            self._next_look = 0.0
+        self._say("watch", "etcd is not watched: {error}", error=text)
+        self._next_look = 0.0
 
     def _look_again(self) -> None:
         self._looking = True
@@ -287,8 +277,7 @@ class Cluster:
     def joined(self, member: Member, node: Node | None) -> None:
         """See `Follower.joined`."""
         if node is not None:
-            self.log.info("node {node} is there, at {address}", node=member.name,
-                          address=member.address)  # fmt: skip
+            self.log.info("node {node} is there, at {at}", node=member.name, at=member.address)
             self.streams.joined(member)
 
     def left(self, member: Member, node: Node | None, lost: int) -> None:
@@ -348,11 +337,8 @@ class Cluster:
 
     async def _heal(self) -> None:
         self.owners.lease = self.lease
-        lost = await self.owners.claim_all(list(self.broker.sessions))
+        await self._claim_all()
         self.owners.strict = False
-        if lost:
-            text = "{count} sessions have ended: their client ids are at other nodes"
-            self.log.warn(text, count=lost)
         self._anew = False
         if self.minority:
             self.minority = False
@@ -396,12 +382,11 @@ class Cluster:
 
     def _unlinked(self, node: Node, text: str) -> None:
         if not self.stopped and node.name in self.view.members:
-            self._say(f"unlinked {node.name}", "the link to node {node} is gone: {error}",
-                      node=node.name, error=text)  # fmt: skip
+            line = "the link to node {node} is gone: {error}"
+            self._say(f"unlinked {node.name}", line, node=node.name, error=text)
 
     def _not_greeted(self, member: Member, text: str) -> None:
-        self._say(f"hello {member.name}", "no stream to node {node}: {error}",
-                  node=member.name, error=text)  # fmt: skip
+        self._say(f"hello {member.name}", f"no stream to node {member.name}: {{error}}", error=text)
 
     async def _take_retained(self) -> None:
         """Have the retained messages of one that is ready, if there is any."""
@@ -451,8 +436,8 @@ class Cluster:
                 fields += [state.record, *state.queue]
             node.link.send(frame(STATE, packed(fields)))
         elif state is not None:
-            self.log.error("session of {client_id} is lost: no link to node {node}",
-                           client_id=client_id, node=by)  # fmt: skip
+            line = "session of {client_id} is lost: no link to node {node}"
+            self.log.error(line, client_id=client_id, node=by)
 
     def _told(self, node: Node, kind: int, body: bytes) -> None:
         if kind != STATE:
@@ -463,8 +448,8 @@ class Cluster:
             state = SessionState(rest[0], tuple(rest[1:]), int.from_bytes(revision, "big"))
         name = client_id.decode()
         if not self.owners.moved(name, int.from_bytes(revision, "big"), state) and rest:
-            self.log.error("session of {client_id} is lost: it came too late from node {node}",
-                           client_id=name, node=node.name)  # fmt: skip
+            line = "session of {client_id} is lost: it came too late from node {node}"
+            self.log.error(line, client_id=name, node=node.name)
 
     def settled(self, filters: list[str]) -> Deferred[None]:
         """Fires when the other nodes have these filters, or are slow to."""
@@ -493,66 +478,16 @@ class Cluster:
     def describe(self) -> dict[str, Any]:
         """This node and the others, for the HTTP interface."""
         state = "minority" if self.minority else "member" if self._ready else "starting"
-        now = time.monotonic()
-        return {
-            "cluster": self.settings.name,
-            "node": self.name,
-            "state": state,
-            "epoch": self.epoch,
-            "etcd": self.etcd.endpoints[self.etcd.at],
-            "proved_ago": max(0.0, round(now - self._proved + self.settings.lease, 3)),
-            "filters": len(self.mesh.filters),
-            "unsettled": len(self.mesh.unsettled),
-            "refused": self.routes.refused,
-            "client_ids": len(self.owners.owned),
-            "sessions_came": self.owners.came,
-            "sessions_went": self.owners.went,
-            "sessions_missed": self.owners.without,
-            "nodes": [self._describe(member) for _, member in sorted(self.view.members.items())],
-        }
-
-    def counters(self) -> dict[str, float]:
-        """The same in numbers, for the metrics."""
-        return {
-            "cluster_nodes": len(self.view.members),
-            "cluster_nodes_linked": sum(1 for each in self.mesh.nodes.values() if each.link),
-            "cluster_filters_refused": self.routes.refused,
-            "cluster_filters_unseen": self.routes.unseen,
-            "cluster_sessions_came": self.owners.came,
-            "cluster_sessions_went": self.owners.went,
-            "cluster_sessions_missed": self.owners.without,
-            "cluster_dropped_node_gone": self.dropped,
-        }
-
-    def _describe(self, member: Member) -> dict[str, Any]:
-        node = self.mesh.nodes.get(member.name)
-        return {
-            "node": member.name,
-            "here": node is None,
-            "address": member.address,
-            "version": member.version,
-            "epoch": member.epoch,
-            "ready": member.ready,
-            "linked": node is not None and node.link is not None,
-            "filters": len(self.mesh.filters if node is None else node.peer.filters),
-            "seen": self.mesh.applied if node is None else node.seen,
-            "kept": 0 if node is None else len(node.ferry.kept),
-            "kept_bytes": 0 if node is None else node.ferry.kept_bytes,
-        }
+        ago = max(0.0, time.monotonic() - self._proved + self.settings.lease)
+        return self.shown.describe(state, self.epoch, ago)
 
     def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
         """The filters that nodes want, or one of them; None: there is no such node."""
-        if name and name not in self.view.members:
-            return None
-        found: list[dict[str, str]] = []
-        count = 0
-        for each in [name] if name else sorted(self.view.members):
-            node = self.mesh.nodes.get(each)
-            filters: Any = self.mesh.filters if node is None else node.peer.filters
-            count += len(filters)
-            for full_filter in itertools.islice(filters, limit - len(found)):
-                found.append({"topic_filter": full_filter, "node": each})
-        return {"routes": found, "count": count}
+        return self.shown.routes_of(name, limit)
+
+    def counters(self) -> dict[str, float]:
+        """The same in numbers, for the metrics."""
+        return {**self.shown.counters(), "cluster_dropped_node_gone": self.dropped}
 
     def _failed(self, text: str) -> None:
         self._say("etcd", "etcd: {error}", error=text)

@@ -1,0 +1,90 @@
+"""What an operator sees of a cluster from one of its nodes: that, the others, their filters."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from mqttd.cluster.etcd import Etcd
+from mqttd.cluster.keys import Member
+from mqttd.cluster.owners import Owners
+from mqttd.cluster.routes import Routes
+from mqttd.cluster.view import View
+
+__all__ = ["Shown"]
+
+
+class Shown:
+    """The node `name` of `cluster`, for the HTTP interface and the metrics."""
+
+    def __init__(
+        self, cluster: str, name: str, etcd: Etcd, routes: Routes, owners: Owners, view: View
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.etcd = etcd
+        self.routes = routes
+        self.owners = owners
+        self.view = view
+        self.mesh = view.mesh
+
+    def describe(self, state: str, epoch: int, proved_ago: float) -> dict[str, Any]:
+        """The node and the others."""
+        return {
+            "cluster": self.cluster,
+            "node": self.name,
+            "state": state,
+            "epoch": epoch,
+            "etcd": self.etcd.endpoints[self.etcd.at],
+            "proved_ago": round(proved_ago, 3),
+            "filters": len(self.mesh.filters),
+            "unsettled": len(self.mesh.unsettled),
+            "refused": self.routes.refused,
+            "client_ids": len(self.owners.owned),
+            "sessions_came": self.owners.came,
+            "sessions_went": self.owners.went,
+            "sessions_missed": self.owners.without,
+            "nodes": [self._describe(member) for _, member in sorted(self.view.members.items())],
+        }
+
+    def counters(self) -> dict[str, float]:
+        """The same in numbers, for the metrics."""
+        return {
+            "cluster_nodes": len(self.view.members),
+            "cluster_nodes_linked": sum(1 for each in self.mesh.nodes.values() if each.link),
+            "cluster_filters_refused": self.routes.refused,
+            "cluster_filters_unseen": self.routes.unseen,
+            "cluster_sessions_came": self.owners.came,
+            "cluster_sessions_went": self.owners.went,
+            "cluster_sessions_missed": self.owners.without,
+        }
+
+    def _describe(self, member: Member) -> dict[str, Any]:
+        node = self.mesh.nodes.get(member.name)
+        return {
+            "node": member.name,
+            "here": node is None,
+            "address": member.address,
+            "version": member.version,
+            "epoch": member.epoch,
+            "ready": member.ready,
+            "linked": node is not None and node.link is not None,
+            "filters": len(self.mesh.filters if node is None else node.peer.filters),
+            "seen": self.mesh.applied if node is None else node.seen,
+            "kept": 0 if node is None else len(node.ferry.kept),
+            "kept_bytes": 0 if node is None else node.ferry.kept_bytes,
+        }
+
+    def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
+        """The filters that nodes want, or one of them; None: there is no such node."""
+        if name and name not in self.view.members:
+            return None
+        found: list[dict[str, str]] = []
+        count = 0
+        for each in [name] if name else sorted(self.view.members):
+            node = self.mesh.nodes.get(each)
+            filters: Any = self.mesh.filters if node is None else node.peer.filters
+            count += len(filters)
+            for full_filter in itertools.islice(filters, limit - len(found)):
+                found.append({"topic_filter": full_filter, "node": each})
+        return {"routes": found, "count": count}
