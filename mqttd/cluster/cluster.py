@@ -77,8 +77,7 @@ class Cluster:
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
-        self.owners.arrives = self._arrives
-        self.owners.hands = self._hand
+        self.owners.arrives, self.owners.hands = self._arrives, self._hand
         self.broker: Broker
         self.mesh: NodeMesh
         self.view: View
@@ -116,6 +115,7 @@ class Cluster:
         self.mesh.saw = self.routes.look
         self.mesh.met = self._met_one
         self.routes.mesh = self.mesh
+        self.owners.keeps = broker.registry.keep
         self.view = View(self.name, self.keys, self.mesh, self)
         self.shown = Shown(
             self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view

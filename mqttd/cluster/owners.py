@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from zope.interface import implementer
 
@@ -67,6 +67,10 @@ class Owners:
         #: Claims under way, and those who have taken a client id from one: node and revision.
         self._claiming: dict[str, int] = {}
         self._passed: dict[str, tuple[str, int]] = {}
+        #: Sessions that came before etcd had said that the client id is ours.
+        self._early: dict[str, tuple[int, SessionState | None]] = {}
+        #: Takes in a session whose client is away: client id, epoch, state.
+        self.keeps: Callable[[str, int, SessionState], object] = lambda *_: None
         #: Sends a session on: client id, node, revision, state.
         self.hands: Callable[[str, str, int, SessionState | None], object] = lambda *_: None
         self._waiting: dict[str, tuple[int, Deferred[SessionState | None]]] = {}
@@ -92,6 +96,11 @@ class Owners:
             self._claiming[client_id] -= 1
             if not self._claiming[client_id]:
                 del self._claiming[client_id]
+            revision, state = self._early.pop(client_id, (0, None))
+            if state is not None:
+                # etcd has not told us so in time, but it is ours.
+                self.owned[client_id] = revision
+                self.keeps(client_id, revision, state)
 
     def _still(self, client_id: str, claim: Claim) -> Claim:
         """A claim that is answered, unless another has taken the client id meanwhile."""
@@ -132,6 +141,10 @@ class Owners:
         raise EtcdError(f"{_TRIES} others have claimed this client id meanwhile")
 
     def _moved(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
+        early = self._early.pop(client_id, None)
+        if early is not None and early[0] == revision:
+            self.came += early[1] is not None
+            return succeed(early[1])
         moved: Deferred[SessionState | None] = Deferred()
         self._waiting[client_id] = (revision, moved)
         late = self.reactor.callLater(PATIENCE, self._late, client_id, revision)
@@ -152,6 +165,10 @@ class Owners:
     def moved(self, client_id: str, revision: int, state: SessionState | None) -> bool:
         """A session has come, or there was none; False if nobody waits for it."""
         waiting = self._waiting.get(client_id)
+        if waiting is None and client_id in self._claiming:
+            # It was faster than etcd's answer to us.
+            self._early[client_id] = (revision, state)
+            return True
         if waiting is None or waiting[0] != revision:
             return False
         del self._waiting[client_id]
