@@ -16,7 +16,7 @@ share a name.
 shared: so it is never taken for more than the process has grown since its start, as the system
 says, and that is asked for only near the budget.
 
-The process is to stay within the budget and 64 MiB: what it takes beyond 40 MiB before it serves
+The process is to stay within the budget and 64 MiB: what it takes beyond 32 MiB before it serves
 anybody comes off the budget (`limit`). One that has grown beyond it all the same, though less is
 held, gives back what is free.
 

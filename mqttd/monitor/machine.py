@@ -66,7 +66,7 @@ def _resident() -> int:
 
 #: What the process takes before it serves anybody, and may take beside the budget.
 _START = _resident()
-_OWN = 40 << 20
+_OWN = 32 << 20
 
 
 def excess() -> int:
