@@ -53,6 +53,8 @@ SPECIAL: dict[str, Any] = {
     "endpoint": "tcp:0:interface=127.0.0.2",
     "origins": ("https://example.org",),
     "ciphers": "ECDHE+AESGCM",
+    "cluster.endpoints": ("http://127.0.0.1:2380",),
+    "cluster.advertise": "127.0.0.1:7883",
     "bind": "127.0.0.2:0",
     "certificate": "copy.crt",
     "private_key": "copy.key",
