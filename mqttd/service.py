@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.application.service import MultiService
 from twisted.internet import task
 from twisted.internet.defer import DeferredList, maybeDeferred
-from twisted.internet.error import CannotListenError
 from twisted.internet.threads import deferToThread
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.components import Componentized
@@ -50,8 +49,8 @@ from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
-from mqttd.net.tls import TlsError
 from mqttd.options import Options, StartError, lock_data_dir, why
+from mqttd.others import cluster_of, from_workers, listen
 from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
@@ -72,7 +71,6 @@ from mqttd.types import PluginError
 from mqttd.workers.place import Place, count_of, place_of
 
 if TYPE_CHECKING:
-    from mqttd.cluster.cluster import Cluster
     from mqttd.workers.supervisor import WorkersService
     from mqttd.workers.worker import Worker
 
@@ -138,7 +136,7 @@ class MqttdService(MultiService):
         self.log = Logger(namespace="mqttd")
         self.lock = lock_data_dir(config.node.data_dir)
         if place is None and os.path.exists(os.path.join(config.node.data_dir, "workers")):
-            self._from_workers(config.node.data_dir)
+            from_workers(config.node.data_dir, self.log)
         self.events = EventLog(time.monotonic, config.log)
         self.reports = Reports(self.events)
         #: The log, where it is ours.
@@ -149,7 +147,7 @@ class MqttdService(MultiService):
         self.gate = Gate(config, reactor, self.reports, self.faults.module)
         self.roles = self.gate.roles
         self.access = self.gate.access
-        self.cluster = self._cluster()
+        self.cluster = cluster_of(config, reactor)
         self.broker = Broker(
             settings_of(config),
             self.access,
@@ -251,12 +249,9 @@ class MqttdService(MultiService):
         parts.has_store = True
         try:
             self.doors.bind()
-            if self.cluster is not None:
-                self.cluster.listen()
         except ListenError as error:
             raise StartError(str(error)) from None
-        except CannotListenError as error:
-            raise StartError(f"cluster.bind: {error}") from None
+        listen(self.cluster)
         own = on_start is None
         self.garbage = Garbage(on_pause=self.reports.paused) if own else None
         metrics = self.broker.metrics
@@ -267,31 +262,6 @@ class MqttdService(MultiService):
         self.supervisor = Supervisor(os.environ if on_start is None else {}, reactor)
         self._ticking = task.LoopingCall(self._tick)
         self._ticking.clock = reactor
-
-    def _from_workers(self, data_dir: str) -> None:
-        """Take over the sessions of a broker that had workers; raises StartError."""
-        from mqttd.workers.resharding import reshard
-
-        try:
-            moved = reshard(data_dir, 1)
-        except StoreError as error:
-            raise StartError(f"node.workers = 1: {error}") from None
-        if moved >= 0:
-            self.log.info("{moved} sessions moved from workers", moved=moved)
-
-    def _cluster(self) -> Cluster | None:
-        """Our share in a cluster of nodes, where there is one; raises StartError."""
-        if self.config.cluster.kind == "none":
-            return None
-        from mqttd.cluster.cluster import Cluster
-        from mqttd.cluster.refused import refused
-
-        if text := refused(self.config):
-            raise StartError(text)
-        try:
-            return Cluster(self.config, self.reactor)
-        except (TlsError, OSError) as error:
-            raise StartError(f"cluster: {error}") from None
 
     def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
         """Write the log as `[log]` and twistd's own options say; raises LogError."""
