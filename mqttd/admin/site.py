@@ -178,6 +178,13 @@ class _Request(Request):
         else:
             super().gotLength(length)  # type: ignore[no-untyped-call]
 
+    def getRequestHostname(self) -> bytes:
+        """The host that was asked for; a Unix socket has none of its own (HTTP/1.0)."""
+        place = self.getHost()  # type: ignore[no-untyped-call]
+        if self.requestHeaders.hasHeader(b"host") or hasattr(place, "host"):
+            return bytes(super().getRequestHostname())  # type: ignore[no-untyped-call]
+        return b"localhost"
+
     def handleContentChunk(self, data: bytes) -> None:
         """A part of its body."""
         self.taken += len(data)

@@ -195,6 +195,7 @@ def test_opened_up_the_rules_say_who_may_publish(opened: Broker) -> None:
         assert run(words(alice, opened)).returncode == 0
         assert received(process) == ["greetings/all good morning"]
     assert "greetings/all good morning" in outputs(TUTORIAL)
+    assert opened.says("denied:")
     denied = [line for line in opened.lines if "denied:" in line]
     assert len(denied) == 1
     assert "username=bob " in denied[0] and "acl.conf:" in denied[0]
