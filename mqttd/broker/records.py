@@ -1,14 +1,14 @@
 """A session as one record and a queue of packets: what is stored, and handed from owner to owner.
 
-    Session --record_of--> bytes (JSON)   principal, expiry, subscriptions and their identifiers
-            --queue_of---> packets        PUBLISH of MQTT 5.0, unacknowledged ones first
+    Session --record_of--> bytes (JSON)   principal, expiry, subscriptions, packet ids
+            --queue_of---> packets        PUBLISH of MQTT 5.0, those in flight first
 
-    bytes --Record--> restore --> Session, subscribed, its queue as it was
+    bytes --Record--> restore --> Session, subscribed, its window and its queue as they were
 
-What was in flight is queued again: a client gets it anew, not with DUP. Times are in seconds since
-1970, because a monotonic clock means nothing elsewhere.
+Times are in seconds since 1970, because a monotonic clock means nothing elsewhere. Whoever reads a
+record without its packet ids, as before there were any, sends what was in flight as new.
 
-MQTT 5.0, 4.1: the session state, but for QoS 2 packet ids that are half way.
+MQTT 5.0, 4.1: the session state; 4.4: what is sent again keeps its packet id.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError
-from mqttd.session.message import Delivery, Message
+from mqttd.session.message import RELEASED, Delivery, Message
 from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
 from mqttd.types import ClientInfo, SessionState
 
-__all__ = ["Record", "queue_of", "record_of", "restore"]
+__all__ = ["Record", "queue_more", "queue_of", "record_of", "restore"]
 
 _VERSION: Final = 1
+#: As many as there are: those that a session has were within its limit where it comes from.
+_PACKET_IDS: Final = 65_535
+#: Stands for a QoS 2 message of which only the id is left.
+_RELEASES: Final = b"\x34\x05\x00\x00\x00\x01\x00"
 
 
 class Record:
@@ -51,6 +55,11 @@ class Record:
                 (full_filter, options, identifier)
                 for full_filter, options, identifier in found["subscriptions"]
             ]
+            #: Packet ids in flight, in their order; of each that is below 0 PUBREC has come, the
+            #: others are those of the first packets of the queue.
+            self.window: list[int] = [int(each) for each in found.get("window", ())]
+            #: Incoming QoS 2 packet ids that await PUBREL.
+            self.incoming: list[int] = [int(each) for each in found.get("incoming", ())]
         except (KeyError, TypeError) as error:
             raise ValueError(f"no session record: {error!r}") from None
 
@@ -72,16 +81,22 @@ def record_of(broker: Publishing, session: Session) -> bytes:
             (full_filter, options, identifiers.get(full_filter, 0))
             for full_filter, options in (session.subscriptions or {}).items()
         ],
+        "window": [
+            -packet_id if entry is RELEASED else packet_id
+            for packet_id, entry in (session.inflight or {}).items()
+        ],
+        "incoming": list(session.awaiting_rel or ()),
     }
     return json.dumps(found).encode()
 
 
 def queue_of(broker: Publishing, session: Session) -> list[bytes]:
-    """What a session's client is still owed, oldest first."""
+    """What a session's client is still owed, oldest first; what is in flight never expires."""
     packets: list[bytes] = []
     now = broker.now
-    for delivery in session.pending():
-        if delivery.expires_at and delivery.expires_at <= now:
+    sent = session.pending_in_flight()
+    for at, delivery in enumerate(sent + session.queued()):
+        if at >= len(sent) and delivery.expires_at and delivery.expires_at <= now:
             continue
         if delivery.message is None:
             delivery = delivery.copy()  # in the queue it stays without its message
@@ -113,18 +128,51 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
         )
         broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
     late = milliseconds(max(seconds - record.written_at, 0))
-    for packet in state.queue:
-        try:
-            delivery = _delivery(broker, packet, late)
-        except (MqttError, IndexError):
-            delivery = None
-        if delivery is not None:
-            session.enqueue(delivery)
+    rest = _put_in_flight(broker, session, state.queue, record.window, late)
+    for packet_id in record.incoming:
+        session.await_release(packet_id, _PACKET_IDS)
+    queue_more(broker, session, state.queue[rest:], late)
     return session
 
 
-def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
-    """A packet of a queue as a delivery; None if it has expired meanwhile, or is none.
+def queue_more(broker: Publishing, session: Session, packets: tuple[bytes, ...], late: int) -> None:
+    """Queue packets that came `late` milliseconds after they were written."""
+    for packet in packets:
+        delivery = _read(broker, packet, late, False)
+        if delivery is not None:
+            session.enqueue(delivery)
+
+
+def _put_in_flight(
+    broker: Publishing,
+    session: Session,
+    packets: tuple[bytes, ...],
+    window: list[int],
+    late: int,
+) -> int:
+    """Have the packets that were sent in flight again, under their ids; returns how many."""
+    at = 0
+    for packet_id in window:
+        if packet_id < 0:
+            session.put_inflight(-packet_id, _RELEASES)
+            session.release(-packet_id)
+        elif at < len(packets):
+            delivery = _read(broker, packets[at], late, True)
+            at += 1
+            if delivery is not None:
+                session.put_inflight(packet_id, delivery)
+    return at
+
+
+def _read(broker: Publishing, packet: bytes, late: int, sent: bool) -> Delivery | None:
+    try:
+        return _delivery(broker, packet, late, sent)
+    except (MqttError, IndexError):
+        return None
+
+
+def _delivery(broker: Publishing, wire: bytes, late: int, sent: bool) -> Delivery | None:
+    """A packet as a delivery; None if it has expired before it was `sent`, or is no PUBLISH.
 
     Raises MqttError and IndexError for bytes that are no packet.
     """
@@ -141,7 +189,9 @@ def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
     if isinstance(expiry, int):
         expires_at = broker.now + milliseconds(expiry) - late
         if expires_at <= broker.now:
-            return None
+            if not sent:
+                return None
+            expires_at = broker.now
     message = Message(
         broker.next_message_id(),
         packet.topic,

@@ -3,9 +3,10 @@
     a member is there --> dial, again after 0.1 s ... 5 s --> hello --> Link, Arriving
     somebody dials us --> hello of a member that we know, of this epoch --> hello --> the same
 
-Mutual TLS, by certificates of the cluster's own authority; plain TCP on loopback alone, which the
-configuration sees to. A node that has a link and is dialled by the same member again takes the new
-one: what was taken on the old one is said in the hello, so nothing comes twice.
+Mutual TLS, by certificates of the cluster's own authority that name their nodes; plain TCP on
+loopback alone, which the configuration sees to. A node that has a link and is dialled by the same
+member again takes the new one: what was taken on the old one is said in the hello, so nothing comes
+twice.
 
 Promise: what comes before a hello is at most `hello.MOST` bytes, and `PATIENCE` seconds.
 """
@@ -24,6 +25,7 @@ from mqttd.broker.broker import Broker
 from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Member
 from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.tls import names_of
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.link import Link, Stream
 
@@ -103,6 +105,7 @@ class _NodeStream(Protocol):
             raise ValueError(f"{hello.node!r} is no member of this epoch")
         if self.dialled is not None and self.dialled.name != hello.node:
             raise ValueError(f"{hello.node!r} has answered")
+        self._identify(hello.node)
         if not hello.version():
             raise ValueError(f"it speaks versions {hello.speaks}")
         if self.dialled is None:
@@ -123,6 +126,15 @@ class _NodeStream(Protocol):
         self.transport.registerProducer(self, True)  # type: ignore[union-attr]
         self.arriving = streams.mesh.linked(node.number, self.link, streams.takes(node))
         streams.linked(node)
+
+    def _identify(self, name: str) -> None:
+        """Who has one node's certificate is that node, and no other."""
+        if self.streams.tls is None:
+            return
+        shown = self.transport.getPeerCertificate()  # type: ignore[union-attr]
+        names = set() if shown is None else names_of(shown)
+        if name not in names:
+            raise ValueError(f"it is {name!r}, with a certificate of {sorted(names)}")
 
     def close(self) -> None:
         """The end of it."""

@@ -17,19 +17,35 @@ from zope.interface import implementer
 from mqttd.config.schema.cluster import Cluster
 from mqttd.net.tls import TlsError, load_pair
 
-__all__ = ["etcd_policy", "node_options"]
+__all__ = ["etcd_policy", "names_of", "node_options"]
 
 
 def node_options(config: Cluster) -> Any:
     """The context factory of both ends of a stream between nodes; None: plain. Raises TlsError.
 
-    Both show a certificate of the cluster's authority, or there is no stream.
+    Both show a certificate of the cluster's authority that names who they are, or there is no
+    stream (`names_of`).
     """
     if not config.certificate:
         return None
     return CertificateOptions(
         **_pair(config.certificate, config.private_key), trustRoot=_roots(config.ca_file)
     )
+
+
+def names_of(certificate: Any) -> set[str]:
+    """The nodes that a certificate (OpenSSL's X509) is of: its DNS names and its common name."""
+    from cryptography import x509
+
+    shown = certificate.to_cryptography()
+    names = {
+        str(each.value) for each in shown.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    }
+    try:
+        found = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return names
+    return names.union(found.value.get_values_for_type(x509.DNSName))
 
 
 def etcd_policy(config: Cluster) -> Any:

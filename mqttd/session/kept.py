@@ -191,12 +191,15 @@ class Kept(Pending):
 
     def pending(self) -> list[Delivery]:
         """What was in flight (not yet released) and queued, oldest first."""
+        return self.pending_in_flight() + self.queued()
+
+    def pending_in_flight(self) -> list[Delivery]:
+        """What was in flight (not yet released), oldest first."""
         result: list[Delivery] = []
         if self.inflight is not None:
             for entry in self.inflight.values():
                 if entry is not RELEASED:
                     result.append(entry_delivery(entry, self.v5))
-        result.extend(self.queued())
         return result
 
     def queued(self) -> list[Delivery]:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import http.client
 import itertools
-import json
 import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import packets as mq
-from tests.support.broker import Broker, start_broker
+from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.client import RawClient
 from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
+from tests.support.nodes import Nodes, asked, start_node, start_nodes
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -32,35 +29,7 @@ LONG = os.environ.get("MQTTD_LONG") == "1"
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 _serial = itertools.count()
 
-Nodes = dict[str, Broker]
 Connect = Callable[..., RawClient]
-
-
-def start_node(folder: Path, etcd: Etcd, name: str, **more: Any) -> Broker:
-    cluster = {
-        "kind": "etcd",
-        "endpoints": etcd.endpoints,
-        "bind": "127.0.0.1:0",
-        "lease": "2s",
-        **more.pop("cluster", {}),
-    }
-    return start_broker(folder / name, node={"name": name}, cluster=cluster, **more)
-
-
-def start_nodes(folder: Path, etcd: Etcd, wanted: dict[str, dict[str, Any]]) -> Nodes:
-    """Nodes by their names and what is theirs of `[cluster]`, side by side."""
-    with ThreadPoolExecutor(len(wanted)) as pool:
-        begun = {
-            name: pool.submit(start_node, folder, etcd, name, cluster=cluster)
-            for name, cluster in wanted.items()
-        }
-    try:
-        return {name: each.result() for name, each in begun.items()}
-    except BaseException:
-        for each in begun.values():
-            if each.exception() is None:
-                each.result().stop()
-        raise
 
 
 @pytest.fixture(scope="module")
@@ -378,6 +347,9 @@ def test_nodes_speak_tls_and_only_with_those_of_their_authority(etcd: Etcd, tmp_
         assert subscriber.payloads(1) == [b"still"]
         publisher.close()
         subscriber.close()
+        # One of the cluster's nodes that says it is another is none.
+        nodes["liar"] = start_node(tmp_path, etcd, "liar", cluster=settings["two"])
+        assert nodes["one"].says("with a certificate of ['two']")
     finally:
         for node in nodes.values():
             node.stop()
@@ -395,17 +367,6 @@ def _answers(port: int, shown: dict[str, str] | None, authority: str) -> bool:
                 return stream.recv(1) != b""
         except (ssl.SSLError, ConnectionError):
             return False
-
-
-def asked(broker: Broker, *words: str) -> dict[str, Any]:
-    """What `mqttd-ctl` says, as JSON."""
-    assert broker.directory is not None
-    config = broker.directory / "etc/mqttd.conf"
-    command = [Path(sys.executable).parent / "mqttd-ctl", "-c", config, "--json", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 @pytest.mark.skipif(not LONG, reason="MQTTD_LONG=1: an etcd of three")

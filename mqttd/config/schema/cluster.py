@@ -77,16 +77,17 @@ class Cluster(Struct, frozen=True, kw_only=True):
     certificate: Annotated[
         str,
         _file(
-            "PEM file with this node's certificate, then those that lead to `ca_file`; empty speaks"
-            " plain TCP with the other nodes, which only a loopback address may."
+            "PEM file with this node's certificate, then those that lead to `ca_file`; one of its"
+            " DNS names, or its common name, is `node.name`. Empty speaks plain TCP with the other"
+            " nodes, which only a loopback address may."
         ),
     ] = ""
     private_key: Annotated[str, _file("PEM file with the private key of `certificate`.")] = ""
     ca_file: Annotated[
         str,
         _file(
-            "PEM file with who vouches for nodes: whoever shows a certificate of theirs may be one,"
-            " so that is no authority that others use."
+            "PEM file with who vouches for nodes: whoever shows a certificate of theirs may be the"
+            " node that it names, so that is no authority that others use."
         ),
     ] = ""
     lease: Annotated[

@@ -1,0 +1,153 @@
+"""Clients that reconnect to another node in the middle of an exchange, and what goes with them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.client import RawClient
+from tests.support.etcd import start_etcd
+from tests.support.nodes import Nodes, start_nodes
+
+pytestmark = pytest.mark.timeout(120)
+_serial = itertools.count()
+_STAYS = [(mq.SESSION_EXPIRY, 600)]
+
+Connect = Callable[..., RawClient]
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Nodes]:
+    folder = tmp_path_factory.mktemp("moves")
+    etcd = start_etcd(folder / "etcd")
+    store = {"kind": request.param}
+    started = start_nodes(
+        folder, etcd, {"a": {}, "b": {}}, store=store, session={"max_inflight": 20}
+    )
+    assert started["a"].says("node b is linked")
+    yield started
+    for node in started.values():
+        node.stop()
+    etcd.stop()
+
+
+@pytest.fixture
+def connect(nodes: Nodes) -> Iterator[Connect]:
+    clients: list[RawClient] = []
+
+    def connected(
+        name: str, client_id: str, version: int = mq.V5, resumed: bool | None = None
+    ) -> RawClient:
+        client = RawClient(nodes[name].port, version)
+        clients.append(client)
+        props = _STAYS if version == mq.V5 else []
+        client.connect(client_id, clean=False, props=props)
+        assert resumed is None or client.resumed is resumed
+        return client
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"m{next(_serial)}"
+
+
+@pytest.mark.parametrize("version", [mq.V311, mq.V5])
+def test_a_publisher_goes_on_elsewhere_in_each_phase_of_qos_2(
+    connect: Connect, name: str, version: int
+) -> None:
+    """PUBREC lost, PUBREL lost, PUBCOMP lost: each message comes once, under an id that moves."""
+    watcher = connect("a", f"{name}-watcher")
+    watcher.subscribe(name, qos=2)
+    client = connect("a", name, version, resumed=False)
+    places = itertools.cycle(["b", "a"])
+    for n, phase in enumerate(["received", "released", "completed"] * 2, 1):
+        client.send(mq.publish(name, b"%d" % n, 2, n, version=version))
+        client.wait_for(mq.PUBREC, packet_id=n)
+        if phase == "completed":
+            client.send(mq.pubrel(n, version))
+            client.wait_for(mq.PUBCOMP, packet_id=n, reason=0)
+        client = connect(next(places), name, version, resumed=True)
+        if phase == "received":
+            client.send(mq.publish(name, b"%d" % n, 2, n, dup=True, version=version))
+            client.wait_for(mq.PUBREC, packet_id=n, reason=0)
+        client.send(mq.pubrel(n, version))
+        known = 0 if phase != "completed" or version != mq.V5 else 0x92
+        client.wait_for(mq.PUBCOMP, packet_id=n, reason=known)
+        assert watcher.payloads(1) == [b"%d" % n]
+    client.publish(name, b"end", qos=2)
+    assert watcher.payloads(1) == [b"end"]
+
+
+@pytest.mark.parametrize("version", [mq.V311, mq.V5])
+def test_a_subscriber_goes_on_elsewhere_in_each_phase_of_qos_2(
+    connect: Connect, name: str, version: int
+) -> None:
+    """PUBLISH without PUBREC goes again with DUP and its id, PUBREC without PUBCOMP as PUBREL."""
+    publisher = connect("b", f"{name}-publisher")
+    client = connect("a", name, version, resumed=False)
+    client.subscribe(name, qos=2)
+    for n, place in zip(range(6), itertools.cycle(["b", "a"]), strict=False):
+        publisher.publish(name, b"%d" % n, qos=2)
+        first = client.expect(mq.PUBLISH, payload=b"%d" % n, dup=False)
+        client = connect(place, name, version, resumed=True)
+        again = client.expect(mq.PUBLISH, payload=b"%d" % n, dup=True)
+        assert again.packet_id == first.packet_id
+        client.send(mq.pubrec(first.packet_id, version))
+        client.expect(mq.PUBREL, packet_id=first.packet_id)
+        client = connect("a" if place == "b" else "b", name, version, resumed=True)
+        client.expect(mq.PUBREL, packet_id=first.packet_id, reason=0)
+        client.expect_nothing()
+        client.send(mq.pubcomp(first.packet_id, version))
+        client.ping()
+        client = connect(place, name, version, resumed=True)
+        client.expect_nothing()
+
+
+def test_window_and_queue_keep_their_order_and_ids(connect: Connect, name: str) -> None:
+    """More than a window: those in flight with their ids, then what waits, in order."""
+    publisher = connect("b", f"{name}-publisher")
+    client = connect("a", name, resumed=False)
+    client.subscribe(name, qos=2)
+    count = 80
+    for n in range(count):
+        publisher.publish(name, b"%d" % n, qos=1 + n % 2)
+    sent = [client.expect(mq.PUBLISH) for _ in range(20)]
+    client.expect_nothing()  # the window is full
+    client = connect("b", name, resumed=True)
+    again = [client.expect(mq.PUBLISH, dup=True) for _ in sent]
+    assert [(each.packet_id, each.payload) for each in again] == [
+        (each.packet_id, each.payload) for each in sent
+    ]
+    client = connect("a", name, resumed=True)
+    assert [each.payload for each in client.collect(count)] == [b"%d" % n for n in range(count)]
+    client.expect_nothing()
+
+
+def test_ids_that_came_with_a_session_are_not_given_again(
+    nodes: Nodes, connect: Connect, name: str
+) -> None:
+    """New messages of the node where it is take others."""
+    publisher = connect("b", f"{name}-publisher")
+    client = connect("a", name, resumed=False)
+    client.subscribe(name, qos=1)
+    for n in range(3):
+        publisher.publish(name, b"%d" % n, qos=1)
+    first = [client.expect(mq.PUBLISH) for _ in range(3)]
+    client = connect("b", name, resumed=True)
+    for n in range(3, 6):
+        publisher.publish(name, b"%d" % n, qos=1)
+    found = [client.expect(mq.PUBLISH) for _ in range(6)]
+    assert [each.payload for each in found] == [b"%d" % n for n in range(6)]
+    assert len({each.packet_id for each in found}) == 6
+    assert [each.packet_id for each in found[:3]] == [each.packet_id for each in first]
+    client.send(*(mq.puback(each.packet_id, mq.V5) for each in found))
+    client.expect_nothing()

@@ -1,0 +1,55 @@
+"""Nodes of a cluster for tests, what is asked of them, and clients that go from one to another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.support.broker import Broker, start_broker
+from tests.support.etcd import Etcd
+
+__all__ = ["Nodes", "asked", "start_node", "start_nodes"]
+
+Nodes = dict[str, Broker]
+
+
+def start_node(folder: Path, etcd: Etcd, name: str, **more: Any) -> Broker:
+    """One node; `cluster` is more of that table, all else other tables."""
+    cluster = {
+        "kind": "etcd",
+        "endpoints": etcd.endpoints,
+        "bind": "127.0.0.1:0",
+        "lease": "2s",
+        **more.pop("cluster", {}),
+    }
+    return start_broker(folder / name, node={"name": name}, cluster=cluster, **more)
+
+
+def start_nodes(folder: Path, etcd: Etcd, wanted: dict[str, dict[str, Any]], **more: Any) -> Nodes:
+    """Nodes by their names and what is theirs of `[cluster]`, side by side."""
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        begun = {
+            name: pool.submit(start_node, folder, etcd, name, cluster=cluster, **more)
+            for name, cluster in wanted.items()
+        }
+    try:
+        return {name: each.result() for name, each in begun.items()}
+    except BaseException:
+        for each in begun.values():
+            if each.exception() is None:
+                each.result().stop()
+        raise
+
+
+def asked(broker: Broker, *words: str) -> Any:
+    """What `mqttd-ctl` says, as JSON."""
+    assert broker.directory is not None
+    config = broker.directory / "etc/mqttd.conf"
+    command = [Path(sys.executable).parent / "mqttd-ctl", "-c", config, "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
