@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +14,9 @@ from tests.support.needs import must_not_skip
 
 settings.register_profile("mqttd", deadline=None)
 settings.load_profile("mqttd")
+
+# pytest asks for Twisted's version before each of some thousand tests, and reads a file for it.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

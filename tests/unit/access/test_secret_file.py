@@ -226,6 +226,7 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert [entry.name for entry in tmp_path.iterdir()] == ["users.conf"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost", [Cost(), Cost(64, 1), Cost(64, 2, 4)])
 def test_libsodium_says_what_argon2_says(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast way and the slow one, for right and wrong passwords and damaged hashes."""

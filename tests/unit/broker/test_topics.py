@@ -53,6 +53,7 @@ def fresh(router: Router, topic: str) -> Route:
     return route
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     steps=st.lists(st.one_of(changes, changes, uses, uses, uses, gears), max_size=120),

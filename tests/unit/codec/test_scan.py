@@ -66,6 +66,7 @@ def usual(properties: Properties) -> bool:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(blocks, st.binary(max_size=3), st.binary(max_size=3))
 def test_every_usual_block_is_accepted_and_means_the_same(

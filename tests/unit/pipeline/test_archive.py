@@ -136,6 +136,7 @@ def test_a_url_that_is_none_is_told() -> None:
         Archive("nowhere://x", "id")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys_in", ["the URL", "the environment"])
 def test_the_archive_may_be_an_s3_server(
     tmp_path: Path, keys_in: str, monkeypatch: pytest.MonkeyPatch

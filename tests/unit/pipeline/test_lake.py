@@ -70,6 +70,7 @@ def place(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     return kind, str(tmp_path / "lake")
 
 
+@pytest.mark.slow
 def test_14_a_batch_that_is_added_again_is_there_once(place: tuple[str, str]) -> None:
     kind, out = place
     lake_of(kind, out).add(batch(0, 40), QUERY, 0)
