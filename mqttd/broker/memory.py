@@ -7,10 +7,13 @@
     and 1/128 more  whoever holds most is shed: connection and session end
     held < 90 %     all is as before
 
-Who holds most is a user with all sessions of some size together, or a session of nobody's: so many
-middle-sized sessions of one user go before a large one of another. Of a user the largest go first,
-and none any more when others hold more. Small sessions count by themselves: a thousand devices may
-share a name.
+Who holds most is a user with all sessions of some size together, or a house (`mqttd.net.fair`) with
+those of nobody: so many middle-sized sessions of one go before a large one of another. Of each the
+largest go first, and none any more when others hold more. Small sessions, of which a thousand
+devices may have some under one name, come after all these, and by their houses. Where all that are
+left hold next to nothing together nobody is shed: their end would make no room.
+
+What is there for speed goes before anybody does, and may take a quarter of the budget.
 
 *Held* is what the account says (`mqttd.session.account`), which is too much where messages are
 shared: so it is never taken for more than the process has grown since its start, as the system
@@ -38,6 +41,7 @@ from typing import Final
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.codec import reasons
+from mqttd.net.fair import house_of
 from mqttd.session.account import SESSION
 from mqttd.session.session import Session
 
@@ -48,11 +52,14 @@ LARGEST: Final = 20
 #: In hundredths of the budget: when the hook is told, and when all is as before.
 _HIGH: Final = 85
 _LOW: Final = 90
-#: So much of the budget more is given those who hold most, while nobody new comes.
+#: So much of the budget more is given those who hold most, while nobody new comes; and so little
+#: is next to nothing.
 _SLACK: Final = 128
+#: The part of the budget that topics in use may take.
+_CACHED: Final = 4
 #: Bytes that may come between two looks at the process.
 _MOVED: Final = 2 << 20
-#: Sessions that one look sheds at most.
+#: Sessions that one look sheds at most, and such a part of all: whoever looks walks through them.
 _SHED: Final = 64
 #: A session that holds less is not shed: it cannot have grown, and none begins any more.
 _WORTH: Final = 4 * SESSION
@@ -108,7 +115,6 @@ class Memory:
         self._asked_at: int = -1
         self._told_at: int = -_TELL
         self._default: int = 0
-        broker.retainer.share = self.limit // 2
         self._shed: int = 0
         self._shed_at: int = -1
         self._shed_used: int = 0
@@ -119,6 +125,7 @@ class Memory:
         self._odd: int = 0
         self._own: int = 0
         self._trimmed_at: int = broker.now
+        self._share_out()
 
     def watch(
         self, default: int, grown: Callable[[], int], cache: Callable[[], object], own: int = 0
@@ -145,8 +152,16 @@ class Memory:
         account.per_user = settings.memory_per_user
         self.budget = settings.memory_budget if settings.memory_budget else self._default
         self.limit = self.budget - min(self._own, self.budget // 4)
-        # Retained messages belong to nobody who could be shed.
-        self.broker.retainer.share = self.limit // 2
+        self._share_out()
+
+    def _share_out(self) -> None:
+        """Retained messages and topics in use belong to nobody who could be shed."""
+        broker = self.broker
+        broker.retainer.share = self.limit // 2
+        most = broker.settings.topic_cache_bytes
+        if self.limit and self.limit // _CACHED < most:
+            most = self.limit // _CACHED
+        broker.router.max_bytes = most
 
     def _count_flying(self) -> None:
         """There is a limit for users from now on: count what is in flight to each."""
@@ -258,7 +273,10 @@ class Memory:
                     self._begin(FULL)
                     self._drop_caches()
                 if self.held(True) > budget + budget // _SLACK:
-                    self._shed_largest(budget)
+                    if broker.router.bytes > budget // _SLACK:
+                        self._drop_caches()  # new topics have come since
+                    if self.held(True) > budget + budget // _SLACK:
+                        self._shed_largest(budget)
 
     def _begin(self, step: int) -> None:
         broker = self.broker
@@ -301,9 +319,12 @@ class Memory:
         self._shed_at = broker.now
         too_much = self.held() - budget + budget // 10
         gone = 0
-        for weight, session in offenders(broker.sessions.values(), _SHED, budget >> _MIDDLE):
-            if too_much <= 0:
+        most = _SHED + len(broker.sessions) // _SHED
+        left, found = offenders(broker.sessions.values(), most, budget >> _MIDDLE)
+        for weight, session in found:
+            if too_much <= 0 or left < budget // _SLACK:
                 break
+            left -= weight
             if self.step < SHEDDING:
                 self._begin(SHEDDING)
             too_much -= weight
@@ -401,29 +422,50 @@ def weight_of(session: Session) -> int:
     return weight
 
 
-def offenders(sessions: Iterable[Session], most: int, middle: int) -> list[tuple[int, Session]]:
-    """At most so many sessions with their weights, in the order in which they go.
+def house_of_session(session: Session) -> str:
+    """From where its client is connected, or was last; "" where nobody knows."""
+    channel = session.channel
+    return session.house if channel is None else house_of(channel.edge.peer(channel)[0])
 
-    Each time the largest of whoever holds most by then: of a user with his sessions of `middle`
-    bytes or more, or of one session by itself.
+
+def offenders(
+    sessions: Iterable[Session], most: int, middle: int
+) -> tuple[int, list[tuple[int, Session]]]:
+    """What all hold who may have to go, and the first so many, with their weights.
+
+    Each time the largest session of whoever holds most by then: of a user or, where it is nobody's,
+    a house with all sessions of `middle` bytes or more. Then smaller ones, by their houses.
     """
-    alone: list[tuple[int, int, Session]] = []
     users: dict[str, list[tuple[int, int, Session]]] = {}
+    houses: dict[str, list[tuple[int, int, Session]]] = {}
+    small: dict[str, list[tuple[int, int, Session]]] = {}
     number = 0
+    total = 0
     for session in sessions:
         weight = weight_of(session)
         if weight < _WORTH:
             continue
         number += 1
-        one = (weight, number, session)
-        if session.username is None or weight < middle:
-            alone.append(one)
-        elif session.username in users:
-            users[session.username].append(one)
+        total += weight
+        if weight >= middle and session.username is not None:
+            groups, name = users, session.username
         else:
-            users[session.username] = [one]
-    heap = [(-one[0], one[1], [one]) for one in nlargest(most, alone)]
-    for held in users.values():
+            groups, name = houses if weight >= middle else small, house_of_session(session)
+        one = (weight, number, session)
+        if name in groups:
+            groups[name].append(one)
+        else:
+            groups[name] = [one]
+    found = _largest([*users.values(), *houses.values()], most)
+    if len(found) < most:
+        found += _largest(list(small.values()), most - len(found))
+    return total, found
+
+
+def _largest(groups: list[list[tuple[int, int, Session]]], most: int) -> list[tuple[int, Session]]:
+    """The largest session of the group that holds most by then, so many times."""
+    heap: list[tuple[int, int, list[tuple[int, int, Session]]]] = []
+    for held in groups:
         held.sort()
         total = 0
         for one in held:

@@ -17,6 +17,7 @@ MQTT 5.0: 3.1.4 (MQTT-3.1.4-3, takeover), 3.1.2.11.2 (session expiry), 4.1 (sess
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from sys import intern
 from typing import Any, Final
 
 from mqttd.broker.alone import Alone, Forgets
@@ -31,6 +32,7 @@ from mqttd.broker.wills import Wills
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Connect
+from mqttd.net.fair import house_of
 from mqttd.session.channel import Channel
 from mqttd.session.connection import Connection, Edge
 from mqttd.session.message import Delivery
@@ -207,6 +209,7 @@ class Registry:
             self.end(session, "session.terminated", channel.close_reason)
             return
         session.leave()
+        session.house = intern(house_of(channel.edge.peer(channel)[0]))
         broker.tell("session.disconnected", session)
         kept = self.stopping and self.store.keeps and broker.settings.wills_at_stop == "keep"
         if session.will is not None and session.will_delay == 0 and not kept:

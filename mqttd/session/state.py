@@ -119,6 +119,7 @@ class State(Filters):
         "created_at",
         "ended",
         "expiry_interval",
+        "house",
         "last_reason",
         "mqueue",
         "numbers",
@@ -148,6 +149,8 @@ class State(Filters):
         self.away_since: int = 0
         #: Why its last connection ended; empty before that.
         self.last_reason: str = ""
+        #: From which house (`mqttd.net.fair`) that was; empty where it was of another process.
+        self.house: str = ""
         #: Packet id -> when it came, in order of arrival.
         self.awaiting_rel: dict[int, int] | None = None
         self.mqueue: MQueue | None = None

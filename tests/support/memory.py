@@ -68,8 +68,14 @@ class AllowAll:
 class MemoryClient(Peer):
     """One connection that answers nothing by itself: the test takes bytes or packets."""
 
-    def __init__(self, node: MemoryBroker, version: int = 4, room: int | None = None) -> None:
-        super().__init__(node.broker, version, room)
+    def __init__(
+        self,
+        node: MemoryBroker,
+        version: int = 4,
+        room: int | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        super().__init__(node.broker, version, room, (host, 40000))
         self.node = node
         self.parser = Parser(version, role="client")
         self.connack: Connack | None = None
@@ -162,9 +168,11 @@ class MemoryBroker:
             for task in tasks:
                 task()
 
-    def client(self, version: int = 4, room: int | None = None) -> MemoryClient:
+    def client(
+        self, version: int = 4, room: int | None = None, host: str = "127.0.0.1"
+    ) -> MemoryClient:
         """A connection that has sent nothing yet."""
-        return MemoryClient(self, version, room)
+        return MemoryClient(self, version, room, host)
 
     def connect(
         self,
@@ -176,12 +184,13 @@ class MemoryBroker:
         properties: Properties | None = None,
         username: str | None = None,
         room: int | None = None,
+        host: str = "127.0.0.1",
     ) -> MemoryClient:
         """A connection whose CONNECT was answered; `connack` holds the answer.
 
         What came after CONNACK is left for `take`.
         """
-        client = self.client(version, room)
+        client = self.client(version, room, host)
         client.send(
             Connect(
                 client_id,

@@ -173,12 +173,13 @@ def test_many_middle_sized_sessions_of_one_user_go_before_a_large_one_of_another
 
 
 def test_who_goes_first() -> None:
-    """Of a user the largest; small sessions by themselves; nobody's too."""
+    """Of a user the largest, of a house those of nobody; small sessions last, by house."""
     node = node_with(0)
 
-    def session(name: str, username: str | None, size: int) -> Session:
+    def session(name: str, username: str | None, size: int, house: str = "h") -> Session:
         made = Session(node.broker, name, username)
         made.charge(size - made.weight)
+        made.house = house
         return made
 
     sessions = [
@@ -186,14 +187,104 @@ def test_who_goes_first() -> None:
         session("b", "crowd", 60_000),
         session("alone", None, 100_000),
         session("c", "crowd", 55_000),
+        session("nobody", None, 90_000, "other"),
         session("small", "crowd", 9_000),
         session("tiny", "crowd", 3_000),
+        session("few", None, 5_000, "other"),
+        session("many", None, 4_900, "other"),
     ]
-    gone = [(one.client_id, weight) for weight, one in offenders(sessions, 9, 10_000)]
-    # 165 k of the crowd's, then 105 k, then 100 k of nobody's, 50 k, and what is small.
-    assert [name for name, _ in gone] == ["b", "c", "alone", "a", "small"]
-    assert [name for _, name in gone] == [60_000, 55_000, 100_000, 50_000, 9_000]
-    assert len(offenders(sessions, 2, 10_000)) == 2
+    left, found = offenders(sessions, 9, 10_000)
+    gone = [(one.client_id, weight) for weight, one in found]
+    # 165 k of the crowd's, then 105 k, then 100 k and 90 k of nobody's, 50 k; and what is small,
+    # of which one house has 9.9 k.
+    assert [name for name, _ in gone] == ["b", "c", "alone", "nobody", "a", "few", "small", "many"]
+    assert [name for _, name in gone] == [
+        60_000, 55_000, 100_000, 90_000, 50_000, 5_000, 9_000, 4_900,
+    ]  # fmt: skip
+    assert left == sum(weight for _, weight in gone)
+    assert len(offenders(sessions, 2, 10_000)[1]) == 2
+    sessions += [session(f"nobody-{i}", None, 20_000, "other") for i in range(5)]
+    assert [one.client_id for _, one in offenders(sessions, 2, 10_000)[1]] == ["nobody", "b"]
+
+
+@pytest.mark.parametrize("size,away", [(1_500, True), (30_000, True), (30_000, False)])
+def test_a_stranger_with_many_sessions_goes_before_an_honest_one_that_holds_more(
+    size: int, away: bool
+) -> None:
+    """Each of the stranger's is smaller, all of them are nearly everything; none has a name."""
+    node = node_with(16 * MIB)
+    node.broker.memory.others.append(lambda: 10.0 * MIB if size == 1_500 else 0.0)
+    budget = node.broker.memory.budget
+    sender = node.connect("sender", 5)
+
+    def reader(name: str, host: str, messages: int) -> MemoryClient:
+        client = node.connect(name, 5, properties={prop.RECEIVE_MAXIMUM: 1, **LASTING}, host=host)
+        client.send(Subscribe(1, [Subscription(f"q/{name}", 1)]))
+        client.take()
+        if away:
+            client.drop()
+        for i in range(messages):
+            sender.send(Publish(f"q/{name}", b"x" * size, 1, packet_id=i + 1))
+        node.run_soon()
+        sender.take()
+        return client
+
+    reader("honest", "10.0.0.1", 3)
+    count = 0
+    while not node.broker.account.full:
+        count += 1
+        reader(f"stranger-{count}", "10.0.0.66", 2)
+    honest = node.broker.sessions["honest"]
+    assert honest.held() == 3
+    strangers = [name for name in node.broker.sessions if name.startswith("stranger")]
+    for name in strangers:
+        sender.send(Publish(f"q/{name}", b"x" * size, 1, packet_id=1))
+        node.jump(1)
+        sender.take()
+    assert node.broker.metrics.memory_shed > 10
+    assert node.broker.sessions["honest"] is honest and honest.held() == 3
+    assert node.broker.memory.used() <= budget + budget // 100
+
+
+def test_nobody_goes_for_what_sessions_do_not_hold() -> None:
+    """A plugin, or retained messages: the end of those who hold a few KB would make no room."""
+    node = node_with(4 * MIB)
+    away = node.connect("away", 5, properties=dict(LASTING))
+    away.send(Subscribe(1, [Subscription("q", 1)]))
+    away.drop()
+    sender = node.connect("sender", 5)
+    node.broker.memory.others.append(lambda: 8.0 * MIB)
+    node.advance(1000)
+    assert node.broker.memory.step == 3
+    for i in range(10):
+        sender.send(Publish("q", b"x" * 1000, 1, packet_id=i + 1))
+        node.advance(1000)
+    assert node.broker.metrics.memory_shed == 0
+    assert node.broker.sessions["away"].held() == 10
+
+
+def test_topics_in_use_make_room_before_anybody_does() -> None:
+    """Also where the memory has been short for long; and they take a quarter of it at most."""
+    node = node_with(16 * MIB)
+    assert node.broker.router.max_bytes == 4 * MIB
+    away = node.connect("away", 5, properties=dict(LASTING))
+    away.send(Subscribe(1, [Subscription("q", 1)]))
+    away.drop()
+    sender = node.connect("sender", 5)
+    for i in range(8):
+        sender.send(Publish("q", b"x" * 100_000, 1, packet_id=i + 1))
+    node.broker.memory.others.append(lambda: 14.5 * MIB)
+    node.advance(1000)
+    for i in range(20_000):
+        sender.send(Publish(f"new/{i}" + "/t" * 100, b"x"))
+    node.advance(1000)
+    assert node.broker.memory.step >= 3
+    assert node.broker.metrics.memory_caches_dropped > 10
+    assert node.broker.metrics.memory_shed == 0
+    assert node.broker.sessions["away"].held() == 8
+    node.broker.settings.topic_cache_bytes = MIB
+    node.broker.settings_changed()
+    assert node.broker.router.max_bytes == MIB
 
 
 def test_a_process_that_holds_far_more_than_the_account_says_is_an_alarm() -> None:
