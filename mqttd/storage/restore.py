@@ -23,6 +23,7 @@ from mqttd.session.message import RELEASED
 from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
+from mqttd.storage.blobs import forget_closed
 from mqttd.storage.entries import entry_of, load_retained, load_will
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import DELIVERY, KIND_MASK, MESSAGE3, MESSAGE5, RECEIVED
@@ -116,6 +117,7 @@ def restore(
     for found in contents.records.get(0, []):
         _retain(broker, journal, found, data, restored)
     data.close()
+    forget_closed(base)
     _wills(broker, base, now)
     return restored
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
+from mqttd.storage.blobs import forget_closed
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import STATEMENTS
 
@@ -230,6 +231,7 @@ def read(base: sqlite3.Connection, pieces: list[tuple[int, int, int]]) -> list[b
     finally:
         if opened is not None:
             opened.close()
+        forget_closed(base)
     return found
 
 

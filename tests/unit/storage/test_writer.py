@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import threading
 from pathlib import Path
 
 import pytest
 
+from mqttd.storage.blobs import MANY
 from mqttd.storage.database import KEEP, connect
-from mqttd.storage.ledger import Ledger
+from mqttd.storage.ledger import MESSAGE3, Ledger
 from mqttd.storage.tools import backup
-from mqttd.storage.writer import Stopped, Writer
+from mqttd.storage.writer import Stopped, Writer, read, write
 
 DEADLINE = 60.0
 
@@ -91,4 +93,18 @@ def test_a_copy_goes_over_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         backup(base, str(tmp_path / "copy.db"), lambda: None)
     assert (tmp_path / "copy.db").read_bytes() == b"mine"
+    base.close()
+
+
+def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
+    base = connect(str(tmp_path / "store.db"))
+    ledger = Ledger()
+    ledger.note(1, MESSAGE3, 0, b"payload")
+    group = ledger.close()
+    assert group is not None
+    write(base, group)
+    for _ in range(3 * MANY):
+        assert read(base, [(group.block.id, 3, 4)]) == [b"load"]
+    kept = [len(found) for found in gc.get_referents(base) if isinstance(found, list)]
+    assert max(kept) <= MANY
     base.close()
