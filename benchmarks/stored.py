@@ -4,18 +4,19 @@
               with `os` and `fsync`, and where each fdatasync takes 100 ms longer
     recover   a restart over 1,000,000 messages in 10,000 sessions: seconds, bytes of memory each
     running   memory of what is queued while the broker runs, payloads on disk
-    resume    1,000 sessions with 1,000 messages each come back at once, beside mosquitto
     away      --messages (10,000,000) of which one session in a hundred gets none for a fifth of
               them: what the file has beyond what lives, the writer's CPU for each
     backup    PUBACK while 200 MB are copied by `mqttd-ctl backup`, beside before and after
 
-One line of JSON a figure. The broker has core 0 and the load core 1 where there are two. mqttload
-is built as `python -m benchmarks` builds it, or named: --mqttload PATH.
+One line of JSON a figure. The load has core 1 where there are two, the broker those of `--cores`;
+`--neighbour` has a process spin beside them. mqttload is built as `python -m benchmarks` builds it,
+or named: --mqttload PATH. What a store costs beside others: `benchmarks.stored_beside`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -29,8 +30,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.brokers import Mosquitto, Mqttd, raise_file_limit
-from benchmarks.running import Broker, Running
+from benchmarks.brokers import Mqttd, raise_file_limit
+from benchmarks.running import Running
 from benchmarks.setting import Setting, Store
 from mqttd import compiled
 from mqttd.storage.database import OPEN_SESSION, SUBSCRIBE, connect
@@ -40,7 +41,7 @@ from tests.faults.disk import Disk
 from tests.support import packets as mq
 from tests.support.client import RawClient
 
-__all__ = ["main"]
+__all__ = ["Echo", "Stored", "Taker", "load", "main", "make", "spread", "tell"]
 
 RATES: Final = (1_000, 10_000, 50_000)
 
@@ -66,7 +67,10 @@ class Stored(Mqttd):
 
 
 class Echo(threading.Thread):
-    """Asks the broker for an answer a hundred times a second: how long its loop lets one wait."""
+    """Asks the broker for an answer some 400 times a second: how long its loop lets one wait.
+
+    Before others, where that is allowed: the machine's load is not what is asked for.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -74,24 +78,31 @@ class Echo(threading.Thread):
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(mq.connect("echo", mq.V311))
         self._socket.recv(4)
-        self.waited: list[float] = []
+        #: When each was asked for, and how many ms it took.
+        self.waited: list[tuple[float, float]] = []
         self.stopping = False
 
     def run(self) -> None:
         """Until `stopping`."""
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         while not self.stopping:
             began = time.perf_counter()
             self._socket.sendall(b"\xc0\x00")
             self._socket.recv(2)
-            self.waited.append((time.perf_counter() - began) * 1000)
-            time.sleep(0.01)
+            self.waited.append((began, (time.perf_counter() - began) * 1000))
+            time.sleep(0.0025)
         self._socket.close()
+
+    def end(self) -> list[tuple[float, float]]:
+        """What it has seen."""
+        self.stopping = True
+        self.join()
+        return self.waited
 
     def stop(self) -> dict[str, float]:
         """What it has seen, in ms."""
-        self.stopping = True
-        self.join()
-        return spread(self.waited)
+        return spread([ms for _, ms in self.end()])
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -118,8 +129,19 @@ def load(tool: Path, running: Running, *arguments: str) -> dict[str, Any]:
     return said
 
 
-def lag(tool: Path, seconds: float, rates: list[int]) -> None:
+def lag(tool: Path, seconds: float, rates: list[int], cores: list[int], busy: bool) -> None:
     """See the module."""
+    spin = [sys.executable, "-c", "while True: pass"]
+    neighbour = subprocess.Popen(spin) if busy else None
+    try:
+        _lag(tool, seconds, rates, cores)
+    finally:
+        if neighbour is not None:
+            neighbour.kill()
+            neighbour.wait()
+
+
+def _lag(tool: Path, seconds: float, rates: list[int], cores: list[int]) -> None:
     kinds: list[tuple[str, Store, int]] = [
         ("none", "", 0), ("os", "os", 0), ("fsync", "fsync", 0), ("os, slow disk", "os", 100),
         ("fsync, slow disk", "fsync", 100),
@@ -131,7 +153,7 @@ def lag(tool: Path, seconds: float, rates: list[int]) -> None:
                 if disk is not None:
                     disk.slow(slow)
                 broker = Stored(disk=disk).under(Setting(store=store))
-                with broker.start(Path(folder), 0) as running:
+                with broker.start(Path(folder), cores) as running:
                     echo = Echo(running.port)
                     echo.start()
                     count = max(1, int(rate * seconds / 100))
@@ -141,7 +163,8 @@ def lag(tool: Path, seconds: float, rates: list[int]) -> None:
                         "--inflight", "65535",
                     )  # fmt: skip
                     tell(what="lag", store=name, rate=rate, stored_per_s=said["in_per_s"],
-                         ok=said["ok"], ack_us=said["ack_us"], loop_ms=echo.stop())  # fmt: skip
+                         ok=said["ok"], cpu_us=said["broker"]["cpu_s_per_m_in"],
+                         ack_us=said["ack_us"], loop_ms=echo.stop())  # fmt: skip
 
 
 def make(path: Path, sessions: int, messages: int) -> int:
@@ -209,20 +232,6 @@ def running_memory(tool: Path, messages: int, sessions: int) -> None:
                      bytes_each=said["broker"]["rss_bytes_per_stored"])  # fmt: skip
 
 
-def resume(tool: Path, sessions: int, each: int, rounds: int) -> None:
-    """See the module."""
-    brokers: list[Broker] = [Mosquitto(), Stored()]
-    for _ in range(rounds):
-        for broker in brokers:
-            with tempfile.TemporaryDirectory() as folder:
-                with broker.under(Setting(store="os")).start(Path(folder), 0) as running:
-                    said = load(tool, running, "--scenario", "offline", "--pubs", "10", "--subs",
-                                str(sessions), "--qos", "1", "--count", str(each))  # fmt: skip
-                    tell(what="resume", broker=broker.name, ok=said["ok"],
-                         drain_s=said["drain_s"], delivered_per_s=said["out_per_s"],
-                         connect_us=said.get("connect_us"))  # fmt: skip
-
-
 def away(messages: int) -> None:
     """See the module."""
     with tempfile.TemporaryDirectory() as name:
@@ -233,7 +242,7 @@ def away(messages: int) -> None:
                 client = RawClient(running.port).connect(f"c{number}", clean=False)
                 client.subscribe(f"t/{number}", qos=1)
                 client.close()
-            there = [_Taker(running.port, f"c{number}") for number in range(99)]
+            there = [Taker(running.port, f"c{number}") for number in range(99)]
             gone = "c99"
             publisher = _Window(running.port)
             before = _writer(running.pid)
@@ -248,7 +257,7 @@ def away(messages: int) -> None:
                 tell(what="away", sent=sent, file=size, lives=lives, beyond=size - lives,
                      writer_us_each=round((_writer(running.pid) - before) / sent * 1e6, 2),
                      per_s=round(sent / (time.monotonic() - began)))  # fmt: skip
-                there.append(_Taker(running.port, gone))
+                there.append(Taker(running.port, gone))
                 while there[-1].count < stretch // 100:
                     for taker in there:
                         taker.take()
@@ -266,7 +275,7 @@ def _writer(pid: int) -> float:
     ) / 1e9  # fmt: skip
 
 
-class _Taker:
+class Taker:
     """A session that is there and acknowledges what it gets, without looking at it."""
 
     def __init__(self, port: int, name: str) -> None:
@@ -321,7 +330,7 @@ class _Window:
         self._open = self._id = self._odd = 0
         self._out: list[bytes] = []
 
-    def put(self, topic: str, others: list[_Taker]) -> None:
+    def put(self, topic: str, others: list[Taker]) -> None:
         """Publish 100 bytes; others take what they have got."""
         self._id = self._id % 65535 + 1
         self._out.append(mq.publish(topic, bytes(100), 1, self._id))
@@ -375,7 +384,7 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stored")
     parser.add_argument(
-        "what", choices=("lag", "recover", "running", "resume", "away", "backup")
+        "what", choices=("lag", "recover", "running", "away", "backup")
     )  # fmt: skip
     parser.add_argument("--mqttload", type=Path, default=Path("build/load/mqttload"))
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run of `lag`")
@@ -383,23 +392,22 @@ def main() -> int:
                         default=list(RATES))  # fmt: skip
     parser.add_argument("--messages", type=int, default=0)
     parser.add_argument("--sessions", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=lambda text: [int(part) for part in text.split(",")],
+                        default=[0, 1], help="that the broker may use")  # fmt: skip
+    parser.add_argument("--neighbour", action="store_true", help="somebody else is busy")
     parser.add_argument("--megabytes", type=int, default=200)
     asked = parser.parse_args()
     raise_file_limit()
     tell(compiled=compiled(), machine=re.sub(r"\s+", " ", os.uname().release))
-    if asked.what in ("lag", "running", "resume") and not asked.mqttload.exists():
+    if asked.what in ("lag", "running") and not asked.mqttload.exists():
         subprocess.run(["make", "-s", "-C", "benchmarks/load"], check=True)
     match asked.what:
         case "lag":
-            lag(asked.mqttload, asked.seconds, asked.rates)
+            lag(asked.mqttload, asked.seconds, asked.rates, asked.cores, asked.neighbour)
         case "recover":
             recover(asked.messages or 1_000_000, asked.sessions or 10_000)
         case "running":
             running_memory(asked.mqttload, asked.messages or 300_000, asked.sessions or 100)
-        case "resume":
-            resume(asked.mqttload, asked.sessions or 1000, (asked.messages or 1_000_000) // 1000,
-                   asked.rounds)  # fmt: skip
         case "away":
             away(asked.messages or 10_000_000)
         case "backup":

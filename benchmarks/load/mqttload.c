@@ -1037,7 +1037,7 @@ static void wake(void) {
 
 /* ---- broker sampling --------------------------------------------------- */
 
-typedef struct { double cpu; long rss, hwm, threads, procs; } sample;
+typedef struct { double cpu, first; long rss, hwm, threads, procs; } sample;  /* first: of the first thread of each process */
 
 static void sample_pid(int pid, sample *s, int depth) {
     char path[96], line[256]; FILE *f; bool task_ok = false;
@@ -1051,7 +1051,7 @@ static void sample_pid(int pid, sample *s, int depth) {
         s->threads++;
         snprintf(path, sizeof path, "/proc/%d/task/%.20s/schedstat", pid, e->d_name);
         if ((f = fopen(path, "r"))) {
-            unsigned long long ns; if (fscanf(f, "%llu", &ns) == 1) { s->cpu += (double)ns / 1e9; task_ok = true; } fclose(f);
+            unsigned long long ns; if (fscanf(f, "%llu", &ns) == 1) { s->cpu += (double)ns / 1e9; if (atoi(e->d_name) == pid) s->first += (double)ns / 1e9; task_ok = true; } fclose(f);
         }
         snprintf(path, sizeof path, "/proc/%d/task/%.20s/children", pid, e->d_name);
         if ((f = fopen(path, "r"))) { while (nk < 256 && fscanf(f, "%d", &kids[nk]) == 1) nk++; fclose(f); }
@@ -1553,10 +1553,10 @@ int main(int argc, char **argv) {
         jhist(f, "latency_us", &lat); jhist(f, "ack_us", &ack); jhist(f, "connect_us", &con);
         fprintf(f, ",\"connections_ok\":%" PRIu64 ",\"connections_failed\":%" PRIu64, SUM(opened), SUM(failed));
         if (o.npids) {
-            fprintf(f, ",\"broker\":{\"processes\":%ld,\"threads\":%ld,\"cpu_s\":%.4f,\"cpu_cores\":%.3f,\"cpu_s_per_m_in\":%.3f,\"cpu_s_per_m_out\":%.3f,\"drain_cpu_s\":%.4f,"
+            fprintf(f, ",\"broker\":{\"processes\":%ld,\"threads\":%ld,\"cpu_s\":%.4f,\"cpu_cores\":%.3f,\"cpu_s_per_m_in\":%.3f,\"cpu_s_per_m_out\":%.3f,\"first_thread_cpu_s\":%.4f,\"drain_cpu_s\":%.4f,"
                 "\"rss_kb_before\":%ld,\"rss_kb_connected\":%ld,\"rss_kb_after\":%ld,\"rss_kb_peak\":%ld,\"rss_kb_closed\":%ld", s_before.procs, s_b.threads, bcpu,
                 meas > 0 ? bcpu / (S == SC_IDLE ? t_drain : meas) : 0, in && S != SC_IDLE ? bcpu / (double)in * 1e6 : 0,
-                S == SC_OFFLINE || S == SC_RETAINED ? (out ? drain_cpu / (double)out * 1e6 : 0) : out && S != SC_IDLE ? bcpu / (double)out * 1e6 : 0, drain_cpu,
+                S == SC_OFFLINE || S == SC_RETAINED ? (out ? drain_cpu / (double)out * 1e6 : 0) : out && S != SC_IDLE ? bcpu / (double)out * 1e6 : 0, s_b.first - s_a.first, drain_cpu,
                 s_before.rss, s_conn.rss, s_end.rss, rss_peak, s_closed.rss);
             long held = conn_only ? (o.hold ? n_xconns : 0) : 0;
             if (held) fprintf(f, ",\"rss_bytes_per_conn\":%.0f", (double)(s_conn.rss - s_before.rss) * 1024.0 / (double)held);
