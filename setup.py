@@ -129,6 +129,7 @@ HOT = [
     "mqttd/transports/proxy.py",
     "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
+    "mqttd/cluster/catcher.py",
     "mqttd/cluster/nodes.py",
     "mqttd/mesh/arriving.py",
     "mqttd/mesh/frames.py",

@@ -27,7 +27,7 @@ from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
 from mqttd.types import ClientInfo, SessionState
 
-__all__ = ["Record", "queue_more", "queue_of", "record_of", "restore"]
+__all__ = ["Record", "queue_more", "queue_of", "record_of", "restore", "subscribe_all"]
 
 _VERSION: Final = 1
 #: As many as there are: those that a session has were within its limit where it comes from.
@@ -118,6 +118,17 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
         session.client = ClientInfo(
             client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint
         )
+    subscribe_all(broker, session, record)
+    late = milliseconds(max(seconds - record.written_at, 0))
+    rest = _put_in_flight(broker, session, state.queue, record.window, late)
+    for packet_id in record.incoming:
+        session.await_release(packet_id, _PACKET_IDS)
+    queue_more(broker, session, state.queue[rest:], late)
+    return session
+
+
+def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
+    """Give a session the subscriptions of a record."""
     for full_filter, options, identifier in record.subscriptions:
         subscription = Subscription(
             full_filter,
@@ -127,12 +138,6 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
             2,  # no retained messages: they were sent when it subscribed
         )
         broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
-    late = milliseconds(max(seconds - record.written_at, 0))
-    rest = _put_in_flight(broker, session, state.queue, record.window, late)
-    for packet_id in record.incoming:
-        session.await_release(packet_id, _PACKET_IDS)
-    queue_more(broker, session, state.queue[rest:], late)
-    return session
 
 
 def queue_more(broker: Publishing, session: Session, packets: tuple[bytes, ...], late: int) -> None:

@@ -95,6 +95,8 @@ class Registry:
         self.sessions = broker.sessions
         #: The client ids of `sessions` in order.
         self.directory = Directory()
+        #: Called with each session that begins here, and whether it has a state of before.
+        self.entered: Callable[[Session, bool], object] | None = None
         #: Client id -> epoch of its ownership, where that is not the first.
         self.epochs: dict[str, int] = {}
         #: Connections that have sent CONNECT.
@@ -137,6 +139,8 @@ class Registry:
         self._entered(session)
         self.quota.began(session, client.peerhost)
         self.broker.metrics.sessions_created += 1
+        if self.entered is not None:
+            self.entered(session, False)
         return session
 
     def set_expiry(self, session: Session, connect: Connect, client: ClientInfo) -> None:
@@ -363,6 +367,8 @@ class Registry:
         self._entered(session)
         self.quota.began(session, "")
         self.own(client_id, epoch)
+        if self.entered is not None:
+            self.entered(session, True)
         return session
 
     def own(self, client_id: str, epoch: int) -> None:

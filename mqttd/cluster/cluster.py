@@ -22,11 +22,11 @@ from twisted.logger import Logger
 
 from mqttd import __version__
 from mqttd.broker.broker import Broker
-from mqttd.broker.records import Record
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, absent, created, get, put
 from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
 from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.routes import Routes
@@ -36,9 +36,8 @@ from mqttd.cluster.tls import etcd_policy, node_options
 from mqttd.cluster.view import View
 from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Config
-from mqttd.mesh.frames import STATE, frame, packed, unpacked
+from mqttd.mesh.frames import STATE
 from mqttd.session.channel import Channel
-from mqttd.types import SessionState
 
 __all__ = ["Cluster", "ClusterError"]
 
@@ -49,8 +48,6 @@ _AGAIN: Final = 0.2
 #: Seconds between two looks at all that etcd has, and between lines about one thing.
 _LOOK: Final = 60.0
 _QUIET: Final = 10.0
-#: Seconds for which the filters of a session that comes are wanted in any case.
-_ARRIVES: Final = 10.0
 #: Seconds for what we have written to come back by the watch.
 _BEHIND: Final = 5.0
 #: Seconds that a start waits for a link to one whose retained messages are to be had, and for them.
@@ -77,9 +74,10 @@ class Cluster:
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
-        self.owners.arrives, self.owners.hands = self._arrives, self._hand
+        self.owners.lost = self._lost
         self.broker: Broker
         self.mesh: NodeMesh
+        self.moves: Moves
         self.view: View
         self.shown: Shown
         self.streams: Streams
@@ -116,6 +114,11 @@ class Cluster:
         self.mesh.met = self._met_one
         self.routes.mesh = self.mesh
         self.owners.keeps = broker.registry.keep
+        self.moves = Moves(
+            broker, self.mesh, self.reactor, self.name, self.settled, lambda: self.routes.revision
+        )
+        self.owners.moves = self.moves
+        self.moves.unclaimed = self.owners.unclaimed
         self.view = View(self.name, self.keys, self.mesh, self)
         self.shown = Shown(
             self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view
@@ -248,6 +251,7 @@ class Cluster:
             self._watch.stop()
         self._next_look = time.monotonic() + _LOOK
         self.view.reset(answer.found, answer.revision)
+        self.moves.seen()
         self._watch = Watch(
             self.etcd, self.keys.all, answer.revision + 1, self._changed, self._watch_ended
         )
@@ -255,6 +259,7 @@ class Cluster:
 
     def _changed(self, revision: int, events: list[tuple[Kv, bool]]) -> None:
         self.view.apply(revision, events)
+        self.moves.seen()
         self.broker.perform_later()
 
     def _watch_ended(self, text: str) -> None:
@@ -287,6 +292,7 @@ class Cluster:
             text = "node {node} is gone, {lost} messages that waited for it with it"
             self.log.warn(text, node=member.name, lost=lost)
             self.streams.left(member)
+            self.moves.left(member.name)
         elif member.epoch == self.epoch and not self.stopped:
             self._expired()
 
@@ -427,29 +433,13 @@ class Cluster:
         self.owners.taken(client_id, by, revision)
         self.owners.forget_taken(client_id, revision)
 
-    def _hand(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
-        """Send a session to the node that has it now."""
-        node = self.mesh.nodes.get(by)
-        if node is not None and node.link is not None:
-            fields = [client_id.encode(), revision.to_bytes(8, "big")]
-            if state is not None:
-                fields += [state.record, *state.queue]
-            node.link.send(frame(STATE, packed(fields)))
-        elif state is not None:
-            line = "session of {client_id} is lost: no link to node {node}"
-            self.log.error(line, client_id=client_id, node=by)
-
     def _told(self, node: Node, kind: int, body: bytes) -> None:
-        if kind != STATE:
-            return
-        client_id, revision, *rest = unpacked(body)
-        state = None
-        if rest:
-            state = SessionState(rest[0], tuple(rest[1:]), int.from_bytes(revision, "big"))
-        name = client_id.decode()
-        if not self.owners.moved(name, int.from_bytes(revision, "big"), state) and rest:
-            line = "session of {client_id} is lost: it came too late from node {node}"
-            self.log.error(line, client_id=name, node=node.name)
+        if kind == STATE:
+            self.moves.told(node, body)
+
+    def _lost(self, client_id: str, why: str) -> None:
+        line = "session of {client_id} is lost: {why}"
+        self.log.error(line, client_id=client_id, why=why)
 
     def settled(self, filters: list[str]) -> Deferred[None]:
         """Fires when the other nodes have these filters, or are slow to."""
@@ -457,21 +447,6 @@ class Cluster:
         if not self.mesh.waits(Settling(filters, lambda: done.callback(None))):
             done.callback(None)
         return done
-
-    async def _arrives(self, state: SessionState) -> None:
-        """A session is about to be here: have the other nodes know what it has subscribed to."""
-        try:
-            filters = [each[0] for each in Record(state.record).subscriptions]
-        except ValueError:
-            return  # the registry says so
-        for full_filter in filters:
-            self.mesh.added(full_filter)
-        self.reactor.callLater(_ARRIVES, self._arrived, filters)
-        await self.settled(filters)
-
-    def _arrived(self, filters: list[str]) -> None:
-        for full_filter in filters:
-            self.mesh.removed(full_filter)
 
     # -- told to operators ---------------------------------------------------------------------
 

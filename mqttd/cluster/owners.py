@@ -2,8 +2,8 @@
 
     claim --> nobody has it --> written, if still nobody has --> ours
           --> a node has it --> written, if nothing has changed, and with it `taken/<node>/<client>`
-                                  that node's watch --> its session ends --STATE--> here
-                                                   '-- not within `PATIENCE` s: without its state
+                                  that node's watch --> its session ends --`moves`--> here
+                                                   '-- not within `PATIENCE` s: try again
 
 The epoch of an ownership is the revision of etcd in which it was written: of two that claim at the
 same time one is told that something has changed, and begins anew. All that a node has is under its
@@ -15,15 +15,15 @@ Promise: what is ours already is answered at once; while etcd does not answer no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+from twisted.internet.defer import Deferred, TimeoutError
 from zope.interface import implementer
 
 from mqttd.cluster.etcd import Etcd, EtcdError, absent, equals, get, put, remove
 from mqttd.cluster.keys import Keys
+from mqttd.cluster.moves import Moves
 from mqttd.interfaces import IRegistry
 from mqttd.types import Claim, Held, SessionState
 
@@ -35,10 +35,6 @@ PATIENCE: Final = 2.0
 _TRIES: Final = 10
 #: Client ids in one request.
 _MANY: Final = 100
-
-
-async def _nothing(state: SessionState) -> None:
-    pass
 
 
 @implementer(IRegistry)
@@ -59,48 +55,47 @@ class Owners:
         self.strict = False
         #: Takes a session of ours away, and how many have come and gone.
         self.hand_over: Callable[[str, int], SessionState | None] = lambda client_id, epoch: None
-        #: Is told of a session that comes, before its client is accepted.
-        self.arrives: Callable[[SessionState], Awaitable[None]] = _nothing
+        #: Set by who makes both: brings the sessions.
+        self.moves: Moves
         self.came = 0
         self.went = 0
         self.without = 0
         #: Claims under way, and those who have taken a client id from one: node and revision.
         self._claiming: dict[str, int] = {}
         self._passed: dict[str, tuple[str, int]] = {}
-        #: Sessions that came before etcd had said that the client id is ours.
-        self._early: dict[str, tuple[int, SessionState | None]] = {}
+        #: Is told of a session that is lost, and why.
+        self.lost: Callable[[str, str], object] = lambda *_: None
         #: Takes in a session whose client is away: client id, epoch, state.
         self.keeps: Callable[[str, int, SessionState], object] = lambda *_: None
-        #: Sends a session on: client id, node, revision, state.
-        self.hands: Callable[[str, str, int, SessionState | None], object] = lambda *_: None
-        self._waiting: dict[str, tuple[int, Deferred[SessionState | None]]] = {}
 
     # -- IRegistry -----------------------------------------------------------------------------
 
     def claim(self, client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
         """As `IRegistry.claim`."""
         revision = self.owned.get(client_id)
-        if revision is not None and not self.strict:
+        origin = self.moves.origin_of(client_id)
+        if revision is not None and not self.strict and not origin:
             return Claim(revision, Held.HERE)
         if not self.lease:
             raise EtcdError("etcd does not answer")
-        return Deferred.fromCoroutine(self._claim(client_id))
+        if revision is None or not origin:
+            revision = 0
+        return Deferred.fromCoroutine(self._claim(client_id, origin, revision))
 
-    async def _claim(self, client_id: str) -> Claim:
+    async def _claim(self, client_id: str, origin: str, revision: int) -> Claim:
         self._claiming[client_id] = self._claiming.get(client_id, 0) + 1
         try:
-            claim = await self._claim_now(client_id)
+            if revision:
+                claim = await self._moved(client_id, origin, revision)
+            else:
+                claim = await self._claim_now(client_id)
             return self._still(client_id, claim)
         finally:
             self._passed.pop(client_id, None)
             self._claiming[client_id] -= 1
             if not self._claiming[client_id]:
                 del self._claiming[client_id]
-            revision, state = self._early.pop(client_id, (0, None))
-            if state is not None:
-                # etcd has not told us so in time, but it is ours.
-                self.owned[client_id] = revision
-                self.keeps(client_id, revision, state)
+                self._keep_left_over(client_id)
 
     def _still(self, client_id: str, claim: Claim) -> Claim:
         """A claim that is answered, unless another has taken the client id meanwhile."""
@@ -111,7 +106,7 @@ class Owners:
         if revision < claim.epoch:
             return claim  # and was ours again after that
         self.owned.pop(client_id, None)
-        self.hands(client_id, by, revision, claim.state)
+        self.moves.hand(client_id, by, revision, claim.state)
         raise EtcdError(f"node {by!r} has claimed it after this one")
 
     async def _claim_now(self, client_id: str) -> Claim:
@@ -134,48 +129,50 @@ class Owners:
                 self.owned[client_id] = answer.revision
                 if not moves:
                     return Claim(answer.revision, Held.NOWHERE)
-                state = await self._moved(client_id, answer.revision)
-                if state is not None:
-                    await self.arrives(state)
-                return Claim(answer.revision, Held.NODE, other, state)
+                return await self._moved(client_id, other, answer.revision)
         raise EtcdError(f"{_TRIES} others have claimed this client id meanwhile")
 
-    def _moved(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
-        early = self._early.pop(client_id, None)
-        if early is not None and early[0] == revision:
-            self.came += early[1] is not None
-            return succeed(early[1])
-        moved: Deferred[SessionState | None] = Deferred()
-        self._waiting[client_id] = (revision, moved)
-        late = self.reactor.callLater(PATIENCE, self._late, client_id, revision)
+    async def _moved(self, client_id: str, origin: str, revision: int) -> Claim:
+        """The claim of a session that another node has, when that has come."""
+        moved = self.moves.wanted(client_id, origin, revision)
+        moved.addTimeout(PATIENCE, self.reactor)
+        try:
+            state = await moved
+        except TimeoutError:
+            self.without += 1
+            raise EtcdError(f"its session has not come from node {origin!r} yet") from None
+        finally:
+            self.moves.unwanted(client_id)
+        self.came += state is not None
+        return Claim(revision, Held.NODE, origin, state)
 
-        def done(result: SessionState | None) -> SessionState | None:
-            try:
-                late.cancel()
-            except (AlreadyCalled, AlreadyCancelled):
-                pass
-            return result
+    def unclaimed(self, client_id: str, revision: int, back: SessionState | None) -> None:
+        """A session has come that nobody waits for, or is `back`: who claimed it is gone."""
+        if back is not None:
+            taken = Deferred.fromCoroutine(self._take_back(client_id, back))
+            taken.addErrback(lambda failure: self.lost(client_id, failure.getErrorMessage()))
+        elif client_id not in self._claiming:
+            self._keep_left_over(client_id)
 
-        return moved.addCallback(done)
+    def _keep_left_over(self, client_id: str) -> None:
+        revision, state = self.moves.left_over(client_id)
+        if revision:
+            self.owned[client_id] = revision
+            if state is not None:
+                self.came += 1
+                self.keeps(client_id, revision, state)
+            else:
+                self.release(client_id, revision)
 
-    def _late(self, client_id: str, revision: int) -> None:
-        self.without += 1
-        self.moved(client_id, revision, None)
-
-    def moved(self, client_id: str, revision: int, state: SessionState | None) -> bool:
-        """A session has come, or there was none; False if nobody waits for it."""
-        waiting = self._waiting.get(client_id)
-        if waiting is None and client_id in self._claiming:
-            # It was faster than etcd's answer to us.
-            self._early[client_id] = (revision, state)
-            return True
-        if waiting is None or waiting[0] != revision:
-            return False
-        del self._waiting[client_id]
-        if state is not None:
-            self.came += 1
-        waiting[1].callback(state)
-        return True
+    async def _take_back(self, client_id: str, state: SessionState) -> None:
+        key = self.keys.own(client_id)
+        answer = await self.etcd.transaction(
+            [absent(key)], [put(key, self.name.encode(), self.lease)], [get(key)]
+        )
+        if not answer.done:
+            raise EtcdError("another node has claimed it as new")
+        self.owned[client_id] = answer.revision
+        self.keeps(client_id, answer.revision, state)
 
     def release(self, client_id: str, epoch: int) -> Deferred[None] | None:
         """As `IRegistry.release`."""
@@ -211,8 +208,8 @@ class Owners:
             self._passed[client_id] = (by, revision)
             return
         state = self.hand_over(client_id, revision)
-        self.went += 1
-        self.hands(client_id, by, revision, state)
+        self.went += state is not None
+        self.moves.hand(client_id, by, revision, state)
 
     def forget_taken(self, client_id: str, revision: int) -> None:
         """We know that it was taken: etcd need not say so any longer."""

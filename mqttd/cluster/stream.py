@@ -81,11 +81,14 @@ class _NodeStream(Protocol):
                 hello, data = found
                 self._data = b""
                 self._greeted(hello)
-            if data and self.arriving is not None:
+            if data and self.arriving is not None and self.node is not None:
+                self.streams.mesh.choice.link = self.node.number
                 self.arriving.take(data)
         except Exception as error:  # the stream makes no sense (any more): begin a new one
             broker.log("node link failed", {"error": repr(error), "node": self._whose()})
             self.close()
+        finally:
+            self.streams.mesh.choice.link = 0
         broker.perform()
 
     def _whose(self) -> str:

@@ -78,7 +78,7 @@ OPEN: Final = 0x0C
 HELLO: Final = 0x0D
 #: All routes up to this revision of etcd are in the tables of this node: a number.
 SEEN: Final = 0x0E
-#: A session that has moved: client id, epoch, and where there is one its record and its messages.
+#: About a session that moves between nodes, see `mqttd.cluster.moves`. Counted, and kept.
 STATE: Final = 0x0F
 #: With 0x10 and more, what OPEN has begun: bytes from the client and to it, and the ends of both.
 UP: Final = 0x10
@@ -90,7 +90,7 @@ PAUSE: Final = 0x14
 RESUME: Final = 0x15
 CREDIT: Final = 0x16
 
-COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL))
+COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 
 
 def frame(kind: int, body: bytes) -> bytes:

@@ -69,13 +69,17 @@ class Ferry(Journal):
 
     def carry(self, data: bytes) -> None:
         """A message of QoS 1 or 2, with what is said of it before."""
+        self.keep(data)
+        self.cross()
+
+    def keep(self, data: bytes) -> None:
+        """A counted frame that must arrive."""
         self.posted += 1
         self.kept.append((self.posted, data))
         self.kept_bytes += len(data)
         link = self.link
         if link is not None:
             link.put(data)
-        self.cross()
 
     def tell(self, data: bytes) -> None:
         """Another counted frame; it is not kept."""
@@ -199,9 +203,11 @@ class Ferry(Journal):
 class Choice:
     """How the members of shared groups are chosen in this process, for all of its peers."""
 
-    __slots__ = ("arriving",)
+    __slots__ = ("arriving", "link")
 
     def __init__(self) -> None:
+        #: The number of the neighbour whose bytes are taken now; 0: none, or nobody wants to know.
+        self.link: int = 0
         #: For a message that another process has sent to a member here.
         self.arriving: bool = False
 
