@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,10 +18,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from benchmarks.brokers import Mqttd, StartError, free_port
+from benchmarks.brokers import Mqttd, StartError
 from benchmarks.conf import ALLOW_ALL, conf
 
-__all__ = ["DEADLINE", "Failed", "Run", "driver"]
+__all__ = ["DEADLINE", "Failed", "Run", "driver", "quiet_port"]
 
 TABLES: Final = """\
 [auth]
@@ -38,7 +39,7 @@ folder, most, mode = sys.argv[1:]
 spark = register(session("driver", "local[2]", spark__ui__enabled="false",
                          spark__driver__memory="{memory}"))
 spark.sparkContext.setLogLevel("ERROR")
-frame = (spark.readStream.format("mqttd").option("path", folder + "/{log}")
+frame = (spark.readStream.format("mqttd"){path}
          .options(**json.load(open(folder + "/options.json")))
          .option("startingOffsets", "earliest").option("maxEventsPerTrigger", most).load())
 stream = {stream}
@@ -53,6 +54,18 @@ stream.trigger(availableNow=True).start().awaitTermination()
 DEADLINE: Final = 240.0
 
 
+def quiet_port() -> int:
+    """A port that no connection is given by the system while the broker is away."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
 class Failed(Exception):
     """What should be equal is not; the text says what."""
 
@@ -60,13 +73,14 @@ class Failed(Exception):
 def driver(log: str, stream: str, pause: int, memory: str, after: str = "") -> str:
     """The program of a driver for `Run`.
 
-    :param log: the event log's place in the folder.
+    :param log: the event log's place in the folder; empty where the options say it.
     :param stream: an expression of ``frame`` and ``folder``, the stream that is written.
     :param pause: milliseconds between the starts of two micro-batches at least.
     :param memory: of the JVM, as Spark says it.
     :param after: what is done when the rest is read.
     """
-    return _DRIVER.format(log=log, stream=stream, pause=pause, memory=memory, after=after)
+    path = f'.option("path", folder + "/{log}")' if log else ""
+    return _DRIVER.format(path=path, stream=stream, pause=pause, memory=memory, after=after)
 
 
 class Run:
@@ -76,6 +90,7 @@ class Run:
     :param plugin: the plugin's configuration.
     :param options: of the stream, for drivers that read options.json.
     :param environment: what the broker's has beside the rest.
+    :param tables: further tables of the broker's configuration.
     """
 
     def __init__(
@@ -86,6 +101,7 @@ class Run:
         plugin: str,
         options: dict[str, str] | None = None,
         environment: dict[str, str] | None = None,
+        tables: str = "",
     ) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
@@ -94,7 +110,7 @@ class Run:
         #: What the driver was doing when it was killed -> how often.
         self.driver_kills: Counter[str] = Counter()
         self._mqttd = Mqttd()
-        self._port = free_port()
+        self._port = quiet_port()
         self._broker: subprocess.Popen[bytes] | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._since = 0
@@ -103,7 +119,7 @@ class Run:
         self.slow_starts = 0
         self._environment = environment or {}
         for name, text in (
-            ("mqttd.conf", conf(TABLES, port=self._port)),
+            ("mqttd.conf", conf(TABLES, tables, port=self._port)),
             ("acl.conf", ALLOW_ALL),
             ("plugins/spark.conf", plugin),
             ("driver.py", driver),

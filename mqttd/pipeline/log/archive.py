@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
+from mqttd.pipeline.log.child import begin
 from mqttd.pipeline.log.files import base_of
-from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, Run, check_cover
+from mqttd.pipeline.log.reader import AGAIN, Bounds, DataLoss, EventLog, Run, check_cover
 from mqttd.pipeline.log.scan import Harm, walk
 
 __all__ = ["Archive", "ArchivedLog", "Entry"]
@@ -69,29 +70,53 @@ class Archive:
         self._known: dict[str, dict[str, Entry]] = {}
 
     def put(self, node: str, path: str, end: int) -> None:
-        """Copy the finished segment `path`, which ends at offset `end`; raises OSError."""
+        """Copy the finished segment `path`, which ends at offset `end`; raises OSError.
+
+        One that is there and whole stays as it is: somebody may be reading it.
+        """
         folder = f"{self._root}/{node}"
-        if self._fs.type_name not in _FLAT:
-            self._fs.create_dir(folder, recursive=True)
         name = os.path.basename(path)
         target = f"{folder}/{name}"
+        about = f"{target.removesuffix('.events')}.json"
+        if self._there(target, about, end):
+            return
+        if self._fs.type_name not in _FLAT:
+            self._fs.create_dir(folder, recursive=True)
         with open(path, "rb") as file:
             data = file.read()
         with self._fs.open_output_stream(target) as out:
             for at in range(0, len(data), _PIECE):
                 out.write(data[at : at + _PIECE])
+        size, crc = len(data), zlib.crc32(data)
+        if self._sum(target) != (size, crc):
+            raise OSError(f"{target}: what was read back is not what was written")
+        found = walk(lambda at, count: data[at : at + count], 0, size, True, node, name)
+        blocks = [list(one[2:9]) + [one.flags] for one in found if not isinstance(one, Harm)]
+        entry = {"format": FORMAT, "node": node, "end": end, "size": size, "crc": crc}
+        # Elsewhere a file is there when it is whole, in a directory as soon as it is begun.
+        beside = about if self._fs.type_name in _FLAT else f"{about}.new"
+        with self._fs.open_output_stream(beside) as out:
+            out.write(json.dumps({**entry, "blocks": blocks}).encode())
+        if beside != about:
+            self._fs.move(beside, about)
+
+    def _there(self, target: str, about: str, end: int) -> bool:
+        try:
+            with self._fs.open_input_stream(about) as file:
+                found = json.loads(file.read())
+            noted = found["format"], found["end"], found["size"], found["crc"]
+            return bool(noted == (FORMAT, end, *self._sum(target)))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return False
+
+    def _sum(self, target: str) -> tuple[int, int]:
+        """Bytes and checksum of a file that is there."""
         crc = size = 0
         with self._fs.open_input_stream(target) as back:
             while piece := back.read(_PIECE):
                 crc = zlib.crc32(piece, crc)
                 size += len(piece)
-        if (size, crc) != (len(data), zlib.crc32(data)):
-            raise OSError(f"{target}: what was read back is not what was written")
-        found = walk(lambda at, count: data[at : at + count], 0, size, True, node, name)
-        blocks = [list(one[2:9]) + [one.flags] for one in found if not isinstance(one, Harm)]
-        entry = {"format": FORMAT, "node": node, "end": end, "size": size, "crc": crc}
-        with self._fs.open_output_stream(f"{target.removesuffix('.events')}.json") as out:
-            out.write(json.dumps({**entry, "blocks": blocks}).encode())
+        return size, crc
 
     def nodes(self) -> list[str]:
         """The nodes of which something is there."""
@@ -180,9 +205,20 @@ class ArchivedLog:
         return at
 
     def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
-        """See `EventLog.blocks`."""
+        """See `EventLog.blocks`; what the log deletes meanwhile is looked for in the archive."""
         if not self._first and not self._there:
             self.bounds()
+        for _ in range(AGAIN):
+            before = self._first.get(node)
+            try:
+                return self._blocks(node, start, end, whole)
+            except DataLoss:
+                self.bounds()
+                if self._first.get(node) == before:
+                    raise
+        return self._blocks(node, start, end, whole)
+
+    def _blocks(self, node: str, start: int, end: int, whole: bool) -> list[Block]:
         first = self._first.get(node)
         upto = end if first is None else min(end, first)
         found: list[Block] = []
@@ -227,5 +263,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.nice(10)
+    begin()
     sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,8 @@
                    --> child: archive  --> copied, compared   --> noted in archive.json
 
 Only the thread that writes the log changes what is in its folder, so that retention and this never
-meet; the child writes a file beside. What a crash leaves beside is removed at the next start.
+meet; the child writes a file beside, and ends when the writer does. What a crash leaves beside is
+removed at the next start.
 Segments are archived in order; everything before `safe` is.
 
 Promise: `step` waits for nothing. A child that fails is told; a segment that cannot be merged is
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Final
 
+from mqttd.pipeline.log.child import PARENT
 from mqttd.pipeline.log.files import (
     Damaged,
     base_of,
@@ -131,7 +133,11 @@ class Background:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    PARENT: str(os.getpid()),
+                },
             )
         except OSError as error:
             self._bad(str(error))

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mqttd.pipeline.log.blocks import Block, Taken, is_packed, parse_header
+from mqttd.pipeline.log.child import begin
 from mqttd.pipeline.log.decode import rows_of
 from mqttd.pipeline.log.packed import Codec, Columns, joined, pack, taken_of, zstd
 from mqttd.pipeline.log.scan import Harm, walk
@@ -118,5 +119,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.nice(10)
+    begin()
     sys.exit(main(sys.argv[1:]))

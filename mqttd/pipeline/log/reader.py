@@ -48,6 +48,7 @@ from mqttd.pipeline.log.schema import Event
 from mqttd.pipeline.log.segments import Segment, index
 
 __all__ = [
+    "AGAIN",
     "Bounds",
     "DataLoss",
     "EventLog",
@@ -64,6 +65,8 @@ __all__ = [
 
 #: Blocks that follow one another are read in pieces of about this size.
 READ_SIZE: Final = 4 << 20
+#: How often the log is asked again where a run is by now.
+AGAIN: Final = 10
 
 
 class DataLoss(Exception):
@@ -307,8 +310,9 @@ def split(data: bytes | memoryview, run: Run) -> Iterator[memoryview]:
 def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
     """What `split` gives, and where that ends with an error: all there is, and what is missing.
 
-    Of a run that is not as it was planned the log is asked again: its file may have been repaired
-    or deleted since. Blocks come in order, and with what is missing cover the run.
+    Of a run that is not as it was planned the log is asked again, as long as it names other places:
+    its file may have been merged, repaired, archived or deleted since, and so again. Blocks come
+    in order, and with what is missing cover the run.
     """
     at = run.base
     try:
@@ -318,31 +322,57 @@ def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
         return
     except (Corrupt, DataLoss) as error:
         why = str(error)
+    places: list[Run] = []
+    for _ in range(AGAIN):
+        before, places = places, _places(log, run.node, at, run.end)
+        if places == before:
+            break
+        for piece in _pieces(log, places, at, run.end):
+            if isinstance(piece, Missing):
+                break
+            yield piece
+            at = parse_header(piece).end
+        if at >= run.end:
+            return
+    for piece in _pieces(log, places, at, run.end):
+        yield piece._replace(why=why) if isinstance(piece, Missing) else piece
+
+
+def _places(log: EventLog, node: str, start: int, end: int) -> list[Run]:
+    """Where [start, end) is by now."""
     try:
         log.bounds()
-        found = runs_of(log.blocks(run.node, at, run.end, whole=False))
+        return runs_of(log.blocks(node, start, end, whole=False))
     except (DataLoss, LookupError):
-        found = []
-    for again in found:
+        return []
+
+
+def _pieces(
+    log: EventLog, places: Sequence[Run], start: int, end: int
+) -> Iterator[memoryview | Missing]:
+    """What of [start, end) is whole in these places, and what is not."""
+    at = start
+    for place in places:
         try:
-            data = log.read_run(again)
+            data = log.read_run(place)
         except DataLoss:
             continue
 
         def read(position: int, count: int, data: bytes = data) -> bytes:
             return data[position : position + count]
 
-        for one in walk(read, 0, len(data), True, run.node, again.segment):
-            if isinstance(one, Harm) or one.end <= at or one.base >= run.end:
+        for one in walk(read, 0, len(data), True, place.node, place.segment):
+            if isinstance(one, Harm) or one.end <= at or one.base >= end:
                 continue
             if one.base > at:
-                yield Missing(at, one.base, why)
+                yield Missing(at, one.base, "")
             piece = memoryview(data)[one.position : one.position + one.size]
-            start, end = max(one.base, at), min(one.end, run.end)
-            yield piece if (start, end) == (one.base, one.end) else part_of(piece, start, end)
-            at = end
-    if at < run.end:
-        yield Missing(at, run.end, why)
+            first, behind = max(one.base, at), min(one.end, end)
+            whole = (first, behind) == (one.base, one.end)
+            yield piece if whole else part_of(piece, first, behind)
+            at = behind
+    if at < end:
+        yield Missing(at, end, "")
 
 
 def events(log: EventLog, node: str, start: int, end: int, whole: bool = True) -> Iterator[Event]:

@@ -62,9 +62,13 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Where a query without a checkpoint begins."""
         log_id, found = self.bounds()
-        offset = _offset(log_id, self.at(self.options.starting or "latest", found))
-        self._register(offset)
-        return offset
+        at = self.at(self.options.starting or "latest", found)
+        self._register(_offset(log_id, at))
+        if self.options.group and self.options.starting == "earliest":
+            # Nothing is deleted from here on, and what was so meanwhile is not missed.
+            log_id, found = self.bounds()
+            at = self.at("earliest", found)
+        return _offset(log_id, at)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """maxEventsPerTrigger."""

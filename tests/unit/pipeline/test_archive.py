@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mqttd.pipeline.log.archive import Archive, ArchivedLog, main
 from mqttd.pipeline.log.background import Background
-from mqttd.pipeline.log.blocks import encode_gap
+from mqttd.pipeline.log.blocks import Block, encode_gap
+from mqttd.pipeline.log.child import PARENT
+from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.files import segments_in
-from mqttd.pipeline.log.reader import DataLoss, LogReader, events
+from mqttd.pipeline.log.merge import merge
+from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, events, runs_of, salvage
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Encoded, Writer
 from tests.support.needs import missing
@@ -175,3 +180,87 @@ def test_the_archive_may_be_an_s3_server(
         writer.close()
     finally:
         running.stop()
+
+
+class Endpoint(LogReader):
+    """A log that looks again before it answers, as a broker's endpoint does."""
+
+    def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
+        """Raises DataLoss for what retention has deleted since."""
+        if start < self.bounds()[node].earliest:
+            raise DataLoss("deleted by retention")
+        return super().blocks(node, start, end, whole)
+
+
+def test_14_what_goes_to_the_archive_while_a_read_is_planned_is_read_there(tmp_path: Path) -> None:
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    log = ArchivedLog(Endpoint(str(tmp_path / "log")), url)
+    latest = log.bounds()[NODE].latest
+    ends = finished(writer)
+    for path, end in ends[:2]:
+        assert main([url, writer.log, NODE, path, str(end)]) == 0
+    writer.may_go = lambda end: end <= ends[1][1]
+    writer.clean_up()
+    assert [one.seq for one in events(log, NODE, 0, latest)][:4] == [0, 1, 2, 3]
+    writer.close()
+
+
+def test_14_a_segment_that_moves_again_and_again_is_read(tmp_path: Path) -> None:
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    (first, end), *_ = finished(writer)
+
+    class Moving(LogReader):
+        """Each time it is read from, the segment was merged or archived just before."""
+
+        moves = 0
+
+        def read_run(self, run: Run) -> bytes:
+            self.moves += 1
+            if self.moves == 1:
+                assert merge(first, first + ".merged", None)
+                os.replace(first + ".merged", first)
+            elif self.moves == 2:
+                assert main([url, writer.log, NODE, first, str(end)]) == 0
+                os.unlink(first)
+            return super().read_run(run)
+
+    log = ArchivedLog(Moving(str(tmp_path / "log")), url)
+    log.bounds()
+    (run,) = runs_of(log.blocks(NODE, 0, end))
+    found = [one for piece in salvage(log, run) for one in decode_block(cast(Any, piece), NODE)]
+    assert [one.seq for one in found] == [*range(end)]
+    writer.close()
+
+
+def test_14_what_is_whole_in_the_archive_is_not_written_again(tmp_path: Path) -> None:
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    (path, end), *_ = finished(writer)
+    for _ in range(2):
+        Archive(url, writer.log).put(NODE, path, end)
+    there = tmp_path / "far" / writer.log / NODE
+    before = {one.name: one.stat() for one in there.iterdir()}
+    assert sorted(before) == ["00000000000000000000.events", "00000000000000000000.json"]
+    Archive(url, writer.log).put(NODE, path, end)
+    assert {one.name: one.stat().st_mtime_ns for one in there.iterdir()} == {
+        name: one.st_mtime_ns for name, one in before.items()
+    }
+    (there / "00000000000000000000.events").write_bytes(b"harmed")
+    Archive(url, writer.log).put(NODE, path, end)
+    assert (there / "00000000000000000000.events").read_bytes() == Path(path).read_bytes()
+    writer.close()
+
+
+def test_14_a_child_does_nothing_without_its_writer(tmp_path: Path) -> None:
+    writer = segments(tmp_path)
+    (path, end), *_ = finished(writer)
+    url = (tmp_path / "far").as_uri()
+    for work in (["merge", path, path + ".merged", "none"],
+                 ["archive", url, writer.log, NODE, path, str(end)]):  # fmt: skip
+        command = [sys.executable, "-m", f"mqttd.pipeline.log.{work[0]}", *work[1:]]
+        done = subprocess.run(command, env={**os.environ, PARENT: "0"}, capture_output=True)
+        assert (done.returncode, done.stderr) == (1, b"the writer has ended\n")
+    assert not (tmp_path / "far").exists() and not Path(path + ".merged").exists()
+    writer.close()
