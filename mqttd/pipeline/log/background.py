@@ -176,7 +176,7 @@ class Background:
             self._said.seek(0)
             said = self._said.read().decode("utf-8", "replace").strip()[-500:]
         what = "merged" if self._end < 0 else "archived"
-        self._failed = self._end >= 0
+        self._failed = self._failed or self._end >= 0
         self.told(f"{os.path.basename(self._at)} could not be {what}: {said or why}")
 
     def stop(self) -> None:
