@@ -327,15 +327,15 @@ def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
         before, places = places, _places(log, run.node, at, run.end)
         if places == before:
             break
-        for piece in _pieces(log, places, at, run.end):
-            if isinstance(piece, Missing):
+        for one in _pieces(log, places, at, run.end):
+            if isinstance(one, Missing):
                 break
-            yield piece
-            at = parse_header(piece).end
+            yield one
+            at = parse_header(one).end
         if at >= run.end:
             return
-    for piece in _pieces(log, places, at, run.end):
-        yield piece._replace(why=why) if isinstance(piece, Missing) else piece
+    for one in _pieces(log, places, at, run.end):
+        yield one._replace(why=why) if isinstance(one, Missing) else one
 
 
 def _places(log: EventLog, node: str, start: int, end: int) -> list[Run]:
