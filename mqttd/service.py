@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import MultiService
-from twisted.internet import task
 from twisted.internet.defer import DeferredList, maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.logger import ILogObserver, Logger, LogLevel
@@ -60,6 +59,7 @@ from mqttd.readmodel.model import Model
 from mqttd.readmodel.topic_rates import TopicFigures
 from mqttd.reload import Reload, listeners_of, on_hang_up
 from mqttd.reports import Reports
+from mqttd.rounds import Rounds, monotonic_ms
 from mqttd.storage.store import StoreError, store_of
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
@@ -153,7 +153,7 @@ class MqttdService(MultiService):
             self.access,
             self.hooks,
             clock=lambda: time.time_ns() // 1000,
-            now=_milliseconds(),
+            now=monotonic_ms(),
             soon=lambda later: reactor.callLater(0, later),
             log=self.events,
             process_id=os.getpid() & 0xFFFFFFFF,
@@ -260,8 +260,7 @@ class MqttdService(MultiService):
         self.opened = False
         self._hang_up: Callable[[], None] = lambda: None
         self.supervisor = Supervisor(os.environ if on_start is None else {}, reactor)
-        self._ticking = task.LoopingCall(self._tick)
-        self._ticking.clock = reactor
+        self._rounds = Rounds(reactor, self._look, self._turn_failed)
 
     def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
         """Write the log as `[log]` and twistd's own options say; raises LogError."""
@@ -305,9 +304,9 @@ class MqttdService(MultiService):
         self.control.start_audit()
         if self.trail is not None:
             self.trail.start()
-        self.broker.now = _milliseconds()
+        self.broker.now = monotonic_ms()
         start_reading(self.reactor, self.engine)
-        self._ticking.start(0.25, now=False)
+        self._rounds.start()
         self.overload.start()
         self.watchdog.start()
         if self.on_start is None:
@@ -376,8 +375,7 @@ class MqttdService(MultiService):
         if self.on_start is None:
             self.reactor.callLater(_STOPPED, self._stops_too_long)
         self.sys_topics.stop()
-        if self._ticking.running:
-            self._ticking.stop()
+        self._rounds.stop()
         self.overload.stop()
         if self.garbage is not None:
             self.garbage.stop()
@@ -458,15 +456,7 @@ class MqttdService(MultiService):
         if count >= MOST_FAULTS and self.on_start is None:
             self._cannot_start(Failure(error))
 
-    def _tick(self) -> None:
-        try:
-            self._tick_all()
-        except BaseException as error:
-            # A LoopingCall that raises is over, and with it every timer.
-            self._turn_failed(error, 1)
-
-    def _tick_all(self) -> None:
-        now = _milliseconds()
+    def _look(self, now: int) -> None:
         self.broker.tick(now)
         if self.worker is not None:
             self.worker.tick(now)
@@ -508,7 +498,3 @@ class MqttdService(MultiService):
         self.log.info("drained: {count} clients were sent away", count=self.drain.ended)
         if self.parts.exit_when_drained and self.on_start is None:
             self.reactor.callLater(0, self.reactor.stop)
-
-
-def _milliseconds() -> int:
-    return time.monotonic_ns() // 1_000_000

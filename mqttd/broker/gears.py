@@ -42,6 +42,8 @@ class Gears:
 
     def of(self, topic: str) -> int:
         """The gears that the messages of a topic need."""
+        if not self._all and not self._some:
+            return 0
         gear = 0
         for wanted in self._all.values():
             gear |= wanted

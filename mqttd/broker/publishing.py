@@ -18,6 +18,7 @@ from mqttd.broker.ground import Given
 from mqttd.broker.holders import Asking, Hold, Holder, Holders
 from mqttd.broker.pubsub import PubSub
 from mqttd.broker.retained import Retained, RetainedMessages
+from mqttd.broker.retainer import RetainedLevel
 from mqttd.broker.rights import Rights
 from mqttd.broker.seams import Trail
 from mqttd.broker.shared import Group
@@ -142,10 +143,22 @@ class Publishing(Rights):
         size = inbound.end - inbound.body
         if not size:
             self.retainer.delete(route.topic)
+            route.level = None
             return 0
         kept = Retained.of_inbound(inbound)
-        origin = self.origin(inbound.source, inbound.username)
-        return self.pubsub.retain(route.topic, kept, size, origin, self.epoch)
+        warm = channel.warm
+        origin = None if warm is None else warm.origin
+        if origin is None:
+            origin = self.origin(inbound.source, inbound.username)
+            warm = channel.warm
+            if warm is not None and warm.known is not None:
+                warm.origin = origin
+        level = route.level
+        if isinstance(level, RetainedLevel) and level.stored:
+            return self.pubsub.retain(route.topic, kept, size, origin, self.epoch, level)
+        code = self.pubsub.retain(route.topic, kept, size, origin, self.epoch)
+        route.level = self.retainer.topics.get(route.topic)
+        return code
 
     def fan_out(self, inbound: Inbound, route: Route) -> int:
         """See `Router.fan_out`."""

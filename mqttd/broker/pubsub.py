@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from mqttd.broker.fans import Fan, Fans
 from mqttd.broker.retained import Retained, RetainedReplay, retained_of
-from mqttd.broker.retainer import Retainer
+from mqttd.broker.retainer import RetainedLevel, Retainer
 from mqttd.broker.router import Router, is_wildcard
 from mqttd.broker.shared import Group
 from mqttd.codec import reasons
@@ -71,11 +71,17 @@ class PubSub:
         return self.dispatch(message, self.router.of(message.topic))
 
     def retain(
-        self, topic: str, kept: Retained, size: int, origin: tuple[str, str], epoch: int = 0
+        self,
+        topic: str,
+        kept: Retained,
+        size: int,
+        origin: tuple[str, str],
+        epoch: int = 0,
+        level: RetainedLevel | None = None,
     ) -> int:
         """Keep the last message of a topic; 0, or the reason code of a refusal.
 
-        size: of its payload, which the limits count.
+        size: of its payload, which the limits count; level: see `Retainer.store`.
         """
         server = self.server
         expires_at = kept.expires_at
@@ -88,7 +94,10 @@ class PubSub:
         kept.checked = epoch
         if server.account.full:
             server.metrics.memory_refused += 1
-        elif self.retainer.store(topic, kept, size, expires_at, kept.weigh()) == reasons.SUCCESS:
+        elif (
+            self.retainer.store(topic, kept, size, expires_at, kept.weigh(), level)
+            == reasons.SUCCESS
+        ):
             if not topic.startswith("$SYS/"):
                 kept.number = server.journal.retained(kept)
             if self.router.abroad is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from mqttd.broker.abroad import Abroad
 from mqttd.broker.retainer import RetainedCursor, RetainedLevel, Retainer
+from mqttd.codec.frame import cut
 from mqttd.codec.reasons import QUOTA_EXCEEDED, SUCCESS
 from mqttd.session.inbound import Inbound, inbound_of
 from mqttd.session.message import Delivery, Message
@@ -81,9 +82,30 @@ class Retained(Delivery):
 
     @staticmethod
     def of_inbound(inbound: Inbound) -> Retained:
-        """Keep a PUBLISH as it came."""
-        kept = inbound.cut(inbound.qos, inbound.v5, True, b"")
-        return retained_of(kept, inbound.username)
+        """Keep a PUBLISH with RETAIN as it came: what `retained_of` its cut would be."""
+        data = inbound.data
+        pos = inbound.pos
+        wire = cut(data, pos, inbound.end)
+        first = data[pos]
+        if first & 8 or not first & 1:
+            wire = bytes((first & 0xF7 | 1,)) + wire[1:]
+        qos = inbound.qos
+        made = Retained(
+            wire,
+            qos,
+            inbound.v5,
+            inbound.packet_id(),
+            inbound.topic_end - pos if qos else 0,
+            inbound.source,
+        )
+        if inbound.expires_at:
+            made.expires_at = inbound.expires_at
+            if inbound.v5 and inbound.expiry_at:
+                made.expiry_at = inbound.expiry_at - pos
+        if inbound.whole is not None:
+            made.id = inbound.whole.id
+        made.username = inbound.username
+        return made
 
     def shaped(self, qos: int, v5: bool, identifiers: list[int] | None, now: int) -> Delivery:
         """The PUBLISH for one subscriber."""

@@ -98,11 +98,18 @@ class Retainer:
         return len(self.topics)
 
     def store(
-        self, topic: str, message: object, size: int, expires_at: int = 0, weight: int = 0
+        self,
+        topic: str,
+        message: object,
+        size: int,
+        expires_at: int = 0,
+        weight: int = 0,
+        level: RetainedLevel | None = None,
     ) -> int:
         """Keep `message` as the last of `topic`, in place of an earlier one.
 
-        size: of its payload; weight: the bytes it takes, 0 for as many. Returns SUCCESS;
+        size: of its payload; weight: the bytes it takes, 0 for as many; level: where the topic's
+        last message was found before, by one who has remembered it. Returns SUCCESS;
         PACKET_TOO_LARGE when it is over `max_payload`; QUOTA_EXCEEDED when it does not fit beside
         the others. A message refused leaves the earlier one as it was.
         """
@@ -110,7 +117,8 @@ class Retainer:
             weight = size
         if self.max_payload and size > self.max_payload:
             return PACKET_TOO_LARGE
-        level = self.topics.get(topic)
+        if level is None or not level.stored:
+            level = self.topics.get(topic)
         code = self.room(level, topic, message, weight)
         if code != SUCCESS:
             return code

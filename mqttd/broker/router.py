@@ -56,7 +56,9 @@ class Router(Topics):
     """The subscription table and the shared groups of one node."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings.topic_cache_bytes, settings.topic_cache_entries)
+        super().__init__(
+            settings.topic_cache_bytes, settings.topic_cache_entries, settings.topic_cache_selective
+        )
         self.shared_strategy: str = settings.shared_strategy
         self.exact: dict[str, object] = {}
         self.trie = Trie()

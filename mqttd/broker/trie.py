@@ -37,11 +37,13 @@ class Trie:
     their words. Literal filters are as welcome as those with wildcards.
     """
 
-    __slots__ = ("filters", "root")
+    __slots__ = ("deepest", "filters", "root")
 
     def __init__(self) -> None:
         self.root: Level = Level("", None)
         self.filters: int = 0
+        #: Levels of the deepest filter since the trie was empty: no walk needs more words.
+        self.deepest: int = 0
 
     def __len__(self) -> int:
         """Return how many filters the trie holds."""
@@ -54,7 +56,8 @@ class Trie:
         trie, and matches, until `remove`.
         """
         level = self.root
-        for word in topic_filter.split("/"):
+        words = topic_filter.split("/")
+        for word in words:
             below = level.below(word)
             if below is None:
                 below = level.add(intern(word))
@@ -62,6 +65,8 @@ class Trie:
         if level.subscribers is None:
             level.subscribers = {}
             self.filters += 1
+            if len(words) > self.deepest:
+                self.deepest = len(words)
         return level
 
     def get(self, topic_filter: str) -> Level | None:
@@ -81,6 +86,8 @@ class Trie:
             return False
         level.subscribers = None
         self.filters -= 1
+        if not self.filters:
+            self.deepest = 0
         while level.is_needless():
             above = level.parent
             if above is None:
@@ -95,7 +102,8 @@ class Trie:
         A wildcard in the first level does not match a topic that begins with `$`
         [MQTT-4.7.2-1]; `a/#` matches `a` [4.7.1.2].
         """
-        words = topic.split("/")
+        # What lies deeper than any filter stays one word that nobody looks at.
+        words = topic.split("/", self.deepest)
         count = len(words)
         matched: list[Level] = []
         # Where the walk parted: levels yet to visit, and the depth of each.

@@ -78,11 +78,24 @@ class Judge(Keeper):
 class Warm:
     """What a connection keeps for the sake of speed, while its client is busy."""
 
-    __slots__ = ("block", "found", "known", "listed", "old", "own", "own_bytes", "rest", "tries")
+    __slots__ = (
+        "block",
+        "found",
+        "known",
+        "listed",
+        "old",
+        "origin",
+        "own",
+        "own_bytes",
+        "rest",
+        "tries",
+    )
 
     def __init__(self) -> None:
         #: Who the client is (a ClientInfo).
         self.known: object | None = None
+        #: Its address and listener as the broker says (`Rights.origin`), while `known` holds.
+        self.origin: tuple[str, str] | None = None
         #: Its connection stands on the list of those that have something to give back.
         self.listed: bool = False
         #: Keys (with flags) that this client may publish to, and those it might before.
@@ -149,6 +162,7 @@ class Publisher(Connection):
         self.right = -1
         warm = self.warm
         if warm is not None:
+            warm.origin = None
             warm.own = None
             warm.old = None
             warm.own_bytes = 0
@@ -162,12 +176,14 @@ class Publisher(Connection):
         if warm.known is None:
             self.judge.asked.append(self)
         warm.known = client
+        warm.origin = None
 
     def forget_known(self) -> None:
         """Ask again who the client is."""
         warm = self.warm
         if warm is not None:
             warm.known = None
+            warm.origin = None
             if not warm.listed:
                 self.warm = None
 
@@ -196,7 +212,7 @@ class Publisher(Connection):
             return Beyond(topic, f"at most {settings.max_topic_levels} levels are taken")
         if len(key) - 2 > settings.max_topic_length:
             return Beyond(topic, f"at most {settings.max_topic_length} bytes are taken")
-        return self.judge.topics.enter(key, topic)
+        return self.judge.topics.meet(key, topic)
 
     def check_topic(self, raw: bytes) -> str:
         """Decode a topic name and check its syntax (MQTT-1.5.4-1, 3.3.2-2, 4.7.3)."""

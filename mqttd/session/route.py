@@ -148,6 +148,7 @@ class Route:
         "identifiers",
         "key",
         "kinds",
+        "level",
         "lone",
         "mark1",
         "mark2",
@@ -203,6 +204,24 @@ class Route:
         self.groups: list[Target] | None = None
         #: The shared group that is the only one to get these messages.
         self.lone: Target | None = None
+        #: Where the broker keeps the topic's last message, once it was asked to.
+        self.level: object | None = None
+
+    def rename(self, topic: str, key: bytes) -> None:
+        """Be the route of another topic, to be built."""
+        self.topic = topic
+        self.key = key
+        self.right = -2
+        self.epoch = -1
+        self.classes = None
+        self.mark1 = -1
+        self.mark2 = -1
+        self.mark3 = -1
+        self.mark4 = -1
+        self.mark5 = -1
+        self.mark6 = -1
+        self.level = None
+        self.clear()
 
     def is_kept(self) -> bool:
         """Whether a receiver has a journal, or a member of a group may have."""

@@ -21,7 +21,8 @@ from typing import Final
 
 from mqttd.session.ahead import Ahead
 from mqttd.session.changes import Changes
-from mqttd.session.route import Route
+from mqttd.session.route import HELD, NOTED, Route
+from mqttd.session.sights import Sights
 
 __all__ = ["Topics"]
 
@@ -40,13 +41,17 @@ _ROUND: Final = 60_000
 
 
 class Topics:
-    """The cache of routes; `max_bytes` and `max_entries` bound it."""
+    """The cache of routes; `max_bytes` and `max_entries` bound it.
 
-    def __init__(self, max_bytes: int, max_entries: int) -> None:
+    selective: routes from which on one is kept only when its topic is seen for the second time.
+    """
+
+    def __init__(self, max_bytes: int, max_entries: int, selective: int) -> None:
         self.table: dict[bytes, Route] = {}
         self.changes = Changes()
         self.max_bytes = max_bytes
         self.max_entries = max_entries
+        self.selective = selective
         #: What the routes weigh, in bytes.
         self.bytes: int = 0
         self.evicted: int = 0
@@ -56,6 +61,9 @@ class Topics:
         self.ahead: Ahead | None = None
         #: The routes, without holes: where one goes, the last one takes its place.
         self._ring: list[Route] = []
+        #: Topics that were seen once, where there are many; and the route of the last of them.
+        self._sights: Sights | None = None
+        self._passing = Route("")
         #: The most routes that the table has had room for since it was made.
         self._room: int = 0
         self._hand: int = 0
@@ -71,19 +79,43 @@ class Topics:
 
     # -- use -----------------------------------------------------------------------------------
 
+    def meet(self, key: bytes, topic: str) -> Route:
+        """The route of a valid topic that is not in the table, until the next one is asked for.
+
+        Among many it enters when it is seen for the second time, or needs more than its bytes.
+        """
+        if len(self.table) < self.selective:
+            return self.enter(key, topic)
+        sights = self._sights
+        if sights is None:
+            sights = Sights()
+            self._sights = sights
+        if sights.again(key):
+            return self.enter(key, topic)
+        route = self._passing
+        route.rename(topic, key)
+        self._build(route)
+        if route.gear & ~(HELD | NOTED):
+            self._passing = Route("")
+            self._keep(route)
+        return route
+
     def enter(self, key: bytes, topic: str) -> Route:
-        """A valid topic that is not in the table."""
+        """A valid topic that is not in the table, and is from now on."""
         route = Route(topic, key)
         self._build(route)
+        self._keep(route)
+        return route
+
+    def _keep(self, route: Route) -> None:
         self._weigh(route)
         while self.table and (self.bytes > self.max_bytes or len(self.table) >= self.max_entries):
             self._evict()
         route.place = len(self._ring)
         self._ring.append(route)
-        self.table[key] = route
+        self.table[route.key] = route
         if len(self._ring) > self._room:
             self._room = len(self._ring)
-        return route
 
     def catch_up(self, route: Route) -> None:
         """Subscriptions have changed since this route was good: does it concern it?"""
@@ -183,6 +215,7 @@ class Topics:
         """Called a few times a second: move the hand on, and drop what was not used for a round."""
         since = now - self._swept
         self._swept = now
+        self._passing.clear()
         if not self._ring:
             return
         n = len(self._ring)

@@ -19,7 +19,6 @@ docs/design/hot-path.md; reads over 64 KiB cost 9 times as much (malloc's mmap t
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
@@ -27,14 +26,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.net.fair import UNIX
 from mqttd.session.channel import NEW, OPEN, Channel, Server
 from mqttd.session.connection import Connection
 from mqttd.session.output import give_back, take
 from mqttd.session.unfinished import Unfinished
-from mqttd.transports.layers import LayeredEdge, Stack, os_reason, read_from
+from mqttd.transports.accepting import Accepting
+from mqttd.transports.layers import os_reason, read_from
 from mqttd.transports.lobby import House
-from mqttd.transports.ports import Channels, Port, Sockets, peer_of
+from mqttd.transports.ports import peer_of
 
 __all__ = ["Engine"]
 
@@ -45,8 +44,6 @@ _ERR_HUP: Final = 0x18
 _EVENTS: Final = 512
 #: Bytes that a turn reads, or makes room for: it may pass the budget by so much.
 _TURN: Final = 4 << 20
-#: Accepts per listener and turn, so that a storm of connects leaves room for messages.
-_ACCEPTS: Final = 256
 
 
 def _raised(error: BaseException, count: int) -> None:
@@ -54,7 +51,7 @@ def _raised(error: BaseException, count: int) -> None:
     raise error
 
 
-class Engine(Sockets):
+class Engine(Accepting):
     """The edge of plain TCP connections. Add it to a reactor as a reader.
 
     Or give it the `epoll` of a reactor that polls for both (`mqttd.transports.reactor`): that calls
@@ -64,16 +61,8 @@ class Engine(Sockets):
     def __init__(self, server: Server, epoll: select.epoll | None = None) -> None:
         super().__init__(server, select.epoll() if epoll is None else epoll)
         self.shared: bool = epoll is not None
-        self.channels = Channels()  # those without layers
-        #: Addresses of connections that have not been asked for theirs, as `accept` told them:
-        #: CONNECT needs one soon, and asking the kernel again costs 2 us.
-        self.fresh: dict[int, tuple[str, int]] = {}
-        #: The most connections of all ports together; 0: no limit.
-        self.most: int = 0
         #: What was readable when a turn had read enough.
         self.left: dict[int, int] = {}
-        self.ports: dict[int, Port] = {}
-        self.by_name: dict[str, Port] = {}
         #: Turns in a row that raised, and who is told of it with their number.
         self.faults: int = 0
         self.failed: Callable[[BaseException, int], object] = _raised
@@ -143,7 +132,7 @@ class Engine(Sockets):
         for fd, event in others:
             port = self.ports.get(fd)
             if port is not None:
-                self._accept(port)
+                self.accept(port)
                 accepted = True
             elif not self.linger.ready(fd):
                 left.append((fd, event))
@@ -186,14 +175,14 @@ class Engine(Sockets):
             if event & _IN:
                 if channel.paused:
                     continue
-                self._read(channel, fd)
+                self.read(channel, fd)
             elif event & _ERR_HUP:
                 channel.end("connection reset")
             if event & _OUT:
                 self.flush(channel)
         return others
 
-    def _read(self, channel: Channel, fd: int) -> None:
+    def read(self, channel: Channel, fd: int) -> None:
         """One read, fed to the channel."""
         rest = channel.rest
         if rest is not None and rest.direct():
@@ -243,153 +232,18 @@ class Engine(Sockets):
 
     # -- listening -----------------------------------------------------------------------------
 
-    def listen(
-        self,
-        name: str,
-        listening: socket.socket,
-        max_connections: int,
-        make: Any = None,
-        max_handshakes: int = 0,
-        handshake_timeout: int = 0,
-    ) -> None:
-        """Accept connections of a bound, listening, non-blocking socket (arguments: see `Port`)."""
-        port = Port(name, listening, max_connections, make, max_handshakes, handshake_timeout)
-        self.ports[port.fd] = port
-        self.by_name[name] = port
-        self.epoll.register(port.fd, _IN)
-
-    def unlisten(self, name: str) -> None:
-        """Stop accepting and close the listening socket; connections stay."""
-        port = self.by_name.pop(name, None)
-        if port is not None:
-            self.ports.pop(port.fd, None)
-            if not port.paused_until:
-                self.epoll.unregister(port.fd)
-            port.socket.close()
-
-    def close_listener(self, name: str) -> None:
-        """Stop accepting and close the connections too."""
-        self.unlisten(name)
-        for channel in self.channels.all():
-            if channel.listener == name:
-                channel.close(0x8B, "listener stopped")
-        for edge in list(self.layered.values()):
-            if edge.channel.listener == name:
-                edge.channel.close(0x8B, "listener stopped")
-        self.server.perform()
-
-    def _accept(self, port: Port) -> None:
-        gate = port.gate
-        if gate is None:
-            self._accept_most(port, _ACCEPTS, None)
-            return
-        room: int = gate.room(self.server.now, _ACCEPTS)
-        taken = self._accept_most(port, room, None if gate.open else gate)
-        gate.take(taken)
-        if taken == room and room < _ACCEPTS:
-            self._pause(port, "rate")
-
-    def _accept_most(self, port: Port, most: int, gate: Any) -> int:
-        """Accept up to `most` connections that `gate` lets in; returns how many there were."""
-        server = self.server
-        for count in range(most):
-            if self._full(port) and not port.lobby.make_room("", server.now):
-                self._pause(port, "full")
-                return count
-            try:
-                fd, address = port.socket._accept()  # type: ignore[attr-defined]
-            except BlockingIOError:
-                return count
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                    # No descriptor left: look again in a second instead of spinning.
-                    self._pause(port, "files")
-                    return count
-                continue  # the peer was gone already
-            if gate is not None and not gate.allows(address[0]):
-                os.close(fd)
-                server.metrics.connections_refused += 1
-                server.turned_away(port.name, address[0], address[1])
-                continue
-            host: str = address[0] if isinstance(address, tuple) else UNIX
-            if port.refuses(host, server):
-                os.close(fd)
-                continue
-            os.set_blocking(fd, False)
-            if port.make is not None:
-                self._accept_layered(port, fd, address)
-                continue
-            port.connections += 1
-            server.metrics.connections_accepted += 1
-            channel = Channel(server, self, fd, port.name)
-            self.channels.put(fd, channel)
-            house = port.lobby.enter(channel, host, server.now)
-            channel.io = house
-            if isinstance(address, tuple):  # with one text for all who come from there
-                self.fresh[fd] = (house.name if house.name == host else host, address[1])
-            self.epoll.register(fd, _IN)
-            if port.deferred:
-                self._read(channel, fd)
-                if channel.state != NEW or channel.rest is not None:
-                    continue
-            first = port.first_byte_timeout
-            if first and first < server.connect_timeout(port.name):
-                channel.need = -1
-                server.wheel.schedule(channel, server.now + first)
-        return most
-
-    def _full(self, port: Port) -> bool:
-        """Whether another connection would be one too many."""
-        if port.max_connections and port.connections >= port.max_connections:
-            return True
-        return self.most > 0 and self.channels.count + len(self.layered) >= self.most
-
-    def _pause(self, port: Port, why: str) -> None:
-        """Leave further connections to the kernel; `tick` looks whether to go on."""
-        metrics = self.server.metrics
-        wait = 1
-        if why == "full":
-            metrics.accepts_paused_full += 1
-        elif why == "rate":
-            metrics.accepts_paused_rate += 1
-        else:
-            metrics.accepts_paused_files += 1
-            wait = 1000
-        port.paused_until = self.server.now + wait
-        self.epoll.unregister(port.fd)
-        if port.why != why:
-            port.why = why
-            self.server.accept_paused(port.name, why, port.connections)
-
-    def _accept_layered(self, port: Port, fd: int, address: Any) -> None:
-        """Give a new connection its layers."""
-        stack = port.make(address)
-        if stack is None:
-            os.close(fd)
-            self.server.metrics.connections_refused += 1
-            return
-        assert isinstance(stack, Stack)
-        port.connections += 1
-        self.server.metrics.connections_accepted += 1
-        edge = LayeredEdge(self, port, fd, address, stack)
-        self.layered[fd] = edge
-        self.epoll.register(fd, _IN)
-        # Whoever would have to wait may have sent nothing, and is not to stand in the queue.
-        if port.deferred and not port.busy(edge.house, self.server.now):
-            edge.ready(_IN)
-
     def tick(self, now: int) -> None:
         """Listen again where there is room, let go of what has lingered."""
         self.linger.tick(now)
         for port in self.ports.values():
             port.tick(now)
             if port.paused_until == 0:
-                if port.why and not self._full(port):
+                if port.why and not self.full(port):
                     # Has been listening for a whole tick since.
                     port.why = ""
                     self.server.accept_paused(port.name, "", port.connections)
             elif now >= port.paused_until and (
-                not self._full(port) or port.lobby.can_make_room(now)
+                not self.full(port) or port.lobby.can_make_room(now)
             ):
                 port.paused_until = 0
                 self.epoll.register(port.fd, _IN)

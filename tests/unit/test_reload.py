@@ -172,7 +172,8 @@ def make_site(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[dict[str, Any]], Site]]:
     sites: list[Site] = []
-    monkeypatch.setattr("mqttd.service._milliseconds", lambda: 1_000_000)
+    for module in ("service", "rounds"):
+        monkeypatch.setattr(f"mqttd.{module}.monotonic_ms", lambda: 1_000_000)
 
     def make(keys: dict[str, Any]) -> Site:
         sites.append(Site(folder, keys))

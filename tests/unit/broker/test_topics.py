@@ -53,24 +53,34 @@ def fresh(router: Router, topic: str) -> Route:
     return route
 
 
+def met(router: Router, topic: str) -> Route:
+    """As a publisher asks for a route."""
+    key = len(topic.encode()).to_bytes(2, "big") + topic.encode()
+    return router.at(key) if key in router.table else router.meet(key, topic)
+
+
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     steps=st.lists(st.one_of(changes, changes, uses, uses, uses, gears), max_size=120),
     entries=st.sampled_from([1, 3, 1000]),
     share=st.booleans(),
+    selective=st.sampled_from([0, 1000]),
 )
 def test_a_route_that_is_kept_is_the_one_that_would_be_built(
-    steps: list[tuple[str, int, str]], entries: int, share: bool
+    steps: list[tuple[str, int, str]], entries: int, share: bool, selective: int
 ) -> None:
     configured = Settings()
+    configured.topic_cache_selective = selective
     configured.topic_cache_entries = entries
     node = MemoryBroker(configured)
     router = node.broker.router
     members = [Session(node.broker, f"c{number}", None) for number in range(4)]
     for what, number, text in steps:
         if what == "use":
-            assert shown(router.of(text)) == shown(fresh(router, text)), text
+            route = met(router, text)
+            assert shown(route) == shown(fresh(router, text)), text
+            assert route.topic == text and route.right == -2
             assert len(router.table) <= entries
         elif what == "gear":
             if router.gears.ask(f"{number}", HOOKED if number else TOLD, [text]):
@@ -125,3 +135,33 @@ def test_a_change_elsewhere_builds_nothing_anew() -> None:
         router.of("a/b/c")
     assert node.broker.metrics.routes_built - before <= 5  # marks are shared by hash
     assert is_wildcard("q/+") and not router.of("a/b/c").gear & SPREAD
+
+
+def test_a_topic_that_does_not_come_again_is_not_kept() -> None:
+    configured = Settings()
+    configured.topic_cache_selective = 100
+    node = MemoryBroker(configured)
+    session = Session(node.broker, "c", None)
+    router = node.broker.router
+    router.subscribe(session, "t/#", 1)
+    for number in range(100):
+        assert met(router, f"t/{number}").place == number
+    for number in range(100, 200):
+        assert met(router, f"t/{number}").sessions == [session]
+    assert len(router.table) == 100 and router.bytes == sum(r.weight for r in router._ring)
+    for number in range(100, 200):
+        assert met(router, f"t/{number}").sessions == [session]
+    # Two topics may have left their marks in the same place.
+    assert len(router.table) == 200
+    router.drop_cache()
+    assert not router.table and not router.bytes
+
+
+def test_a_topic_whose_messages_need_more_is_kept_at_once() -> None:
+    configured = Settings()
+    configured.topic_cache_selective = 0
+    node = MemoryBroker(configured)
+    router = node.broker.router
+    router.subscribe_shared(Session(node.broker, "c", None), "$share/g/t/#", "g", "t/#", 1)
+    assert met(router, "t/1").gear & SPREAD and "t/1" in {r.topic for r in router.table.values()}
+    assert not met(router, "u/1").gear and len(router.table) == 1

@@ -370,6 +370,7 @@ def with_numbers(stage: Stage) -> object:
 VARIANTS: list[tuple[dict[str, Any], Callable[[Stage], object]]] = [
     ({"coalesce_runs": False}, with_bytes),
     ({"look_ahead": 0}, with_bytes),
+    ({"topic_cache_selective": 0}, with_bytes),
     ({"cache_grants": False}, with_bytes),
     ({"fast_path": False}, with_numbers),
     ({"fast_path": False, "coalesce_runs": False, "cache_grants": False}, with_numbers),
@@ -377,7 +378,7 @@ VARIANTS: list[tuple[dict[str, Any], Callable[[Stage], object]]] = [
 
 
 @pytest.mark.parametrize(
-    ("switches", "view"), VARIANTS, ids=["runs", "ahead", "grants", "fast", "all"]
+    ("switches", "view"), VARIANTS, ids=["runs", "ahead", "once", "grants", "fast", "all"]
 )
 @settings(max_examples=100, deadline=None)
 @given(story=stories())
