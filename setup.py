@@ -138,6 +138,7 @@ HOT = [
     "mqttd/mesh/link.py",
     "mqttd/mesh/mesh.py",
     "mqttd/mesh/peer.py",
+    "mqttd/workers/ferry.py",
     "mqttd/workers/mesh.py",
     "mqttd/workers/relay.py",
 ]

@@ -41,6 +41,9 @@ class Control:
         """One frame, as `mqttd.mesh.frames` says."""
         raise NotImplementedError
 
+    def taken(self, carried: int, touched: bool) -> None:
+        """The messages up to this number are with the sessions; a store keeps some (`touched`)."""
+
 
 class _Local:
     """A route as it is for messages that come from another worker."""
@@ -91,6 +94,8 @@ class Arriving:
         #: Counted frames so far, and those that were acknowledged.
         self.count: int = 0
         self.acknowledged: int = 0
+        #: The number of the last message of QoS 1 or 2 (`AT`).
+        self.carried: int = 0
         #: What has not wholly come: pieces, and how many bytes.
         self.pieces: list[bytes] = []
         self.held: int = 0
@@ -135,6 +140,8 @@ class Arriving:
                 counts = first & 6 if first >> 4 == 3 else first in COUNTED
                 if counts and self.count == count:
                     self.count += 1
+                    if first >> 4 == 3:
+                        self.carried += 1
             pos = end
         if pos < n:
             self._keep(data[pos:])
@@ -170,6 +177,7 @@ class Arriving:
         if self.count == self.acknowledged:
             return
         self.acknowledged = self.count
+        self.mesh.taken(self.carried, self.touched)
         link = self.link
         said = numbered(ACK, self.count)
         journal = self.broker.journal
@@ -256,6 +264,7 @@ class Arriving:
         """It is with the sessions: see what that promises, and forget what was said of it."""
         if first & 6:
             self.count += 1
+            self.carried += 1
             journal = self.broker.journal
             if journal.touched and journal.promises(topic, ""):
                 self.touched = True

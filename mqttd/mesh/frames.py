@@ -24,6 +24,7 @@ __all__ = [
     "ABOUT",
     "ACK",
     "ADD",
+    "AT",
     "BEGIN",
     "CALL",
     "COUNTED",
@@ -33,6 +34,7 @@ __all__ = [
     "DOWN_END",
     "END",
     "FIGURES",
+    "HAVE",
     "HELLO",
     "MEMBER",
     "OPEN",
@@ -89,6 +91,10 @@ DOWN_END: Final = 0x13
 PAUSE: Final = 0x14
 RESUME: Final = 0x15
 CREDIT: Final = 0x16
+#: The number of the last message that is taken and kept, and that of the last one before the next
+#: that comes: see `mqttd.workers.ferry`.
+HAVE: Final = 0x17
+AT: Final = 0x18
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

@@ -6,7 +6,8 @@
 A `Link` is a `Connection`, so that a message's way appends to it as to a client's output, and the
 turn writes it with the others. Nothing that is put here is ever dropped: when more than `FULL`
 bytes wait, whoever caused that is not read from until they have gone (`hold_back`), and nobody
-else.
+else. What may not go before a store has kept something waits behind a `Gate`, and all that is put
+later behind it, but for what says that something is taken.
 
 Promise: one write per turn and link; bytes go in the order they were put.
 """
@@ -14,13 +15,15 @@ Promise: one write per turn and link; bytes go in the order they were put.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqttd.mesh.frames import ACK
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 
-__all__ = ["FULL", "Link", "Pipe", "Stream"]
+__all__ = ["FULL", "Gate", "Link", "Pipe", "Stream"]
 
 #: Bytes that may wait before those who send are held back.
 FULL: Final = 4 << 20
@@ -76,10 +79,26 @@ class Pipe(Edge):
         return ("", 0)
 
 
+class Gate:
+    """What was put to a link since this was shut, until the next one."""
+
+    __slots__ = ("is_open", "link", "parts")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.parts: list[bytes] = []
+        self.is_open: bool = False
+
+    def open(self) -> None:
+        """It may go, if no other gate is shut before it."""
+        self.is_open = True
+        self.link.pass_gates()
+
+
 class Link(Connection):
     """The way to neighbour `number`."""
 
-    __slots__ = ("number", "waiting")
+    __slots__ = ("gates", "number", "shut_in", "waiting")
 
     def __init__(self, turn: Turn, edge: Edge, number: int) -> None:
         super().__init__(turn, edge, -1, "")
@@ -90,6 +109,39 @@ class Link(Connection):
         self.limit = FULL
         #: Those that are not read from until there is room.
         self.waiting: list[Connection] = []
+        self.gates: deque[Gate] = deque()
+        #: Bytes that wait behind them.
+        self.shut_in: int = 0
+
+    def send(self, data: bytes) -> None:
+        """See `Connection.send`."""
+        gates = self.gates
+        if gates and data[0] != ACK:
+            gates[len(gates) - 1].parts.append(data)
+            self.shut_in += len(data)
+        else:
+            super().send(data)
+
+    def shut(self) -> Gate:
+        """What is put from now on waits until this gate is open."""
+        gate = Gate(self)
+        self.gates.append(gate)
+        self.special = True  # runs of QoS 0 keep their place by `send`
+        return gate
+
+    def pass_gates(self) -> None:
+        """What is behind gates that are open goes."""
+        gates = self.gates
+        if self.state != OPEN:
+            gates.clear()
+        while gates and gates[0].is_open:
+            for data in gates.popleft().parts:
+                self.shut_in -= len(data)
+                super().send(data)
+        if not gates:
+            self.special = False
+        if self.dirty:
+            self.turn.perform_later()
 
     def over(self, size: int) -> bool:
         """Nothing is dropped; who sends so much is held back when it has sent."""
@@ -99,7 +151,7 @@ class Link(Connection):
     def put(self, data: bytes) -> None:
         """As `send`, and hold whoever sends it back where that is too much."""
         self.send(data)
-        if self.out_bytes > FULL:
+        if self.out_bytes + self.shut_in > FULL:
             self.turn.clogged = self
 
     def hold_back(self, sender: Connection) -> None:
@@ -128,6 +180,8 @@ class Link(Connection):
         self.out = None
         self.out_bytes = 0
         self.out_at = 0
+        self.gates.clear()
+        self.shut_in = 0
         self.drained()
 
 

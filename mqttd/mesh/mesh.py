@@ -78,9 +78,9 @@ class Other:
 class Neighbour:
     """One other process."""
 
-    def __init__(self, broker: Broker, number: int, place: str) -> None:
+    def __init__(self, broker: Broker, number: int, place: str, ferry: Ferry | None = None) -> None:
         self.number = number
-        self.ferry = Ferry(broker)
+        self.ferry = Ferry(broker) if ferry is None else ferry
         self.peer = Peer(broker, self.ferry, place)
         self.link: Link | None = None
         self.arriving: Arriving | None = None
@@ -134,12 +134,17 @@ class Mesh(Abroad):
         ferry = neighbour.ferry
         ferry.posted = 0
         ferry.taken = 0
+        ferry.way = link
         link.send(frame(BEGIN, b"\x01" if takes else b"\x00"))
         self.introduce(neighbour, link)
         neighbour.peer.channel = link
-        ferry.up(link)
+        self.rise(neighbour, link)
         self.broker.perform_later()
         return arriving
+
+    def rise(self, neighbour: Neighbour, link: Link) -> None:
+        """Everything else is told: let messages go."""
+        neighbour.ferry.up(link)
 
     def frames(self, neighbour: Neighbour) -> Control:
         """Who takes what a neighbour says that is no message."""

@@ -29,7 +29,10 @@ from mqttd.session.message import Delivery
 from mqttd.session.promise import Promise
 from mqttd.session.receiver import Receiver
 
-__all__ = ["MOST", "Choice", "Ferry", "Member", "Peer"]
+__all__ = ["MOST", "NEVER", "Choice", "Ferry", "Member", "Peer"]
+
+#: The number of what has not been sent.
+NEVER: Final = 1 << 60
 
 #: Bytes that are kept for a worker that is away, before publishers wait for it.
 MOST: Final = 64 << 20
@@ -48,12 +51,15 @@ class Ferry(Journal):
         "posted",
         "taken",
         "waiting",
+        "way",
     )
 
     def __init__(self, broker: Publishing) -> None:
         super().__init__()
         self.broker = broker
+        #: By which messages go, and what tells everything else: the same, but for a moment.
         self.link: Link | None = None
+        self.way: Link | None = None
         #: Counted frames that were sent on this link, and how many of them are taken.
         self.posted: int = 0
         self.taken: int = 0
@@ -67,23 +73,25 @@ class Ferry(Journal):
         #: What `Publishing.crossed` is where a message went here alone.
         self.own: tuple[object, ...] = (self,)
 
-    def carry(self, data: bytes) -> None:
-        """A message of QoS 1 or 2, with what is said of it before."""
+    def carry(self, data: bytes, once: bool) -> None:
+        """A message of QoS 1 or 2, with what is said of it before; `once`: never twice."""
         self.keep(data)
         self.cross()
 
     def keep(self, data: bytes) -> None:
         """A counted frame that must arrive."""
-        self.posted += 1
-        self.kept.append((self.posted, data))
-        self.kept_bytes += len(data)
         link = self.link
-        if link is not None:
+        if link is None:
+            self.kept.append((NEVER, data))
+        else:
+            self.posted += 1
+            self.kept.append((self.posted, data))
             link.put(data)
+        self.kept_bytes += len(data)
 
     def tell(self, data: bytes) -> None:
         """Another counted frame; it is not kept."""
-        link = self.link
+        link = self.way
         if link is not None:
             self.posted += 1
             link.put(data)
@@ -106,11 +114,11 @@ class Ferry(Journal):
         if self._settled():
             promise.keep(self)
         else:
-            self.waiting.append((self.posted, promise))
+            self.waiting.append((NEVER if self.link is None else self.posted, promise))
 
     def call(self, taken: Taken) -> bool:
         """Whether something is not taken yet; then `taken` is called when it is."""
-        if self.link is None or self.taken >= self.posted:
+        if self.way is None or self.taken >= self.posted:
             return False
         self.waiting.append((self.posted, taken))
         return True
@@ -147,6 +155,7 @@ class Ferry(Journal):
     def up(self, link: Link) -> None:
         """It is there, and has been told everything else: what was kept goes to it."""
         self.link = link
+        self.way = link
         kept = self.kept
         self.kept = deque()
         for _, data in kept:
@@ -173,12 +182,13 @@ class Ferry(Journal):
         self.kept = deque()
         self.before = deque()
         self.kept_bytes = 0
-        self._release(self.posted)
+        self._release(NEVER)
         return count
 
     def down(self) -> None:
         """It is gone: what it has not taken is kept for it, and counts as promised."""
         self.link = None
+        self.way = None
         self.taken = 0
         self.posted = 0
         kept = self.kept
@@ -186,8 +196,7 @@ class Ferry(Journal):
         self.before = deque()
         for number, data in kept:
             self.before.append(number)
-            self.posted += 1
-            self.kept.append((self.posted, data))
+            self.kept.append((NEVER, data))
         left = self.waiting
         self.waiting = deque()
         later: deque[tuple[int, object]] = deque()
@@ -195,9 +204,13 @@ class Ferry(Journal):
             if self.kept_bytes <= MOST or isinstance(waiter, Taken):
                 self.waiting.append((0, waiter))
             else:
-                later.append((self.posted, waiter))
-        self._release(0)
+                later.append((NEVER, waiter))
         self.waiting.extend(later)
+        self.safe()
+
+    def safe(self) -> None:
+        """What is kept for it is safe: nobody waits any more for whom there was room."""
+        self._release(0)
 
 
 class Choice:
@@ -232,11 +245,11 @@ class Peer(Receiver):
 
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """See `Receiver.take`."""
-        self.ferry.carry(wire)
+        self.ferry.carry(wire, wire[0] & 4 != 0)
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """See `Receiver.deliver`."""
-        self.ferry.carry(_wire(delivery, self.broker))
+        self.ferry.carry(_wire(delivery, self.broker), delivery.qos == 2)
 
     def deliver_qos0(self, delivery: Delivery) -> None:
         """See `Receiver.deliver_qos0`."""
@@ -245,21 +258,21 @@ class Peer(Receiver):
     def said(self, delivery: Delivery, head: bytes) -> None:
         """A delivery for a member of a shared group, which `head` names."""
         if delivery.qos:
-            self.ferry.carry(head + _wire(delivery, self.broker))
+            self.ferry.carry(head + _wire(delivery, self.broker), delivery.qos == 2)
         else:
             _send(self, delivery, head)
 
 
 def _send(peer: Peer, delivery: Delivery, head: bytes) -> None:
     metrics = peer.broker.metrics
-    link = peer.ferry.link
+    link = peer.ferry.way
     if link is None:
         metrics.dropped_worker_away += 1
         peer.dropped += 1
         return
     metrics.messages_sent += 1  # as for those that are forwarded as bytes
     link.send(head + _wire(delivery, peer.broker))
-    if link.out_bytes > FULL:
+    if link.out_bytes + link.shut_in > FULL:
         link.turn.clogged = link
 
 

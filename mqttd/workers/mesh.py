@@ -3,7 +3,8 @@
 When two workers meet each tells the other all of its filters; after that the first subscriber of a
 filter and the last are told, and a SUBACK waits until the others have taken that. A worker that
 dies keeps its place in the tables: what is for it is kept until it is back (`mqttd.mesh.peer`),
-and the filters that it does not tell again go.
+and the filters that it does not tell again go. Messages go when it has said which it has already
+(`mqttd.workers.ferry`).
 
 Promise: what a filter costs does not depend on how many subscribe to it; MQTT 5.0, 4.6.
 """
@@ -14,9 +15,12 @@ from typing import Final
 
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
-from mqttd.mesh.frames import ADD, END, REMOVE, frame, packed
+from mqttd.mesh.arriving import Control
+from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, frame, number_of, numbered, packed
 from mqttd.mesh.link import Link
-from mqttd.mesh.mesh import Mesh, Neighbour
+from mqttd.mesh.mesh import Frames, Mesh, Neighbour
+from mqttd.storage.journal import StoreJournal
+from mqttd.workers.ferry import UNDER_WAY, WorkerFerry
 
 __all__ = ["WorkerMesh"]
 
@@ -30,9 +34,25 @@ class WorkerMesh(Mesh):
     def __init__(self, broker: Broker, number: int, count: int) -> None:
         super().__init__(broker, number)
         self.count = count
+        self.ferries: dict[int, WorkerFerry] = {}
         for other in range(1, count + 1):
             if other != number:
-                self.neighbours[other] = Neighbour(broker, other, f"worker {other}")
+                ferry = WorkerFerry(broker, other)
+                self.ferries[other] = ferry
+                self.neighbours[other] = Neighbour(broker, other, f"worker {other}", ferry)
+
+    def begin(self) -> None:
+        """Our store is read, if there is one: go on with what it has kept for the others."""
+        drawer = None
+        start = 1
+        if isinstance(self.broker.journal, StoreJournal):
+            drawer = self.broker.drawers.open(UNDER_WAY, 1 << 30)
+            known = drawer.get("start")
+            if known is not None:
+                start = int(known) + 1
+            drawer.put("start", str(start).encode())
+        for ferry in self.ferries.values():
+            ferry.begin(drawer, start)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
         """See `Mesh.introduce`: all filters."""
@@ -42,6 +62,17 @@ class WorkerMesh(Mesh):
             neighbour.ferry.posted += 1
             link.send(frame(ADD, packed(some)))
         link.send(frame(END, b"\x00"))
+
+    def rise(self, neighbour: Neighbour, link: Link) -> None:
+        """See `Mesh.rise`: when it has said what it has."""
+        have = self.ferries[neighbour.number].have
+        if neighbour.arriving is not None:
+            neighbour.arriving.carried = have  # until it says where it goes on
+        self.broker.journal.hold(link, numbered(HAVE, have))
+
+    def frames(self, neighbour: Neighbour) -> Control:
+        """See `Mesh.frames`."""
+        return _WorkerFrames(self, neighbour, self.ferries[neighbour.number])
 
     def added(self, full_filter: str) -> None:
         """See `Abroad.added`."""
@@ -70,6 +101,40 @@ class WorkerMesh(Mesh):
     def _tell(self, data: bytes) -> None:
         for neighbour in self.neighbours.values():
             neighbour.ferry.tell(data)
+
+    def tick(self, now: int) -> None:
+        """See `Mesh.tick`; a disk that takes nothing keeps nothing from the others."""
+        super().tick(now)
+        journal = self.broker.journal
+        if isinstance(journal, StoreJournal) and journal.failing:
+            for neighbour in self.neighbours.values():
+                if neighbour.link is not None:
+                    for gate in list(neighbour.link.gates):
+                        gate.open()
+
+
+class _WorkerFrames(Frames):
+    """What another worker says that is no message."""
+
+    def __init__(self, mesh: WorkerMesh, neighbour: Neighbour, ferry: WorkerFerry) -> None:
+        super().__init__(mesh, neighbour)
+        self.ferry = ferry
+
+    def control(self, link: Link, kind: int, body: bytes) -> None:
+        """See `Control.control`."""
+        if kind == HAVE:
+            self.ferry.continue_from(number_of(body))
+            self.ferry.up(link)
+        elif kind == AT:
+            arriving = self.neighbour.arriving
+            if arriving is not None:
+                arriving.carried = number_of(body)
+        else:
+            super().control(link, kind, body)
+
+    def taken(self, carried: int, touched: bool) -> None:
+        """See `Control.taken`."""
+        self.ferry.came(carried, touched)
 
 
 class _All(Taken):

@@ -3,7 +3,8 @@
     data/store.db                          of one process
     data/worker-K/store.db                 of several
           |  every session, its messages and its will to the worker of its client id;
-          |  retained messages and bans to all; what plugins keep to the worker of the same number
+          |  retained messages and bans to all; what plugins keep to the worker of the same number;
+          |  what one worker had for another is left
           v
     data/resharded.making/K.db  --all are whole-->  data/resharded/K.db  -->  in their places
 
@@ -37,6 +38,7 @@ from mqttd.storage.lines import (
     WillLine,
 )
 from mqttd.storage.transfer import export_lines, import_lines
+from mqttd.workers.ferry import UNDER_WAY
 from mqttd.workers.place import worker_of
 
 __all__ = ["data_of", "lines_of", "reshard", "stores_of"]
@@ -168,6 +170,8 @@ def lines_of(
                     continue
                 bans.add((line.kind, line.value))
             elif isinstance(line, ValueLine):
+                if line.plugin == UNDER_WAY:
+                    continue
                 key = (line.plugin, line.key)
                 if min(at + 1, count) != number or key in values:
                     continue

@@ -88,6 +88,7 @@ class Worker:
 
     def join(self, result: object = None) -> Deferred[None]:
         """The store is read: fires when clients may be let in."""
+        self.mesh.begin()
         self.control.start()
         self.control.send({"up": True})
         return self._opened
