@@ -55,7 +55,8 @@ def measure(row: Row, broker: Broker, seconds: float) -> dict[str, Any]:
             needs = broker.needs if isinstance(broker, Attacked) else ""
             honest = Honest(running.port, **honest_arguments(needs)).open()
             before = loop_cpu(running)
-            opened = Opened(row.name, running.port)
+            port = broker.attacked(running) if isinstance(broker, Attacked) else running.port
+            opened = Opened(row.name, port)
             highest = watch(running, seconds)
             attack = opened.stop()
             highest = max(highest, watch(running, 1.0))
@@ -154,6 +155,8 @@ def brokers_of(row: Row, options: argparse.Namespace) -> list[Broker]:
     ours: list[Attacked] = [Attacked(pure=options.pure)]
     if options.mqttd:
         ours = [AttackedCheckout(name, Path(path)) for name, path in options.mqttd]
+    for one in ours:
+        one.transport = options.transport
     found: list[Broker] = [one.for_row(row.needs, options.budget) for one in ours]
     return [*found, AttackedPeer()] if row.peer and not options.alone else found
 
@@ -202,6 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", type=int, default=BUDGET, metavar="MIB")
     parser.add_argument("--json", metavar="FILE", help="write results there")
     parser.add_argument("--alone", action="store_true", help="without mosquitto")
+    parser.add_argument("--transport", choices=("engine", "twisted"), default="engine")
     parser.add_argument("--pure", action="store_true", help="mqttd uncompiled")
     parser.add_argument("--mqttd", action="append", metavar="NAME=PATH", type=named,
                         help="mqttd of this checkout instead")  # fmt: skip

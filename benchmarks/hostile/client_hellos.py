@@ -7,12 +7,12 @@ import ssl
 
 from benchmarks.hostile.attack import Attack
 
-__all__ = ["open_attack", "stop"]
+__all__ = ["hello", "open_attack", "stop"]
 
 
 def open_attack(port: int, rate: float = 150.0, whole: bool = True) -> Attack:
     """Begin."""
-    said = _hello() if whole else b"\x16\x03\x01"
+    said = hello() if whole else b"\x16\x03\x01"
 
     def greet(attack: Attack) -> None:
         attack.dial(said)
@@ -25,7 +25,8 @@ def stop(attack: Attack) -> Attack:
     return attack.stop()
 
 
-def _hello() -> bytes:
+def hello() -> bytes:
+    """A ClientHello."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")

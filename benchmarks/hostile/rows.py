@@ -3,7 +3,8 @@
     Row("topics", peer=True, shapes={"size": (100, 65_000), "levels": (1, 100)})
 
 A row is the attack of the module of its name, with `arguments`. `peer`: a broker without such
-limits has the like, and is measured beside ours. `shapes` are other arguments that
+limits has the like, and is measured beside ours. `needs` is what the broker has to be started with:
+"http" are attacks on another door than that of the clients. `shapes` are other arguments that
 `benchmarks.hostile.mixed` draws from; a row without any is not in its mixture.
 """
 
@@ -18,7 +19,7 @@ from benchmarks.hostile.attack import Attack
 
 __all__ = ["ROWS", "Needs", "Row"]
 
-Needs = Literal["", "tls", "users", "unread log"]
+Needs = Literal["", "tls", "users", "unread log", "proxy", "http"]
 
 
 @dataclass(frozen=True)
@@ -112,5 +113,13 @@ ROWS: Final[Mapping[str, Row]] = {
         Row("group_churn", shapes={"members": (5, 200), "groups": (1, 200)}),
         Row("dup_qos2", shapes={"ids": (1, 30, 500), "size": (10, 10_000)}),
         Row("tiny_readers", shapes={"clients": (10, 200), "qos": (0, 1)}),
+        *(
+            Row(f"proxy_{kind}", "proxy_headers", {"kind": kind}, needs="proxy")
+            for kind in ("half", "endless", "forged", "slow")
+        ),
+        *(
+            Row(f"http_{kind}", "http_doors", {"kind": kind}, needs="http")
+            for kind in ("hellos", "three", "shaken", "heads", "bodies", "requests")
+        ),
     )
 }

@@ -19,10 +19,10 @@ from OpenSSL import crypto
 from twisted.application.service import Service
 from twisted.internet.ssl import CertificateOptions, TLSVersion
 from twisted.logger import Logger
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import IResource
 
-from mqttd.admin.site import Crowd, site_of
+from mqttd.admin.handshakes import Handshakes
+from mqttd.admin.site import MOST, Crowd, site_of
 from mqttd.config.schema import AdminPage, AdminTcp
 from mqttd.net.addresses import address_text
 from mqttd.net.sockets import bound_tcp
@@ -69,7 +69,7 @@ class DoorService(Service):
         self._factory: Any = self.site
         if settings.certificate:
             options = certificate_options(key, settings)
-            self._factory = TLSMemoryBIOFactory(options, False, self.site)
+            self._factory = Handshakes(options, self.site, reactor, MOST)
         if before is not None and before.settings.bind == settings.bind:
             self._socket = before.another()
         else:
