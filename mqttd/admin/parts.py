@@ -10,9 +10,9 @@ resource answers 404.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 
@@ -29,12 +29,16 @@ __all__ = ["Desk", "Json", "Parts"]
 
 Json = dict[str, Any]
 
+#: Who waits for the one that has its turn in a thread.
+WAITING: Final = 16
+
 
 class Desk:
     """Who may use the HTTP interface, and what is noted of it; `in_thread` calls in a thread."""
 
     def __init__(self, in_thread: Callable[..., Deferred[Any]] = deferToThread) -> None:
         self.in_thread = in_thread
+        self._alone = DeferredLock()
         self.audit = Audit()
         #: A supervisor asks for somebody else: it hears of each change, and notes it.
         self.behind = False
@@ -45,6 +49,15 @@ class Desk:
         #: A `mqttd.monitor.log.service.Log`, where the log is the broker's own.
         self.logging: Any = None
         self.log = Logger(namespace="mqttd.admin")
+
+    def in_turn(self, work: Callable[..., Any], *given: Any) -> Deferred[Any]:
+        """Call in a thread, one after the other: what takes long of what somebody has sent.
+
+        Raises ApiError where `WAITING` wait already.
+        """
+        if len(self._alone.waiting) >= WAITING:
+            raise ApiError(503, "busy", "others have sent texts to look at", {"retry-after": "5"})
+        return self._alone.run(self.in_thread, work, *given)
 
     def need(self, part: Any, what: str) -> Any:
         """A part that may be missing; raises ApiError."""

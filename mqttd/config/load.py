@@ -19,7 +19,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from itertools import combinations
 from typing import Any, Final
 
 import msgspec
@@ -53,7 +52,13 @@ _KINDS_ELSEWHERE: Final = {
 
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER: Final = re.compile(r"\s*\[([^\[\]]+)\]")
-_KEY: Final = re.compile(r"""\s*([A-Za-z0-9_."'\s-]+?)\s*=""")
+_KEY: Final = re.compile(r"""\s*([A-Za-z0-9_."'-][A-Za-z0-9_."'\s-]*)=""")
+#: A key of more than 64 parts.
+_NESTED: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
+#: Mistakes that are told; those of a file that is no configuration are many.
+_MISTAKES: Final = 100
+#: Characters of a key that its like is looked for by.
+_LONGEST: Final = 200
 
 
 class ConfigError(Exception):
@@ -80,10 +85,13 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
 
 def from_text(text: str, path: str | None, environ: Mapping[str, str]) -> Config:
     """The configuration as `load` would read it, if this text stood in the file `path`."""
+    # What looks at such a key has work that grows with the square of its depth.
+    if _NESTED.search(text) is not None:
+        raise ConfigError([f"{path}: not valid TOML: nested too deeply"])
     reading = _Reading(path or "defaults", text)
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of a number with thousands of digits as well
         raise ConfigError([f"{path}: not valid TOML: {_toml_fault(error)}"]) from None
     except RecursionError:
         raise ConfigError([f"{path}: not valid TOML: nested too deeply"]) from None
@@ -92,7 +100,7 @@ def from_text(text: str, path: str | None, environ: Mapping[str, str]) -> Config
     return _config(reading, document, base, os.path.abspath(path) if path is not None else "")
 
 
-def _toml_fault(error: tomllib.TOMLDecodeError) -> str:
+def _toml_fault(error: ValueError) -> str:
     """What is wrong, in words; a table that stands there twice is what happens most."""
     found = re.match(r"Cannot declare \((.+?),?\) twice(.*)", str(error))
     if found is None:
@@ -218,6 +226,8 @@ class _Reading:
         """Add a mistake, safe to print: what was read may hold control characters."""
         line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in mistake)
         self.mistakes.append(line)
+        if len(self.mistakes) >= _MISTAKES:
+            raise ConfigError([*self.mistakes, "and perhaps more: nobody has looked further"])
 
     def conflict(self, path: str, other: str, value: object, expected: str) -> None:
         """Note that two keys, each fine alone, do not go together."""
@@ -243,6 +253,8 @@ class _Reading:
         """File and line of a key, or the variable that set it."""
         if path in self.variables:
             return f"environment {self.variables[path]}"
+        if path in self.lines:
+            return f"{self.label}:{self.lines[path]}"
         while path:
             for key, line in self.lines.items():
                 if key == path or key.startswith(f"{path}."):
@@ -276,12 +288,18 @@ def _agree(config: Config, reading: _Reading) -> None:
         if shared:
             bound = "topic filters without $share or $queue: they are compared with topics"
             reading.fault("mqueue.priorities", topic_filter, bound)
-    on_ports = [entry for entry in _listeners(config) if isinstance(entry[1], SocketListener)]
-    for (path, one), (other, two) in combinations(on_ports, 2):
-        (host, port), (taken, taken_port) = one.address, two.address
-        if port and port == taken_port and (host == taken or not host or not taken):
-            reading.conflict(f"{other}.bind", f"{path}.bind", two.bind,
-                             f"another address than {path}.bind, which is {one.bind}")  # fmt: skip
+    taken: dict[int, dict[str, tuple[str, str]]] = {}
+    for path, listener in _listeners(config):
+        if isinstance(listener, SocketListener) and listener.address[1]:
+            host, port = listener.address
+            hosts = taken.setdefault(port, {})
+            other = hosts.get(host) or hosts.get("")
+            if other is None and not host:
+                other = next(iter(hosts.values()), None)
+            if other is not None:
+                bound = f"another address than {other[0]}.bind, which is {other[1]}"
+                reading.conflict(f"{path}.bind", f"{other[0]}.bind", listener.bind, bound)
+            hosts.setdefault(host, (path, listener.bind))
     for path, listener in _listeners(config):
         _agree_listener(path, listener, reading)
     if len(os.fsencode(config.admin.socket)) > MAX_SOCKET_PATH:
@@ -427,6 +445,7 @@ def _unknown(path: str, spell: Callable[[str], str]) -> str:
     The same name in another table comes first (the operator took the wrong table), then a similar
     name in this table, then a similar path anywhere.
     """
+    path = path[:_LONGEST]
     pattern = _pattern(path)
     if _is_table(pattern):
         return f"is a table; name a key in it, such as {spell(_example(pattern) + '.key')}"

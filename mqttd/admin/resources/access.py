@@ -147,27 +147,27 @@ class Access:
         work = questions.who(topic, kind, self._infos(questions), found)
         return self._run(work).addCallback(lambda _: found)
 
-    @get("/acl/lint", query=Listener, answer=Findings)
+    @get("/acl/lint", query=Listener, answer=Findings, errors=(503,))
     def lint(self, ask: Ask) -> Deferred[Findings]:
         """What is suspicious in the rules in force."""
-        return self.parts.in_thread(self._questions(ask).lint).addCallback(Findings)
+        return self.parts.in_turn(self._questions(ask).lint).addCallback(Findings)
 
     @post(
         "/acl/lint", role=VIEWER, audited=False, query=Listener, body=Rules, answer=Findings,
-        errors=(422,),
+        errors=(422, 503),
     )  # fmt: skip
     def lint_text(self, ask: Ask) -> Deferred[Findings]:
         """What is suspicious in rules that are sent along."""
         lint = self._questions(ask).lint
-        work = self.parts.in_thread(lint, ask.body.text, ask.body.name)
+        work = self.parts.in_turn(lint, ask.body.text, ask.body.name)
         return work.addCallbacks(Findings, _bad_rules)
 
-    @post("/acl/diff", role=VIEWER, audited=False, query=Listener, body=Rules, errors=(422,))
+    @post("/acl/diff", role=VIEWER, audited=False, query=Listener, body=Rules, errors=(422, 503))
     def diff(self, ask: Ask) -> Deferred[Json]:
         """What other rules would change for the clients that are here."""
         questions = self._questions(ask)
         found: Json = {}
-        work = self.parts.in_thread(questions.read, ask.body.text, ask.body.name)
+        work = self.parts.in_turn(questions.read, ask.body.text, ask.body.name)
         work.addErrback(_bad_rules)
         work.addCallback(
             lambda rules: self._run(questions.diff(rules, self._held(questions), found))

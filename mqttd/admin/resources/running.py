@@ -151,7 +151,7 @@ class Store:
 class Text(Struct, forbid_unknown_fields=True):
     """A configuration, as the file has it."""
 
-    text: Annotated[str, Meta(max_length=1_000_000)]
+    text: Annotated[str, Meta(max_length=250_000)]
 
 
 class Apply(Struct, forbid_unknown_fields=True):
@@ -183,10 +183,11 @@ class Configuration:
             return None
         return told
 
-    @post("/config/validate", role=VIEWER, audited=False, body=Text, answer=Mistakes)
-    def validate(self, ask: Ask) -> Mistakes:
+    @post("/config/validate", role=VIEWER, audited=False, body=Text, answer=Mistakes, errors=(503,))
+    def validate(self, ask: Ask) -> Deferred[Mistakes]:
         """The mistakes in a configuration that is sent along."""
-        return Mistakes(self._reload().mistakes(ask.body.text))
+        work = self.parts.in_turn(self._reload().mistakes, ask.body.text)
+        return work.addCallback(Mistakes)
 
     @post("/config/plan", role=VIEWER, audited=False, errors=(409, 422))
     def plan(self, ask: Ask) -> Deferred[Json]:
