@@ -47,7 +47,7 @@ class Handshakes(TLSMemoryBIOFactory):
             return True
         gone = self._waiting.join(house_of(records.transport.getPeer().host), records)
         if gone is not None:
-            gone.abortConnection()
+            gone.abortConnection()  # type: ignore[no-untyped-call]
         return False
 
     def _count(self) -> None:
