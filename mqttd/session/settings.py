@@ -85,7 +85,7 @@ class Settings:
         self.topic_cache_bytes: int = 128 << 20
         self.topic_cache_entries: int = 1_000_000
         #: Topics in the cache from which on one has to be seen twice to be kept.
-        self.topic_cache_selective: int = 4096
+        self.topic_cache_selective: int = 65_536
         #: Switches of the optimisations: the slow twin must give the same bytes (tests use them).
         self.fast_path: bool = True
         self.coalesce_runs: bool = True

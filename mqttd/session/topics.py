@@ -46,7 +46,7 @@ class Topics:
     selective: routes from which on one is kept only when its topic is seen for the second time.
     """
 
-    def __init__(self, max_bytes: int, max_entries: int, selective: int = 4096) -> None:
+    def __init__(self, max_bytes: int, max_entries: int, selective: int = 65_536) -> None:
         self.table: dict[bytes, Route] = {}
         self.changes = Changes()
         self.max_bytes = max_bytes

@@ -105,7 +105,6 @@ def test_a_client_of_a_class_keeps_nothing_for_its_rights() -> None:
 def test_the_topics_of_one_who_has_gone_leave_no_room_behind() -> None:
     """There are always some in use, such as those below $SYS."""
     settings = Settings()
-    settings.topic_cache_selective = 10_000
     node = MemoryBroker(settings)
     client = node.connect("c")
     for number in range(5000):
