@@ -274,7 +274,10 @@ class Forwarding(Missing):
             if self.router.tap_unheard:
                 size = end - pos
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
-            ack = self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
+            if self.v5:
+                ack = self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
+            else:
+                ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
         self._settled(ack, route)
 
     def _settled(self, ack: bytes, route: Route) -> None:
