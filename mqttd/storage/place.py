@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from mqttd.storage.database import StoreError
 
@@ -19,36 +19,56 @@ __all__ = ["alone", "put_in_place", "remove"]
 
 @contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Hold the data directory of a store as a broker does. Raises StoreError if one runs."""
+    """Hold the data directory of a store as a broker does; no other tool has it meanwhile.
+
+    Raises StoreError if a broker runs, or such a tool.
+    """
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise StoreError(f"{folder}: there is no such directory")
-    lock = os.path.join(folder, "mqttd.lock")
+    with ExitStack() as held:
+        # The directory itself, for tools: a lock file of theirs might not be the broker's to open.
+        _hold(held, folder, os.O_DIRECTORY, f"another mqttd-ctl works in {folder}: wait for it")
+        lock = os.path.join(folder, "mqttd.lock")
+        with suppress(FileNotFoundError):
+            _hold(held, lock, 0, f"{folder} is in use by a running mqttd: stop it first")
+        yield
+
+
+def _hold(held: ExitStack, path: str, flags: int, otherwise: str) -> None:
+    """Lock a file until `held` ends. Raises StoreError, with this text where somebody else has."""
     try:
-        file = open(lock, "r+")  # noqa: SIM115
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except FileNotFoundError:
-        yield
-        return
+        raise
     except OSError as error:
-        raise StoreError(f"{lock}: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreError(f"{folder} is in use by a running mqttd: stop it first") from None
-        yield
+        raise StoreError(f"{path}: {error.strerror}") from None
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(otherwise) from None
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from None
 
 
-def put_in_place(making: str, path: str) -> None:
+def put_in_place(making: str, path: str, give: bool = True) -> None:
     """Give a finished file its name, kept by the disk when this returns.
 
-    Run as root, it goes to who owns the directory: the broker has to open it. Raises StoreError if
-    there is a file of this name.
+    give: run as root, it goes to who owns the directory: the broker has to open it. Raises
+    StoreError if there is a file of this name, OSError that names it where it cannot be done.
     """
+    try:
+        _put(making, path, give)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _put(making: str, path: str, give: bool) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     descriptor = os.open(making, os.O_RDONLY)
     try:
-        if os.geteuid() == 0:
+        if give and os.geteuid() == 0:
             owner = os.stat(folder)
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
         os.fsync(descriptor)

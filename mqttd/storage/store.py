@@ -28,9 +28,10 @@ from mqttd.storage.database import Damaged, StoreError, connect, look, set_aside
 from mqttd.storage.durability import NAMES, Durability
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
+from mqttd.storage.place import remove
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
-from mqttd.storage.tools import backup, shrink, sync
+from mqttd.storage.tools import backup, finish, shrink
 from mqttd.storage.writer import Reading, Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
@@ -279,20 +280,25 @@ class Store:
     def backup(self, path: str) -> Deferred[int]:
         """Copy it to a new file, with all that was told before; fires with its size.
 
-        Groups are written meanwhile, between some pages and the next.
+        Groups are written meanwhile, between some pages and the next. It has its name when it is
+        whole: what a kill leaves is called `.making`, and goes with the next copy.
         """
         writer = self.writer
+        making = f"{path}.making"
 
         def copy(base: sqlite3.Connection) -> None:
             assert writer is not None
-            backup(base, path, writer.pass_by)
+            if os.path.lexists(path):
+                raise StoreError("File exists")
+            remove(making)
+            backup(base, making, writer.pass_by)
 
         if self._copying:
             return fail(StoreError("it is being copied already"))
         self._copying = True
         pool = self.reactor.getThreadPool()
         copied = self._between(copy).addCallback(
-            lambda _: deferToThreadPool(self.reactor, pool, sync, path)
+            lambda _: deferToThreadPool(self.reactor, pool, finish, making, path)
         )
         return copied.addBoth(self._copied)
 

@@ -2,7 +2,7 @@
 
     info      sizes, counts of sessions, messages, retained messages, bans, what plugins keep
     check     SQLite's own check, each block's CRC, each record that lives read once
-    backup    of the store behind a connection, a few pages at a time
+    backup    of the store behind a connection, a few pages at a time; `finish` names it
     shrink    likewise: unused pages go back to the system
     restore   a copy becomes the store
 
@@ -27,7 +27,7 @@ from mqttd.storage.place import alone, put_in_place, remove
 from mqttd.storage.reader import Reader
 from mqttd.storage.transfer import message_line, retained_line
 
-__all__ = ["backup", "check", "info", "restore", "shrink", "sync"]
+__all__ = ["backup", "check", "finish", "info", "restore", "shrink"]
 
 Json = dict[str, Any]
 
@@ -90,13 +90,13 @@ def backup(base: sqlite3.Connection, path: str, pass_by: Callable[[], None]) -> 
     """Copy the store behind a connection to a new file, mode 0600, a few pages at a time.
 
     Between them `pass_by` is called: it may write with the same connection, and the copy has that
-    too. The file is not synced (`sync`). What is raised leaves no file behind.
+    too. The file is not synced (`finish`). What is raised leaves no file behind.
     """
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         target = sqlite3.connect(path, isolation_level=None)
         try:
-            # It is no store before it is whole, and its reader waits for `sync` anyway.
+            # It is no store before it is whole, and has its name only after `finish`.
             target.execute("PRAGMA synchronous = OFF")
             target.execute("PRAGMA journal_mode = OFF").fetchall()
             base.backup(target, pages=_COPIED, progress=lambda *_: pass_by())
@@ -108,14 +108,15 @@ def backup(base: sqlite3.Connection, path: str, pass_by: Callable[[], None]) -> 
         raise
 
 
-def sync(path: str) -> int:
-    """See that a new file is on the disk, and its name; returns its size."""
-    for name, flags in ((path, os.O_RDWR), (os.path.dirname(path) or ".", os.O_DIRECTORY)):
-        file = os.open(name, flags | os.O_CLOEXEC)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+def finish(making: str, path: str) -> int:
+    """Give a copy its name when it is on the disk; returns its size.
+
+    Raises StoreError and OSError, and leaves no file behind then.
+    """
+    try:
+        put_in_place(making, path, give=False)
+    finally:
+        remove(making)
     return os.path.getsize(path)
 
 
@@ -162,12 +163,17 @@ def restore(backup: str, path: str) -> dict[str, Any]:
                 wrong = check(making)
                 found = info(making)
             except StoreError as error:
-                raise StoreError(str(error).replace(making, backup)) from None
+                # The copy is at fault, or the disk that it is to go to.
+                disk = isinstance(error.__context__, sqlite3.OperationalError)
+                name = path if disk else backup
+                raise StoreError(str(error).replace(making, name)) from None
             if wrong:
                 raise StoreError(f"{backup}: {wrong[0]}" + _more(wrong))
             put_in_place(making, path)
         except OSError as error:
-            raise StoreError(f"{error.filename or path}: {error.strerror}") from None
+            # Where two are named it could not be copied: for want of room, as a rule.
+            name = error.filename if error.filename2 is None else path
+            raise StoreError(f"{name or path}: {error.strerror}") from None
         finally:
             remove(making)
         found["path"] = path

@@ -14,6 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Final
 
 from mqttd.broker.bans import DRAWER, Ban, BanError, load_ban
@@ -167,30 +168,40 @@ def import_lines(
 
     take_users: called with the users when everything else is written; what it returns is called
     if the store cannot be put in its place after all, and undoes it. Without it users are counted
-    only. Raises StoreError where there is a store already, or for lines that are none, with the
-    number of the line: then no file is made.
+    only. Raises StoreError where there is a store already or it cannot be written, or for lines
+    that are none, with the number of the line, OSError where it cannot get its name: then no
+    file is made.
     """
     if os.path.exists(path):
         raise StoreError(f"{path} is there already; move it away first")
     making = f"{path}.making"
     remove(making)
-    base = connect(making)
     try:
+        return _import(making, path, lines, take_users)
+    except sqlite3.Error as error:
+        raise StoreError(f"{making}: {error}") from None
+    finally:
+        remove(making)
+
+
+def _import(
+    making: str,
+    path: str,
+    lines: Iterable[str | Line],
+    take_users: Callable[[Users], Callable[[], None]] | None,
+) -> dict[str, int]:
+    with closing(connect(making)) as base:
         taking = _Import(base)
         counts = taking.all(lines)
         base.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        base.close()
-        undo = take_users(taking.users) if take_users is not None else None
-        try:
-            put_in_place(making, path)
-        except BaseException:
-            if undo is not None:
-                undo()
-            raise
-        return counts
-    finally:
-        base.close()
-        remove(making)
+    undo = take_users(taking.users) if take_users is not None else None
+    try:
+        put_in_place(making, path)
+    except BaseException:
+        if undo is not None:
+            undo()
+        raise
+    return counts
 
 
 class _Import:

@@ -2,7 +2,7 @@
  *
  * Only files whose name has "store.db" in it are touched. MQTTD_DISK names a file of 64 bytes that
  * the test shares (`tests/faults/disk.py`): calls that write are counted there, and fail from one
- * number to another in the way it says. MQTTD_DISK_UNDO names a file to which everything that is
+ * number to another in the way it says, or the process ends there. MQTTD_DISK_UNDO names a file to which everything that is
  * overwritten goes before it is, and each fsync, so that the test can take back what no fsync has
  * covered, as a power cut does.
  */
@@ -10,17 +10,19 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { NONE, FAIL, SHORT };
+enum { NONE, FAIL, SHORT, END };
 enum { WRITE = 1, TRUNCATE, SYNC };
 
 struct control {
@@ -44,6 +46,7 @@ static char *names[1024];
 static ssize_t (*real_pwrite)(int, const void *, size_t, off64_t);
 static ssize_t (*real_write)(int, const void *, size_t);
 static int (*real_ftruncate)(int, off64_t);
+static ssize_t (*real_sendfile)(int, int, off64_t *, size_t);
 static int (*real_fsync)(int);
 static int (*real_fdatasync)(int);
 static int (*real_close)(int);
@@ -53,6 +56,7 @@ __attribute__((constructor)) static void begin(void) {
     real_pwrite = dlsym(RTLD_NEXT, "pwrite64");
     real_write = dlsym(RTLD_NEXT, "write");
     real_ftruncate = dlsym(RTLD_NEXT, "ftruncate64");
+    real_sendfile = dlsym(RTLD_NEXT, "sendfile64");
     real_fsync = dlsym(RTLD_NEXT, "fsync");
     real_fdatasync = dlsym(RTLD_NEXT, "fdatasync");
     real_close = dlsym(RTLD_NEXT, "close");
@@ -86,6 +90,8 @@ static int fails(uint32_t kind) {
     if (!control)
         return 0;
     uint64_t number = __sync_fetch_and_add(&control->calls, 1);
+    if (control->kind == END && number >= control->from)
+        raise(SIGKILL);
     if (control->kind != kind || number < control->from || number >= control->to)
         return 0;
     __sync_fetch_and_add(&control->failed, 1);
@@ -162,6 +168,15 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {
 
 ssize_t write(int fd, const void *data, size_t size) {
     return known(fd) ? written(fd, data, size, 0, 1) : real_write(fd, data, size);
+}
+
+/* Nothing that is copied so is taken back by a power cut: it is synced before it has its name. */
+ssize_t sendfile64(int to, int from, off64_t *at, size_t size) {
+    return known(to) && fails(FAIL) ? -1 : real_sendfile(to, from, at, size);
+}
+
+ssize_t sendfile(int to, int from, off_t *at, size_t size) {
+    return sendfile64(to, from, at, size);
 }
 
 int ftruncate64(int fd, off64_t size) {

@@ -26,7 +26,7 @@ SECTOR: Final = 512
 _CONTROL: Final = struct.Struct("<QQQIIII")
 _RECORD: Final = struct.Struct("<IIQQ40s")
 _WRITE, _TRUNCATE, _SYNC = 1, 2, 3
-_FAIL, _SHORT = 1, 2
+_FAIL, _SHORT, _END = 1, 2, 3
 _ALWAYS: Final = (1 << 64) - 1
 
 
@@ -76,6 +76,10 @@ class Disk:
     def cut_short(self, skip: int = 0, count: int = 0) -> None:
         """Write half of what is to be written."""
         self._set(_SHORT, 0, skip, count)
+
+    def end(self, skip: int = 0) -> None:
+        """Kill the process that writes, after so many calls and before the next."""
+        self._set(_END, 0, skip, 0)
 
     def work(self) -> None:
         """Do as one is told again."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sqlite3
 import sys
 from typing import Annotated, Any, Literal
 
@@ -119,9 +120,11 @@ class Store:
 
         def failed(failure: Failure) -> Any:
             # A place that cannot be is the caller's mistake, a full disk is not.
-            full = getattr(failure.value, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-            text = f"{path}: {failure.getErrorMessage()}"
-            raise ApiError(507 if full else 422, "not_copied", text)
+            value = failure.value
+            full = getattr(value, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            full = full or getattr(value, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+            text = value.strerror if isinstance(value, OSError) else str(value)
+            raise ApiError(507 if full else 422, "not_copied", f"{path}: {text}")
 
         def copied(size: int) -> Copied:
             ask.changed(None, path)
