@@ -21,7 +21,7 @@ from typing import Final
 
 from mqttd.broker.router import Router
 from mqttd.broker.seams import Access, HookChains, Log
-from mqttd.broker.turns import Turns
+from mqttd.broker.turns import Job, Turns
 from mqttd.session.channel import NEW, Channel, Server
 from mqttd.session.framing import ALLOWANCE
 from mqttd.session.general import General
@@ -105,6 +105,10 @@ class Ground(Server):
     def resume_later(self, session: State) -> None:
         """Go on with a session's retained messages in a later turn."""
         self.soon(_Drain(self, session))
+
+    def drain_later(self, session: State) -> None:
+        """Go on with a session's queue in a later turn, in line with others."""
+        self.turns.add(_Slice(self, session))
 
     def end_work_later(self, channel: General) -> None:
         """Have a connection go on in a later turn, behind those that wait for theirs."""
@@ -196,6 +200,27 @@ class Ground(Server):
 def _silent(event: str) -> bool:
     """A log that is only told what it must be."""
     return False
+
+
+class _Slice(Job):
+    """A part of what waits in a session's queue."""
+
+    def __init__(self, server: Server, session: State) -> None:
+        self.server = server
+        self.session = session
+
+    def slice(self) -> bool:
+        """See `Job.slice`; what is left gets in line again."""
+        session = self.session
+        session.put_off = False
+        self.server.drained = 0
+        try:
+            session.drain()
+        except Exception as error:  # as in the edges: it must end this connection only
+            if session.channel is None:
+                raise
+            self.server.crashed(session.channel, error)
+        return False
 
 
 class _Drain:

@@ -288,6 +288,8 @@ class Turn:
         self.closing: list[Connection] = []
         #: Connections whose output became empty while something waits for room.
         self.thirsty: list[Connection] = []
+        #: Messages out of queues that this turn has sent.
+        self.drained: int = 0
         #: Publishers that are not read from while the backlog is over its budget.
         self.stalled: dict[Connection, None] = {}
         #: Connections whose peer takes no more, and when it last took something; a look-out sweeps
@@ -323,6 +325,7 @@ class Turn:
         """
         self.renumbered = b""
         self.renumbered_as = b""
+        self.drained = 0
         while self.endings:
             endings = self.endings
             self.endings = []

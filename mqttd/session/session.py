@@ -26,6 +26,9 @@ __all__ = ["Session"]
 
 #: Retained messages, or filters without any, that one session is served in a turn.
 _REPLAYED: Final = 1000
+#: Messages out of queues that a turn sends: of those that come back together none waits for all
+#: that the others are to get, and nobody else for more than some milliseconds.
+DRAINED: Final = 256
 
 
 class Session(Sending):
@@ -180,7 +183,7 @@ class Session(Sending):
     # -- what waits ----------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Move what waits into the window, as far as window and output allow."""
+        """Move what waits into the window, as far as window, output and this turn allow."""
         channel = self.channel
         if channel is None or channel.state != OPEN:
             return
@@ -188,7 +191,10 @@ class Session(Sending):
             return
         mqueue = self.mqueue
         if mqueue is not None:
-            now = self.server.now
+            if self.put_off:
+                return
+            server = self.server
+            now = server.now
             while True:
                 entry = mqueue.peek()
                 if entry is None:
@@ -210,6 +216,11 @@ class Session(Sending):
                 if channel.out_bytes + size > channel.limit and channel.over(size):
                     channel.thirsty = True
                     return
+                if server.drained >= DRAINED:
+                    self.put_off = True
+                    server.drain_later(self)
+                    return
+                server.drained += 1
                 self.unqueue(mqueue)
                 self.send_queued(channel, entry)
                 if self.numbers is not None:

@@ -73,6 +73,10 @@ class Keeper(Turn):
         """Call `session.drain` in a later turn."""
         raise NotImplementedError
 
+    def drain_later(self, session: State) -> None:
+        """The same where many may be drained at once: a few of them a turn."""
+        raise NotImplementedError
+
     def stray(self, session: State, delivery: Delivery) -> None:
         """A shared group has chosen a session that is over: let another member have it."""
         raise NotImplementedError

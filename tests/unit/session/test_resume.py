@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mqttd.broker.turns import SLICES
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Packet,
@@ -15,6 +16,7 @@ from mqttd.codec.packets import (
     Subscribe,
     Subscription,
 )
+from mqttd.session.session import DRAINED
 from tests.support.memory import MemoryBroker, MemoryClient
 
 MESSAGES = 5
@@ -66,3 +68,38 @@ def test_a_qos_2_message_received_before_it_was_sent_again_is_not_sent_again(ear
             client.send(*answers)
     assert got == [b"%d" % n for n in range(1, MESSAGES + 1) if n != early]
     assert not client.closed and not client.session.inflight
+
+
+def test_those_that_come_back_together_are_served_in_turn() -> None:
+    """None waits for all that another is to get, and no turn has more than some slices."""
+    node = MemoryBroker()
+    node.settings.max_inflight = 65535
+    node.settings.mqueue_max_length = 10_000
+    lasting = {prop.SESSION_EXPIRY_INTERVAL: 100}
+    for name in "ab":
+        client = node.connect(name, 5, properties=dict(lasting))
+        client.send(Subscribe(1, [Subscription("t", 1)]))
+        client.drop()
+    sender = node.connect("sender", 5)
+    for n in range(1, 1501):
+        sender.send(Publish("t", b"%d" % n, 1, packet_id=n))
+    clients = [node.connect(name, 5, clean=False, properties=dict(lasting)) for name in "ab"]
+    came: list[list[int]] = [[], []]
+    turns: list[int] = []
+    while True:
+        most = 2 * DRAINED if not turns else SLICES * DRAINED
+        counts = []
+        for client, mine in zip(clients, came, strict=True):
+            packets = client.published()
+            mine += [int(packet.payload) for packet in packets]
+            counts.append(len(packets))
+        assert sum(counts) <= most
+        assert not turns or min(counts) == max(counts), "both are served"
+        turns.append(sum(counts))
+        if not node.tasks:
+            break
+        tasks, node.tasks = node.tasks, []
+        for task in tasks:
+            task()
+    assert came[0] == came[1] == list(range(1, 1501))
+    assert len(turns) > 4
