@@ -185,6 +185,8 @@ def _prepare(path: str, base: sqlite3.Connection) -> None:
     base.execute("PRAGMA synchronous = NORMAL")
     base.execute("PRAGMA wal_autocheckpoint = 1000")
     base.execute("PRAGMA temp_store = MEMORY")
+    # A large group is written page by page, some of them twice before it is committed.
+    base.execute("PRAGMA cache_spill = OFF")
     base.execute("BEGIN IMMEDIATE")
     version = base.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:

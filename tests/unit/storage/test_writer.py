@@ -108,3 +108,21 @@ def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
     kept = [len(found) for found in gc.get_referents(base) if isinstance(found, list)]
     assert max(kept) <= MANY
     base.close()
+
+
+def test_a_large_group_is_written_in_pieces_and_is_the_same(tmp_path: Path) -> None:
+    base = connect(str(tmp_path / "store.db"))
+    ledger = Ledger()
+    told = [b"%06d" % number * (number % 7 * 200 + 1) for number in range(300)]
+    told[100] = bytes(500_000)
+    numbers = [ledger.note(1, MESSAGE3, 0, data) for data in told]
+    group = ledger.close()
+    assert group is not None and group.size > 800_000
+    write(base, group)
+    stored = base.execute("SELECT data FROM block").fetchone()[0]
+    assert stored == b"".join(told)
+    for number, data in zip(numbers, told, strict=True):
+        place = ledger.place(number)
+        assert place is not None
+        assert read(base, [(place[0].id, place[1], len(data))]) == [data]
+    base.close()
