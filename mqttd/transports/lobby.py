@@ -10,7 +10,8 @@ Behind a proxy it is the address that the PROXY header names, and none before th
 
 A stranger that has said nothing for `SILENT` milliseconds makes room: of its house when that has
 too many strangers or connections, of any when the listener is full. Whoever waits for us, or has
-sent what we have not read, is not silent. So a storm of clients that all speak loses nobody.
+sent what we have not read, is not silent. So a storm of clients that all speak loses nobody. A proxy
+sends its header at once, and is silent much sooner (`UNNAMED`).
 
 Promise: to enter, to be heard and to leave cost a few look-ups; who makes room is found by looking
 at no more than `_LOOKED_AT` strangers, those heard longest ago first.
@@ -26,10 +27,12 @@ from typing import Final
 from mqttd.net.fair import house_of
 from mqttd.session.channel import CLOSED, NEW, Channel
 
-__all__ = ["SILENT", "House", "Lobby"]
+__all__ = ["SILENT", "UNNAMED", "House", "Lobby"]
 
 #: Milliseconds without a byte after which a stranger makes room for somebody else.
 SILENT: Final = 1000
+#: The same for a proxy that has not said for whom it comes.
+UNNAMED: Final = 100
 
 _LOOKED_AT: Final = 64
 
@@ -119,14 +122,17 @@ class Lobby:
         looked = 0
         for channel, (since, house) in self.strangers.items():
             looked += 1
-            if now - since < SILENT or looked > _LOOKED_AT:
+            silent = now - since
+            if silent < UNNAMED or looked > _LOOKED_AT:
                 return False
+            if silent < SILENT and house.name:
+                continue
             if channel.state == CLOSED or (name and house.name != name):
                 continue
             if channel.state == NEW and not channel.paused and not _has_sent(channel.fd):
                 server = channel.server
                 server.metrics.strangers_ended += 1
-                seconds = (now - since) // 1000
+                seconds = silent // 1000
                 server.refused(channel, f"silent for {seconds} s, and others want to connect")
                 channel.end("made room for others")
                 return True
@@ -134,8 +140,14 @@ class Lobby:
 
     def can_make_room(self, now: int) -> bool:
         """Whether a stranger is silent."""
-        for since, _ in self.strangers.values():
-            return now - since >= SILENT
+        looked = 0
+        for since, house in self.strangers.values():
+            looked += 1
+            silent = now - since
+            if silent >= SILENT or (silent >= UNNAMED and not house.name):
+                return True
+            if silent < UNNAMED or looked > _LOOKED_AT:
+                return False
         return False
 
     def _house(self, name: str) -> House:

@@ -10,7 +10,7 @@ import pytest
 from mqttd.codec.packets import Connect
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel import CLOSED, Channel
-from mqttd.transports.lobby import SILENT, House, Lobby
+from mqttd.transports.lobby import SILENT, UNNAMED, House, Lobby
 from mqttd.transports.stream import StreamEdge
 from tests.support.memory import MemoryBroker, Wire
 
@@ -116,6 +116,26 @@ def test_proxies_who_have_named_nobody_have_no_limit_and_move(halls: list[Hall])
     hall.houses[proxied[0]] = moved
     assert hall.lobby.move(proxied[1], hall.houses[proxied[1]], OTHER, 0) is None
     assert hall.houses[proxied[1]].connections == 2
+
+
+def test_a_proxy_that_says_nothing_makes_room_sooner(halls: list[Hall]) -> None:
+    """It has its header ready; a client may be slow."""
+    hall = Hall()
+    halls.append(hall)
+    client = hall.comes()
+    proxy = hall.comes("")
+    hall.now = UNNAMED - 1
+    assert not hall.lobby.can_make_room(hall.now) and not hall.lobby.make_room("", hall.now)
+    hall.now = UNNAMED
+    assert hall.lobby.can_make_room(hall.now) and hall.lobby.make_room("", hall.now)
+    assert proxy.state == CLOSED and client.state != CLOSED
+    hall.goes(proxy)
+    for sock in hall.socks.pop(proxy):
+        sock.close()
+    assert not hall.lobby.can_make_room(hall.now) and not hall.lobby.make_room("", hall.now)
+    hall.now = SILENT
+    assert hall.lobby.can_make_room(hall.now) and hall.lobby.make_room("", hall.now)
+    assert client.state == CLOSED
 
 
 def test_a_network_of_ipv6_and_all_unix_sockets_are_one_house(halls: list[Hall]) -> None:
