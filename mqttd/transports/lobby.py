@@ -10,8 +10,8 @@ Behind a proxy it is the address that the PROXY header names, and none before th
 
 A stranger that has said nothing for `SILENT` milliseconds makes room: of its house when that has
 too many strangers or connections, of any when the listener is full. Whoever waits for us, or has
-sent what we have not read, is not silent. So a storm of clients that all speak loses nobody. A proxy
-sends its header at once, and is silent much sooner (`UNNAMED`).
+sent what we have not read, is not silent. So a storm of clients that all speak loses nobody. A
+proxy sends its header at once: without one it is silent much sooner (`UNNAMED`).
 
 Promise: to enter, to be heard and to leave cost a few look-ups; who makes room is found by looking
 at no more than `_LOOKED_AT` strangers, those heard longest ago first.
