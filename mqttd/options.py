@@ -28,8 +28,7 @@ from mqttd.config.schema import Config, SslListener
 from mqttd.plugins.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
-from mqttd.workers.place import count_of, place_of
-from mqttd.workers.refused import refused
+from mqttd.workers.place import place_of
 
 __all__ = ["Options", "StartError", "check", "check_files", "lock_data_dir", "version_text", "why"]
 
@@ -80,9 +79,6 @@ def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
     check_files(config)
     Plugins(config, Host(None, None)).check()
-    if count_of(config.node.workers) > 1:
-        if text := refused(config):
-            raise StartError(text)
     if config.cluster.kind != "none":
         from mqttd.cluster import refused as in_cluster
         from mqttd.cluster.tls import etcd_policy, node_options

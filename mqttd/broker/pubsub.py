@@ -175,6 +175,11 @@ class PubSub:
                 receivers += 1
         return receivers
 
+    def lend(self, group: Target, member: Receiver, message: Message) -> None:
+        """Deliver a message to the member that a shared group has chosen."""
+        options, identifiers = group.options(member), group.identifiers(member)
+        self._deliver(member, message, options, identifiers, {}, group)
+
     def deliver_to(self, session: Session, message: Message) -> None:
         """Deliver a message to one session that has not subscribed to it, with its own QoS."""
         self._deliver(session, message, options_of(message.qos, False, True), None, {}, None)
@@ -191,7 +196,8 @@ class PubSub:
         granted = packed & QOS_MASK
         qos = message.qos
         if self.server.settings.upgrade_qos:
-            qos = granted if granted > qos else qos
+            # A neighbour, which has no client id, is handed it as published, and upgrades it.
+            qos = granted if granted > qos and session.client_id else qos
         elif granted < qos:
             qos = granted
         retain = message.retain and packed & RETAIN_AS_PUBLISHED != 0

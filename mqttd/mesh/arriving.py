@@ -21,12 +21,13 @@ from mqttd.broker.broker import Broker
 from mqttd.codec.frame import cut
 from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
-from mqttd.mesh.frames import ABOUT, ACK, COUNTED, MEMBER, numbered, split, unpacked
+from mqttd.mesh.frames import ABOUT, ACK, COUNTED, MEMBER, RUN, numbered, split, unpacked
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Choice, Member, Peer
-from mqttd.session.inbound import Inbound, recast
+from mqttd.session.inbound import Inbound, lower, recast
+from mqttd.session.message import Message
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import SPREAD, TOLD, WIDE, Route
+from mqttd.session.route import QOS_MASK, SPREAD, TOLD, WIDE, Route
 
 __all__ = ["Arriving", "Control"]
 
@@ -69,7 +70,7 @@ class _Local:
         made.owns = route.owns
         made.settle()
         self.route = made
-        #: The bytes go to all as they are, at QoS 0.
+        #: The bytes go to all as they are, if they are of the QoS and the version.
         self.plain: bool = not made.gear & (SPREAD | TOLD | WIDE)
 
     def is_of(self, route: Route) -> bool:
@@ -133,6 +134,8 @@ class Arriving:
             try:
                 if first >> 4 == 3:
                     end = self._publish(data, pos, body, end)
+                elif first == RUN:
+                    self._older(data, body, end)
                 else:
                     self._control(first, data[body:end])
             except Exception as error:  # a fault of ours, of one frame: those behind it go on
@@ -232,16 +235,26 @@ class Arriving:
         local = self._local(route)
         size = end - pos
         stop = end
+        plain = local.plain and not self.broker.settings.upgrade_qos
         if first & 6 == 0:
-            if not self.retained and not self.source and local.plain and not self.followed:
+            if plain and not (self.retained or self.source or self.followed):
                 prefix = data[pos:body]
                 n = len(data)
                 while stop + size <= n and data.startswith(prefix, stop):
                     stop += size
                 self.broker.metrics.messages_crossed += (stop - pos) // size
-                self._run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry)
+                self._run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry, True)
                 return stop
             self.broker.metrics.messages_crossed += 1
+        elif (
+            plain
+            and not (expiry or self.retained or self.source or self.followed)
+            and self._fits(local.route, data[at] == 0, first >> 1 & 3)
+        ):
+            self._begin()
+            self._hand(local.route, data, pos, p, topic_end, end)
+            self._end(first, route.topic)
+            return end
         inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
         if self.retained:
             inbound.retain = self.retained == route.key
@@ -249,13 +262,70 @@ class Arriving:
         if route.gear & TOLD or self.followed:
             self._whole(inbound, route.topic)
         self._begin()
-        if local.route.is_wide(size):
-            self.broker.fan_out(inbound, local.route)
-            self.broker.later = None
-        else:
-            inbound.fan(local.route)
+        self._fan(inbound, local.route, size)
         self._end(first, route.topic)
         return end
+
+    def _fan(self, inbound: Inbound, route: Route, size: int) -> None:
+        """A packet of `size` bytes to all, each in its shape."""
+        broker = self.broker
+        if broker.settings.upgrade_qos:
+            broker.pubsub.dispatch(self._message_of(inbound, route.topic), route)
+        elif route.is_wide(size):
+            broker.fan_out(inbound, route)
+        else:
+            inbound.fan(route)
+            return
+        broker.later = None
+
+    def _fits(self, route: Route, empty: bool, qos: int) -> bool:
+        """Whether a packet, with properties unless `empty`, may go to all by its bytes alone."""
+        for options in route.options:
+            if options & QOS_MASK < qos:
+                return False
+        for receiver in route.sessions:
+            if not (receiver.bare and (empty or receiver.v5)):
+                return False
+        return True
+
+    def _hand(self, route: Route, data: bytes, pos: int, p: int, topic_end: int, end: int) -> None:
+        """Such a packet of QoS 1 or 2 to all."""
+        same: bytes | None = None
+        other: bytes | None = None
+        packet_id = data[topic_end] << 8 | data[topic_end + 1]
+        for receiver in route.sessions:
+            if receiver.v5:
+                if same is None:
+                    same = cut(data, pos, end)
+                    if same[0] & 9:
+                        same = bytes((same[0] & 0xF6,)) + same[1:]
+                receiver.take(same, packet_id, topic_end - pos)
+            else:
+                if other is None:
+                    other = lower(data, pos, p, topic_end, end)
+                receiver.take(other, packet_id, len(other) - (end - topic_end) + 1)
+
+    def _older(self, data: bytes, pos: int, stop: int) -> None:
+        """A run of QoS 0 and 3.1.1."""
+        p, end = split(data, pos)
+        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
+        size = end - pos
+        if not p or (stop - pos) % size:
+            raise ValueError("a run of packets of different sizes")
+        route = self.broker.topics.at(data[p:topic_end])
+        local = self._local(route)
+        self.broker.metrics.messages_crossed += (stop - pos) // size
+        if local.plain and not self.broker.settings.upgrade_qos:
+            self._run(
+                local.route, data, pos, p, topic_end, topic_end, topic_end, stop, size, 0, False
+            )
+            return
+        for shift in range(0, stop - pos, size):
+            at = topic_end + shift
+            inbound = self._inbound(data, pos + shift, p + shift, at, at, at, end + shift, 0, False)
+            if route.gear & TOLD:
+                self._whole(inbound, route.topic)
+            self._fan(inbound, local.route, size)
 
     def _begin(self) -> None:
         self.broker.journal.touched = False
@@ -277,10 +347,16 @@ class Arriving:
         self.followed = False
         self.full_filter = ""
 
+    def _message_of(self, inbound: Inbound, topic: str) -> Message:
+        message = inbound.whole
+        if message is None:
+            message = inbound.message(topic, self.message_id or self.broker.next_message_id())
+        return message
+
     def _whole(self, inbound: Inbound, topic: str) -> None:
         """Somebody looks at it."""
         broker = self.broker
-        inbound.whole = inbound.message(topic, self.message_id or broker.next_message_id())
+        inbound.whole = self._message_of(inbound, topic)
         if self.followed and broker.trail is not None:
             broker.trail.crossed(inbound.whole)
 
@@ -294,8 +370,9 @@ class Arriving:
         body: int,
         end: int,
         expiry: int,
+        v5: bool = True,
     ) -> Inbound:
-        made = Inbound(data, pos, p, topic_end, at, body, end, True, self.source, self.username)
+        made = Inbound(data, pos, p, topic_end, at, body, end, v5, self.source, self.username)
         if expiry:
             made.expires(self.broker.now, expiry)
         return made
@@ -322,6 +399,7 @@ class Arriving:
         stop: int,
         size: int,
         expiry: int,
+        v5: bool,
     ) -> None:
         """A run of QoS 0 packets of `size` bytes each, as bytes wherever they fit."""
         broker = self.broker
@@ -342,16 +420,17 @@ class Arriving:
                         body + shift,
                         pos + shift + size,
                         expiry + shift if expiry else 0,
+                        v5,
                     )
                     receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
                 continue
-            if channel.v5:
+            if channel.v5 == v5:
                 if same is None:
                     same = cut(data, pos, stop)
                 wire = same
             else:
                 if other is None:
-                    other = recast(data, pos, p, topic_end, body, stop, size, True)
+                    other = recast(data, pos, p, topic_end, body, stop, size, v5)
                 wire = other
             if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
                 broker.metrics.dropped_slow_consumer += count
@@ -401,7 +480,11 @@ class Arriving:
         else:
             if route.gear & TOLD or self.followed:
                 self._whole(inbound, route.topic)
-            inbound.lend(group, member, route.topic, None)
+            if broker.settings.upgrade_qos:
+                made = self._message_of(inbound, route.topic)
+                broker.pubsub.lend(group, member, made)
+            else:
+                inbound.lend(group, member, route.topic, None)
         self._end(first, route.topic)
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "REMOVE",
     "RESUME",
     "RETAIN",
+    "RUN",
     "SEEN",
     "STATE",
     "UP",
@@ -95,6 +96,8 @@ CREDIT: Final = 0x16
 #: that comes: see `mqttd.workers.ferry`.
 HAVE: Final = 0x17
 AT: Final = 0x18
+#: A run of PUBLISHes of QoS 0 and MQTT 3.1.1, equal but for their payloads. Between workers only.
+RUN: Final = 0x19
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.mesh.frames import ACK
+from mqttd.mesh.frames import ACK, RUN, frame
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 
@@ -142,6 +142,10 @@ class Link(Connection):
             self.special = False
         if self.dirty:
             self.turn.perform_later()
+
+    def wrap(self, wire: bytes) -> bytes:
+        """See `Connection.wrap`."""
+        return frame(RUN, wire)
 
     def over(self, size: int) -> bool:
         """Nothing is dropped; who sends so much is held back when it has sent."""

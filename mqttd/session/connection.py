@@ -105,6 +105,7 @@ class Connection(Timer):
         "turn",
         "v5",
         "version",
+        "wraps",
     )
 
     def __init__(self, turn: Turn, edge: Edge, fd: int, listener: str) -> None:
@@ -151,6 +152,8 @@ class Connection(Timer):
         self.paced: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
+        #: It leads to another process that takes runs of QoS 0 of either version (`wrap`).
+        self.wraps: bool = False
         #: Bytes of the first piece of `out` that are written (`mqttd.session.output`).
         self.out_at: i32 = 0
         self.fd: i32 = fd
@@ -186,6 +189,10 @@ class Connection(Timer):
             if not self.dirty:
                 self.dirty = True
                 self.turn.dirty.append(self)
+
+    def wrap(self, wire: bytes) -> bytes:
+        """A run of QoS 0 packets that are not of this connection's version, as it takes them."""
+        raise NotImplementedError
 
     def hold_back(self, sender: Connection) -> None:
         """This output is full of what `sender` has sent: do not read from it for now."""

@@ -23,7 +23,7 @@ from mqttd.codec.frame import cut
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.session.connection import OPEN
 from mqttd.session.general import PUBREC, answer_to
-from mqttd.session.inbound import recast
+from mqttd.session.inbound import lift, recast
 from mqttd.session.message import Delivery, Message
 from mqttd.session.missing import Missing
 from mqttd.session.receiver import Receiver
@@ -159,12 +159,14 @@ class Forwarding(Missing):
             if channel is None or channel.special:
                 self._apart(receiver, data, pos, p, topic_end, at, body, end, size, expiry)
                 continue
-            if channel.v5 == v5:
+            if channel.v5 == v5 or channel.wraps:
                 if same is None:
                     same = cut(data, pos, end)
                     if same[0] & 1:
                         same = b"\x30" + same[1:]  # one packet: a retained one begins no run
                 wire = same
+                if channel.v5 != v5:
+                    wire = channel.wrap(same)
                 one = size
             else:
                 if other is None:
@@ -247,14 +249,20 @@ class Forwarding(Missing):
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         if count == 1:
             receiver = sessions[0]
-            if route.options[0] & QOS_MASK >= first >> 1 & 3 and receiver.v5 == self.v5:
-                wire = cut(data, pos, end)
-                if first & 9:
-                    wire = bytes((first & 0xF6,)) + wire[1:]
-                if expiry:
-                    self._expiring(receiver, wire, packet_id, topic_end - pos, expiry - pos)
+            if route.options[0] & QOS_MASK >= first >> 1 & 3 and (
+                receiver.v5 == self.v5 or (receiver.v5 and receiver.bare)
+            ):
+                if receiver.v5 != self.v5:
+                    wire = lift(data, pos, p, topic_end, end)
+                    receiver.take(wire, packet_id, len(wire) - (end - topic_end) - 1)
                 else:
-                    receiver.take(wire, packet_id, topic_end - pos)
+                    wire = cut(data, pos, end)
+                    if first & 9:
+                        wire = bytes((first & 0xF6,)) + wire[1:]
+                    if expiry:
+                        self._expiring(receiver, wire, packet_id, topic_end - pos, expiry - pos)
+                    else:
+                        receiver.take(wire, packet_id, topic_end - pos)
                 ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
                 self._settled(ack, route)
                 return

@@ -30,7 +30,7 @@ from mqttd.session.route import (
 )
 from mqttd.session.wheel import milliseconds
 
-__all__ = ["Inbound", "inbound_of", "recast"]
+__all__ = ["Inbound", "inbound_of", "lift", "lower", "recast"]
 
 
 class Inbound:
@@ -326,6 +326,31 @@ def inbound_of(delivery: Delivery) -> Inbound:
     made.expires_at = delivery.expires_at
     made.expiry_at = delivery.expiry_at
     return made
+
+
+def lift(data: bytes, pos: int, p: int, topic_end: int, end: int) -> bytes:
+    """A QoS 1 or 2 packet of 3.1.1 as one of 5.0 without properties; RETAIN and DUP are 0."""
+    return b"".join(
+        (
+            bytes((data[pos] & 0xF6,)),
+            varint(end - p + 1),
+            data[p : topic_end + 2],
+            b"\0",
+            data[topic_end + 2 : end],
+        )
+    )
+
+
+def lower(data: bytes, pos: int, p: int, topic_end: int, end: int) -> bytes:
+    """The same the other way round, for a packet without properties."""
+    return b"".join(
+        (
+            bytes((data[pos] & 0xF6,)),
+            varint(end - p - 1),
+            data[p : topic_end + 2],
+            data[topic_end + 3 : end],
+        )
+    )
 
 
 def recast(

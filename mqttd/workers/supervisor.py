@@ -49,7 +49,6 @@ from mqttd.transports.sockets import ListenError, bind_tcp
 from mqttd.workers.front import Front
 from mqttd.workers.place import count_of
 from mqttd.workers.process import WorkerProcess
-from mqttd.workers.refused import refused
 from mqttd.workers.resharding import data_of, reshard
 
 __all__ = ["WorkersService"]
@@ -68,8 +67,6 @@ class WorkersService(MultiService):
 
     def __init__(self, config: Config, reactor: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        if text := refused(config):
-            raise StartError(text)
         self.config = config
         self.reactor = reactor
         self.count = count_of(config.node.workers)
@@ -294,12 +291,11 @@ class WorkersService(MultiService):
     # -- signals, end --------------------------------------------------------------------------
 
     def _hang_up(self, number: int, frame: object) -> None:
-        """SIGHUP: every worker reads its configuration again, if it is one for workers."""
+        """SIGHUP: every worker reads its configuration again, if it has no mistakes."""
         try:
-            text = refused(load(self.config.path or None, os.environ))
+            load(self.config.path or None, os.environ)
         except ConfigError as error:
             text = f"the configuration has mistakes: {'; '.join(error.mistakes)}"
-        if text:
             self.log.error("not reloaded: {text}", text=text)
             return
         for worker in self.workers:

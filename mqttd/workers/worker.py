@@ -231,6 +231,7 @@ class _Stream:
         self.fd = fd
         self.reactor = worker.reactor
         self.link = Link(worker.broker, Pipe(fd, self._watch), number)
+        self.link.wraps = True
         self.arriving: Arriving = worker.mesh.linked(number, self.link, takes)
         self.reactor.addReader(self)
 

@@ -22,7 +22,6 @@ from mqttd.readmodel.pages import read_cursor
 from mqttd.workers import lists
 from mqttd.workers.feeds import EventLines
 from mqttd.workers.front import Front
-from mqttd.workers.refused import KEYS
 from mqttd.workers.rules import RULES, rule_of
 
 ROOT = Path(__file__).parents[3]
@@ -42,12 +41,12 @@ def test_every_rule_is_of_a_route_and_has_somebody_who_answers() -> None:
 
 
 def test_what_is_refused_is_what_the_page_says() -> None:
-    """The table under "Not yet": keys of the configuration, and routes."""
+    """The table under "Not yet": routes."""
     page = (ROOT / "docs/design/workers.md").read_text(encoding="utf-8")
     table = page[page.index("## Not yet") :]
     said = set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE))
     wanted = {f"{route.method} {route.path}" for route in front().routes if rule_of(route) is None}
-    assert said == wanted | set(KEYS) | {"/plugins/{name}/..."}
+    assert said == wanted | {"/plugins/{name}/..."}
 
 
 def test_workers_have_the_routes_of_one_process() -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.config.load import from_text
 from mqttd.workers import process, sums
 from mqttd.workers.place import VARIABLE, Place, count_of, place_of, worker_of
-from mqttd.workers.refused import refused
 
 
 @given(st.text(), st.integers(1, 64))
@@ -32,20 +29,6 @@ def test_a_place_is_what_the_environment_says() -> None:
     assert place_of({}) is None
     assert count_of(3) == 3
     assert count_of("cores") >= 1
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("[admin.page]\nenabled = true", ""),
-        ('[admin.tcp]\ntoken_file = "t"', ""),
-        ("[session]\nupgrade_qos = true", "session.upgrade_qos"),
-        ("", ""),
-    ],
-)
-def test_what_does_not_go_together_is_refused_by_its_key(text: str, key: str) -> None:
-    told = refused(from_text(text, "mqttd.conf", {}))
-    assert told.startswith(key) if key else told == ""
 
 
 def test_figures_add_up_but_for_what_all_have() -> None:
