@@ -27,6 +27,9 @@ RULES: Final[dict[str, str]] = {
     "GET /workers": "here",
     "GET /status": "status",
     "GET /nodes": "nodes",
+    # A broker with workers is no node of a cluster, and says so as one process does.
+    "GET /cluster": "one",
+    "GET /cluster/routes": "one",
     "GET /metrics": "metrics",
     "GET /events": "events",
     # Who asks.
