@@ -4,7 +4,7 @@
 
 A reader whose connection takes nothing is left alone until it does; what it misses is told as
 ``lost`` (`mqttd.readmodel.feed`). Promise: at most `MOST` streams, `OF_ONE` of one caller, each
-with one piece of at most a MiB under way.
+with one piece (`mqttd.readmodel.feed.PIECE`) under way.
 """
 
 from __future__ import annotations
@@ -113,17 +113,17 @@ class Streams:
     def _tick(self) -> None:
         self._call = self.reactor.callLater(EVERY, self._tick)
         now = self.reactor.seconds()
-        taken: dict[tuple[int, frozenset[str]], bytes] = {}
+        taken: dict[tuple[int, frozenset[str]], tuple[bytes, int]] = {}
         for stream in list(self._streams):
             if stream.paused:
                 continue
             reader = stream.reader
             place = (reader.place, reader.kinds)
-            data = taken.get(place)
-            if data is None:
-                data = taken[place] = reader.take()
+            if place in taken:
+                data, reader.place = taken[place]
             else:
-                reader.place = self.feed.last
+                data = reader.take()
+                taken[place] = data, reader.place
             if not data and now - stream.told_at >= BEAT:
                 data = b": still here\n\n"
             if data:

@@ -21,11 +21,13 @@ from typing import Any, Final, Protocol
 
 from mqttd.readmodel.figures import Reading
 
-__all__ = ["KINDS", "Feed", "Reader"]
+__all__ = ["KINDS", "PIECE", "Feed", "Reader"]
 
 #: Events and their bytes that are kept.
 EVENTS: Final = 4096
 BYTES: Final = 1 << 20
+#: Bytes that a reader is given at once: hundreds of them may take them slowly.
+PIECE: Final = 128 << 10
 #: Seconds between two readings of the figures.
 EVERY: Final = 1.0
 
@@ -154,12 +156,22 @@ class Reader:
         self.place = min(place, feed.last)
 
     def take(self) -> bytes:
-        """What came since the last call, as server-sent events; b"" if nothing did."""
+        """What came since the last call, as server-sent events; b"" if nothing did.
+
+        Of more than `PIECE` bytes the rest comes with the next call.
+        """
         lost, found = self.feed.after(self.place)
-        self.place = self.feed.last
-        pieces = [entry for _, kind, entry in found if kind in self.kinds]
-        if lost:
-            pieces.insert(0, b'event: lost\ndata: {"events":%d}\n\n' % lost)
+        pieces = [b'event: lost\ndata: {"events":%d}\n\n' % lost] if lost else []
+        size = 0
+        for number, kind, entry in found:
+            if kind in self.kinds:
+                size += len(entry)
+                if size > PIECE and pieces:
+                    self.place = number - 1
+                    break
+                pieces.append(entry)
+        else:
+            self.place = self.feed.last
         return b"".join(pieces)
 
     def close(self) -> None:

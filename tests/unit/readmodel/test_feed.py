@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 
 from mqttd.monitor.event_log import EventLog
 from mqttd.readmodel import feed as module
-from mqttd.readmodel.feed import KINDS, Feed
+from mqttd.readmodel.feed import KINDS, PIECE, Feed
 from mqttd.readmodel.figures import Figures
 from tests.unit.admin.node import make_broker
 
@@ -108,3 +108,19 @@ def test_a_reader_that_comes_back_goes_on_where_it_was(told: Told) -> None:
     assert parsed(again.take()) == [("clients", {"event": "connected", "client_id": "b"})]
     assert told.feed.read(ALL, place + 10**9).take() == b""
     other.close()
+
+
+def test_a_reader_is_given_so_much_at_once_and_the_rest_after_it(told: Told) -> None:
+    """Two hundred streams that are read slowly had a MiB each waiting."""
+    reader = told.feed.read(frozenset(("clients",)))
+    for number in range(900):
+        told.events("connected", {"client_id": f"{number}", "text": "x" * 1000})
+        told.events("denied", {"client_id": "left out"})
+    pieces = []
+    while data := reader.take():
+        pieces.append(data)
+    assert len(pieces) > 6 and max(map(len, pieces)) <= PIECE
+    found = [told["client_id"] for _, told in parsed(b"".join(pieces))]
+    assert found == [str(number) for number in range(900)]
+    told.events("connected", {"client_id": "x" * 2 * PIECE})
+    assert len(reader.take()) > PIECE and not reader.take()
