@@ -75,7 +75,8 @@ class Mqtt(Struct, frozen=True, kw_only=True):
         int,
         keys.size(
             "Memory for topics in use with their routes and rights, looked up once for all"
-            " clients; topics beyond it cost a search for each message.",
+            " clients, a quarter of `memory.budget` at most; topics beyond it cost a search for"
+            " each message.",
             "broker",
             MIB,
             64 * GIB,
