@@ -7,7 +7,6 @@ The only module that knows all the others. It imports no reactor when it is impo
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import socket
 import time
@@ -38,7 +37,7 @@ from mqttd.faults import Faults
 from mqttd.following import trail_of
 from mqttd.gate import Gate
 from mqttd.monitor.event_log import EventLog
-from mqttd.monitor.garbage import WALKABLE, Garbage
+from mqttd.monitor.garbage import Garbage
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.machine import excess, grown, memory_of_machine
@@ -408,7 +407,7 @@ class MqttdService(MultiService):
     def _plugin_gone(self) -> None:
         """The classes of a plugin are cycles that have grown old: give them back."""
         garbage = self.garbage
-        if garbage is not None and self.running and gc.get_freeze_count() < WALKABLE:
+        if garbage is not None and self.running and garbage.is_small():
             garbage.collect()
 
     def _unloaded(self, result: object) -> Any:

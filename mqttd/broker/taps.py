@@ -197,11 +197,18 @@ class Taps(Reports):
 
     def lose(self, session: State, delivery: Delivery, reason: str, detail: str) -> None:
         """Keep why a delivery was lost, if there is room."""
+        self._lose(session.client_id, delivery, reason, detail)
+
+    def lose_abroad(self, delivery: Delivery, reason: str, place: str) -> None:
+        """The same of one that was for sessions of another process."""
+        self._lose("", delivery, reason, place)
+
+    def _lose(self, client_id: str, delivery: Delivery, reason: str, detail: str) -> None:
         if self.trail is not None and self.trail.room(reason):
             message = delivery.message
             if message is None:
                 message = delivery.copy().get_message(self.next_message_id())
-            self.trail.lost(message, reason, session.client_id, detail)
+            self.trail.lost(message, reason, client_id, detail)
 
     def missed(self, message: Message, reason: str, client_id: str) -> None:
         """See `Router.missed`."""

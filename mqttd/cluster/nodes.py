@@ -22,6 +22,7 @@ from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Control
 from mqttd.mesh.frames import BEGIN, END, HELLO, SEEN, STATE, number_of, numbered
 from mqttd.mesh.link import Link
+from mqttd.mesh.lost import tell_lost
 from mqttd.mesh.mesh import Frames, Mesh, Neighbour, delete_frame, retain_frame
 
 __all__ = ["Node", "NodeMesh", "Settling"]
@@ -109,7 +110,9 @@ class NodeMesh(Mesh):
         self.neighbours.pop(node.number, None)
         if self.nodes.get(node.name) is node:
             del self.nodes[node.name]
-        return node.ferry.drop()
+        kept = node.ferry.drop()
+        tell_lost(self.broker, kept, "node_gone", node.peer.place)
+        return len(kept)
 
     def unlinked(self, link: Link) -> None:
         """See `Mesh.unlinked`."""

@@ -176,14 +176,14 @@ class Ferry(Journal):
             self.kept_bytes -= len(self.kept.popleft()[1])
         before.clear()
 
-    def drop(self) -> int:
-        """It does not come back: how many messages were kept for it."""
-        count = len(self.kept)
+    def drop(self) -> list[bytes]:
+        """It does not come back: the messages that were kept for it, as they would have gone."""
+        kept = [data for _, data in self.kept]
         self.kept = deque()
         self.before = deque()
         self.kept_bytes = 0
         self._release(NEVER)
-        return count
+        return kept
 
     def down(self) -> None:
         """It is gone: what it has not taken is kept for it, and counts as promised."""
@@ -269,6 +269,7 @@ def _send(peer: Peer, delivery: Delivery, head: bytes) -> None:
     if link is None:
         metrics.dropped_worker_away += 1
         peer.dropped += 1
+        peer.broker.lose_abroad(delivery, "worker_away", peer.place)
         return
     metrics.messages_sent += 1  # as for those that are forwarded as bytes
     link.send(head + _wire(delivery, peer.broker))

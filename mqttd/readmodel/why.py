@@ -40,6 +40,8 @@ REASONS: Final[dict[str, str]] = {
     "no_subscriber": "nobody has subscribed to its topic",
     "member_gone": "the member of a shared group that had it is gone, and there is no other",
     "not_kept": "the store took nothing, and it had to be kept",
+    "worker_away": "QoS 0 for a worker or a node that there was no link to",
+    "node_gone": "the node that it was kept for is gone, and does not come back as it was",
 }
 _ID: Final = re.compile(rb'^\{"at":[\d.]+,"id":"([0-9a-f]{32})"')
 #: Seconds that a search waits for what has just been written.

@@ -20,6 +20,8 @@ from mqttd.admin.ctl_client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.etcd import start_etcd
+from tests.support.nodes import Nodes, start_nodes
 from tests.support.waiting import until
 
 COUNT = 1000 if os.environ.get("MQTTD_LONG") == "1" else 3
@@ -269,6 +271,34 @@ def test_the_store_takes_nothing(tmp_path: Path) -> None:
         assert reasons(broker, "kept/lost/#") == {("not_kept", "", "")}
     finally:
         broker.stop()
+
+
+def test_there_is_no_way_to_a_node(tmp_path: Path) -> None:
+    """A node is killed: QoS 0 finds no link, QoS 1 waits for it until it is known to be gone."""
+    etcd = start_etcd(tmp_path / "etcd")
+    nodes: Nodes = {}
+    try:
+        nodes = start_nodes(
+            tmp_path, etcd, {"one": {"lease": "3s"}, "two": {"lease": "3s"}},
+            trace={"rate": 20000},
+        )  # fmt: skip
+        one, two = nodes["one"], nodes["two"]
+        assert one.says("node two is linked")
+        subscriber = client(two, "subscriber")
+        subscriber.subscribe("node/#", qos=1)
+        publisher = client(one, "publisher")
+        two.stop(hard=True)
+        subscriber.close()
+        assert one.says("the link to node two is gone")
+        each(lambda topic, payload: publisher.publish(topic, payload), "node/0")
+        each(lambda topic, payload: publisher.publish(topic, payload, 1), "node/1")
+        assert reasons(one, "node/0/#") == {("worker_away", "", "node two")}
+        assert one.says("node two is gone")
+        assert reasons(one, "node/1/#") == {("node_gone", "", "node two")}
+    finally:
+        for node in nodes.values():
+            node.stop()
+        etcd.stop()
 
 
 # -- followed from hand to hand ------------------------------------------------------------------
