@@ -40,6 +40,7 @@ from mqttd.admin import (
     ctl_sessions,
     ctl_show,
     ctl_store,
+    ctl_top,
     ctl_users,
     ctl_why,
 )
@@ -153,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     ctl_init.add_command(add, commands)
     ctl_import.add_command(add, commands)
     ctl_show.add_clients(add, group, commands)
+    ctl_top.add_command(add, commands)
     ctl_sessions.add_commands(add, group)
     ctl_acl.add_commands(add, group("acl", "Access rules."))
     ctl_show.add_hooks(add, group, commands)

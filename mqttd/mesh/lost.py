@@ -1,6 +1,6 @@
 """What was kept for another process that does not come back, told message by message.
 
-    [MEMBER frame] [ABOUT frame] PUBLISH    as `mqttd.mesh.peer` keeps it  -->  `why`
+    [MEMBER] [ABOUT] ... PUBLISH    frames, as `mqttd.mesh.peer` keeps it  -->  `why`
 
 Promise: as many are looked at as the trail has room for (`trace.rate`), the others are counted.
 """
@@ -8,6 +8,7 @@ Promise: as many are looked at as the trail has room for (`trace.rate`), the oth
 from __future__ import annotations
 
 from mqttd.broker.publishing import Publishing
+from mqttd.codec.packet_types import PUBLISH
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.mesh.frames import ABOUT, MEMBER, split, unpacked
@@ -49,7 +50,7 @@ def message_of(data: bytes) -> Message:
             message_id = int.from_bytes(number, "big")
         elif kind == MEMBER:
             source = unpacked(data[body:end])[1].decode()
-        else:
+        elif kind >= PUBLISH << 4:
             packet = parse_packet(kind, data[body:end], 5)
             assert isinstance(packet, Publish)
             return Message(
