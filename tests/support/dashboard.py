@@ -17,9 +17,9 @@ __all__ = ["AXE", "PAGES", "Dashboard", "page_port"]
 #: The words behind `#`, of pages that need nothing of their own.
 PAGES: Final = (
     "overview", "clients", "subscriptions", "topics", "retained", "alarms", "why", "log", "memory",
-    "spark", "access/explain", "access/who", "access/rules", "access/lint", "access/shadow",
-    "access/chain", "roles", "roles/roles", "roles/groups", "users", "bans", "listeners", "plugins",
-    "plugins/spark", "config", "drain", "audit", "api",
+    "metrics", "nodes", "spark", "access/explain", "access/who", "access/rules", "access/lint",
+    "access/shadow", "access/chain", "roles", "roles/roles", "roles/groups", "users", "bans",
+    "listeners", "plugins", "plugins/spark", "config", "drain", "audit", "api",
 )  # fmt: skip
 AXE: Final = "4.14.1"
 

@@ -20,6 +20,8 @@ const PATHS = {
   config: "M4 7h9M17 7h3M4 17h3M11 17h9M13 5v4h4V5zM7 15v4h4v-4z",
   audit: "M4 4h12l4 4v12H4zM8 13l3 3 5-6",
   api: "M8 7l-5 5 5 5M16 7l5 5-5 5M13 5l-2 14",
+  metrics: "M4 20V4M4 20h16M8 16v-4M12 16V8M16 16v-6",
+  nodes: "M4 4h6v6H4zM14 4h6v6h-6zM9 14h6v6H9zM7 10v2h10v-2M12 12v2",
   menu: "M4 6h16M4 12h16M4 18h16",
   leave: "M10 4H5v16h5M14 8l4 4-4 4M8 12h10",
   sun: "M8 12a4 4 0 1 0 8 0 4 4 0 1 0-8 0M12 3v2M12 19v2M3 12h2M19 12h2M6 6l1 1M17 17l1 1M18 6l-1 1M7 17l-1 1",

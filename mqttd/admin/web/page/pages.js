@@ -10,6 +10,8 @@ import { drain } from "./pages/drain.js";
 import { listeners } from "./pages/listeners.js";
 import { log } from "./pages/log.js";
 import { memory } from "./pages/memory.js";
+import { metrics } from "./pages/metrics.js";
+import { nodes } from "./pages/nodes.js";
 import { overview } from "./pages/overview.js";
 import { plugins } from "./pages/plugins.js";
 import { retained } from "./pages/retained.js";
@@ -21,15 +23,15 @@ import { users } from "./pages/users.js";
 import { why } from "./pages/why.js";
 
 /* Each fills the element it is given, and may return what ends it. */
-export const pages = { access, alarms, api, audit, bans, clients, config, drain, listeners, log, memory, overview,
-  plugins, retained, roles, spark, subscriptions, topics, users, why };
+export const pages = { access, alarms, api, audit, bans, clients, config, drain, listeners, log, memory, metrics,
+  nodes, overview, plugins, retained, roles, spark, subscriptions, topics, users, why };
 
 const LIST = [
   ["", [["overview", "Overview"], ["clients", "Clients"], ["subscriptions", "Subscriptions"], ["topics", "Topics"],
     ["retained", "Retained"]]],
-  ["Watch", [["alarms", "Alarms"], ["why", "Message lookup"], ["log", "Log"], ["memory", "Memory"], ["spark", "Spark"]]],
+  ["Watch", [["alarms", "Alarms"], ["why", "Message lookup"], ["log", "Log"], ["memory", "Memory"], ["metrics", "Metrics"], ["spark", "Spark"]]],
   ["Access", [["access", "Rules"], ["roles", "Roles"], ["users", "Users"], ["bans", "Bans"]]],
-  ["System", [["listeners", "Listeners"], ["plugins", "Plugins"], ["config", "Configuration"],
+  ["System", [["nodes", "Nodes"], ["listeners", "Listeners"], ["plugins", "Plugins"], ["config", "Configuration"],
     ["drain", "Drain"], ["audit", "Audit", "administrator"], ["api", "HTTP interface"]]],
 ];
 export const GROUPS = LIST.map(([title, list]) => [title, list.filter(([key]) => key in pages)]);

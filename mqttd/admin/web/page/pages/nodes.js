@@ -1,0 +1,36 @@
+/* This broker, its workers, and the other nodes of its cluster. */
+import { get, has } from "../api.js";
+import { badge, card, facts, head, make, name, note, number, sheet, span, table } from "../parts.js";
+
+const STATES = { member: "good", starting: "warn", minority: "bad" };
+
+export async function nodes(main) {
+  const shown = make("div");
+  main.append(head("Nodes", "This broker, its workers where it has several, and the other nodes of its cluster."), shown);
+  const show = async () => {
+    const [found, status, cluster] = await Promise.all([get("/nodes"), get("/status"),
+      has("/cluster").then((there) => there ? get("/cluster").catch(() => null) : null)]);
+    const kept = cluster ? cluster.nodes.reduce((all, one) => all + one.kept, 0) : 0;
+    shown.replaceChildren(
+      sheet("This node", [], table("This node", [["Node", (n) => name(n.name)], ["State", (n) => badge(n.state, n.state === "running" ? "good" : "warn")],
+        ["Version", (n) => n.version], ["Up", (n) => span(n.uptime), "num"], ["Connections", (n) => number(n.connections), "num"],
+        ["Sessions", (n) => number(n.sessions), "num"]], found.nodes)),
+      status.workers ? sheet("Workers", [], table("Workers", [["Worker", (w) => w.worker, "num"], ["Process", (w) => w.pid, "num"],
+        ["Up", (w) => span(w.uptime), "num"], ["Connections", (w) => number(w.connections), "num"],
+        ["Sessions", (w) => number(w.sessions), "num"], ["Subscriptions", (w) => number(w.subscriptions), "num"]], status.workers)) : "",
+      cluster ? card("Cluster", facts([["Cluster", name(cluster.cluster)], ["State", badge(cluster.state, STATES[cluster.state])],
+        ["etcd", cluster.etcd], ["Proved", `${number(cluster.proved_ago)} s ago`], ["Filters wanted here", number(cluster.filters)],
+        ["Not known to all yet", number(cluster.unsettled)], ["Refused", number(cluster.refused)],
+        ["Sessions that came, went, were lost", `${cluster.sessions_came}, ${cluster.sessions_went}, ${cluster.sessions_missed}`]])) :
+        note("This broker is in no cluster."),
+      kept ? note(`${number(kept)} messages wait for other nodes.`, "warn") : "",
+      cluster ? sheet("All nodes", [], table("All nodes", [["Node", (n) => name(n.node)], ["", (n) => n.here ? badge("this one") : ""],
+        ["Lets clients in", (n) => badge(n.ready ? "ready" : "not yet", n.ready ? "good" : "warn")],
+        ["Link", (n) => n.here ? "" : badge(n.linked ? "linked" : "no link", n.linked ? "good" : "bad")],
+        ["Address", (n) => n.address], ["Version", (n) => n.version], ["Filters", (n) => number(n.filters), "num"],
+        ["Messages that wait", (n) => number(n.kept), "num"]], cluster.nodes)) : "");
+  };
+  await show();
+  const timer = setInterval(() => shown.contains(document.activeElement) || show().catch(() => {}), 5000);
+  return () => clearInterval(timer);
+}
