@@ -156,6 +156,7 @@ class Store:
 
     def _open(self, broker: Broker) -> tuple[sqlite3.Connection, Contents]:
         """Open and read the file; a damaged one is set aside, and one made anew."""
+        _close_to_others(self.path)
         try:
             base = connect(self.path)
         except Damaged as error:
@@ -389,6 +390,16 @@ def store_of(
     store = Store(path, reactor, durability, log, settings.max_bytes, settings.min_free)
     store.check()
     return store
+
+
+def _close_to_others(path: str) -> None:
+    """Take the rights of others away from a file that was copied here with them."""
+    for name in (path, f"{path}-wal"):
+        try:
+            if os.stat(name).st_mode & 0o077:
+                os.chmod(name, 0o600)
+        except OSError:
+            pass  # there is none, or it is somebody else's: `connect` says so
 
 
 class _Wake:

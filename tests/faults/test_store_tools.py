@@ -183,6 +183,14 @@ def backup(brokers: Brokers, copy: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_store_that_others_may_read_is_closed_to_them(brokers: Brokers) -> None:
+    """Whoever has copied it there with `cp` has not thought of that."""
+    store = brokers.path / "data" / "store.db"
+    store.chmod(0o644)
+    brokers.start()
+    assert store.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_backup_without_room_leaves_nothing_and_the_broker_goes_on(brokers: Brokers) -> None:
     disk = Disk(brokers.path)
     brokers.settings["environment"] = disk.environment
