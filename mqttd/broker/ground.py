@@ -82,6 +82,8 @@ class Ground(Server):
         self.stamp: int = 0
         #: What takes more than a turn.
         self.turns = Turns(given.soon, self.perform)
+        #: Queues of sessions; a thousand of them are in nobody else's way.
+        self.drains = Turns(given.soon, self.perform)
         #: Connections that have had their turn, and go on in a later one.
         self.rested: deque[Channel] = deque()
         self._rests: bool = False
@@ -108,7 +110,7 @@ class Ground(Server):
 
     def drain_later(self, session: State) -> None:
         """Go on with a session's queue in a later turn, in line with others."""
-        self.turns.add(_Slice(self, session))
+        self.drains.add(_Slice(self, session))
 
     def end_work_later(self, channel: General) -> None:
         """Have a connection go on in a later turn, behind those that wait for theirs."""
