@@ -1,7 +1,7 @@
 /* Every counter with its rate, and every gauge, as they are told once a second. */
 import { on, readings } from "../live.js";
 import { get } from "../api.js";
-import { form, head, make, name, number, sheet, table } from "../parts.js";
+import { card, form, head, make, name, number, sheet, table } from "../parts.js";
 
 export async function metrics(main) {
   const shown = make("div");
@@ -24,11 +24,11 @@ export async function metrics(main) {
     shown.querySelectorAll(".scroll").forEach((one, at) => { one.scrollTop = places[at] || 0; });
   };
   main.append(head("Metrics", "Every figure of the broker. The reference says what each means; /metrics gives them to Prometheus."),
-    form("Find", [["name", "Part of a name", "search"]], "Show", ({ name: part }) => {
+    card("Find", form("Find", [["name", "Part of a name", "search"]], "Show", ({ name: part }) => {
       wish = (part || "").trim().toLowerCase();
       document.activeElement?.blur();
       draw();
-    }), shown);
+    })), shown);
   draw();
   return on("counters", (told) => { now = told; draw(); });
 }

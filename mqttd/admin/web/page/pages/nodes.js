@@ -22,7 +22,7 @@ export async function nodes(main) {
         ["etcd", cluster.etcd], ["Proved", `${number(cluster.proved_ago)} s ago`], ["Filters wanted here", number(cluster.filters)],
         ["Not known to all yet", number(cluster.unsettled)], ["Refused", number(cluster.refused)],
         ["Sessions that came, went, were lost", `${cluster.sessions_came}, ${cluster.sessions_went}, ${cluster.sessions_missed}`]])) :
-        note("This broker is in no cluster."),
+        card("Cluster", make("p", null, "This broker is in no cluster.")),
       kept ? note(`${number(kept)} messages wait for other nodes.`, "warn") : "",
       cluster ? sheet("All nodes", [], table("All nodes", [["Node", (n) => name(n.node)], ["", (n) => n.here ? badge("this one") : ""],
         ["Lets clients in", (n) => badge(n.ready ? "ready" : "not yet", n.ready ? "good" : "warn")],
