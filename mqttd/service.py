@@ -379,7 +379,7 @@ class MqttdService(MultiService):
         if self.garbage is not None:
             self.garbage.stop()
         stop_reading(self.reactor, self.engine)
-        self.broker.registry.stopping = True
+        self.broker.stop()
         if self.worker is not None:
             self.worker.stop()
         if self.cluster is not None:

@@ -131,6 +131,11 @@ class Broker(Publishing):
         super().access_changed()
         self.revision.start()
 
+    def stop(self) -> None:
+        """The process ends: wills go by policy, and sessions keep what they have."""
+        self.registry.stopping = True
+        self.revision.close()
+
     def settings_changed(self) -> None:
         """The settings have other values: have those who keep some of them hold to these."""
         settings = self.settings

@@ -50,14 +50,26 @@ class Revision:
         self._revoked: list[str] = []
         self._session: Session | None = None
         self._scheduled = False
+        self._closed = False
 
     @property
     def running(self) -> bool:
         """Some sessions have not been looked at since the last change."""
         return bool(self._sessions) or self._session is not None
 
+    def close(self) -> None:
+        """Look at none any more: the broker ends, and those who know the rights go before it.
+
+        Sessions keep what they have; each is looked at when its client comes back.
+        """
+        self._closed = True
+        self._sessions = []
+        self._session = None
+
     def start(self) -> None:
         """Look at all sessions, from the next turn on."""
+        if self._closed:
+            return
         self._sessions = list(self.broker.sessions)
         self._session = None
         if self._sessions and not self._scheduled:

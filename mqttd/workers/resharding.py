@@ -47,6 +47,8 @@ _WORKER: Final = re.compile(r"worker-([1-9]\d?)\Z")
 _STORE: Final = "store.db"
 #: Bans and roles, where nothing else is kept.
 _FILES: Final = ("bans.json", "roles.json")
+#: Names of plugins that an operator loaded.
+_PLUGINS: Final = "loaded_plugins"
 #: What SQLite has beside a file, in the order in which it may be moved.
 _BESIDE: Final = ("-wal", "-shm", "")
 
@@ -63,6 +65,8 @@ def reshard(data_dir: str, count: int) -> int:
     for one that cannot be read, and OSError; then nothing has changed.
     """
     _carry(data_dir, count)
+    if not _is_of(data_dir, count):
+        _carry_plugins(data_dir, count)
     made = os.path.join(data_dir, "resharded")
     if not os.path.isdir(made):
         before = stores_of(data_dir)
@@ -91,16 +95,38 @@ def _carry(data_dir: str, count: int) -> None:
             os.replace(newest, target)
 
 
+def _carry_plugins(data_dir: str, count: int) -> None:
+    """What was loaded by hand last, wherever it is written, every worker loads."""
+    folders = [data_dir, *(os.path.dirname(path) for path in _workers_of(data_dir))]
+    found = [path for folder in folders if os.path.exists(path := f"{folder}/{_PLUGINS}")]
+    if not found:
+        return
+    newest = max(found, key=os.path.getmtime)
+    for number in range(1, count + 1):
+        own = data_of(data_dir, number, count)
+        target = f"{own}/{_PLUGINS}"
+        if target != newest:
+            os.makedirs(own, mode=0o700, exist_ok=True)
+            shutil.copy2(newest, f"{target}.new")
+            os.replace(f"{target}.new", target)
+
+
 def stores_of(data_dir: str) -> list[str]:
     """The stores that there are: of one process, then of workers by their numbers."""
     if not os.path.isdir(data_dir):
         return []
-    found = [os.path.join(data_dir, _STORE)]
+    found = [os.path.join(data_dir, _STORE), *_workers_of(data_dir)]
+    return [path for path in found if os.path.exists(path)]
+
+
+def _workers_of(data_dir: str) -> list[str]:
+    """Where the stores of workers are, or would be, by their numbers."""
+    if not os.path.isdir(data_dir):
+        return []
     numbers = sorted(
         int(match[1]) for name in os.listdir(data_dir) if (match := _WORKER.match(name))
     )
-    found += [os.path.join(data_dir, f"worker-{number}", _STORE) for number in numbers]
-    return [path for path in found if os.path.exists(path)]
+    return [os.path.join(data_dir, f"worker-{number}", _STORE) for number in numbers]
 
 
 def _is_of(data_dir: str, count: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -275,6 +276,32 @@ def test_a_loaded_plugin_is_there_before_the_first_client_after_a_restart(
         finally:
             assert broker.stop() in {0, -signal.SIGTERM}
         assert "Traceback" not in broker.output
+
+
+@pytest.mark.parametrize("example", ["locked_machines", "token_table"])
+def test_sessions_outlast_the_orderly_end_of_a_broker_whose_plugin_judges(
+    example: str, plugin: Path, ctl: Ctl, tmp_path: Path
+) -> None:
+    """Modules go before the broker does: nobody's rights are looked at without them."""
+    shutil.copy(ROOT / f"docs/examples/access/{example}.py", plugin.parent)
+    broker = start_broker(tmp_path)
+    assert ctl("plugins", "load", example).returncode == 0
+    filters = [f"t/{n}" for n in range(200)]
+    for name in ("away", "also-away"):
+        client = RawClient(broker.port, mq.V311).connect(name, clean=False)
+        client.subscribe(*((each, 1) for each in filters))
+        client.disconnect()
+    publisher = RawClient(broker.port, mq.V5).connect("publisher")
+    publisher.publish("t/7", b"kept", qos=1)
+    broker.stop()
+    assert "revoked" not in broker.output and "denied" not in broker.output
+    broker = start_broker(tmp_path)
+    try:
+        for name in ("away", "also-away"):
+            client = RawClient(broker.port, mq.V311).connect(name, clean=False)
+            assert client.message(topic="t/7").payload == b"kept"
+    finally:
+        broker.stop()
 
 
 def test_a_configured_plugin_that_is_missing_stops_the_start(plugin: Path, tmp_path: Path) -> None:

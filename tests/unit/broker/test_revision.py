@@ -372,3 +372,17 @@ def test_CVE_2017_7652_a_reload_without_descriptors_left_keeps_every_rule(
     node.broker.access_changed()
     node.run_soon()
     assert subscribe(alice, "secret/a", "open/a") == [0x87, 1]
+
+
+def test_nobody_s_rights_are_looked_at_once_the_broker_ends(path: Path) -> None:
+    """Modules of plugins go first: without them the answers are others."""
+    node = Node(path, "{allow, all}.")
+    client = node.join("c")
+    filters = [f"t/{n}" for n in range(3 * SLICE)]
+    subscribe(client, *filters)
+    node.broker.access_changed()
+    node.broker.stop()
+    node.rules.close()
+    node.broker.access_changed()
+    node.run_soon()
+    assert sorted(node.session("c").subscriptions or ()) == sorted(filters)

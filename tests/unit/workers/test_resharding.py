@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -122,3 +123,21 @@ def test_roles_and_bans_in_files_are_the_first_worker_s(tmp_path: Path) -> None:
     reshard(str(tmp_path), 1)
     assert (tmp_path / "roles.json").read_text() == "roles"
     assert not (tmp_path / "worker-1/roles.json").exists()
+
+
+def test_plugins_that_were_loaded_by_hand_are_every_worker_s(tmp_path: Path) -> None:
+    (tmp_path / "loaded_plugins").write_text("guard\n")
+    reshard(str(tmp_path), 3)
+    for worker in (1, 2, 3):
+        assert (tmp_path / f"worker-{worker}/loaded_plugins").read_text() == "guard\n"
+    for worker in (1, 2, 3):
+        path = tmp_path / f"worker-{worker}/loaded_plugins"
+        path.write_text("guard\nother\n")
+        os.utime(path, (time.time() + worker, time.time() + worker))
+    reshard(str(tmp_path), 3)
+    reshard(str(tmp_path), 1)
+    assert (tmp_path / "loaded_plugins").read_text() == "guard\nother\n"
+    (tmp_path / "loaded_plugins").write_text("")
+    os.utime(tmp_path / "loaded_plugins", (time.time() + 10, time.time() + 10))
+    reshard(str(tmp_path), 2)
+    assert (tmp_path / "worker-2/loaded_plugins").read_text() == ""
