@@ -245,6 +245,8 @@ class MqttdService(MultiService):
         self.topic_figures = TopicFigures(self.broker, reactor.callLater)
         parts.topic_figures = self.topic_figures
         self.drain = parts.drain = Drain(self.broker, self._drained)
+        if self.cluster is not None:
+            self.cluster.leaves.serve(self.drain, parts)
         parts.has_store = True
         try:
             self.doors.bind()

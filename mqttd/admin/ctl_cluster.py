@@ -6,12 +6,17 @@ Part of `mqttd.admin.ctl`, whose promises hold here too.
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
-from mqttd.admin.ctl_client import client_of
-from mqttd.admin.ctl_print import print_json, print_pairs, print_table
+from mqttd.admin.ctl_client import CtlError, NoBroker, client_of
+from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table
+from mqttd.config.files import find, initialize
 
 __all__ = ["add_commands"]
 
@@ -23,6 +28,28 @@ def add_commands(add: Callable[..., Any], cluster: Any) -> None:
     routes = add(cluster, "routes", _routes, "The filters that nodes want.")
     routes.add_argument("node", metavar="NODE", nargs="?", default="", help="of this one alone")
     routes.add_argument("--limit", metavar="N", type=int, default=1000, help="how many (1000)")
+    join = add(
+        cluster, "join", _join, "Make a cluster's node of this broker, or let it be one again."
+    )
+    join.add_argument(
+        "endpoints", metavar="URL", nargs="*", help="where etcd is: written to the file"
+    )
+    join.add_argument("--cluster", metavar="NAME", default="mqttd", help="its name (mqttd)")
+    join.add_argument("--node", metavar="NAME", default="", help="of this node")
+    join.add_argument("--bind", metavar="HOST:PORT", default="", help="where other nodes reach it")
+    text = "Send clients elsewhere, hand the sessions over to other nodes, then end this one."
+    leave = add(cluster, "leave", _leave, text)
+    text = "Have a node send its clients elsewhere and hand its sessions over, and stay."
+    drain = add(cluster, "drain", _drain, text)
+    drain.add_argument("node", metavar="NODE")
+    for command in (leave, drain):
+        command.add_argument(
+            "--rate", metavar="N", type=float, default=100.0, help="clients/s (100)"
+        )
+        command.add_argument("--to", metavar="HOST", default="", help="where clients are sent")
+    text = "Put a node out: it is no member until `join` there."
+    force = add(cluster, "force-leave", _force_leave, text)
+    force.add_argument("node", metavar="NODE")
 
 
 def _status(options: argparse.Namespace) -> None:
@@ -50,3 +77,76 @@ def _routes(options: argparse.Namespace) -> None:
     if options.json:
         return print_json(answer)
     print_table(answer["routes"], ("topic_filter", "node"))
+
+
+def _join(options: argparse.Namespace) -> None:
+    if not options.endpoints:
+        answer = client_of(options).request("POST", "/cluster/join", {})
+        text = "may be a member again" if answer["done"] else "was not put out"
+        return done(options, answer, f"this node {text}")
+    path = _file_of(options)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        joined = _joined(text, options)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(joined)
+    except OSError as error:
+        raise CtlError(f"{error.filename}: {error.strerror}") from None
+    return done(options, {"file": path}, f"{path} names the cluster now: start or restart mqttd")
+
+
+def _file_of(options: argparse.Namespace) -> str:
+    """The configuration; one is made where there is none."""
+    found: str | None = options.config or find(os.environ)
+    if found is None:
+        initialize(".")
+        found = os.path.join("etc", "mqttd.conf")
+    return found
+
+
+def _joined(text: str, options: argparse.Namespace) -> str:
+    """A configuration as that of a node; its tables and comments stay where they are."""
+    table = re.search(r"^\[cluster\].*?(?=^\[|\Z)", text, re.M | re.S)
+    if table is not None and re.search(r"^kind\b", table[0], re.M):
+        raise CtlError("the configuration names a cluster already: change it there")
+    values = {"kind": "etcd", "name": options.cluster, "endpoints": options.endpoints}
+    if options.bind:
+        values["bind"] = options.bind
+    if options.node:
+        text = _with(text, "node", {"name": options.node})
+    return _with(text, "cluster", values)
+
+
+def _with(text: str, table: str, values: dict[str, Any]) -> str:
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    head = f"[{table}]\n"
+    if head in text:
+        return text.replace(head, head + lines, 1)
+    return f"{text}\n{head}{lines}"
+
+
+def _leave(options: argparse.Namespace) -> None:
+    body = {"rate": options.rate, "to": options.to}
+    client = client_of(options)
+    answer = client.request("POST", "/cluster/leave", body)
+    try:
+        while True:
+            left = client.get("/drain")["left"]
+            if not options.json:
+                print(f"{left} clients left", flush=True)
+            time.sleep(1)
+    except (NoBroker, CtlError):
+        done(options, answer, "the sessions are handed over; the node has ended")
+
+
+def _drain(options: argparse.Namespace) -> None:
+    body = {"rate": options.rate, "to": options.to}
+    answer = client_of(options).request("POST", f"/cluster/nodes/{quote(options.node)}/drain", body)
+    done(options, answer, f"node {options.node} is asked to")
+
+
+def _force_leave(options: argparse.Namespace) -> None:
+    path = f"/cluster/nodes/{quote(options.node)}/force-leave"
+    answer = client_of(options).request("POST", path, {})
+    done(options, answer, f"node {options.node} is out, until `mqttd-ctl cluster join` there")

@@ -41,6 +41,9 @@ class Drain:
     def __init__(self, broker: Broker, done: Callable[[], None]) -> None:
         self.broker = broker
         self.done = done
+        #: Told when it begins (True) and is cancelled; whether something is still to go.
+        self.told: Callable[[bool], object] = lambda begins: None
+        self.waits: Callable[[], bool] = lambda: False
         self.running = False
         #: Nobody is left, and `done` has been told.
         self.over = False
@@ -70,6 +73,7 @@ class Drain:
         broker.connecting.connacks.elsewhere = (self.code, reference)
         broker.registry.stopping = True
         broker.alarms.activate("drain", "this node is being drained: it lets nobody in")
+        self.told(True)
 
     def cancel(self) -> bool:
         """Let clients in again; False if none were sent away."""
@@ -80,6 +84,7 @@ class Drain:
         self.broker.connecting.connacks.elsewhere = None
         self.broker.registry.stopping = False
         self.broker.alarms.clear("drain")
+        self.told(False)
         return True
 
     @property
@@ -97,7 +102,7 @@ class Drain:
         while self._due >= 1 and self._end_one():
             self._due -= 1
         self.broker.perform()
-        if not self.broker.channels and not self.over:
+        if not self.broker.channels and not self.over and not self.waits():
             self.over = True
             self.done()
 

@@ -14,6 +14,7 @@ Promise: nothing here is called for a message.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -22,10 +23,14 @@ from twisted.logger import Logger
 
 from mqttd import __version__
 from mqttd.broker.broker import Broker
-from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, absent, created, get, put
+from mqttd.cluster.beginning import Beginning
+from mqttd.cluster.commons import Commons
+from mqttd.cluster.etcd import TIMEOUT, Etcd, EtcdError, Kv, Watch, absent, created, get, put
+from mqttd.cluster.heirs import Heirs
 from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
 from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.leaving import Leaving
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.cluster.owners import Owners
@@ -50,9 +55,6 @@ _LOOK: Final = 60.0
 _QUIET: Final = 10.0
 #: Seconds for what we have written to come back by the watch.
 _BEHIND: Final = 5.0
-#: Seconds that a start waits for a link to one whose retained messages are to be had, and for them.
-_MEET: Final = 3.0
-_GIVE: Final = 60.0
 
 
 class ClusterError(Exception):
@@ -74,13 +76,22 @@ class Cluster:
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
+        self.heirs = Heirs(
+            self.etcd, self.keys, self.name, reactor, self._is_of, lambda: self.view.rank()
+        )
         self.owners.lost = self._lost
         self.broker: Broker
         self.mesh: NodeMesh
         self.moves: Moves
+        self.commons: Commons
+        self.leaves = Leaving(self)
+        #: See `Follower`.
+        self.everything: Callable[[list[tuple[str, str, str, bytes]]], None]
+        self.other: Callable[[str, str, str, bytes], None]
         self.view: View
         self.shown: Shown
         self.streams: Streams
+        self.beginning: Beginning
         self.id = node_id(config.node.data_dir)
         self.epoch = 0
         self.lease = 0
@@ -100,35 +111,37 @@ class Cluster:
         self._said: dict[str, float] = {}
         self._looking = False
         self._in_time = time.monotonic()
-        #: The one whose retained messages we want is linked, and has given them.
-        self._meets: Deferred[None] | None = None
-        self._met: Deferred[None] | None = None
-        self._takes_from = ""
-        self._given = False
 
     def serve(self, broker: Broker) -> None:
         """This is the broker; before clients are let in."""
         self.broker = broker
+        self.heirs.serve(broker)
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
         self.mesh.saw = self.routes.look
-        self.mesh.met = self._met_one
         self.routes.mesh = self.mesh
         self.owners.keeps = broker.registry.keep
         self.moves = Moves(
             broker, self.mesh, self.reactor, self.name, self.settled, lambda: self.routes.revision
         )
         self.owners.moves = self.moves
+        self.moves.given = self.owners.pull
+        self.commons = Commons(self.etcd, self.keys, self.name, self.reactor, broker)
+        self.commons.asked = self.leaves.asked
+        self.everything, self.other = self.commons.all, self.commons.one
         self.moves.unclaimed = self.owners.unclaimed
+        self.moves.expects = self.owners.expects
+        self.moves.is_ours = self.owners.is_ours
         self.view = View(self.name, self.keys, self.mesh, self)
         self.shown = Shown(
             self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view
         )
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
-        streams.takes = self._takes
         streams.linked = self._linked
         streams.unlinked = self._unlinked
         streams.not_greeted = self._not_greeted
         self.streams = streams
+        self.beginning = Beginning(self.mesh, self.view, streams, self.reactor)
+        self.mesh.met, streams.takes = self.beginning.met, self.beginning.takes
 
     # -- start and end -------------------------------------------------------------------------
 
@@ -149,11 +162,12 @@ class Cluster:
             try:
                 await self._register(since)
                 await self._look()
+                await self.heirs.sweep()
                 break
             except EtcdError as error:
                 self._say("etcd", "waiting for etcd: {error}", error=str(error))
                 await deferLater(self.reactor, 0.5)
-        await self._take_retained()
+        await self.beginning.take()
         await self.settled(list(self.mesh.filters))
         while not self.stopped:
             try:
@@ -164,7 +178,7 @@ class Cluster:
                 await deferLater(self.reactor, 0.5)
 
     async def _claim_all(self) -> None:
-        lost = await self.owners.claim_all(list(self.broker.sessions))
+        lost = await self.owners.claim_all(list({**self.broker.sessions, **self.owners.owned}))
         if lost:
             text = "{count} sessions have ended: their client ids are at other nodes"
             self.log.warn(text, count=lost)
@@ -173,15 +187,18 @@ class Cluster:
         """Be a member anew, with a lease of our own; raises EtcdError, ClusterError."""
         asked = time.monotonic()
         lease = await self.etcd.lease_grant(self.settings.lease)
-        key = self.keys.node(self.name)
+        key, out = self.keys.node(self.name), self.keys.out(self.name)
         while True:
             member = self._member()
             answer = await self.etcd.transaction(
-                [absent(key)], [put(key, member.dump(), lease)], [get(key)]
+                [absent(key), absent(out)], [put(key, member.dump(), lease)], [get(key), get(out)]
             )
             if answer.done:
                 break
             for kv in answer.found:
+                if kv.key == out:
+                    await self.etcd.lease_revoke(lease)
+                    raise EtcdError("this node was put out of the cluster: mqttd-ctl cluster join")
                 other = member_of(self.name, kv.value, kv.created)
                 if other.id == self.id and kv.lease:
                     # Ours of before: the data directory is locked by this process.
@@ -200,6 +217,7 @@ class Cluster:
         self._proved = asked + self.settings.lease
         self._next_keep = asked + self.settings.lease / 3
         self.routes.begin(self.epoch, lease)
+        self.heirs.begin(self.epoch)
         text = "member of the cluster {cluster} as {node}, epoch {epoch}"
         self.log.info(text, cluster=self.settings.name, node=self.name, epoch=self.epoch)
 
@@ -209,6 +227,12 @@ class Cluster:
     def opened(self) -> None:
         """Clients are let in."""
         self._ready = True
+        self._tell_ready()
+        self.heirs.release(len(self.view.members) <= 1)
+
+    def takes(self, ready: bool) -> None:
+        """Whether other nodes may give their sessions to this one."""
+        self._ready = ready
         self._tell_ready()
 
     def _tell_ready(self) -> None:
@@ -237,6 +261,7 @@ class Cluster:
         lease, self.lease, self.owners.lease = self.lease, 0, 0
         if lease:
             try:
+                await self.heirs.end()
                 await self.etcd.lease_revoke(lease)
             except EtcdError:
                 pass
@@ -250,7 +275,12 @@ class Cluster:
         if self._watch is not None:
             self._watch.stop()
         self._next_look = time.monotonic() + _LOOK
+        before = {(each.name, each.epoch) for each in self.view.members.values()}
         self.view.reset(answer.found, answer.revision)
+        if before - {(each.name, each.epoch) for each in self.view.members.values()}:
+            # What the dead had claimed of ours went with their leases, and we have not seen it.
+            self._anew = True
+            self._next_keep = 0.0
         self.moves.seen()
         self._watch = Watch(
             self.etcd, self.keys.all, answer.revision + 1, self._changed, self._watch_ended
@@ -293,11 +323,16 @@ class Cluster:
             self.log.warn(text, node=member.name, lost=lost)
             self.streams.left(member)
             self.moves.left(member.name)
+            self.heirs.left(member.name, member.epoch)
         elif member.epoch == self.epoch and not self.stopped:
             self._expired()
 
     def _is_there(self, name: str) -> bool:
         return name in self.view.members
+
+    def _is_of(self, name: str, epoch: int) -> bool:
+        member = self.view.members.get(name)
+        return member is not None and member.epoch == epoch
 
     # -- the lease -----------------------------------------------------------------------------
 
@@ -306,6 +341,7 @@ class Cluster:
         now = time.monotonic()
         self.mesh.tick(self.broker.now)
         self.routes.tick()
+        self.leaves.tick()
         if not self.epoch or self.stopped:
             return
         if not self._keeping and now >= self._next_keep:
@@ -332,7 +368,9 @@ class Cluster:
 
     async def _keep(self) -> None:
         asked = time.monotonic()
-        if self.lease and await self.etcd.lease_keep(self.lease):
+        # A member of etcd that has just died must not cost the lease: there is time for others.
+        patience = min(TIMEOUT, self.settings.lease / 4)
+        if self.lease and await self.etcd.lease_keep(self.lease, patience):
             self._proved = asked + self.settings.lease
         else:
             self._anew = True
@@ -376,15 +414,9 @@ class Cluster:
 
     # -- links ---------------------------------------------------------------------------------
 
-    def _takes(self, node: Node) -> bool:
-        """Whether we want all retained messages of a node that we have a link to now."""
-        return not self._given and self._takes_from == node.name
-
     def _linked(self, node: Node) -> None:
         self.log.info("node {node} is linked", node=node.name)
-        if self._meets is not None and node.name == self._takes_from:
-            meets, self._meets = self._meets, None
-            meets.callback(None)
+        self.beginning.linked(node)
 
     def _unlinked(self, node: Node, text: str) -> None:
         if not self.stopped and node.name in self.view.members:
@@ -393,38 +425,6 @@ class Cluster:
 
     def _not_greeted(self, member: Member, text: str) -> None:
         self._say(f"hello {member.name}", f"no stream to node {member.name}: {{error}}", error=text)
-
-    async def _take_retained(self) -> None:
-        """Have the retained messages of one that is ready, if there is any."""
-        ready = [each for each in self.view.members.values() if each.ready]
-        names = sorted(each.name for each in ready if each.name != self.name)
-        for name in names:
-            node = self.mesh.nodes.get(name)
-            if node is None:
-                continue
-            self._takes_from = name
-            meets: Deferred[None] = Deferred()
-            met: Deferred[None] = Deferred()
-            self._meets, self._met = meets, met
-            stream = self.streams.of.get(name)
-            if stream is not None:
-                stream.close()  # the next one begins with them
-            try:
-                await meets.addTimeout(_MEET, self.reactor)
-                await met.addTimeout(_GIVE, self.reactor)
-                return
-            except Exception:
-                self.log.warn("node {node} does not give its retained messages", node=name)
-            finally:
-                self._meets = self._met = None
-
-    def _met_one(self, number: int) -> None:
-        node = self.mesh.neighbours.get(number)
-        if isinstance(node, Node) and node.name == self._takes_from:
-            self._given = True
-            if self._met is not None:
-                met, self._met = self._met, None
-                met.callback(None)
 
     # -- sessions that move --------------------------------------------------------------------
 
@@ -453,6 +453,7 @@ class Cluster:
     def describe(self) -> dict[str, Any]:
         """This node and the others, for the HTTP interface."""
         state = "minority" if self.minority else "member" if self._ready else "starting"
+        state = "draining" if self.leaves.draining and not self.minority else state
         ago = max(0.0, time.monotonic() - self._proved + self.settings.lease)
         return self.shown.describe(state, self.epoch, ago)
 

@@ -139,11 +139,11 @@ class Etcd:
         if self.endpoints[self.at] == endpoint:
             self.at = (self.at + 1) % len(self.endpoints)
 
-    async def ask(self, path: str, body: Json) -> Json:
-        """One request; raises EtcdError."""
+    async def ask(self, path: str, body: Json, patience: float = TIMEOUT) -> Json:
+        """One request, answered in so many seconds; raises EtcdError."""
         endpoint = self.endpoints[self.at]
         asked: Deferred[Any] = Deferred.fromCoroutine(self._post(endpoint + path, body))
-        asked.addTimeout(TIMEOUT, self.reactor)
+        asked.addTimeout(patience, self.reactor)
         try:
             code, data = await asked
         except Exception as error:
@@ -190,15 +190,20 @@ class Etcd:
         found = tuple(_kv(kv) for kv in said.get("kvs", ()))
         return Answer(True, int(said["header"]["revision"]), found)
 
+    async def remove_all(self, prefix: bytes) -> None:
+        """All that begin with this are gone."""
+        body = {"key": _text(prefix), "range_end": _text(end_of(prefix))}
+        await self.ask("/v3/kv/deleterange", body)
+
     # -- leases --------------------------------------------------------------------------------
 
     async def lease_grant(self, seconds: int) -> int:
         """A new lease; its number."""
         return int((await self.ask("/v3/lease/grant", {"TTL": str(seconds)}))["ID"])
 
-    async def lease_keep(self, lease: int) -> bool:
+    async def lease_keep(self, lease: int, patience: float = TIMEOUT) -> bool:
         """Begin its time anew; False if it has ended."""
-        said = await self.ask("/v3/lease/keepalive", {"ID": str(lease)})
+        said = await self.ask("/v3/lease/keepalive", {"ID": str(lease)}, patience)
         return int(said.get("result", {}).get("TTL", 0)) > 0
 
     async def lease_revoke(self, lease: int) -> None:

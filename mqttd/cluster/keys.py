@@ -3,10 +3,14 @@
     all/node/<node>                       who is there, and where it is reached        lease
     all/route/<node>/<epoch>/<chunk>      filters, as frames (`mqttd.mesh.frames`)     lease
     all/taken/<node>/<client id>          another node has this client id now          lease
+    all/ban/<kind>/<value>                a ban; empty: lifted                         none
+    all/ask/<node>                        what it is to do (`mqttd.cluster.commons`)   none
+    all/out/<node>                        it was put out                               none
     own/<client id>                       who has it: the node                         lease
+    will/<node>/<epoch>/<client id>       its will (`mqttd.cluster.heirs`)             none
 
-Every node watches `all/`, in one order; `own/` is asked for one by one. All of a node's keys are
-under its lease, and go with it. An *epoch* is a revision of etcd, so it grows: of a node that in
+Every node watches `all/`, in one order; `own/` is asked for one by one. What is under a node's
+lease goes with it. An *epoch* is a revision of etcd, so it grows: of a node that in
 which its key was created, of a client id that in which its owner was written.
 """
 
@@ -52,6 +56,8 @@ class Keys:
         self._route = base + "all/route/"
         self._taken = base + "all/taken/"
         self._own = (base + "own/").encode()
+        self._will = base + "will/"
+        self.wills = self._will.encode()
 
     def node(self, node: str) -> bytes:
         """Who is there."""
@@ -68,6 +74,31 @@ class Keys:
     def own(self, client_id: str) -> bytes:
         """Who has a client id."""
         return self._own + client_id.encode()
+
+    def ban(self, kind: str, value: str) -> bytes:
+        """A ban."""
+        return self.all + f"ban/{kind}/{value}".encode()
+
+    def ask(self, node: str) -> bytes:
+        """What a node is to do."""
+        return self.all + f"ask/{node}".encode()
+
+    def out(self, node: str) -> bytes:
+        """A node that was put out."""
+        return self.all + f"out/{node}".encode()
+
+    def wills_of(self, node: str, epoch: int) -> bytes:
+        """The beginning of all wills of a node."""
+        return f"{self._will}{node}/{epoch:016x}/".encode()
+
+    def will(self, node: str, epoch: int, client_id: str) -> bytes:
+        """The will of a client that a node has."""
+        return self.wills_of(node, epoch) + client_id.encode()
+
+    def parts_of_will(self, key: bytes) -> tuple[str, int, str]:
+        """Node, epoch and client id of a will's key."""
+        node, epoch, client_id = key[len(self.wills) :].decode().split("/", 2)
+        return node, int(epoch, 16), client_id
 
     def parts(self, key: bytes) -> tuple[str, str, str]:
         """A key below `all/`: what it is, whose, and the rest."""

@@ -36,8 +36,9 @@ from mqttd.types import SessionState
 
 __all__ = ["Moves"]
 
-#: Seconds that the old node waits for marks, and a new one for the session to be entered.
-MARKS: Final = 3.0
+#: Seconds that the old node waits for the marks of nodes that are there, whatever keeps them: their
+#: links or etcd may be away. And a new one for the session to be entered.
+MARKS: Final = 30.0
 ENTERS: Final = 10.0
 
 _STATE: Final = b"state"
@@ -45,6 +46,7 @@ _MARK: Final = b"mark"
 _MARKED: Final = b"marked"
 _TAIL: Final = b"tail"
 _DONE: Final = b"done"
+_GIVE: Final = b"give"
 
 
 class _Leaving:
@@ -100,6 +102,11 @@ class Moves:
         self.at = at
         self.log = Logger(namespace="mqttd.cluster")
         self.unclaimed: Callable[[str, int, SessionState | None], object] = lambda *_: None
+        #: Whether we have claimed a session that comes, as far as we know, and as etcd does.
+        self.expects: Callable[[str, int], bool] = lambda *_: True
+        self.is_ours: Callable[[str, int], Awaitable[bool]]
+        #: Another node wants us to claim a client id of its own.
+        self.given: Callable[[str], object] = lambda client_id: None
         self.leaving: dict[str, _Leaving] = {}
         self.coming: dict[str, _Coming] = {}
         #: Marks that are asked for by nodes whose filters are not in our tables yet.
@@ -163,6 +170,10 @@ class Moves:
             self._bury(catcher)
             self._say(leaves.to, _TAIL, client_id, leaves.revision, *leaves.tail)
 
+    def give(self, client_id: str, to: Node) -> None:
+        """Have another node claim a client id of ours."""
+        self._say(to, _GIVE, client_id, 0)
+
     # -- it comes ------------------------------------------------------------------------------
 
     def origin_of(self, client_id: str) -> str:
@@ -199,7 +210,23 @@ class Moves:
             comes = self.coming[client_id] = _Coming(origin, revision)
         return comes
 
+    async def _asked_for(
+        self, node: Node, client_id: str, revision: int, fields: list[bytes]
+    ) -> None:
+        if await self.is_ours(client_id, revision):
+            self._state(node, client_id, revision, fields)
+        else:
+            self._refuse(node, client_id, revision)
+
+    def _refuse(self, node: Node, client_id: str, revision: int) -> None:
+        line = "a session of {client_id} that node {node} had kept is dropped: there is a newer one"
+        self.log.warn(line, client_id=client_id, node=node.name)
+        self._say(node, _DONE, client_id, revision)
+
     def _state(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
+        if client_id in self.broker.sessions and client_id not in self.coming:
+            self._refuse(node, client_id, revision)
+            return
         comes = self._comes(client_id, node.name, revision)
         if comes.revision != revision:
             return
@@ -217,6 +244,8 @@ class Moves:
 
     async def _meet(self, client_id: str, comes: _Coming, filters: list[str]) -> None:
         await self.settled(filters)
+        while any(self.mesh.lacks(each) for each in filters):
+            await self.settled(filters)  # etcd has not answered
         if self.coming.get(client_id) is not comes or comes.whole or comes.catcher is None:
             return
         comes.catcher.marked.add(0)
@@ -288,7 +317,11 @@ class Moves:
         what, name, number, *fields = unpacked(body)
         client_id, revision = name.decode(), number_of(number)
         if what == _STATE:
-            self._state(node, client_id, revision, fields)
+            if self.expects(client_id, revision):
+                self._state(node, client_id, revision, fields)
+            else:
+                done = Deferred.fromCoroutine(self._asked_for(node, client_id, revision, fields))
+                done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
         elif what == _MARK:
             known, origin, to = fields
             self._asked.append((number_of(known), client_id, revision, origin.decode(),
@@ -297,6 +330,8 @@ class Moves:
             self.seen()
         elif what == _MARKED:
             self._marks(client_id, revision, node.number)
+        elif what == _GIVE:
+            self.given(client_id)
         elif what == _TAIL:
             self._tail(client_id, revision, fields)
         elif what == _DONE:

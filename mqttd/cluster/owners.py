@@ -30,7 +30,7 @@ from mqttd.types import Claim, Held, SessionState
 __all__ = ["Owners"]
 
 #: Seconds that a session which moves is waited for.
-PATIENCE: Final = 2.0
+PATIENCE: Final = 4.0
 #: How often a claim begins anew because somebody else was faster.
 _TRIES: Final = 10
 #: Client ids in one request.
@@ -146,6 +146,34 @@ class Owners:
         self.came += state is not None
         return Claim(revision, Held.NODE, origin, state)
 
+    def expects(self, client_id: str, revision: int) -> bool:
+        """Whether a session is asked for that another node sends, as far as is known here."""
+        return client_id in self._claiming or self.owned.get(client_id) == revision
+
+    async def is_ours(self, client_id: str, revision: int) -> bool:
+        """The same as etcd knows it: its answer to a claim may not have come."""
+        while self.lease:
+            try:
+                answer = await self.etcd.transaction([], [get(self.keys.own(client_id))])
+            except EtcdError:
+                continue
+            kv = answer.found[0] if answer.found else None
+            return kv is not None and kv.changed == revision and kv.value == self.name.encode()
+        return False
+
+    def pull(self, client_id: str) -> None:
+        """Claim what another node gives away."""
+        if client_id not in self.owned and client_id not in self._claiming and self.lease:
+            pulled = Deferred.fromCoroutine(self._pull(client_id))
+            pulled.addErrback(lambda failure: None)  # it is offered again
+
+    async def _pull(self, client_id: str) -> None:
+        claim = await self._claim(client_id, "", 0)
+        if claim.state is not None:
+            self.keeps(client_id, claim.epoch, claim.state)
+        elif claim.held is not Held.HERE:
+            self.release(client_id, claim.epoch)
+
     def unclaimed(self, client_id: str, revision: int, back: SessionState | None) -> None:
         """A session has come that nobody waits for, or is `back`: who claimed it is gone."""
         if back is not None:
@@ -256,5 +284,9 @@ class Owners:
                 return False
             held = answer.found[0] if answer.found else None
         if held is not None:
-            self.taken(client_id, held.value.decode(), held.changed)
+            # Of two sessions the one of the newer epoch stays: nobody has asked for ours.
+            self.owned.pop(client_id, None)
+            if client_id in self._claiming:
+                self._passed[client_id] = (held.value.decode(), held.changed)
+            self.hand_over(client_id, held.changed)
         return True

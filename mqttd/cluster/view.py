@@ -34,6 +34,12 @@ class Follower(Protocol):
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """Another node has this client id now."""
 
+    def everything(self, found: list[tuple[str, str, str, bytes]]) -> None:
+        """All other keys: kind, node, the rest, value."""
+
+    def other(self, kind: str, node: str, rest: str, value: bytes) -> None:
+        """One other key has this value now; empty: it is gone."""
+
 
 def filters_of(chunks: Iterable[bytes]) -> set[str]:
     """The filters that a node's chunks say, read one after the other."""
@@ -59,6 +65,10 @@ def _frames(data: bytes) -> Iterable[tuple[int, bytes]]:
         pos = end
 
 
+#: What this sees to itself.
+_OWN = frozenset(("node", "route", "taken"))
+
+
 class View:
     """What this node, `name`, knows of the others."""
 
@@ -69,11 +79,16 @@ class View:
         self.follower = follower
         self.members: dict[str, Member] = {}
 
+    def rank(self) -> int:
+        """How many nodes come before this one."""
+        return sum(1 for name in self.members if name < self.name)
+
     def reset(self, found: Iterable[Kv], revision: int) -> None:
         """All that there is, in the order of the keys."""
         members: dict[str, Member] = {}
         chunks: dict[str, list[bytes]] = {}
         taken: list[tuple[str, Kv]] = []
+        others: list[tuple[str, str, str, bytes]] = []
         for kv in found:
             kind, node, rest = self.keys.parts(kv.key)
             if kind == "node":
@@ -82,6 +97,8 @@ class View:
                 chunks.setdefault(node, []).append(kv.value)
             elif kind == "taken" and node == self.name:
                 taken.append((rest, kv))
+            elif kind not in _OWN:
+                others.append((kind, node, rest, kv.value))
         for name, member in list(self.members.items()):
             new = members.get(name)
             if new is None or new.epoch != member.epoch:
@@ -99,6 +116,7 @@ class View:
         self.mesh.applied = revision
         for other in self.mesh.nodes.values():
             self.mesh.tell_seen(other)
+        self.follower.everything(others)
         for client_id, kv in taken:
             self.follower.taken(client_id, kv.value.decode(), kv.changed)
 
@@ -125,6 +143,8 @@ class View:
                     touched[name] = node
             elif kind == "taken" and not gone and name == self.name:
                 taken.append((rest, kv))
+            elif kind not in _OWN:
+                self.follower.other(kind, name, rest, b"" if gone else kv.value)
         self.mesh.applied = revision
         for node in touched.values():
             self.mesh.tell_seen(node)

@@ -18,6 +18,8 @@ and but for what is in flight to the session and its user (`mqttd.session.accoun
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mqttd.session.account import AWAITING, INFLIGHT, Account
 from mqttd.session.charged import flight_weight
 from mqttd.session.connection import Connection, Turn
@@ -60,6 +62,8 @@ class Keeper(Turn):
         self.tap_lost: bool = False
         self.tap_slow: bool = False
         self.tap_unheard: bool = False
+        #: Told of each client whose will is another now, or gone, where others are to know.
+        self.will_changed: Callable[[str], object] | None = None
 
     def next_message_id(self) -> int:
         """A new 128-bit message id."""
@@ -188,6 +192,8 @@ class State(Filters):
         self._weigh_will(will, self.will)
         self.will = will
         self.will_delay = delay_seconds
+        if self.server.will_changed is not None:
+            self.server.will_changed(self.client_id)
 
     def take_will(self) -> Message | None:
         """The will, which is gone then."""
@@ -214,6 +220,8 @@ class State(Filters):
             self.account.awaiting_rel -= AWAITING * len(self.awaiting_rel)
             self.charge(-AWAITING * len(self.awaiting_rel))
         self.awaiting_rel = None
+        if self.will is not None and self.server.will_changed is not None:
+            self.server.will_changed(self.client_id)
         self._weigh_will(None, self.will)
         self.will = None
         self._close_account()

@@ -36,10 +36,10 @@ class Etcd:
         for member in [self.members[number] for number in numbers] or self.members:
             member.stop()
 
-    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """One request of the JSON that the first member speaks."""
+    def ask(self, path: str, body: dict[str, Any], number: int = 0) -> dict[str, Any]:
+        """One request of the JSON that a member speaks."""
         data = json.dumps(body).encode()
-        with urllib.request.urlopen(self.endpoints[0] + path, data, timeout=10) as answer:
+        with urllib.request.urlopen(self.endpoints[number] + path, data, timeout=10) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 

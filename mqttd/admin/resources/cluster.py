@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from twisted.internet.defer import Deferred
 
 from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, get
+from mqttd.admin.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.route import Ask, get, post
 
 __all__ = ["ClusterResource"]
 
@@ -38,7 +39,7 @@ class ClusterView(Struct, kw_only=True):
 
     cluster: str
     node: str
-    #: `starting`, `member`, `minority`.
+    #: `starting`, `member`, `draining`, `minority`.
     state: str
     epoch: int
     #: The member of etcd that is asked, and seconds since it has last proved that we are one.
@@ -54,6 +55,19 @@ class ClusterView(Struct, kw_only=True):
     sessions_went: int
     sessions_missed: int
     nodes: list[NodeView]
+
+
+class Going(Struct, forbid_unknown_fields=True):
+    """How clients are sent away: so many a second; `to` is the Server Reference."""
+
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] = 100.0
+    to: Annotated[str, Meta(max_length=1000, pattern=r"^[\x21-\x7e ]*$")] = ""
+
+
+class Done(Struct, kw_only=True):
+    """Whether there was something to do."""
+
+    done: bool
 
 
 class RoutesOf(Struct, forbid_unknown_fields=True):
@@ -97,5 +111,44 @@ class ClusterResource:
             raise ApiError(404, "not_found", f"{ask.query.node[:80]!r} is no node that is there")
         return found
 
+    @post("/cluster/leave", role=ADMINISTRATOR, body=Going, answer=Done)
+    def leave(self, ask: Ask) -> Done:
+        """Send clients elsewhere, hand the sessions over, then end the process."""
+        self._cluster().leaves.begin(ask.body.rate, ask.body.to, True)
+        ask.changed(None, ask.body)
+        return Done(done=True)
+
+    @post("/cluster/nodes/{node}/drain", role=ADMINISTRATOR, body=Going, answer=Done)
+    def drain(self, ask: Ask) -> Done:
+        """Have a node do that, and stay."""
+        name = self._member(ask.path["node"])
+        what = {"what": "drain", "rate": ask.body.rate, "to": ask.body.to}
+        self._cluster().commons.ask(name, what)
+        ask.changed(None, ask.body)
+        return Done(done=True)
+
+    @post("/cluster/nodes/{node}/force-leave", role=ADMINISTRATOR, answer=Done, errors=(404, 503))
+    def force_leave(self, ask: Ask) -> Any:
+        """Put a node out of the cluster: it is no member until it is asked to join."""
+        name = self._member(ask.path["node"])
+        done = Deferred.fromCoroutine(self._cluster().leaves.put_out(name))
+        return done.addCallbacks(lambda done: Done(done=done), _no_etcd)
+
+    @post("/cluster/join", role=ADMINISTRATOR, answer=Done, errors=(503,))
+    def join(self, ask: Ask) -> Any:
+        """Let this node be a member again that was put out."""
+        cluster = self._cluster()
+        done = Deferred.fromCoroutine(cluster.leaves.let_in(cluster.name))
+        return done.addCallbacks(lambda done: Done(done=done), _no_etcd)
+
+    def _member(self, name: str) -> str:
+        if name not in self._cluster().view.members:
+            raise ApiError(404, "not_found", f"{name[:80]!r} is no node that is there")
+        return name
+
     def _cluster(self) -> Any:
         return self.parts.need(self.parts.cluster, 'cluster.kind is "none"')
+
+
+def _no_etcd(failure: Any) -> None:
+    raise ApiError(503, "unavailable", failure.getErrorMessage()[:200])

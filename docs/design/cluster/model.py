@@ -1,0 +1,331 @@
+"""Who has a client id, and which node keeps a message while its session moves: all that can happen.
+
+    python docs/design/cluster/model.py [--claims N] [--without check|anew|revision|marks]
+
+Two models, each searched to its end (breadth first, every state once):
+
+    Ownership   three nodes, two clients, claims in any order, a node that is killed, whose lease
+                ends and that is started again with what its store has
+    Cut         a session that moves from a to b while x publishes: messages, routes that x hears of
+                when it does, and marks, on streams that keep their order
+
+They follow mqttd/cluster/{owners,moves}.py, rule by rule. `--without` leaves one rule out; the
+search then shows how that goes wrong, step by step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+NODES, CLIENTS = (0, 1, 2), (0, 1)
+NAMES = "abc"
+#: Added to a node whose lease has ended since it has claimed something.
+GONE = 3
+
+#: What is done, and the state after it.
+Step = tuple[str, Any]
+
+
+class Owned(NamedTuple):
+    """A client id at one node: its session (0: none), the epoch by which the node has it, the node
+    it waits for and by which epoch, who has taken it meanwhile and by which."""
+
+    session: int = 0
+    epoch: int = 0
+    waits: tuple[int, int] | None = None
+    passed: tuple[int, int] | None = None
+
+
+class State(NamedTuple):
+    """etcd: owners (node, epoch) and taken keys; the nodes; what is on its way between them."""
+
+    own: tuple[tuple[int, int] | None, ...]
+    taken: frozenset[tuple[int, int, int, int]]  # of, client, by, epoch
+    at: tuple[tuple[Owned, ...], ...]
+    #: 2: there; 1: killed, with a lease yet; 0: out.
+    there: tuple[int, ...]
+    sent: frozenset[tuple[int, int, int, int, int]]  # from, to, client, epoch, session
+    epoch: int
+    sessions: int
+    claims: int
+    kills: int
+
+
+def _put(items: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
+    return (*items[:at], value, *items[at + 1 :])
+
+
+class Ownership:
+    """`check`: a session that nobody waits for is kept only where etcd says whose it is.
+
+    `anew`: a node that has read all of etcd again, and sees who has gone, claims what it has anew.
+    """
+
+    def __init__(self, claims: int, check: bool = True, anew: bool = True) -> None:
+        self.check = check
+        self.anew = anew
+        nobody = tuple(tuple(Owned() for _ in CLIENTS) for _ in NODES)
+        nothing = frozenset[Any]()
+        self.start = State((None, None), nothing, nobody, (2, 2, 2), nothing, 1, 1, claims, 1)
+
+    def steps(self, s: State) -> Iterator[Step]:
+        """All that may happen next."""
+        for n in NODES:
+            if s.there[n] == 2:
+                for c in CLIENTS:
+                    if s.claims and s.at[n][c].waits is None:
+                        yield f"{NAMES[n]} claims {c}", self.claim(s, n, c)
+                if s.kills:
+                    yield f"{NAMES[n]} is killed", self.kill(s, n)
+                if any(each[0] == n and each[2] >= GONE for each in s.taken):
+                    yield f"{NAMES[n]} loses its watch and reads all", self.read(s, n)
+            elif s.there[n] == 1:
+                yield f"the lease of {NAMES[n]} ends", self.expire(s, n)
+            else:
+                yield f"{NAMES[n]} is started", self.restart(s, n)
+        for each in s.taken:
+            if s.there[each[0]] == 2:
+                what = f"{NAMES[each[0]]} hears that {NAMES[each[2] % GONE]} has {each[1]}"
+                yield what, self.hears(s, *each)
+        for mail in s.sent:
+            if s.there[mail[1]] == 2:
+                yield f"{NAMES[mail[1]]} is sent {mail[2]}", self.takes(s, *mail)
+
+    def _set(self, s: State, n: int, c: int, **fields: Any) -> State:
+        owned = s.at[n][c]._replace(**fields)
+        return s._replace(at=_put(s.at, n, _put(s.at[n], c, owned)))
+
+    def claim(self, s: State, n: int, c: int) -> State:
+        """`Owners._claim_now`: one transaction."""
+        if s.own[c] is not None and s.own[c][0] == n:
+            return self._fresh(s._replace(claims=s.claims - 1), n, c, s.own[c][1])
+        before, e = s.own[c], s.epoch
+        s = s._replace(own=_put(s.own, c, (n, e)), epoch=e + 1, claims=s.claims - 1)
+        if before is None or not s.there[before[0]]:
+            return self._fresh(s, n, c, e)
+        s = s._replace(taken=s.taken | {(before[0], c, n, e)})
+        return self._set(s, n, c, waits=(before[0], e), epoch=e)
+
+    def _fresh(self, s: State, n: int, c: int, e: int) -> State:
+        """Its client is let in: with the session that is here, or a new one."""
+        if s.at[n][c].session:
+            return self._set(s, n, c, epoch=e, waits=None)
+        s = s._replace(sessions=s.sessions + 1)
+        return self._set(s, n, c, session=s.sessions, epoch=e, waits=None)
+
+    def hears(self, s: State, n: int, c: int, by: int, e: int) -> State:
+        """`Owners.taken`."""
+        s = s._replace(taken=s.taken - {(n, c, by, e)})
+        owned = s.at[n][c]
+        if owned.waits is not None and owned.waits[1] < e:
+            return self._set(s, n, c, passed=(by, e))
+        if owned.epoch > e:
+            return s
+        if by >= GONE:
+            return self._back(s, n, c, owned.session)
+        s = self._set(s, n, c, session=0, epoch=0)
+        return s._replace(sent=s.sent | {(n, by, c, e, owned.session)})
+
+    def takes(self, s: State, a: int, n: int, c: int, e: int, session: int) -> State:
+        """`Moves._state`, as far as ownership goes."""
+        s = s._replace(sent=s.sent - {(a, n, c, e, session)})
+        owned = s.at[n][c]
+        if owned.waits is not None and owned.waits[1] == e:
+            return self._has(s, n, c, e, session)
+        if not session or owned.session or (self.check and s.own[c] != (n, e)):
+            return s
+        return self._set(s, n, c, session=session, epoch=e)
+
+    def _has(self, s: State, n: int, c: int, e: int, session: int) -> State:
+        passed = s.at[n][c].passed
+        s = self._set(s, n, c, waits=None, passed=None, session=session)
+        if passed is None:
+            return self._fresh(s, n, c, e)
+        if passed[0] >= GONE:
+            return self._back(s, n, c, session)
+        s = self._set(s, n, c, session=0, epoch=0)
+        return s._replace(sent=s.sent | {(n, passed[0], c, passed[1], session)})
+
+    def kill(self, s: State, n: int) -> State:
+        """What it had of its own stays in its store, what it waited for does not."""
+        at = tuple(each._replace(waits=None, passed=None, epoch=0) for each in s.at[n])
+        sent = frozenset(each for each in s.sent if each[0] != n)
+        there = _put(s.there, n, 1)
+        return s._replace(at=_put(s.at, n, at), there=there, sent=sent, kills=s.kills - 1)
+
+    def expire(self, s: State, n: int) -> State:
+        """What it owned is nobody's, who waits for it waits no longer."""
+        own = tuple(None if each is not None and each[0] == n else each for each in s.own)
+        # Whoever watches hears of it all the same, in its order.
+        taken = frozenset(
+            each if each[2] != n else (*each[:2], n + GONE, each[3])
+            for each in s.taken
+            if each[2] != n or s.there[each[0]] == 2
+        )
+        s = s._replace(own=own, taken=taken, there=_put(s.there, n, 0))
+        for mail in s.sent:
+            if mail[1] == n:
+                s = s._replace(sent=s.sent - {mail})
+                if s.there[mail[0]] == 2 and not s.at[mail[0]][mail[2]].session:
+                    s = self._back(s, mail[0], mail[2], mail[4])
+        for other in NODES:
+            for c in CLIENTS:
+                waits = s.at[other][c].waits
+                if waits is not None and waits[0] == n and s.there[other] == 2:
+                    s = self._has(s, other, c, waits[1], 0)
+        return s
+
+    def _back(self, s: State, n: int, c: int, session: int) -> State:
+        """`Owners._take_back`: who has claimed it is gone."""
+        if session and s.own[c] is None:
+            s = s._replace(own=_put(s.own, c, (n, s.epoch)), epoch=s.epoch + 1)
+            return self._set(s, n, c, session=session, epoch=s.epoch - 1)
+        return self._set(s, n, c, session=0, epoch=0)
+
+    def read(self, s: State, n: int) -> State:
+        """`Cluster._look`: keys that went with the leases of the dead are not seen any more."""
+        taken = frozenset(each for each in s.taken if each[0] != n or each[2] < GONE)
+        s = s._replace(taken=taken)
+        return self.restart(s, n) if self.anew else s
+
+    def restart(self, s: State, n: int) -> State:
+        """What its store has is claimed, where nobody has; taken keys are heard of after it."""
+        s = s._replace(there=_put(s.there, n, 2))
+        for c in CLIENTS:
+            if s.at[n][c].waits is not None:
+                if s.own[c] is None:
+                    s = s._replace(own=_put(s.own, c, (n, s.epoch)), epoch=s.epoch + 1)
+                elif s.own[c][0] != n:
+                    s = self._set(s, n, c, passed=s.own[c])
+            elif not s.at[n][c].session:
+                s = self._set(s, n, c, epoch=0)
+            elif s.own[c] == (n, s.at[n][c].epoch):
+                pass
+            elif s.own[c] is None:
+                s = s._replace(own=_put(s.own, c, (n, s.epoch)), epoch=s.epoch + 1)
+                s = self._set(s, n, c, epoch=s.epoch - 1)
+            elif not any(each[:2] == (n, c) for each in s.taken):
+                s = self._set(s, n, c, session=0, epoch=0)
+        return s
+
+    def wrong(self, s: State) -> str:
+        """What must never be."""
+        for c in CLIENTS:
+            has = [n for n in NODES if s.there[n] == 2 and s.at[n][c].session]
+            by = [s.at[n][c].epoch for n in has]
+            if len(set(by)) != len(by):
+                return f"{c} is at two nodes by one epoch"
+            on_way = any(each[2] == c for each in s.sent) or any(each[1] == c for each in s.taken)
+            if len(has) > 1 and not on_way:
+                return f"{c} is at {' and '.join(NAMES[n] for n in has)}, and stays there"
+            if has and s.own[c] is None and not on_way:
+                return f"{c} is at {NAMES[has[0]]}, and nobody's"
+        return ""
+
+
+class Cut(NamedTuple):
+    """A session on its way from a to b, and a publisher at x. Streams keep their order."""
+
+    left: int = 3  # still to be published
+    knows: bool = False  # x has b's filter in its tables
+    told: bool = False  # etcd has it
+    a: str = ""  # streams from x: message numbers, and M for a mark
+    b: str = ""
+    asked: bool = False  # b has asked for marks
+    marked: bool = False  # x has given them
+    kept: str = ""  # what a has kept before the mark, b behind it
+    came: str = ""
+    ends: tuple[bool, bool] = (False, False)  # the marks are here: at a, at b
+
+
+class Moving:
+    """`revision`: x waits until it knows b's filter; `marks`: who keeps what is told by marks."""
+
+    def __init__(self, revision: bool = True, marks: bool = True) -> None:
+        self.revision = revision
+        self.marks = marks
+        self.start = Cut()
+
+    def steps(self, s: Cut) -> Iterator[Step]:
+        """All that may happen next."""
+        if s.left:
+            sent = str(s.left)
+            b = s.b + sent if s.knows else s.b
+            yield f"x publishes {sent}", s._replace(left=s.left - 1, a=s.a + sent, b=b)
+        if not s.told:
+            yield "etcd has the filter of b", s._replace(told=True)
+        if s.told and not s.knows:
+            yield "x hears of it", s._replace(knows=True)
+        if s.told and not s.asked:
+            yield "b asks for marks", s._replace(asked=True)
+        if s.asked and not s.marked and (s.knows or not self.revision):
+            yield "x gives its marks", s._replace(marked=True, a=s.a + "M", b=s.b + "M")
+        if s.a:
+            yield f"a takes {s.a[0]}", self._take_a(s._replace(a=s.a[1:]), s.a[0])
+        if s.b:
+            yield f"b takes {s.b[0]}", self._take_b(s._replace(b=s.b[1:]), s.b[0])
+
+    def _take_a(self, s: Cut, what: str) -> Cut:
+        if what == "M":
+            return s._replace(ends=(True, s.ends[1]))
+        return s if s.ends[0] else s._replace(kept=s.kept + what)
+
+    def _take_b(self, s: Cut, what: str) -> Cut:
+        if what == "M":
+            return s._replace(ends=(s.ends[0], True))
+        return s._replace(came=s.came + what) if s.ends[1] or not self.marks else s
+
+    def wrong(self, s: Cut) -> str:
+        """What must never be, when all is over."""
+        if s.left or s.a or s.b or s.ends != (True, True):
+            return ""
+        has = s.kept + s.came
+        return "" if has == "321" else f"of 3, 2, 1 the session has {has or 'nothing'}"
+
+
+def search(model: Any, progress: Callable[[int], object] = lambda _: None) -> tuple[int, list[str]]:
+    """How many states there are; or the shortest way to a wrong one."""
+    seen: dict[Any, tuple[Any, str]] = {model.start: (None, "")}
+    todo = deque([model.start])
+    while todo:
+        state = todo.popleft()
+        wrong = model.wrong(state)
+        if wrong:
+            way = [wrong]
+            while state is not None:
+                state, what = seen[state]
+                way.append(what)
+            return len(seen), [each for each in reversed(way) if each]
+        for what, after in model.steps(state):
+            if after not in seen:
+                seen[after] = (state, what)
+                todo.append(after)
+        if len(seen) % 100_000 < 5:
+            progress(len(seen))
+    return len(seen), []
+
+
+def main() -> int:
+    """The command; its status is 1 if something can go wrong."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--claims", type=int, default=4)
+    parser.add_argument("--without", choices=("check", "anew", "revision", "marks"), default="")
+    asked = parser.parse_args()
+    ownership = Ownership(asked.claims, asked.without != "check", asked.without != "anew")
+    moving = Moving(asked.without != "revision", asked.without != "marks")
+    bad = 0
+    for name, model in (("cut", moving), ("ownership", ownership)):
+        count, way = search(model)
+        print(f"{name}: {count} states, {'wrong:' if way else 'nothing wrong'}")
+        for each in way:
+            print(f"    {each}")
+        bad |= bool(way)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

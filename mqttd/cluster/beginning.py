@@ -1,0 +1,81 @@
+"""What a node takes from one that serves before it lets clients in: the retained messages.
+
+    a node that is ready, by name --> its stream begun anew --> all it has --> met
+                                  '-- not in time --> the next one
+
+Promise: `GIVE` seconds for a node that answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.stream import Streams
+from mqttd.cluster.view import View
+
+__all__ = ["Beginning"]
+
+#: Seconds that a start waits for a link to one whose retained messages are to be had, and for them.
+MEET: Final = 3.0
+GIVE: Final = 60.0
+
+
+class Beginning:
+    """The retained messages of the others, for `mesh`."""
+
+    def __init__(self, mesh: NodeMesh, view: View, streams: Streams, reactor: Any) -> None:
+        self.mesh = mesh
+        self.view = view
+        self.streams = streams
+        self.reactor = reactor
+        self.log = Logger(namespace="mqttd.cluster")
+        #: The one whose retained messages we want is linked, and has given them.
+        self._meets: Deferred[None] | None = None
+        self._met: Deferred[None] | None = None
+        self._from = ""
+        self._given = False
+
+    def takes(self, node: Node) -> bool:
+        """Whether we want all retained messages of a node that we have a link to now."""
+        return not self._given and self._from == node.name
+
+    def linked(self, node: Node) -> None:
+        """There is a link to it."""
+        if self._meets is not None and node.name == self._from:
+            meets, self._meets = self._meets, None
+            meets.callback(None)
+
+    async def take(self) -> None:
+        """Have the retained messages of one that is ready, if there is any."""
+        ready = [each for each in self.view.members.values() if each.ready]
+        for name in sorted(each.name for each in ready if each.name != self.view.name):
+            if name not in self.mesh.nodes:
+                continue
+            self._from = name
+            meets: Deferred[None] = Deferred()
+            met: Deferred[None] = Deferred()
+            self._meets, self._met = meets, met
+            stream = self.streams.of.get(name)
+            if stream is not None:
+                stream.close()  # the next one begins with them
+            try:
+                await meets.addTimeout(MEET, self.reactor)
+                await met.addTimeout(GIVE, self.reactor)
+                return
+            except Exception:
+                self.log.warn("node {node} does not give its retained messages", node=name)
+            finally:
+                self._meets = self._met = None
+
+    def met(self, number: int) -> None:
+        """A neighbour has told everything."""
+        node = self.mesh.neighbours.get(number)
+        if isinstance(node, Node) and node.name == self._from:
+            self._given = True
+            if self._met is not None:
+                met, self._met = self._met, None
+                met.callback(None)

@@ -1,0 +1,127 @@
+"""What all nodes have in common beside routes: bans, in etcd, and what one is asked to do.
+
+    a ban is made or lifted here --> all/ban/<kind>/<value>, empty when lifted --watch--> every node
+    a node begins                --> takes what is there, adds what nobody has heard of
+    all/ask/<node>               --> that node does it, and removes the key
+    all/out/<node>               --> that node is no member until it is asked to join
+
+Promise: a node has all bans before it lets clients in. What is made while etcd is away holds here,
+and is told when it is back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from mqttd.broker.bans import Ban, BanError, load_ban
+from mqttd.broker.broker import Broker
+from mqttd.cluster.etcd import Etcd, EtcdError, put, remove
+from mqttd.cluster.keys import Keys
+
+__all__ = ["Commons"]
+
+#: Changes in one request, and seconds between two tries.
+_MANY: Final = 100
+_AGAIN: Final = 0.5
+
+
+class Commons:
+    """The bans of `broker` and of all other nodes; `asked` is told what this one is to do."""
+
+    def __init__(self, etcd: Etcd, keys: Keys, name: str, reactor: Any, broker: Broker) -> None:
+        self.etcd = etcd
+        self.keys = keys
+        self.name = name
+        self.reactor = reactor
+        self.broker = broker
+        self.log = Logger(namespace="mqttd.cluster")
+        self.asked: Callable[[dict[str, Any]], object] = lambda _: None
+        self._pending: dict[bytes, bytes] = {}
+        self._busy = False
+        broker.bans.told = self._told
+
+    # -- from etcd -----------------------------------------------------------------------------
+
+    def all(self, found: list[tuple[str, str, str, bytes]]) -> None:
+        """All that there is."""
+        known: set[tuple[str, str]] = set()
+        for kind, node, rest, value in found:
+            if kind == "ban":
+                known.add((node, rest))
+            self.one(kind, node, rest, value)
+        for ban in self.broker.bans.list():
+            if (ban.kind, ban.value) not in known:
+                self._told(ban, True)
+
+    def one(self, kind: str, node: str, rest: str, value: bytes) -> None:
+        """One key has this value now."""
+        if kind == "ban" and self.keys.ban(node, rest) not in self._pending:
+            self._apply(node, rest, value)
+        elif kind == "ask" and node == self.name and value:
+            self._write(self.keys.ask(self.name), b"")
+            self.asked(json.loads(value))
+
+    def _apply(self, kind: str, value: str, data: bytes) -> None:
+        bans = self.broker.bans
+        known = {(each.kind, each.value): each for each in bans.list()}.get((kind, value))
+        bans.told, told = None, bans.told
+        try:
+            if not data:
+                bans.remove(kind, value)
+                return
+            ban = load_ban(data)
+            if known is None or (known.reason, known.until) != (ban.reason, ban.until):
+                bans.add(ban.kind, ban.value, ban.reason, ban.until)
+                self.broker.enforce_bans()
+        except (ValueError, BanError, OSError) as error:
+            line = "a ban of another node cannot be kept here: {error}"
+            self.log.error(line, error=str(error))
+        finally:
+            bans.told = told
+
+    # -- to etcd -------------------------------------------------------------------------------
+
+    def ask(self, node: str, what: dict[str, Any]) -> None:
+        """Have a node do something."""
+        self._write(self.keys.ask(node), json.dumps(what).encode())
+
+    def _told(self, ban: Ban, holds: bool) -> None:
+        self._write(self.keys.ban(ban.kind, ban.value), ban.dump() if holds else b"")
+
+    def _write(self, key: bytes, value: bytes) -> None:
+        self._pending.pop(key, None)
+        self._pending[key] = value
+        if not self._busy:
+            self._busy = True
+            self.reactor.callLater(0, self._start)
+
+    def _start(self) -> None:
+        done = Deferred.fromCoroutine(self._write_all())
+        done.addErrback(lambda failure: self.log.failure("bans are not told", failure))
+        done.addBoth(self._idle)
+
+    def _idle(self, result: object) -> None:
+        self._busy = False
+
+    async def _write_all(self) -> None:
+        while self._pending:
+            some = dict(list(self._pending.items())[:_MANY])
+            asks = self.keys.ask("")
+            then = [
+                remove(key) if key.startswith(asks) and not value else put(key, value)
+                for key, value in some.items()
+            ]
+            try:
+                await self.etcd.transaction([], then)
+            except EtcdError:
+                await deferLater(self.reactor, _AGAIN)
+                continue
+            for key, value in some.items():
+                if self._pending.get(key) == value:
+                    del self._pending[key]

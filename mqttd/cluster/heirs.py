@@ -1,0 +1,238 @@
+"""The wills of a node's clients, where others find them when it is gone: in etcd, under no lease.
+
+    will kept or gone --many at once--> will/<node>/<epoch>/<client id>
+    a node is gone   --each that is left, one after the other--> will/<node>/<its epoch>/ read
+                     --delay over--> removed, if still there --> whoever has removed it publishes it
+    a node starts    --> what nodes that are not there have left, its own of before too
+
+A will without delay is due when the node is gone; one with a delay is not, when its client is
+somewhere by then.
+
+Promise: published once. What a node has not written when it is killed, some milliseconds, is lost
+or comes twice; CONNACK does not wait for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from mqttd.broker.broker import Broker
+from mqttd.cluster.etcd import Etcd, EtcdError, Kv, created, equals, get, put, remove
+from mqttd.cluster.keys import Keys
+from mqttd.codec.reasons import MqttError
+from mqttd.session.session import Session
+from mqttd.session.settings import NEVER
+from mqttd.storage.entries import dump_will, load_will
+
+__all__ = ["Heirs"]
+
+#: Changes, and bytes of them, in one request: etcd takes 128, and 1.5 MiB with base64.
+_MANY: Final = 100
+_BYTES: Final = 512 << 10
+#: Seconds between two tries, and before the next node looks after a dead one.
+_AGAIN: Final = 0.5
+_TURN: Final = 0.3
+
+
+class _Left(msgspec.Struct, array_like=True):
+    """A will as it is written."""
+
+    username: str | None
+    #: Seconds: until it is due after its client was last there, and until it expires after that.
+    delay: int
+    expiry: int
+    packet: bytes
+
+
+class Heirs:
+    """The wills of the node `name`, and of those that are gone.
+
+    `is_there` says whether a node is a member in this epoch, `rank` how many are before us.
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        keys: Keys,
+        name: str,
+        reactor: Any,
+        is_there: Callable[[str, int], bool],
+        rank: Callable[[], int],
+    ) -> None:
+        self.etcd = etcd
+        self.keys = keys
+        self.name = name
+        self.reactor = reactor
+        self.is_there = is_there
+        self.rank = rank
+        self.broker: Broker
+        self.log = Logger(namespace="mqttd.cluster")
+        #: Wills of nodes that were gone which this one has published.
+        self.published = 0
+        self._epoch = 0
+        self._pending: dict[str, None] = {}
+        self._written: set[str] = set()
+        self._busy = False
+        self._due: set[Any] = set()
+
+    # -- ours ----------------------------------------------------------------------------------
+
+    def serve(self, broker: Broker) -> None:
+        """This is the broker; its wills wait until the others are met."""
+        self.broker = broker
+        broker.will_changed = self.changed
+        broker.wills.held = []
+
+    def begin(self, epoch: int) -> None:
+        """We are a member: nothing is written yet."""
+        self._epoch = epoch
+        self._written = set()
+        sessions = self.broker.sessions
+        self._pending = {name: None for name, each in sessions.items() if each.will is not None}
+        self._go()
+
+    def changed(self, client_id: str) -> None:
+        """A client has another will, or none."""
+        self._pending[client_id] = None
+        self._go()
+
+    def end(self) -> Deferred[Any]:
+        """We go, and what becomes of our wills is decided: nobody is to publish them."""
+        epoch, self._epoch = self._epoch, 0
+        for call in self._due:
+            if call.active():
+                call.cancel()
+        return Deferred.fromCoroutine(self._remove_all(epoch))
+
+    async def _remove_all(self, epoch: int) -> None:
+        if epoch:
+            await self.etcd.remove_all(self.keys.wills_of(self.name, epoch))
+
+    def _go(self) -> None:
+        if self._epoch and self._pending and not self._busy:
+            self._busy = True
+            self.reactor.callLater(0, self._start)
+
+    def _start(self) -> None:
+        written = Deferred.fromCoroutine(self._write())
+        written.addErrback(lambda failure: self.log.failure("wills are not written", failure))
+        written.addBoth(self._idle)
+
+    def _idle(self, result: object) -> None:
+        self._busy = False
+
+    async def _write(self) -> None:
+        while self._epoch and self._pending:
+            epoch = self._epoch
+            then: list[dict[str, Any]] = []
+            there: dict[str, bool] = {}
+            size = 0
+            while self._pending and len(then) < _MANY and size < _BYTES:
+                client_id = next(iter(self._pending))
+                del self._pending[client_id]
+                key = self.keys.will(self.name, epoch, client_id)
+                value = self._value(client_id)
+                if value:
+                    then.append(put(key, value))
+                elif client_id in self._written:
+                    then.append(remove(key))
+                else:
+                    continue
+                there[client_id] = bool(value)
+                size += len(value)
+            while then and self._epoch == epoch:
+                try:
+                    await self.etcd.transaction([created(self.keys.node(self.name), epoch)], then)
+                    break
+                except EtcdError:
+                    await deferLater(self.reactor, _AGAIN)
+            for client_id, holds in there.items():
+                (self._written.add if holds else self._written.discard)(client_id)
+
+    def _value(self, client_id: str) -> bytes:
+        session = self.broker.sessions.get(client_id)
+        will = None if session is None else session.will
+        if session is None or will is None:
+            return b""
+        delay = session.will_delay
+        if session.expiry_interval != NEVER and session.expiry_interval < delay:
+            delay = session.expiry_interval
+        left = _Left(session.username, delay, will.expires_at, dump_will(will))
+        return msgspec.msgpack.encode(left)
+
+    # -- of those that are gone ----------------------------------------------------------------
+
+    def left(self, name: str, epoch: int) -> None:
+        """A node is gone: see to its wills, one survivor after the other."""
+        self._later(_TURN * self.rank(), self._inherit, self.keys.wills_of(name, epoch))
+
+    async def sweep(self) -> int:
+        """See to what nodes have left that are not there; of how many of our own. EtcdError."""
+        own = 0
+        for kv in (await self.etcd.range_of(self.keys.wills)).found:
+            node, epoch, _ = self.keys.parts_of_will(kv.key)
+            if not self.is_there(node, epoch):
+                own += node == self.name
+                self._see_to(kv)
+        return own
+
+    def release(self, alone: bool) -> None:
+        """The others are met: those wills of before that nobody has seen to are due.
+
+        alone: there was nobody who could have.
+        """
+        held, self.broker.wills.held = self.broker.wills.held, None
+        for session in held or ():
+            if alone:
+                self.broker.wills.publish(session)
+            else:
+                session.take_will()
+
+    def _later(self, seconds: float, what: Callable[..., Any], *about: object) -> None:
+        def now() -> None:
+            self._due.discard(call)
+            done = Deferred.fromCoroutine(what(*about))
+            done.addErrback(self._not_done, what, about)
+
+        call = self.reactor.callLater(seconds, now)
+        self._due.add(call)
+
+    def _not_done(self, failure: Any, what: Callable[..., Any], about: tuple[object, ...]) -> None:
+        if failure.check(EtcdError) is None:
+            self.log.failure("a will of a node that is gone", failure)
+        elif self._epoch:
+            self._later(_AGAIN, what, *about)
+
+    async def _inherit(self, prefix: bytes) -> None:
+        for kv in (await self.etcd.range_of(prefix)).found:
+            self._see_to(kv)
+
+    def _see_to(self, kv: Kv) -> None:
+        try:
+            left = msgspec.msgpack.decode(kv.value, type=_Left)
+        except (msgspec.DecodeError, UnicodeError):
+            return
+        self._later(left.delay, self._claim, kv, left)
+
+    async def _claim(self, kv: Kv, left: _Left) -> None:
+        _, _, client_id = self.keys.parts_of_will(kv.key)
+        own = get(self.keys.own(client_id))
+        answer = await self.etcd.transaction([equals(kv.key, kv.changed)], [remove(kv.key), own])
+        if not answer.done or (left.delay and answer.found):
+            return
+        try:
+            will = load_will(left.packet, client_id, left.username, left.expiry)
+        except (MqttError, ValueError, IndexError):
+            return
+        session = Session(self.broker, client_id, left.username)
+        session.restore_will(will, 0)
+        self.broker.wills.publish(session)
+        session.forget()
+        self.published += 1
+        self.broker.perform_later()

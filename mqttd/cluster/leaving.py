@@ -1,0 +1,119 @@
+"""A node goes: by itself, drained, or put out by others.
+
+    drain, leave --> no member that takes sessions --> clients sent away at a rate (`broker.drain`)
+                 --> each session that is left is offered to another node, which claims it
+                 --> leave: the process ends; drain: it stays, and lets nobody in
+    force-leave  --> out/<node>, its lease revoked: it is no member until `join`
+
+Promise: at most `_AT_ONCE` sessions are on offer; a node waits for their takers `_PATIENCE` seconds
+beyond the last that has gone, and keeps what nobody takes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from mqttd.broker.drain import Drain
+from mqttd.cluster.etcd import get, put, remove
+from mqttd.cluster.nodes import Node
+
+if TYPE_CHECKING:
+    from mqttd.cluster.cluster import Cluster
+
+__all__ = ["Leaving"]
+
+#: Sessions on offer, seconds until one is offered again, and for the next to go.
+_AT_ONCE: Final = 100
+_AGAIN: Final = 5.0
+_PATIENCE: Final = 15.0
+
+
+class Leaving:
+    """What takes the node of `cluster` out of service."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.drain: Drain
+        self.parts: Any = None
+        self.draining = False
+        self._offered: dict[str, float] = {}
+        self._left = 0
+        self._since = 0.0
+        self._turn = 0
+
+    def serve(self, drain: Drain, parts: Any) -> None:
+        """By this the clients are sent away."""
+        self.drain, self.parts = drain, parts
+        drain.told, drain.waits = self._told, self.waits
+
+    def begin(self, rate: float, to: str, ends: bool) -> None:
+        """Drain this node; the process is to end after it."""
+        self.parts.exit_when_drained = ends
+        self.drain.begin(rate, to)
+
+    def asked(self, what: dict[str, Any]) -> None:
+        """Another node wants it."""
+        if what.get("what") == "drain":
+            self.begin(float(what["rate"]), str(what["to"]), False)
+
+    def _told(self, begins: bool) -> None:
+        self.draining = begins
+        self._since = time.monotonic()
+        self._offered.clear()
+        self.cluster.takes(not begins)
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    def waits(self) -> bool:
+        """Whether sessions are still to go, and somebody takes them."""
+        cluster = self.cluster
+        left = len(cluster.broker.sessions) + len(cluster.moves.leaving)
+        now = time.monotonic()
+        if left != self._left:
+            self._left, self._since = left, now
+        return left > 0 and now - self._since < _PATIENCE and bool(self._takers())
+
+    def _takers(self) -> list[Node]:
+        cluster = self.cluster
+        nodes = (cluster.mesh.nodes.get(each.name) for each in cluster.view.members.values()
+                 if each.ready)  # fmt: skip
+        return [node for node in nodes if node is not None and node.link is not None]
+
+    def tick(self) -> None:
+        """A few times a second."""
+        if not self.draining:
+            return
+        sessions, now = self.cluster.broker.sessions, time.monotonic()
+        for client_id, since in list(self._offered.items()):
+            if client_id not in sessions or now - since > _AGAIN:
+                del self._offered[client_id]
+        takers = self._takers()
+        if not takers:
+            return
+        for client_id, session in list(sessions.items()):
+            if len(self._offered) >= _AT_ONCE:
+                break
+            if session.channel is None and client_id not in self._offered:
+                self._offered[client_id] = now
+                self._turn += 1
+                self.cluster.moves.give(client_id, takers[self._turn % len(takers)])
+        self.cluster.broker.perform_later()
+
+    # -- members -------------------------------------------------------------------------------
+
+    async def put_out(self, name: str) -> bool:
+        """Have a node be no member any more; False if there is none. Raises EtcdError."""
+        etcd, keys = self.cluster.etcd, self.cluster.keys
+        found = (await etcd.transaction([], [get(keys.node(name))])).found
+        if not found:
+            return False
+        await etcd.transaction([], [put(keys.out(name), b"1")])
+        await etcd.lease_revoke(found[0].lease)
+        return True
+
+    async def let_in(self, name: str) -> bool:
+        """The end of that; False if it was not out. Raises EtcdError."""
+        etcd, keys = self.cluster.etcd, self.cluster.keys
+        answer = await etcd.transaction([], [get(keys.out(name)), remove(keys.out(name))])
+        return bool(answer.found)

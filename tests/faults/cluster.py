@@ -1,0 +1,288 @@
+"""Three nodes and what may happen to them, under load, again and again, with ledgers.
+
+    python -m tests.faults.cluster ROUNDS [--seed N] [--kinds node,leader,etcd,cut,slow]
+
+A round: load, a fault in its midst, its end, and all is well again within `HEALED` seconds:
+everybody is let in, everything that was acknowledged has come, QoS 2 once, each client id is at one
+node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the time.
+
+Sessions are at one node (`session.replicate` is there for none yet): those of a node that is killed
+are lost where their clients go elsewhere, and what such a client may miss for that is not counted.
+All other faults must lose no session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mqttd.admin.ctl_client import Client
+from tests.faults.lines import Lines
+from tests.faults.roamers import Reader, Roamer, Sender
+from tests.support.broker import Broker
+from tests.support.etcd import start_etcd
+from tests.support.nodes import start_node
+from tests.support.servers import free_port
+
+__all__ = ["KINDS", "Faults"]
+
+NAMES = "abc"
+KINDS = ("node", "leader", "etcd", "cut", "slow")
+#: Seconds after the end of a fault.
+HEALED = 10.0
+#: Seconds that a node's clock is off.
+CLOCKS = {"a": 0, "b": -10, "c": 10}
+_CLOCK = """\
+import time
+_time, _time_ns = time.time, time.time_ns
+time.time = lambda: _time() + {off}
+time.time_ns = lambda: _time_ns() + {off} * 1_000_000_000
+"""
+
+
+class Faults:
+    """Three nodes, an etcd of three, the lines between them, and their clients."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path = path
+        self.dice = random.Random(seed)
+        self.etcd = start_etcd(path / "etcd", 3)
+        self.lines = Lines(NAMES)
+        self.nodes: dict[str, Broker] = {}
+        #: Where each node is reached by others, and by clients.
+        self.inner = {name: free_port() for name in NAMES}
+        self.ports: dict[str, int] = {}
+        self.everybody: list[Roamer] = []
+        self.senders: list[Sender] = []
+        self.readers: list[Reader] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.lost_by_kill = 0
+
+    async def begin(self) -> None:
+        """Start all of it."""
+        await self.lines.begin()
+        self.lines.targets.update(self.inner)
+        await asyncio.gather(*(self._start(name) for name in NAMES))
+        for n, qos in enumerate((1, 2, 2)):
+            self.senders.append(Sender(f"s{n}", self.ports, self.dice, qos))
+        for n in range(4):
+            self.readers.append(Reader(f"r{n}", self.ports, self.dice))
+        self.everybody = [*self.senders, *self.readers]
+        self.tasks = [asyncio.create_task(each.run()) for each in self.everybody]
+        await self._until(self._all_in, "everybody let in", 30.0)
+
+    async def end(self) -> None:
+        """Stop all of it."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.lines.end()
+        for node in self.nodes.values():
+            node.stop(hard=True)
+        self.etcd.stop()
+
+    async def _start(self, name: str) -> None:
+        clock = self.path / f"clock-{name}"
+        clock.mkdir(exist_ok=True)
+        (clock / "sitecustomize.py").write_text(_CLOCK.format(off=CLOCKS[name]))
+        port = self.lines.ports.get(name, self.inner[name])
+        settings: dict[str, Any] = {
+            "cluster": {
+                "lease": "5s",
+                "bind": f"127.0.0.1:{self.inner[name]}",
+                "advertise": f"127.0.0.1:{port}",
+            },
+            "session": {"max_expiry_interval": "1h"},
+            "environment": {"PYTHONPATH": str(clock)},
+            "store": {"kind": "sqlite"},
+        }
+        node = await asyncio.to_thread(start_node, self.path, self.etcd, name, **settings)
+        self.nodes[name] = node
+        self.ports[name] = node.port
+
+    # -- a round -------------------------------------------------------------------------------
+
+    async def round(self, kind: str) -> list[str]:
+        """Load, a fault, and what is wrong after it."""
+        lost = [each.sessions_lost for each in self.everybody]
+        for sender in self.senders:
+            sender.go()
+        hops = asyncio.create_task(self._hops())
+        await asyncio.sleep(self.dice.uniform(0.2, 1.0))
+        await getattr(self, f"_{kind}")()
+        ended = time.monotonic()
+        hops.cancel()
+        wrong: list[str] = []
+        try:
+            await self._until(self._all_in, "everybody let in", HEALED)
+            for sender in self.senders:
+                sender.goes = False
+            await self._until(lambda: all(each.current < 0 for each in self.senders),
+                              "all acknowledged", HEALED)  # fmt: skip
+            left = max(1.0, HEALED - (time.monotonic() - ended))
+            await self._until(lambda: not self._missing(), "all received", left)
+            await asyncio.to_thread(self._settled)
+        except AssertionError as error:
+            wrong.append(str(error))
+        for reader in self.readers:
+            for sender in self.senders:
+                wrong += reader.faults(sender)
+        now = [each.sessions_lost for each in self.everybody]
+        count = sum(now) - sum(lost)
+        if kind == "node":
+            self.lost_by_kill += count
+        elif count:
+            wrong.append(f"{count} sessions lost")
+        wrong += await asyncio.to_thread(self._owned_twice)
+        self._forget()
+        return wrong
+
+    def _forget(self) -> None:
+        """What is compared is not compared again."""
+        for sender in self.senders:
+            sender.acked.clear()
+            sender.sent.clear()
+        for reader in self.readers:
+            reader.seen.clear()
+            reader.gaps.clear()
+
+    async def _hops(self) -> None:
+        while True:
+            await asyncio.sleep(self.dice.uniform(0.05, 0.4))
+            self.dice.choice(self.everybody).hop()
+
+    def _missing(self) -> bool:
+        return any(reader.missing(sender) for reader in self.readers for sender in self.senders)
+
+    def _all_in(self) -> bool:
+        return all(each.connected.is_set() for each in self.everybody)
+
+    async def _until(self, true: Callable[[], object], what: str, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > end:
+                those = [each.name for each in self.everybody if not each.connected.is_set()]
+                raise AssertionError(f"not in {seconds:.1f} s: {what}; away: {those}")
+            await asyncio.sleep(0.02)
+
+    def _asked(self, name: str, path: str) -> Any:
+        return Client(str(self.path / name / "data" / "mqttd.sock")).get(path)
+
+    def _settled(self) -> None:
+        """All nodes see each other, and are members."""
+        end = time.monotonic() + HEALED
+        while True:
+            views = [self._asked(name, "/cluster") for name in NAMES]
+            if all(
+                view["state"] == "member"
+                and len(view["nodes"]) == len(NAMES)
+                and all(each["linked"] or each["here"] for each in view["nodes"])
+                for view in views
+            ):
+                return
+            assert time.monotonic() < end, f"not healed: {views}"
+            time.sleep(0.1)
+
+    def _owned_twice(self) -> list[str]:
+        at: dict[str, list[str]] = {}
+        for name in NAMES:
+            for each in self._asked(name, "/sessions?limit=1000")["clients"]:
+                at.setdefault(each["client_id"], []).append(name)
+        return [f"{each} is at {places}" for each, places in at.items() if len(places) != 1]
+
+    # -- faults --------------------------------------------------------------------------------
+
+    async def _load(self, least: float = 0.3, most: float = 2.0) -> None:
+        await asyncio.sleep(self.dice.uniform(least, most))
+
+    async def _node(self) -> None:
+        name = self.dice.choice(NAMES)
+        del self.ports[name]
+        self.nodes[name].stop(hard=True)
+        await self._load()
+        await self._start(name)
+
+    async def _leader(self) -> None:
+        number = await asyncio.to_thread(self._leads)
+        self.etcd.stop(number)
+        await self._load()
+        await asyncio.to_thread(self.etcd.start, number)
+
+    def _leads(self) -> int:
+        for number in range(3):
+            answer = self.etcd.ask("/v3/maintenance/status", {}, number)
+            if answer.get("leader") == answer["header"]["member_id"]:
+                return number
+        return 0
+
+    async def _etcd(self) -> None:
+        self.etcd.stop()
+        await self._load()
+        await asyncio.to_thread(self.etcd.start)
+
+    async def _cut(self) -> None:
+        gate = self.dice.choice(list(self.lines.gates.values()))
+        gate.shut()
+        await self._load(0.0)
+        gate.open = True
+
+    async def _slow(self) -> None:
+        gate = self.dice.choice(list(self.lines.gates.values()))
+        gate.delay = 0.2
+        await self._load(1.0)
+        gate.delay = 0.0
+
+
+async def _run(asked: argparse.Namespace, path: Path) -> int:
+    faults = Faults(path, asked.seed)
+    began = time.monotonic()
+    wrong: list[str] = []
+    try:
+        await faults.begin()
+        for number in range(asked.rounds):
+            kind = asked.kinds[number % len(asked.kinds)]
+            wrong = await faults.round(kind)
+            away = [each for roamer in faults.everybody for each in roamer.away]
+            told = {
+                "round": number, "kind": kind, "wrong": wrong,
+                "messages": sum(sender.next for sender in faults.senders),
+                "moves": sum(each.moves for each in faults.everybody),
+                "sessions_lost": faults.lost_by_kill, "away_max": round(max(away), 2),
+            }  # fmt: skip
+            for each in faults.everybody:
+                each.away.clear()
+            print(json.dumps(told), flush=True)
+            if wrong:
+                for name, node in faults.nodes.items():
+                    print(f"--- {name}\n{node.output[-6000:]}", flush=True)
+                if not asked.go_on:
+                    break
+    finally:
+        await faults.end()
+    print(json.dumps({"rounds": asked.rounds, "seconds": round(time.monotonic() - began)}))
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """The command; its status is 1 if something was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.cluster")
+    parser.add_argument("rounds", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
+    parser.add_argument("--go-on", action="store_true")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
+    return asyncio.run(_run(asked, Path(tempfile.mkdtemp(prefix="cluster-"))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Nodes that are drained, leave, are put out and join; what all nodes have in common."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.client import RawClient
+from tests.support.etcd import Etcd, start_etcd
+from tests.support.nodes import Nodes, asked, start_node, start_nodes
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(120)
+_STAYS = [(mq.SESSION_EXPIRY, 600)]
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    started = start_etcd(tmp_path / "etcd")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def nodes(etcd: Etcd, tmp_path: Path) -> Iterator[Nodes]:
+    started = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, store={"kind": "sqlite"})
+    assert started["a"].says("node b is linked")
+    yield started
+    for node in started.values():
+        node.stop()
+
+
+def test_a_node_that_leaves_hands_its_sessions_over(nodes: Nodes) -> None:
+    """Those of clients that are away and of those it sends away, with what waits for them."""
+    count = 30
+    for n in range(count):
+        client = RawClient(nodes["a"].port, mq.V5)
+        client.connect(f"away{n}", clean=False, props=_STAYS)
+        client.subscribe(f"t/{n}", qos=2)
+        client.disconnect()
+    stays = RawClient(nodes["a"].port, mq.V5).connect("stays", clean=False, props=_STAYS)
+    stays.subscribe("t/#", qos=1)
+    publisher = RawClient(nodes["b"].port, mq.V5).connect()
+    for n in range(count):
+        publisher.publish(f"t/{n}", b"%d" % n, qos=2)
+        stays.expect(mq.PUBLISH)  # not acknowledged
+    asked(nodes["a"], "cluster", "leave", "--rate", "1000")
+    stays.wait_for(mq.DISCONNECT, reason=0x9C)
+    leaver = nodes.pop("a").process
+    assert leaver is not None and leaver.wait(20) == 0
+    for n in range(count):
+        publisher.publish(f"t/{n}", b"later", qos=2)
+    for n in range(count):
+        client = RawClient(nodes["b"].port, mq.V5).connect(f"away{n}", clean=False, props=_STAYS)
+        assert client.resumed
+        assert client.payloads(2) == [b"%d" % n, b"later"]
+        client.close()
+    back = RawClient(nodes["b"].port, mq.V5).connect("stays", clean=False, props=_STAYS)
+    assert back.resumed
+    assert len(back.collect(2 * count)) == 2 * count
+
+
+def test_a_node_drains_at_the_wish_of_another_and_is_put_out(nodes: Nodes) -> None:
+    """And is a member again by one command."""
+    client = RawClient(nodes["b"].port, mq.V5).connect("c", clean=False, props=_STAYS)
+    asked(nodes["a"], "cluster", "drain", "b")
+    client.wait_for(mq.DISCONNECT, reason=0x9C)
+    until(lambda: asked(nodes["a"], "cluster", "status")["client_ids"] == 1, "its session")
+    assert asked(nodes["b"], "cluster", "status")["state"] == "draining"
+    asked(nodes["b"], "drain", "--cancel")
+    asked(nodes["a"], "cluster", "force-leave", "b")
+    until(lambda: len(asked(nodes["a"], "cluster", "status")["nodes"]) == 1, "it is out")
+    assert nodes["b"].says("put out of the cluster")
+    until(lambda: asked(nodes["b"], "cluster", "status")["state"] == "minority", "it knows")
+    asked(nodes["b"], "cluster", "join")
+    until(lambda: len(asked(nodes["a"], "cluster", "status")["nodes"]) == 2, "it is back")
+    until(lambda: asked(nodes["b"], "cluster", "status")["state"] == "member", "it knows")
+
+
+def test_bans_are_everywhere_and_a_node_that_joins_has_them(
+    nodes: Nodes, etcd: Etcd, tmp_path: Path
+) -> None:
+    """Lifted ones are not brought back by who was away."""
+    asked(nodes["a"], "bans", "add", "client_id", "bad")
+    asked(nodes["b"], "bans", "add", "client_id", "worse")
+    for node in nodes.values():
+        until(lambda at=node: len(asked(at, "bans", "list")["bans"]) == 2, "both bans")
+        RawClient(node.port, mq.V5).connect("bad", reason=0x8A)
+    nodes.pop("b").stop()
+    asked(nodes["a"], "bans", "del", "client_id", "worse")
+    nodes["b"] = start_node(tmp_path, etcd, "b", store={"kind": "sqlite"})
+    nodes["c"] = start_node(tmp_path, etcd, "c")
+    for name in "bc":
+        RawClient(nodes[name].port, mq.V5).connect("bad", reason=0x8A)
+        RawClient(nodes[name].port, mq.V5).connect("worse")
+
+
+def test_an_empty_directory_is_a_node_by_one_command(etcd: Etcd, tmp_path: Path) -> None:
+    """Written is what the reference says; a second time is refused."""
+    home = tmp_path / "new"
+    home.mkdir()
+    command = [str(Path(sys.executable).parent / "mqttd-ctl"), "cluster", "join", *etcd.endpoints]
+    command += ["--node", "n1", "--bind", "127.0.0.1:0"]
+    subprocess.run(command, cwd=home, check=True)
+    text = (home / "etc/mqttd.conf").read_text()
+    assert 'name = "n1"' in text
+    assert f'endpoints = ["{etcd.endpoints[0]}"]' in text
+    check = [command[0], "config", "check", "etc/mqttd.conf"]
+    assert subprocess.run(check, cwd=home, check=False).returncode == 0
+    assert subprocess.run(command, cwd=home, check=False, capture_output=True).returncode == 1

@@ -1,0 +1,59 @@
+"""The wills of clients whose node is killed: published once, by one of those that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.client import RawClient
+from tests.support.etcd import Etcd, start_etcd
+from tests.support.nodes import start_node, start_nodes
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    started = start_etcd(tmp_path / "etcd")
+    yield started
+    started.stop()
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_wills_of_a_killed_node_are_published_once(etcd: Etcd, tmp_path: Path, store: str) -> None:
+    """Without delay, after it, and not at all where the client is elsewhere in time."""
+    names = {name: {} for name in "abc"}
+    nodes = start_nodes(tmp_path, etcd, names, store={"kind": store})
+    stays = [(mq.SESSION_EXPIRY, 600)]
+    try:
+        watchers = [RawClient(nodes[name].port, mq.V5, deadline=20.0).connect() for name in "ab"]
+        for watcher in watchers:
+            watcher.subscribe("w/#", qos=1)
+        lost = nodes.pop("c")
+        there = [RawClient(lost.port, mq.V5) for _ in range(22)]
+        for n in range(20):
+            there[n].connect(f"w{n}", will=mq.Will(f"w/{n}", b"gone", qos=1))
+        late = mq.Will("w/late", b"late", qos=1, props=[(mq.WILL_DELAY, 2)])
+        there[20].connect("late", will=late, props=stays)
+        back = mq.Will("w/back", b"no", qos=1, props=[(mq.WILL_DELAY, 6)])
+        there[21].connect("back", will=back, clean=False, props=stays)
+        goes = RawClient(lost.port, mq.V5).connect("goes", will=mq.Will("w/goes", b"no"))
+        goes.disconnect()
+        lost.stop(hard=True)
+        returned = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        returned.connect("back", clean=False, props=stays)
+        wanted = sorted([f"w/{n}" for n in range(20)] + ["w/late"])
+        for watcher in watchers:
+            assert sorted(watcher.message().topic for _ in wanted) == wanted
+        # It comes back, and what it has kept is nobody's will any more.
+        nodes["c"] = start_node(tmp_path, etcd, "c", store={"kind": store})
+        publisher = RawClient(nodes["c"].port, mq.V5).connect()
+        publisher.publish("w/end", b"", qos=1)
+        for watcher in watchers:
+            assert watcher.message().topic == "w/end"
+    finally:
+        for node in nodes.values():
+            node.stop()
