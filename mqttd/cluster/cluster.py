@@ -13,6 +13,7 @@ Promise: nothing here is called for a message.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -79,6 +80,7 @@ class Cluster:
         self.heirs = Heirs(
             self.etcd, self.keys, self.name, reactor, self._is_of, lambda: self.view.rank()
         )
+        self.heirs.note = os.path.join(config.node.data_dir, "wills-kept")
         self.owners.lost = self._lost
         self.broker: Broker
         self.mesh: NodeMesh
@@ -158,6 +160,7 @@ class Cluster:
 
     async def _join(self) -> None:
         since = self.reactor.seconds()
+        self.commons.begin()
         while not self.stopped:
             try:
                 await self._register(since)

@@ -44,7 +44,10 @@ class Commons:
         self.asked: Callable[[dict[str, Any]], object] = lambda _: None
         self._pending: dict[bytes, bytes] = {}
         self._busy = False
-        broker.bans.told = self._told
+
+    def begin(self) -> None:
+        """The bans of this node are read."""
+        self.broker.bans.told = self._told
 
     # -- from etcd -----------------------------------------------------------------------------
 

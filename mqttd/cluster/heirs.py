@@ -14,6 +14,7 @@ or comes twice; CONNACK does not wait for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -73,6 +74,8 @@ class Heirs:
         self.rank = rank
         self.broker: Broker
         self.log = Logger(namespace="mqttd.cluster")
+        #: A file that says that what our store has kept of wills nobody else has seen to.
+        self.note = ""
         #: Wills of nodes that were gone which this one has published.
         self.published = 0
         self._epoch = 0
@@ -113,6 +116,8 @@ class Heirs:
     async def _remove_all(self, epoch: int) -> None:
         if epoch:
             await self.etcd.remove_all(self.keys.wills_of(self.name, epoch))
+            with open(self.note, "w", encoding="ascii"):
+                pass
 
     def _go(self) -> None:
         if self._epoch and self._pending and not self._busy:
@@ -188,6 +193,9 @@ class Heirs:
         alone: there was nobody who could have.
         """
         held, self.broker.wills.held = self.broker.wills.held, None
+        if os.path.exists(self.note):
+            os.unlink(self.note)
+            alone = True
         for session in held or ():
             if alone:
                 self.broker.wills.publish(session)
