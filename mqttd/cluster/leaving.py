@@ -12,14 +12,15 @@ beyond the last that has gone, and keeps what nobody takes.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from mqttd.broker.broker import Broker
 from mqttd.broker.drain import Drain
-from mqttd.cluster.etcd import get, put, remove
-from mqttd.cluster.nodes import Node
-
-if TYPE_CHECKING:
-    from mqttd.cluster.cluster import Cluster
+from mqttd.cluster.etcd import Etcd, get, put, remove
+from mqttd.cluster.keys import Keys
+from mqttd.cluster.moves import Moves
+from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.view import View
 
 __all__ = ["Leaving"]
 
@@ -29,10 +30,24 @@ _AGAIN: Final = 5.0
 _PATIENCE: Final = 15.0
 
 
+class Share(Protocol):
+    """A node's share in its cluster, as far as it is needed here."""
+
+    broker: Broker
+    etcd: Etcd
+    keys: Keys
+    mesh: NodeMesh
+    moves: Moves
+    view: View
+
+    def takes(self, ready: bool) -> None:
+        """Whether other nodes may give their sessions to this one."""
+
+
 class Leaving:
     """What takes the node of `cluster` out of service."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Share) -> None:
         self.cluster = cluster
         self.drain: Drain
         self.parts: Any = None

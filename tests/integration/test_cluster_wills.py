@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import start_node, start_nodes
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -20,6 +22,14 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
     started = start_etcd(tmp_path / "etcd")
     yield started
     started.stop()
+
+
+def wills_of(etcd: Etcd, node: str) -> set[str]:
+    """The clients of whose wills etcd knows."""
+    prefix = f"/mqttd/mqttd/v1/will/{node}/".encode()
+    body = {"key": b64encode(prefix).decode(), "range_end": b64encode(prefix[:-1] + b"0").decode()}
+    found = etcd.ask("/v3/kv/range", body).get("kvs", ())
+    return {b64decode(each["key"]).decode().rpartition("/")[2] for each in found}
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
@@ -42,6 +52,7 @@ def test_wills_of_a_killed_node_are_published_once(etcd: Etcd, tmp_path: Path, s
         there[21].connect("back", will=back, clean=False, props=stays)
         goes = RawClient(lost.port, mq.V5).connect("goes", will=mq.Will("w/goes", b"no"))
         goes.disconnect()
+        until(lambda: wills_of(etcd, "c") == {*(f"w{n}" for n in range(20)), "late", "back"}, "it")
         lost.stop(hard=True)
         returned = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
         returned.connect("back", clean=False, props=stays)
