@@ -138,10 +138,12 @@ class _Import:
             "max_queued_bytes": self._unlimited("mqueue.max_bytes", 1 << 40),
             "queue_qos0_messages": self._flag("mqueue.store_qos0"),
             "upgrade_outgoing_qos": self._flag("session.upgrade_qos"),
-            "persistence": self._persistence,
+            "persistence": lambda line: self._set(
+                "store.kind", "sqlite" if _true(line.value) else "memory"
+            ),
             "retain_available": self._flag("mqtt.retain_available"),
-            "max_packet_size": self._number("mqtt.max_packet_size"),
-            "message_size_limit": self._number("mqtt.max_packet_size"),
+            "max_packet_size": self._size,
+            "message_size_limit": self._size,
             "persistent_client_expiration": self._expiration,
             "sys_interval": lambda line: self._set("sys.interval", f"{int(line.value)}s"),
             "log_type": self._log_type,
@@ -160,6 +162,8 @@ class _Import:
                     self._leave(line, _NO_PLACE.get(key, "not known here"))
             except ValueError:
                 self._leave(line, "its value is none")
+        if "persistent_client_expiration" not in self.common:
+            self._expires("never")
         users = self._who()
         rules = self._rules(users is not None)
         source = self._file(self.common["password_file"].value) if users is not None else ""
@@ -217,6 +221,13 @@ class _Import:
         table, _, key = path.rpartition(".")
         self.tables.setdefault(table, {})[key] = value
 
+    def _size(self, line: _Line) -> None:
+        """Of two limits, of a payload and of a packet, the smaller one."""
+        known = self.tables.get("mqtt", {}).get("max_packet_size")
+        self._number("mqtt.max_packet_size")(line)
+        if known is not None and known < self.tables["mqtt"]["max_packet_size"]:
+            self._set("mqtt.max_packet_size", known)
+
     def _number(self, path: str) -> Callable[[_Line], None]:
         def read(line: _Line) -> None:
             about = OPTIONS[path].about
@@ -243,11 +254,11 @@ class _Import:
             raise ValueError(line.value)
         days = {"h": 0, "d": 1, "w": 7, "m": 30, "y": 365}[found[2]]
         text = f"{int(found[1]) * days}d" if days else f"{found[1]}h"
-        self._set("session.expiry_interval", text)
-        self._set("session.max_expiry_interval", text)
+        self._expires(text)
 
-    def _persistence(self, line: _Line) -> None:
-        self._set("store.kind", "sqlite" if _true(line.value) else "memory")
+    def _expires(self, after: str) -> None:
+        self._set("session.expiry_interval", after)
+        self._set("session.max_expiry_interval", after)
 
     def _log_type(self, line: _Line) -> None:
         kinds = set(line.value.split())

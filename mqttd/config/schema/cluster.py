@@ -78,8 +78,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
         str,
         _file(
             "PEM file with this node's certificate, then those that lead to `ca_file`; one of its"
-            " DNS names, or its common name, is `node.name`. Empty speaks plain TCP with the other"
-            " nodes, which only a loopback address may."
+            " DNS names, or its common name, is `node.name`; empty speaks plain TCP with the"
+            " other nodes, which only a loopback address may."
         ),
     ] = ""
     private_key: Annotated[str, _file("PEM file with the private key of `certificate`.")] = ""

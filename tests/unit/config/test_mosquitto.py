@@ -60,6 +60,10 @@ CASES: dict[str, dict[str, Any]] = {
     "max_packet_size 268435455\nretain_available false": {
         "mqtt": {"max_packet_size": 268_435_455, "retain_available": False}},
     "message_size_limit 10000": {"mqtt": {"max_packet_size": 10_000}},
+    "max_packet_size 65536\nmessage_size_limit 100000": {"mqtt": {"max_packet_size": 65_536}},
+    "message_size_limit 65536\nmax_packet_size 100000": {"mqtt": {"max_packet_size": 65_536}},
+    "persistence true\n": {
+        "session": {"expiry_interval": "never", "max_expiry_interval": "never"}},
     "persistent_client_expiration 2m": {"session": {"expiry_interval": "60d"}},
     "persistent_client_expiration 14h": {"session": {"max_expiry_interval": "14h"}},
     "upgrade_outgoing_qos true\nsys_interval 10": {
