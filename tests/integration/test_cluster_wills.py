@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def wills_of(etcd: Etcd, node: str) -> set[str]:
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_wills_of_a_killed_node_are_published_once(etcd: Etcd, tmp_path: Path, store: str) -> None:
     """Without delay, after it, and not at all where the client is elsewhere in time."""
-    names = {name: {} for name in "abc"}
+    names: dict[str, dict[str, Any]] = {name: {} for name in "abc"}
     nodes = start_nodes(tmp_path, etcd, names, store={"kind": store})
     stays = [(mq.SESSION_EXPIRY, 600)]
     try:
