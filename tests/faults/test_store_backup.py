@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.test_broker_kill import Brokers
+from tests.support.ctl import run
 
 
 @pytest.fixture
@@ -25,11 +25,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 
 def ctl(brokers: Brokers, *words: str) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent / "mqttd-ctl"
-    config = brokers.path / "etc" / "mqttd.conf"
-    return subprocess.run(
-        [program, "--config", config, *words], capture_output=True, text=True, timeout=60
-    )
+    return run(brokers.path, *words)
 
 
 def test_a_backup_of_a_running_broker_can_be_put_back(brokers: Brokers) -> None:

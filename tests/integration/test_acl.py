@@ -8,9 +8,9 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import run
 from tests.support.doors import dial, doors_of
 
 Ctl = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,14 +32,7 @@ CLOSED = """{deny, {client, "sensor"}, publish, ["plant/secret"]}.
 
 @pytest.fixture
 def ctl(tmp_path: Path) -> Ctl:
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [Path(sys.executable).parent / "mqttd-ctl",
-             "--config", tmp_path / "etc/mqttd.conf", *argv],
-            capture_output=True, text=True, timeout=30,
-        )  # fmt: skip
-
-    return run
+    return partial(run, tmp_path)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import stat
 import subprocess
@@ -12,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.certificates import Authority
 from tests.support.client import RawClient
+from tests.support.ctl import run
 
 Ctl = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -35,14 +36,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def ctl(tmp_path: Path) -> Ctl:
-    def run(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [Path(sys.executable).parent / "mqttd-ctl",
-             "--config", tmp_path / "etc/mqttd.conf", *argv],
-            input=stdin, capture_output=True, text=True, timeout=20, env=os.environ,
-        )  # fmt: skip
-
-    return run
+    return partial(run, tmp_path)
 
 
 def test_an_operator_looks_in_and_acts(broker: Broker, ctl: Ctl, tmp_path: Path) -> None:

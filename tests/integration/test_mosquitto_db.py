@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from mqttd.storage.mosquitto import MosquittoFile
 from tests.support import packets as mq
 from tests.support.broker import start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import run as ctl
 from tests.support.needs import needs_program
 from tests.support.servers import free_port
 from tests.support.waiting import until
@@ -86,13 +86,6 @@ def _connect(client: RawClient, client_id: str, **fields: Any) -> RawClient:
     # The same user for all: beside one, mosquitto 2.0 writes the name of another for nobody.
     return client.connect(
         client_id, clean=False, props=props, username="bob", password=b"x", **fields
-    )
-
-
-def ctl(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent / "mqttd-ctl"
-    return subprocess.run(
-        [program, "--config", config, *words], capture_output=True, text=True, timeout=60
     )
 
 

@@ -7,8 +7,6 @@ import http.client
 import json
 import re
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.chromium import Chromium
 from tests.support.client import RawClient
+from tests.support.ctl import told as ctl
 
 PASSWORD = "correct horse"
 ROOT = Path(__file__).parents[2]
@@ -35,17 +34,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield made
     finally:
         made.stop()
-
-
-def ctl(broker: Broker, *argv: str, stdin: str = "") -> str:
-    assert broker.directory is not None
-    done = subprocess.run(
-        [Path(sys.executable).parent / "mqttd-ctl", "--config",
-         broker.directory / "etc/mqttd.conf", *argv],
-        input=stdin, capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")

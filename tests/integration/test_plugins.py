@@ -13,6 +13,7 @@ import sys
 import time
 import venv
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from mqttd.admin.new_plugin import write_project
 from tests.support import packets as mq
 from tests.support.broker import start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import run
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 60.0  # seconds
@@ -190,14 +192,7 @@ class Guard:
 
 @pytest.fixture
 def ctl(tmp_path: Path) -> Ctl:
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [Path(sys.executable).parent / "mqttd-ctl",
-             "--config", tmp_path / "etc/mqttd.conf", *argv],
-            capture_output=True, text=True, timeout=30, env=os.environ,
-        )  # fmt: skip
-
-    return run
+    return partial(run, tmp_path)
 
 
 @pytest.fixture

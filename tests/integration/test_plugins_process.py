@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import run
 
 DEADLINE = 30.0  # seconds
 
@@ -120,14 +121,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def ctl(tmp_path: Path) -> Ctl:
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [Path(sys.executable).parent / "mqttd-ctl",
-             "--config", tmp_path / "etc/mqttd.conf", *argv],
-            capture_output=True, text=True, timeout=30, env=os.environ,
-        )  # fmt: skip
-
-    return run
+    return partial(run, tmp_path)
 
 
 def eventually(true: Callable[[], object], what: Callable[[], object]) -> None:

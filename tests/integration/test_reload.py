@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import run as ctl
 
 
 @pytest.fixture
@@ -29,13 +28,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def configure(folder: Path, text: str) -> None:
     path = folder / "etc/mqttd.conf"
     path.write_text(f"{path.read_text()}\n{text}")
-
-
-def ctl(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [Path(sys.executable).parent / "mqttd-ctl", "--config", folder / "etc/mqttd.conf", *argv],
-        capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
 
 
 def test_nobody_without_a_name_is_left_when_the_file_says_never(

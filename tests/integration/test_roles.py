@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from mqttd.admin.ctl_client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import told as say
 
 STAYS = [(0x11, 3600)]
 ACL = '{deny, all, publish, ["shut/#"]}.\n'
@@ -30,21 +29,6 @@ def api(broker: Broker) -> Client:
 
 def put(broker: Broker, path: str, **body: object) -> None:
     api(broker).request("POST", path, body)
-
-
-def ctl(broker: Broker, *argv: str) -> subprocess.CompletedProcess[str]:
-    assert broker.directory is not None
-    return subprocess.run(
-        [Path(sys.executable).parent / "mqttd-ctl",
-         "--config", broker.directory / "etc/mqttd.conf", *argv],
-        capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
-
-
-def say(broker: Broker, *argv: str) -> str:
-    done = ctl(broker, *argv)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def start(tmp_path: Path, **more: object) -> Broker:

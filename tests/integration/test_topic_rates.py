@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from mqttd.admin.ctl_client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import told as say
 from tests.support.waiting import until
 
 
@@ -31,17 +30,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def api(broker: Broker) -> Client:
     assert broker.directory is not None
     return Client(str(broker.directory / "data/mqttd.sock"))
-
-
-def say(broker: Broker, *argv: str, given: str = "") -> str:
-    assert broker.directory is not None
-    done = subprocess.run(
-        [Path(sys.executable).parent / "mqttd-ctl",
-         "--config", broker.directory / "etc/mqttd.conf", *argv],
-        input=given, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_messages_of_a_filter_are_counted(broker: Broker) -> None:
@@ -112,7 +100,7 @@ def test_users_that_are_changed_in_their_files_are_in_the_audit(tmp_path: Path) 
         return next((one for one in changes if one["path"] == path), None)
 
     try:
-        say(broker, "users", "add", "ann", given="a good password\n")
+        say(broker, "users", "add", "ann", stdin="a good password\n")
         found = until(lambda: entry("users of username"))
         assert found["after"] == {"added": ["ann"]} and found["before"] is None
         say(broker, "api-users", "token", "robot", "--role", "viewer")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from mqttd.admin.ctl_client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import told as ctl
 from tests.support.etcd import start_etcd
 from tests.support.nodes import Nodes, start_nodes
 from tests.support.waiting import until
@@ -302,17 +301,6 @@ def test_there_is_no_way_to_a_node(tmp_path: Path) -> None:
 
 
 # -- followed from hand to hand ------------------------------------------------------------------
-
-
-def ctl(broker: Broker, *argv: str) -> str:
-    assert broker.directory is not None
-    done = subprocess.run(
-        [Path(sys.executable).parent / "mqttd-ctl",
-         "--config", broker.directory / "etc/mqttd.conf", *argv],
-        capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_traced_topic_is_told_from_hand_to_hand(broker: Broker, publisher: RawClient) -> None:

@@ -10,8 +10,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from mqttd.workers.place import worker_of
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import told as ctl
 from tests.support.doors import dial, doors_of, start_with_doors
 from tests.support.waiting import until
 
@@ -32,15 +31,6 @@ _serial = itertools.count()
 def id_at(worker: int, count: int = COUNT) -> str:
     """A new client id that belongs to this worker."""
     return next(name for n in _serial if worker_of(name := f"c{n}", count) == worker)
-
-
-def ctl(broker: Broker, *words: str) -> str:
-    """What `mqttd-ctl` prints."""
-    assert broker.directory is not None
-    command = [Path(sys.executable).parent / "mqttd-ctl", "-c", broker.directory / "etc/mqttd.conf"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def asked(broker: Broker, *words: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker, write_settings
 from tests.support.chromium import Chromium
 from tests.support.client import RawClient
+from tests.support.ctl import told as ctl
 from tests.support.waiting import until
 
 COUNT = 2
@@ -71,17 +72,6 @@ class Asked:
         is_json = "json" in (answer.headers.get("content-type") or "")
         self.told: Any = json.loads(text) if is_json else text.decode()
         connection.close()
-
-
-def ctl(broker: Broker, *argv: str, stdin: str = "") -> str:
-    assert broker.directory is not None
-    done = subprocess.run(
-        [Path(sys.executable).parent / "mqttd-ctl", "--config",
-         broker.directory / "etc/mqttd.conf", *argv],
-        input=stdin, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture

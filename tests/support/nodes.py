@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tests.support.broker import Broker, start_broker
+from tests.support.ctl import told
 from tests.support.etcd import Etcd
 
 __all__ = ["Nodes", "asked", "start_node", "start_nodes"]
@@ -47,9 +46,4 @@ def start_nodes(folder: Path, etcd: Etcd, wanted: dict[str, dict[str, Any]], **m
 
 def asked(broker: Broker, *words: str) -> Any:
     """What `mqttd-ctl` says, as JSON."""
-    assert broker.directory is not None
-    config = broker.directory / "etc/mqttd.conf"
-    command = [Path(sys.executable).parent / "mqttd-ctl", "-c", config, "--json", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(told(broker, "--json", *words))
