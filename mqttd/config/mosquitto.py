@@ -224,9 +224,8 @@ class _Import:
     def _size(self, line: _Line) -> None:
         """Of two limits, of a payload and of a packet, the smaller one."""
         known = self.tables.get("mqtt", {}).get("max_packet_size")
-        self._number("mqtt.max_packet_size")(line)
-        if known is not None and known < self.tables["mqtt"]["max_packet_size"]:
-            self._set("mqtt.max_packet_size", known)
+        if known is None or 0 < int(line.value) < known:
+            self._number("mqtt.max_packet_size")(line)
 
     def _number(self, path: str) -> Callable[[_Line], None]:
         def read(line: _Line) -> None:
