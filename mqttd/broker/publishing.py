@@ -22,7 +22,7 @@ from mqttd.broker.retainer import RetainedLevel
 from mqttd.broker.rights import Rights
 from mqttd.broker.seams import Trail
 from mqttd.broker.shared import Group
-from mqttd.broker.trie import Trie
+from mqttd.broker.taps import Keeping
 from mqttd.codec import reasons
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
@@ -39,20 +39,6 @@ __all__ = ["Publishing"]
 
 #: What a message out of nothing is compared with: nothing of it is taken for checked.
 _NO_MESSAGE: Final = Message(0, "", b"", 0, False, {})
-
-
-class Keeping:
-    """One who keeps messages: of these topics, or (None) of all."""
-
-    def __init__(self, notes: Notes, topic_filters: list[str] | None) -> None:
-        #: Under which it has asked for its topics (`mqttd.broker.gears`).
-        self.name: str = f"notes {id(self)}"
-        self.notes = notes
-        self.topics: Trie | None = None
-        if topic_filters is not None:
-            self.topics = Trie()
-            for topic_filter in topic_filters:
-                self.topics.insert(topic_filter)
 
 
 class Publishing(Rights):

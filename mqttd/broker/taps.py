@@ -16,15 +16,17 @@ from mqttd.broker.ground import Given
 from mqttd.broker.points import POINTS
 from mqttd.broker.reports import Reports
 from mqttd.broker.seams import HookChains, Trail
+from mqttd.broker.trie import Trie
 from mqttd.codec import reasons
 from mqttd.codec.packets import Publish
 from mqttd.session.general import General
 from mqttd.session.message import Delivery, Message
+from mqttd.session.notes import Notes
 from mqttd.session.route import HOOKED, TOLD, UNHEARD
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
-__all__ = ["Taps"]
+__all__ = ["Keeping", "Taps"]
 
 #: Points that hear of the deliveries of a message.
 _TOLD: Final = (
@@ -39,6 +41,20 @@ _ACKNOWLEDGED: Final = frozenset(("message.acked", "message.nack"))
 _FAREWELLS: Final = frozenset(("client.disconnected", "session.terminated"))
 
 
+class Keeping:
+    """One who keeps messages, or what becomes of them: of these topics, or (None) of all."""
+
+    def __init__(self, notes: Notes, topic_filters: list[str] | None) -> None:
+        #: Under which it has asked for its topics (`mqttd.broker.gears`).
+        self.name: str = f"notes {id(self)}"
+        self.notes = notes
+        self.topics: Trie | None = None
+        if topic_filters is not None:
+            self.topics = Trie()
+            for topic_filter in topic_filters:
+                self.topics.insert(topic_filter)
+
+
 class Taps(Reports):
     """Knows who listens, and tells them of clients and deliveries."""
 
@@ -50,6 +66,9 @@ class Taps(Reports):
         self.trail: Trail | None = None
         #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
         self.completing: dict[str, dict[int, Message]] = {}
+        #: Who is noted deliveries, and who acknowledgements.
+        self.delivering: list[Keeping] = []
+        self.acking: list[Keeping] = []
         #: The hook points somebody listens to.
         self.points: set[str] = {point for point in POINTS if given.hooks.listening(point)}
         self.hooks_changed("", False)
@@ -61,11 +80,13 @@ class Taps(Reports):
             self.points.add(point)
         else:
             self.points.discard(point)
-        self.tap_delivered = (
-            "message.delivered" in self.points or "delivery.completed" in self.points
-        )
         self.tap_completed = "delivery.completed" in self.points
-        self.tap_acked = self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED)
+        self.tap_delivered = (
+            "message.delivered" in self.points or self.tap_completed or bool(self.delivering)
+        )
+        self.tap_acked = (
+            self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED) or bool(self.acking)
+        )
         self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
         self.fast = self.settings.fast_path and not self.settings.upgrade_qos
         gears = self.router.gears
@@ -76,13 +97,40 @@ class Taps(Reports):
         #: Somebody wants to hear of every delivery, so also of those that remember no message.
         self.tell_all = any(
             point in self.points and self.hooks.topic_filters(point) is None for point in _TOLD
-        )
+        ) or any(keeping.topics is None for keeping in (*self.delivering, *self.acking))
         if changed:
             self.router.all_changed()
 
     def _wanted(self, point: str) -> list[str] | None:
         """The topics whose messages a hook point wants; None: all."""
         return self.hooks.topic_filters(point) if point in self.points else []
+
+    def add_deliveries(
+        self, notes: Notes, delivered: bool, acked: bool, topic_filters: list[str] | None = None
+    ) -> object:
+        """Have `notes` told of deliveries, acknowledgements or both, of messages on these topics.
+
+        None: on all. Returns what `remove_deliveries` takes.
+        """
+        keeping = Keeping(notes, topic_filters)
+        if delivered:
+            self.delivering.append(keeping)
+        if acked:
+            self.acking.append(keeping)
+        if self.router.gears.ask(keeping.name, TOLD, topic_filters):
+            self.router.all_changed()
+        self.hooks_changed("", False)
+        return keeping
+
+    def remove_deliveries(self, token: object) -> None:
+        """Tell one who keeps deliveries no more."""
+        assert isinstance(token, Keeping)
+        for kept in (self.delivering, self.acking):
+            if token in kept:
+                kept.remove(token)
+        if self.router.gears.forget(token.name):
+            self.router.all_changed()
+        self.hooks_changed("", False)
 
     def tell(self, point: str, session: State, *args: object) -> None:
         """Tell a hook point about a client, when somebody listens."""
@@ -151,6 +199,9 @@ class Taps(Reports):
         message = delivery.get_message(self.next_message_id())
         if self.tap_followed and self.trail is not None:
             self.trail.step(message, "sent", session.client_id, f"QoS {delivery.qos}")
+        for keeping in self.delivering:
+            if keeping.topics is None or keeping.topics.match(message.topic):
+                keeping.notes.note_delivery(False, session.client_id, session.username, message)
         if "message.delivered" in self.points:
             self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
         if delivery.qos == 0 and "delivery.completed" in self.points:
@@ -163,6 +214,9 @@ class Taps(Reports):
         message = delivery.get_message(self.next_message_id())
         if self.tap_followed and self.trail is not None:
             self.trail.step(message, "acked", session.client_id, "")
+        for keeping in self.acking:
+            if keeping.topics is None or keeping.topics.match(message.topic):
+                keeping.notes.note_delivery(True, session.client_id, session.username, message)
         if "message.acked" in self.points:
             self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
         if self.tap_completed:

@@ -217,6 +217,20 @@ class IPluginHandle(IHooks):
         :raises ValueError: no valid topic filter.
         """
 
+    def keep_deliveries(
+        notes: Any,
+        delivered: bool = True,
+        acked: bool = True,
+        topic_filter: str | Sequence[str] | None = None,
+    ) -> None:
+        """Have deliveries noted, acknowledgements of them, or both, without what a hook costs.
+
+        :param notes: a `mqttd.session.notes.Notes`, which must not raise; takes the place of what
+            this plugin gave before; None ends it.
+        :param topic_filter: an MQTT topic filter, or some: only messages on these topics.
+        :raises ValueError: no valid topic filter.
+        """
+
     def pause_publishers(paused: bool) -> None:
         """Stop reading from clients that send, for as long as something cannot follow.
 

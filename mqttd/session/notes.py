@@ -1,6 +1,7 @@
 """Messages that somebody keeps as bytes: an event log, a journal, another node.
 
     PUBLISH --> route with the gear NOTED --> note(parts of the packet) --> whoever keeps them
+    a delivery, or its acknowledgement -----> note_delivery ------------->  and has asked for these
 
 A note is one call for one packet or a run of packets, with their places in the bytes received;
 no `Message` is made. What reaches the broker another way (a will, a hook's own message) comes as a
@@ -47,4 +48,10 @@ class Notes:
 
         `now` is the server's, in milliseconds: from there its expiry counts.
         """
+        raise NotImplementedError
+
+    def note_delivery(
+        self, acked: bool, client_id: str, username: str | None, message: Message
+    ) -> None:
+        """A message was written to this client just now, or the client has acknowledged it."""
         raise NotImplementedError

@@ -2,10 +2,12 @@
 
     hook point --> chosen? (event, topic, client, sample) --> one tuple --> Columns
     a message that is routed, as bytes ------------------------------------> Columns
+    a delivery, an acknowledgement ----------------------------------------> Columns
 
 Promise: an event of a hook costs about a microsecond here, one that is not chosen a look-up.
-Nothing waits. Only points whose events are chosen are hooked; `message.publish` is none of them:
-the broker hands its messages to `Columns` itself.
+Nothing waits. Only points whose events are chosen are hooked; what every message has is none of
+them: the broker hands messages, deliveries and acknowledgements to `Columns` itself, on no plugin's
+budget.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ __all__ = ["Exporter", "chosen_events"]
 
 #: Exporting sees what all other plugins have made of it.
 LAST: Final = -1_000_000
+
+#: Events that the broker hands to `Columns`.
+NOTED: Final = frozenset(("message.publish", "message.delivered", "message.acked"))
 
 #: Answers about topics and clients that are remembered.
 MOST_ANSWERS: Final = 50_000
@@ -79,8 +84,6 @@ class Exporter:
             "client.unsubscribe": self.client_unsubscribe,
             "session.subscribed": self.session_subscribed,
             "session.unsubscribed": self.session_unsubscribed,
-            "message.delivered": self._of_receiver(CODES["message.delivered"]),
-            "message.acked": self._of_receiver(CODES["message.acked"]),
             "message.dropped": self.message_dropped,
         }
         points: dict[str, tuple[str, Callable[..., HookResult | None]]] = {
@@ -90,7 +93,7 @@ class Exporter:
         return [
             points.get(name) or (name, special.get(name) or self._of_client(CODES[name]))
             for name in self.events
-            if name != "message.publish"
+            if name not in NOTED
         ]
 
     def choose(self, columns: Columns) -> None:
@@ -101,6 +104,7 @@ class Exporter:
         columns.hide_topic = self._hide_topic
         columns.hide_headers = self._hide_headers
         columns.wants = self.wants_client if self._clients else None
+        columns.sample = self._sample
 
     # -- what is chosen
 
@@ -239,18 +243,6 @@ class Exporter:
                 b"",
             )
         )
-
-    def _of_receiver(self, code: int) -> Callable[..., HookResult | None]:
-        """Delivered and acked: the payload is in the publish event, and all of it or a sample."""
-
-        def happened(client: ClientInfo, message: Any) -> None:
-            # The low bits count the ids of one microsecond; these differ from one to the next.
-            if self._sample < 65536 and (message.id >> 64) * 40503 & 0xFFFF >= self._sample:
-                return
-            at = time.time_ns() // 1000
-            self.message_event(code, message, client.client_id, client.username, at)
-
-        return happened
 
     def message_dropped(self, client: ClientInfo | None, reason: str, message: Any) -> None:
         """A message has reached nobody."""

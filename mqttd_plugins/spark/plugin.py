@@ -146,10 +146,13 @@ class SparkPlugin:
         for point, callback in exporter.callbacks():
             handle.hook(point, callback, priority=LAST)
             self._hooked.append((point, callback))
+        exporter.choose(log.columns)
         if "message.publish" in exporter.events:
             self._careful = overflow == "block"
-            exporter.choose(log.columns)
             handle.keep_messages(log.columns, self._topics())
+        told = [f"message.{name}" in exporter.events for name in ("delivered", "acked")]
+        if any(told):
+            handle.keep_deliveries(log.columns, *told, self._topics())
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold, required=True)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
@@ -198,6 +201,10 @@ class SparkPlugin:
         # What is held is released when it is written: its connections need not end for it.
         self._handle.hold_acknowledgements(None)
         self._handle.keep_messages(None)
+        self._handle.keep_deliveries(None)
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.cancel()
         self._refuse(False)
         log.stop()
         return self._handle.in_thread(log.join, STOP_DEADLINE)
@@ -312,7 +319,9 @@ class SparkPlugin:
             self._prune_at = max(MOST_CLIENTS, 2 * len(self._held))
         log.when_written(offset, release)
         if self._flushing is None:
-            self._flushing = self._handle.call_later(FLUSH_HELD, self._flush)
+            # As the log's own timer on nobody's budget: a block is handed over, and who waits for
+            # it must not be refused because the machine was slow.
+            self._flushing = self._handle.clock.callLater(FLUSH_HELD, self._flush)
 
     def _flush(self) -> None:
         self._flushing = None

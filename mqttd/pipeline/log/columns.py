@@ -3,6 +3,7 @@
     append(row)            what happened to a client       --+
     note(packet or run)    messages as they came, in bytes --+-->  columns  --take-->  packed.pack
     note_message(message)  messages that are whole already --+
+    note_delivery(message) what becomes of them -------------+
 
 The first event of a batch is told with `started`, a full batch with `full`; both must not raise.
 
@@ -16,6 +17,7 @@ Compiled with the hot path.
 
 from __future__ import annotations
 
+import time as clock
 from array import array
 from collections.abc import Callable
 from typing import Final
@@ -38,6 +40,10 @@ from mqttd.session.notes import Notes
 __all__ = ["Columns"]
 
 _PUBLISH: Final = CODES["message.publish"]
+_DELIVERED: Final = CODES["message.delivered"]
+_ACKED: Final = CODES["message.acked"]
+#: `Columns.sample` for all of them.
+ALL: Final = 1 << 16
 _NAMED: Final[int] = HAS_SIZE
 _MESSAGE: Final[int] = HAS_QOS | HAS_SIZE
 _PAYLOAD: Final[int] = HAS_PAYLOAD
@@ -73,6 +79,8 @@ class Columns(Notes):
         self.hide_headers: bool = False
         #: Whose messages are kept; None: everybody's.
         self.wants: Callable[[str], bool] | None = None
+        #: Of how many in 65,536 messages deliveries and acknowledgements are kept.
+        self.sample: int = ALL
         #: Events in the batch.
         self.count: int = 0
         self._clear()
@@ -242,6 +250,29 @@ class Columns(Notes):
         self._sizes.append(size)
         self._payloads.append(payload)
         self._grow(1, len(payload))
+
+    def note_delivery(
+        self, acked: bool, client_id: str, username: str | None, message: Message
+    ) -> None:
+        """See `Notes.note_delivery`; the payload is in the event of its publish."""
+        topic = message.topic
+        if topic.startswith(_OWN) or (self.wants is not None and not self.wants(client_id)):
+            return
+        came = message.id >> 64
+        # The low bits count the ids of one microsecond; these differ from one to the next.
+        if self.sample < ALL and came * 40503 & 0xFFFF >= self.sample:
+            return
+        at = clock.time_ns() // 1000
+        flags = message.qos | _MESSAGE | (_RETAIN if message.retain else 0)
+        run = self._begin(_ACKED if acked else _DELIVERED, at, flags, 1)
+        self._ids.append(message.id & _HALF)
+        if came != at:
+            self._id_times[run] = _signed(came - at)
+        self._clients.append("" if self.hide_client else client_id)
+        self._users.append("" if username is None or self.hide_user else username)
+        self._topics.append("" if self.hide_topic else topic)
+        self._sizes.append(len(message.payload))
+        self._grow(1, 0)
 
     def _grow(self, count: int, size: int) -> None:
         started = not self.count

@@ -36,6 +36,11 @@ class BatchReader(Reader, DataSourceReader):
         tasks: list[Task] = []
         for node, (earliest, _) in found.items():
             start, end = starts[node], ends[node]
+            if end < start and isinstance(options.ending, dict) and node in options.ending:
+                raise ValueError(
+                    f"mqttd: endingOffsets end node {node} at {end}, before startingOffsets begin"
+                    f" there, at {start}"
+                )
             if start < min(end, earliest):
                 missing = min(end, earliest)
                 what = f"events {start} to {missing - 1} of node {node} were deleted by retention"

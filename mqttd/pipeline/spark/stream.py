@@ -34,6 +34,11 @@ __all__ = ["StreamReader"]
 
 Offset = dict[str, Any]
 
+#: What to do about what is lost.
+_KEEP: Final = "Keep more (retention in etc/plugins/spark.conf)"
+_OTHER_LOG: Final = "Look at path or url, or begin with a new checkpointLocation"
+_NO_NODE: Final = "Bring it back, if it was moved away rather than renamed (node.name)"
+
 #: Seconds after which a group that has nothing new is heard of again.
 HEARD_OF_EVERY: Final = 60.0
 
@@ -164,7 +169,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not knows(log_id, end["log"]):
             self._lost(
                 f"the event log was made anew: the query's checkpoint is of log {end['log']},"
-                f" here is log {log_id}"
+                f" here is log {log_id}",
+                _OTHER_LOG,
             )
             known = start["nodes"] if start["log"] == end["log"] else {}
             gone = [(node, known.get(node, 0), stop) for node, stop in end["nodes"].items()]
@@ -245,12 +251,15 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not knows(log_id, start["log"]):
             self._lost(
                 f"the event log was made anew: the query's checkpoint is of log {start['log']},"
-                f" here is log {log_id}"
+                f" here is log {log_id}",
+                _OTHER_LOG,
             )
             return {node: bounds.earliest for node, bounds in found.items()}
         begin: dict[str, int] = dict(start["nodes"])
         for node in begin.keys() - found.keys():
-            self._lost(f"the log of node {node} is gone, the query has read {begin[node]} of it")
+            self._lost(
+                f"the log of node {node} is gone, the query has read {begin[node]} of it", _NO_NODE
+            )
         for node, (earliest, latest) in found.items():
             first = begin.setdefault(node, earliest)
             if first < earliest:
@@ -265,11 +274,11 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return begin
 
-    def _lost(self, what: str) -> None:
+    def _lost(self, what: str, advice: str = _KEEP) -> None:
         if self.options.fail_on_data_loss:
             raise DataLoss(
-                f"mqttd: {what}. Keep more (retention in etc/plugins/spark.conf), or set the option"
-                " failOnDataLoss to false to go on with what there is"
+                f"mqttd: {what}. {advice}, or set the option failOnDataLoss to false to go on with"
+                " what there is"
             )
         print(f"mqttd: {what}", file=sys.stderr)
 

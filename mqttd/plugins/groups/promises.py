@@ -24,6 +24,8 @@ class Promises(HandleBase):
         self._pauses = False
         #: What the broker gave for `keep_messages`.
         self._keeping: object = None
+        #: And for `keep_deliveries`.
+        self._following: object = None
         self._at_end(self._let_go)
 
     def hold_acknowledgements(
@@ -49,6 +51,21 @@ class Promises(HandleBase):
         self._stop_keeping()
         if notes is not None:
             self._keeping = self._host.broker.add_notes(notes, topic_filters)
+
+    def keep_deliveries(
+        self,
+        notes: Any,
+        delivered: bool = True,
+        acked: bool = True,
+        topic_filter: Patterns = None,
+    ) -> None:
+        """See `IPluginHandle.keep_deliveries`."""
+        self._check()
+        topic_filters = list(valid_topic_filters(topic_filter)) or None
+        self._stop_following()
+        if notes is not None:
+            broker = self._host.broker
+            self._following = broker.add_deliveries(notes, delivered, acked, topic_filters)
 
     def pause_publishers(self, paused: bool) -> None:
         """See `IPluginHandle.pause_publishers`."""
@@ -88,8 +105,14 @@ class Promises(HandleBase):
         if keeping is not None:
             self._host.broker.remove_notes(keeping)
 
+    def _stop_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            self._host.broker.remove_deliveries(following)
+
     def _let_go(self) -> None:
         self._stop_keeping()
+        self._stop_following()
         self._release_holder(gone=True)
         if self._pauses:
             self._host.broker.set_congested(False, f"plugin {self.budget.name}")

@@ -122,6 +122,45 @@ def test_blocks_that_are_joined_say_what_they_said(batches: list[list[Any]]) -> 
     assert [*decode_block(data, "n")] == [*decode_block(whole, "n")]
 
 
+def test_14_deliveries_are_noted_as_hooks_tell_of_them() -> None:
+    node = MemoryBroker()
+    columns = Columns(10_000, lambda: None, lambda: None)
+    told: list[tuple[str, str, str, int]] = []
+
+    def hear(point: str) -> None:
+        node.hooks.hook(
+            point,
+            lambda client, message: told.append(
+                (point, client.client_id, message.topic, message.id)
+            ),
+        )
+
+    def noted() -> list[tuple[str, str, str, int]]:
+        return [
+            (one.event, one.client_id, one.topic, int.from_bytes(one.message_id or b"", "big"))
+            for one in decode_block(pack(columns.take(), 0), "n")
+        ]  # fmt: skip
+
+    token = node.broker.add_deliveries(columns, True, True)
+    for point in ("message.delivered", "message.acked"):
+        hear(point)
+    for name, qos in (("zero", 0), ("one", 1), ("two", 2)):
+        node.connect(name, username="user").subscribe(Subscription("a/#", qos))
+    alice = node.connect("alice")
+    for topic in ("a/b", "nobody"):
+        for qos in (0, 1, 2):
+            alice.publish(topic, b"x", qos)
+    assert len(told) == 9 + 4 and noted() == told
+    node.broker.remove_deliveries(token)
+    told.clear()
+    # Of some topics, and what becomes of them only.
+    node.broker.add_deliveries(columns, False, True, ["a/c"])
+    for topic in ("a/b", "a/c"):
+        alice.publish(topic, b"x", 2)
+    assert noted() == [one for one in told if one[0] == "message.acked" and one[2] == "a/c"]
+    assert len(told) == 10
+
+
 def test_what_a_hook_has_made_of_a_message_is_noted_once() -> None:
     from mqttd.types import OK, STOP
 

@@ -155,6 +155,8 @@ def test_offsets_and_times_cut_a_batch(tmp_path: Path) -> None:
         batch(tmp_path, endingOffsets='{"mqttd": 5000}').partitions()
     with pytest.raises(ValueError, match="name the node 'n7'; the log has mqttd"):
         batch(tmp_path, startingOffsets='{"n7": 0}').partitions()
+    with pytest.raises(ValueError, match="end node mqttd at 10, before startingOffsets .* at 20"):
+        batch(tmp_path, startingOffsets='{"mqttd": 20}', endingOffsets='{"mqttd": 10}').partitions()
 
 
 def test_tasks_are_about_equal_and_lose_nothing(tmp_path: Path) -> None:
@@ -382,7 +384,7 @@ def test_a_log_made_anew_under_a_checkpoint_is_not_taken_for_the_old_one(tmp_pat
     shutil.rmtree(path)
     written(path, 9)
     for one in (reader, stream(path)):
-        with pytest.raises(DataLoss, match="the event log was made anew: .* is of log"):
+        with pytest.raises(DataLoss, match="made anew: .* is of log .* new checkpointLoc"):
             one.latestOffset(at, ReadAllAvailable())
     relaxed = stream(path, failOnDataLoss="false")
     end, some = step(relaxed, at)
