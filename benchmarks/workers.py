@@ -71,7 +71,9 @@ def run(broker: Broker, load: str, kind: list[str], seconds: float) -> tuple[flo
 def scenarios(load: str, seconds: float) -> None:
     """Print which scenarios are clean with three workers."""
     with tempfile.TemporaryDirectory() as folder:
-        broker = start_broker(Path(folder), node={"workers": 3})
+        # As much as the windows of all publishers may wait for one subscriber.
+        settings = {"max_length": 100_000, "max_bytes": "64MiB"}
+        broker = start_broker(Path(folder), node={"workers": 3}, mqueue=settings)
         try:
             for name, clients in SCENARIOS.items():
                 for qos in "012":
