@@ -43,6 +43,8 @@ _GROUPS: Final = 64
 _FEW_TURNS: Final = 8
 #: Routes to more receivers than this have lists of their own.
 _SHARED_RECEIVERS: Final = 8
+#: Levels of a walk that are a unit of work, as a power of two: a microsecond.
+_WALK: Final = 5
 #: Sets of wildcard filters whose receivers are remembered until one of these filters changes.
 _MATCHES: Final = 4096
 
@@ -259,14 +261,20 @@ class Router(Topics):
                 route.topic = held.own(topic)
                 self._take(route, found, topic, held, held.options_of(topic))
             if self.trie.filters:
-                self._collect(route, found, self.trie.match(topic))
+                self._collect(route, found, self._match(topic))
             self._close(route, found)
         elif self.trie.filters:
-            levels = self.trie.match(topic)
+            levels = self._match(topic)
             if levels:
                 self._along(route, levels)
         route.gear |= self.gears.of(topic)
         route.hear()
+
+    def _match(self, topic: str) -> list[Level]:
+        """The filters that fit; the walk is work though it finds nothing."""
+        levels = self.trie.match(topic)
+        self.work += self.trie.visited >> _WALK
+        return levels
 
     def _along(self, route: Route, levels: list[Level]) -> None:
         """To the receivers of these filters, as the topics before it that they match."""

@@ -37,13 +37,15 @@ class Trie:
     their words. Literal filters are as welcome as those with wildcards.
     """
 
-    __slots__ = ("deepest", "filters", "root")
+    __slots__ = ("deepest", "filters", "root", "visited")
 
     def __init__(self) -> None:
         self.root: Level = Level("", None)
         self.filters: int = 0
         #: Levels of the deepest filter since the trie was empty: no walk needs more words.
         self.deepest: int = 0
+        #: Levels that the last `match` looked at, whatever it found.
+        self.visited: int = 0
 
     def __len__(self) -> int:
         """Return how many filters the trie holds."""
@@ -112,8 +114,10 @@ class Trie:
         dollar = topic.startswith("$")
         level = self.root
         depth = 0
+        visited = 0
         while True:
             while True:
+                visited += 1
                 wild = depth > 0 or not dollar
                 rest = level.hash
                 if rest is not None and wild:
@@ -144,6 +148,7 @@ class Trie:
                         depths.append(depth)
                     level = plus
             if not parted or not depths:
+                self.visited = visited
                 return matched
             level = parted.pop()
             depth = depths.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -165,3 +166,15 @@ def test_a_topic_whose_messages_need_more_is_kept_at_once() -> None:
     router.subscribe_shared(Session(node.broker, "c", None), "$share/g/t/#", "g", "t/#", 1)
     assert met(router, "t/1").gear & SPREAD and "t/1" in {r.topic for r in router.table.values()}
     assert not met(router, "u/1").gear and len(router.table) == 1
+
+
+def test_a_walk_that_finds_nothing_is_work_too() -> None:
+    """Filters of `+` and a word at each of twelve levels: a topic that fits all but their ends."""
+    node = MemoryBroker()
+    router = node.broker.router
+    session = Session(node.broker, "c", None)
+    for words in itertools.product("+a", repeat=12):
+        router.subscribe(session, "/".join(words) + "/z", 0)
+    before = router.work
+    assert router.of("a/" * 12 + "x").empty()
+    assert router.trie.visited > 4096 and router.work - before > 4096 >> 6
