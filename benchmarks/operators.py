@@ -305,7 +305,6 @@ def lists(load: Mqttload, conns: int) -> list[str]:
                     "in order of idle": lambda: client.get("/clients", sort="-idle"),
                     "by subscription": lambda: client.get("/clients", subscription="a/b"),
                     "all of them (export)": lambda: client.pages("/clients", "clients"),
-                    "sessions, all": lambda: client.pages("/sessions", "sessions"),
                 }
                 print(
                     f"{'':22} {'took ms':>9} {'worst hold ms':>14} {'latest ms':>11}   {conns:,}"

@@ -30,7 +30,15 @@ BOUND = 60.0
 SETTINGS: dict[str, Any] = {
     "store": {"kind": "sqlite"},
     "mqueue": {"max_length": 100_000, "max_bytes": "1GiB"},
-    "listener": {"tcp": {"default": {"bind": "127.0.0.1:0", "max_connections": COUNT + 100}}},
+    "listener": {
+        "tcp": {
+            "default": {
+                "bind": "127.0.0.1:0",
+                "max_connections": 2 * COUNT,
+                "max_connections_per_address": 2 * COUNT,
+            }
+        }
+    },
 }
 pytestmark = pytest.mark.timeout(900 if LONG else 120)
 

@@ -160,6 +160,7 @@ class Crew:
         self.there = 0
         made = []
         for number in range(self.count):
+            assert len(self.lines) >= number, "the broker has closed some"
             made.append(self.join(port, number, clean))
             self.until(lambda: len(made) - self.there < _AT_ONCE, "CONNACK")
         self.until(lambda: self.there == self.count, "all clients to be there")
