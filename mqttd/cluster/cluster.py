@@ -112,6 +112,8 @@ class Cluster:
         self._next_look = 0.0
         self._said: dict[str, float] = {}
         self._looking = False
+        #: Wills of ours that etcd had from before.
+        self._own_wills = 0
         self._in_time = time.monotonic()
 
     def serve(self, broker: Broker) -> None:
@@ -165,7 +167,7 @@ class Cluster:
             try:
                 await self._register(since)
                 await self._look()
-                await self.heirs.sweep()
+                self._own_wills = await self.heirs.sweep()
                 break
             except EtcdError as error:
                 self._say("etcd", "waiting for etcd: {error}", error=str(error))
@@ -231,7 +233,7 @@ class Cluster:
         """Clients are let in."""
         self._ready = True
         self._tell_ready()
-        self.heirs.release(len(self.view.members) <= 1)
+        self.heirs.release(len(self.view.members) <= 1 and not self._own_wills)
 
     def takes(self, ready: bool) -> None:
         """Whether other nodes may give their sessions to this one."""

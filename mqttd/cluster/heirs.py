@@ -229,6 +229,9 @@ class Heirs:
         self._later(left.delay, self._claim, kv, left)
 
     async def _claim(self, kv: Kv, left: _Left) -> None:
+        if self.broker.wills.held is not None:
+            self._later(_AGAIN, self._claim, kv, left)  # this node has not let clients in
+            return
         _, _, client_id = self.keys.parts_of_will(kv.key)
         own = get(self.keys.own(client_id))
         answer = await self.etcd.transaction([equals(kv.key, kv.changed)], [remove(kv.key), own])
