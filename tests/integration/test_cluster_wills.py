@@ -69,3 +69,25 @@ def test_wills_of_a_killed_node_are_published_once(etcd: Etcd, tmp_path: Path, s
     finally:
         for node in nodes.values():
             node.stop()
+
+
+def test_a_node_that_was_alone_publishes_its_own_once(etcd: Etcd, tmp_path: Path) -> None:
+    """Its store has them, and etcd too."""
+    stays = [(mq.SESSION_EXPIRY, 600)]
+    node = start_node(tmp_path, etcd, "a", store={"kind": "sqlite"})
+    try:
+        watcher = RawClient(node.port, mq.V5).connect("watcher", clean=False, props=stays)
+        watcher.subscribe("w/#", qos=1)
+        client = RawClient(node.port, mq.V5).connect("c", will=mq.Will("w/c", b"gone", qos=1))
+        until(lambda: wills_of(etcd, "a") == {"c"}, "its will in etcd")
+        node.stop(hard=True)
+        client.close()
+        node = start_node(tmp_path, etcd, "a", store={"kind": "sqlite"})
+        until(lambda: not wills_of(etcd, "a"), "its will taken")
+        watcher = RawClient(node.port, mq.V5).connect("watcher", clean=False, props=stays)
+        assert watcher.resumed
+        watcher.message(topic="w/c")
+        watcher.publish("w/end", b"", qos=1)
+        watcher.message(topic="w/end")
+    finally:
+        node.stop()
