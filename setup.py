@@ -99,6 +99,7 @@ HOT = [
     "mqttd/broker/rights.py",
     "mqttd/broker/router.py",
     "mqttd/broker/shared.py",
+    "mqttd/broker/shedding.py",
     "mqttd/broker/subscribing.py",
     "mqttd/broker/taps.py",
     "mqttd/broker/topic_rates.py",

@@ -34,18 +34,17 @@ counted, logged when it begins, and shown by the alarm `memory` while it lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush, nlargest
+from collections.abc import Callable
+from heapq import nlargest
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
+from mqttd.broker.shedding import offenders, weight_of
 from mqttd.codec import reasons
-from mqttd.net.fair import house_of
-from mqttd.session.account import SESSION
 from mqttd.session.session import Session
 
-__all__ = ["LARGEST", "Memory", "offenders"]
+__all__ = ["LARGEST", "Memory"]
 
 #: How many of those who hold most are shown.
 LARGEST: Final = 20
@@ -61,8 +60,6 @@ _CACHED: Final = 4
 _MOVED: Final = 2 << 20
 #: Sessions that one look sheds at most, and such a part of all: whoever looks walks through them.
 _SHED: Final = 64
-#: A session that holds less is not shed: it cannot have grown, and none begins any more.
-_WORTH: Final = 4 * SESSION
 #: In powers of two below the budget: smaller sessions do not count to their user's. 128 KiB of
 #: 512 MiB.
 _MIDDLE: Final = 12
@@ -411,75 +408,6 @@ class Memory:
                 for name in users
             ],
         }
-
-
-def weight_of(session: Session) -> int:
-    """What a session and its connection hold."""
-    weight = session.weight + session.flying()
-    channel = session.channel
-    if channel is not None:
-        weight += channel.out_bytes + channel.held()
-    return weight
-
-
-def house_of_session(session: Session) -> str:
-    """From where its client is connected, or was last; "" where nobody knows."""
-    channel = session.channel
-    return session.house if channel is None else house_of(channel.edge.peer(channel)[0])
-
-
-def offenders(
-    sessions: Iterable[Session], most: int, middle: int
-) -> tuple[int, list[tuple[int, Session]]]:
-    """What all hold who may have to go, and the first so many, with their weights.
-
-    Each time the largest session of whoever holds most by then: of a user or, where it is nobody's,
-    a house with all sessions of `middle` bytes or more. Then smaller ones, by their houses.
-    """
-    users: dict[str, list[tuple[int, int, Session]]] = {}
-    houses: dict[str, list[tuple[int, int, Session]]] = {}
-    small: dict[str, list[tuple[int, int, Session]]] = {}
-    number = 0
-    total = 0
-    for session in sessions:
-        weight = weight_of(session)
-        if weight < _WORTH:
-            continue
-        number += 1
-        total += weight
-        if weight >= middle and session.username is not None:
-            groups, name = users, session.username
-        else:
-            groups, name = houses if weight >= middle else small, house_of_session(session)
-        one = (weight, number, session)
-        if name in groups:
-            groups[name].append(one)
-        else:
-            groups[name] = [one]
-    found = _largest([*users.values(), *houses.values()], most)
-    if len(found) < most:
-        found += _largest(list(small.values()), most - len(found))
-    return total, found
-
-
-def _largest(groups: list[list[tuple[int, int, Session]]], most: int) -> list[tuple[int, Session]]:
-    """The largest session of the group that holds most by then, so many times."""
-    heap: list[tuple[int, int, list[tuple[int, int, Session]]]] = []
-    for held in groups:
-        held.sort()
-        total = 0
-        for one in held:
-            total += one[0]
-        heap.append((-total, held[0][1], held))
-    heapify(heap)
-    found: list[tuple[int, Session]] = []
-    while heap and len(found) < most:
-        minus, number, held = heappop(heap)
-        weight, _, session = held.pop()
-        found.append((weight, session))
-        if held:
-            heappush(heap, (minus + weight, number, held))
-    return found
 
 
 def _unknown() -> int:

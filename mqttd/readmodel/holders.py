@@ -13,7 +13,7 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.memory import weight_of
+from mqttd.broker.shedding import weight_of
 from mqttd.readmodel.clients import Clients
 from mqttd.readmodel.slices import Slice
 from mqttd.session.channel import Channel

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import mqttd
-from mqttd.broker.memory import Memory, offenders
+from mqttd.broker.memory import Memory
+from mqttd.broker.shedding import offenders
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import (
@@ -205,6 +206,26 @@ def test_who_goes_first() -> None:
     assert len(offenders(sessions, 2, 10_000)[1]) == 2
     sessions += [session(f"nobody-{i}", None, 20_000, "other") for i in range(5)]
     assert [one.client_id for _, one in offenders(sessions, 2, 10_000)[1]] == ["nobody", "b"]
+
+
+def test_a_crowd_that_is_away_goes_before_who_is_connected() -> None:
+    """Thousands of sessions of next to nothing each, into which their queues were filled."""
+    node = node_with(0)
+
+    def session(name: str, username: str | None, size: int, house: str) -> Session:
+        made = Session(node.broker, name, username)
+        made.charge(size - made.weight)
+        made.house = house
+        return made
+
+    honest = session("honest", "ann", 100_000, "home")
+    crowd = [session(f"dwarf-{i}", None, 2_000, "afar") for i in range(300)]
+    left, found = offenders([honest, *crowd], 5, 10_000)
+    assert [one.client_id for _, one in found] == ["honest"] and left == 100_000
+    crowd += [session(f"more-{i}", None, 2_500, "afar") for i in range(2_000)]
+    left, found = offenders([honest, *crowd], 5, 10_000)
+    assert {weight for weight, _ in found} == {2_500} and len(found) == 5
+    assert left == 100_000 + 300 * 2_000 + 2_000 * 2_500
 
 
 @pytest.mark.parametrize("size,away", [(1_500, True), (30_000, True), (30_000, False)])
