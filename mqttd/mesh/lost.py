@@ -23,22 +23,27 @@ def tell_lost(broker: Publishing, kept: list[bytes], reason: str, place: str) ->
     if trail is None:
         return
     for number, data in enumerate(kept):
+        message = message_of(data)
+        if message is None:
+            continue
         if not trail.room(reason):
             # That one is counted by the trail itself.
             if len(kept) - number > 1:
                 trail.many(reason, "", len(kept) - number - 1, place)
             return
-        message = message_of(data)
         if not message.id:
             message.id = broker.next_message_id()
         trail.lost(message, reason, "", place)
 
 
-def message_of(data: bytes) -> Message:
-    """The message in these frames; raises ValueError if there is none."""
+def message_of(data: bytes) -> Message | None:
+    """The message in these frames; None of those that tell of a session that moves.
+
+    Raises ValueError for half a frame.
+    """
     source, username, message_id = "", None, 0
     at = 0
-    while True:
+    while at < len(data):
         body, end = split(data, at)
         if not end:
             raise ValueError("a frame is cut off")
@@ -58,3 +63,4 @@ def message_of(data: bytes) -> Message:
                 packet.properties, source, username,
             )  # fmt: skip
         at = end
+    return None
