@@ -233,7 +233,7 @@ class Reader(Roamer):
         return [
             number
             for number, acked in sender.acked.items()
-            if number not in seen and not self._may_miss(sender.sent[number], acked)
+            if number not in seen and not self._may_miss(sender.sent.get(number, acked), acked)
         ]
 
     def _may_miss(self, sent: float, acked: float) -> bool:
