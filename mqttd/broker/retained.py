@@ -267,9 +267,11 @@ class RetainedReplay(Replay):
         """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
         server = session.server
         now = server.now
+        self.looked = 0
         for _ in range(_LOOKS):
             if self._at >= len(self._page):
                 self._page = self._cursor.next(_PAGE, now)
+                self.looked += self._cursor.visited
                 self._version = self._cursor.retainer.version
                 self._at = 0
                 if not self._page:

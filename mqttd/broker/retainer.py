@@ -302,7 +302,18 @@ class RetainedCursor:
     done: nothing is left. Close a cursor that is given up before, or the level it rests on stays.
     """
 
-    __slots__ = ("depth", "done", "exact", "level", "now", "plain", "rest", "retainer", "words")
+    __slots__ = (
+        "depth",
+        "done",
+        "exact",
+        "level",
+        "now",
+        "plain",
+        "rest",
+        "retainer",
+        "visited",
+        "words",
+    )
 
     def __init__(self, retainer: Retainer, topic_filter: str, now: int) -> None:
         self.retainer: Retainer = retainer
@@ -319,6 +330,8 @@ class RetainedCursor:
         self.level: RetainedLevel | None = None
         self.depth: int = 0
         self.done: bool = False
+        #: Levels that the last `next` has visited.
+        self.visited: int = 0
         if not self.rest and "+" not in words:
             self.exact = topic_filter
         elif self._may_match():
@@ -347,7 +360,8 @@ class RetainedCursor:
         assert start is not None
         level: RetainedLevel | None = start
         wanted = len(self.words)
-        steps = STEPS + 8 * n
+        most = STEPS + 8 * n
+        steps = most
         while level is not None and steps > 0 and len(messages) < n:
             steps -= 1
             level = self._step(level)
@@ -359,6 +373,7 @@ class RetainedCursor:
             ):
                 message = level.message
                 messages.append(message)
+        self.visited = most - steps
         if level is not start:
             self._leave(start)
             if level is None:

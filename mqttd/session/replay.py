@@ -18,10 +18,12 @@ __all__ = ["Replay"]
 class Replay:
     """One source."""
 
-    __slots__ = ("topic_filter",)
+    __slots__ = ("looked", "topic_filter")
 
     def __init__(self, topic_filter: str) -> None:
         self.topic_filter = topic_filter
+        #: Places that the last `next` looked at.
+        self.looked: int = 0
 
     def next(self, session: State) -> Delivery | None:
         """The next delivery; None at the end, or when the search goes on in a later turn."""

@@ -26,6 +26,8 @@ __all__ = ["Session"]
 
 #: Retained messages, or filters without any, that one session is served in a turn.
 _REPLAYED: Final = 1000
+#: Places that a search looks at for the work of one message, as a power of two.
+_SEARCH: Final = 6
 #: Messages out of queues that a turn sends: of those that come back together none waits for all
 #: that the others are to get, and nobody else for more than some milliseconds.
 DRAINED: Final = 256
@@ -282,6 +284,7 @@ class Session(Sending):
                     return
             replay = next(iter(replays.values()))
             delivery = replay.next(self)
+            left -= replay.looked >> _SEARCH
             if delivery is None:
                 if not replay.done():
                     self.put_off_replays()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 import mqttd
@@ -308,3 +310,23 @@ def test_acknowledgements_do_not_hasten_the_search_for_retained_messages() -> No
         a_turn(node)
     assert turns > 2
     assert found + b"".join(packet.payload for packet in seeker.published()) == b"here"
+
+
+def test_searches_that_find_nothing_are_work_of_their_turn() -> None:
+    """Filters that fit 2,000 retained topics but for their last word."""
+    node = MemoryBroker()
+    publisher = node.connect("publisher")
+    for words in itertools.product("ab", repeat=11):
+        publisher.send(Publish("/".join(("r", *words, "z")), b"x", retain=True))
+    publisher.send(Publish("o/" + "x/" * 11 + "q", b"x", retain=True))
+    filters = ["/".join(("r", *words, "+", "+", "+", "q")) for words in
+               itertools.product("+a", repeat=8)]  # fmt: skip
+    client = node.connect("client")
+    client.send(Subscribe(1, [Subscription(each, 0) for each in filters]))
+    while node.session("client").subscriptions is None or not node.session("client").replays:
+        a_turn(node)
+    turns = 0
+    while node.session("client").replays is not None:
+        turns += 1
+        a_turn(node)
+    assert turns > 1
