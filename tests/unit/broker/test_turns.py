@@ -313,13 +313,13 @@ def test_acknowledgements_do_not_hasten_the_search_for_retained_messages() -> No
 
 
 def test_searches_that_find_nothing_are_work_of_their_turn() -> None:
-    """Filters that fit 2,000 retained topics but for their last word."""
+    """Filters that fit 1,000 retained topics but for their last word."""
     node = MemoryBroker()
     publisher = node.connect("publisher")
-    for words in itertools.product("ab", repeat=11):
+    for words in itertools.product("ab", repeat=10):
         publisher.send(Publish("/".join(("r", *words, "z")), b"x", retain=True))
-    publisher.send(Publish("o/" + "x/" * 11 + "q", b"x", retain=True))
-    filters = ["/".join(("r", *words, "+", "+", "+", "q")) for words in
+    publisher.send(Publish("o/" + "x/" * 10 + "q", b"x", retain=True))
+    filters = ["/".join(("r", *words, "+", "+", "q")) for words in
                itertools.product("+a", repeat=8)]  # fmt: skip
     client = node.connect("client")
     client.send(Subscribe(1, [Subscription(each, 0) for each in filters]))
