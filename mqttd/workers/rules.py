@@ -30,6 +30,10 @@ RULES: Final[dict[str, str]] = {
     # A broker with workers is no node of a cluster, and says so as one process does.
     "GET /cluster": "one",
     "GET /cluster/routes": "one",
+    "POST /cluster/leave": "one",
+    "POST /cluster/nodes/{node}/drain": "one",
+    "POST /cluster/nodes/{node}/force-leave": "one",
+    "POST /cluster/join": "one",
     "GET /metrics": "metrics",
     "GET /events": "events",
     # Who asks.
