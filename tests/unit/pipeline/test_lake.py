@@ -66,6 +66,9 @@ def place(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
         monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
         monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/catalog.db")
         monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", tmp_path.as_uri())
+        # It reads the environment when it is imported, which another test may have done.
+        config = importlib.import_module("pyiceberg.utils.config").Config()
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", config)
         return kind, "lake/mqttd.events"
     return kind, str(tmp_path / "lake")
 

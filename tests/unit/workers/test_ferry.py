@@ -99,7 +99,7 @@ def test_every_way_across_gives_the_same_bytes(version: int, qos: int) -> None:
     for client in clients:
         client.take()
     publisher = here.node.connect("p", version)
-    packets = [Publish("a/b", b"%d" % n, qos, packet_id=n if qos else None) for n in range(1, 6)]
+    packets = [Publish("a/b", b"%d" % n, qos, packet_id=n if qos else 0) for n in range(1, 6)]
     publisher.send(*packets)
     crossed = here.turn()
     there.arriving.take(crossed)
@@ -107,7 +107,7 @@ def test_every_way_across_gives_the_same_bytes(version: int, qos: int) -> None:
     fast = [client.published() for client in clients]
     assert [[p.payload for p in each] for each in fast] == [[b"1", b"2", b"3", b"4", b"5"]] * 2
     for number in range(1, 6):
-        packet = Publish("a/b", b"%d" % number, qos, packet_id=number + 100 if qos else None)
+        packet = Publish("a/b", b"%d" % number, qos, packet_id=number + 100 if qos else 0)
         about = frame(ABOUT, packed([b"p", b"\0", bytes(16)]))
         there.arriving.take(about + _wire(packet))
     there.turn()
@@ -206,7 +206,7 @@ def test_with_upgrade_qos_the_worker_of_the_subscriber_raises_it(published: int)
     pump(here, there)
     client.take(), lower.take()
     publisher = here.node.connect("p", 4)
-    publisher.send(Publish("a/b", b"x", published, packet_id=7 if published else None))
+    publisher.send(Publish("a/b", b"x", published, packet_id=7 if published else 0))
     pump(here, there)
     assert [packet.qos for packet in client.published()] == [2]
     assert [packet.qos for packet in lower.published()] == [max(1, published)]
