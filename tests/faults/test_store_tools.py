@@ -196,11 +196,14 @@ def test_a_backup_without_room_leaves_nothing_and_the_broker_goes_on(brokers: Br
     brokers.settings["environment"] = disk.environment
     brokers.start()
     copy = brokers.path / "copy-of-store.db"
-    before = disk.calls
-    assert backup(brokers, copy).returncode == 0
-    count = disk.calls - before
-    copy.unlink()
-    for fault, skip in ((errno.ENOSPC, count // 2), (errno.EIO, count - 1)):
+    counts = []
+    for _ in range(2):  # the store may write something of its own beside one of them
+        before = disk.calls
+        assert backup(brokers, copy).returncode == 0
+        counts.append(disk.calls - before)
+        copy.unlink()
+    count = min(counts)
+    for fault, skip in ((errno.ENOSPC, count // 2), (errno.EIO, count * 3 // 4)):
         disk.fail(fault, skip)
         done = backup(brokers, copy)
         disk.work()
