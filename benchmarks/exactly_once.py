@@ -22,9 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +31,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.brokers import Mqttd, StartError
-from benchmarks.killed import DEADLINE, Failed, Run, driver
+from benchmarks.brokers import Mqttd
+from benchmarks.killed import DEADLINE, Failed, Run, attempt, driver
 from benchmarks.numbered import Publishers
 from benchmarks.report import machine
 from benchmarks.troubles import (
@@ -358,23 +356,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="work here, and leave everything behind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep it, and a page beside")
     given = parser.parse_args(arguments)
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-"))
-    try:
-        found = exactly_once(
+    status, found = attempt(
+        given.folder,
+        lambda folder, say: exactly_once(
             folder, given.rate * 1.01, given.kills, given.spread, given.seed,
-            troubles=given.trouble,
-            say=lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True),
-        )  # fmt: skip
-    except Failed as error:
-        print(f"not exactly once: {error}; everything is in {folder}", file=sys.stderr)
-        return 1
-    except StartError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if given.folder is None:
-        shutil.rmtree(folder)
-    shown = {name: one for name, one in found.items() if not isinstance(one, list)}
-    print(json.dumps(shown, indent=1))
+            troubles=given.trouble, say=say,
+        ),
+    )  # fmt: skip
+    if status:
+        return status
     if given.json:
         told = {
             "date": datetime.now(UTC).isoformat(timespec="minutes"),

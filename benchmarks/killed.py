@@ -8,20 +8,23 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.brokers import Mqttd, StartError
 from benchmarks.conf import ALLOW_ALL, conf
 
-__all__ = ["DEADLINE", "Failed", "Run", "driver", "quiet_port"]
+__all__ = ["DEADLINE", "Failed", "Run", "attempt", "driver", "quiet_port"]
 
 TABLES: Final = """\
 [auth]
@@ -68,6 +71,32 @@ def quiet_port() -> int:
 
 class Failed(Exception):
     """What should be equal is not; the text says what."""
+
+
+def attempt(
+    given: Path | None, measure: Callable[[Path, Callable[[str], None]], dict[str, Any]]
+) -> tuple[int, dict[str, Any]]:
+    """Measure in a folder of its own, or in the one that is given, where everything stays.
+
+    The exit status with what was found, which is printed but for its lists; `measure` gets the
+    folder, and who says how far it is.
+    """
+    folder = given or Path(tempfile.mkdtemp(prefix="bench-"))
+    try:
+        found = measure(
+            folder, lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+        )
+    except Failed as error:
+        print(f"not exactly once: {error}; everything is in {folder}", file=sys.stderr)
+        return 1, {}
+    except StartError as error:
+        print(error, file=sys.stderr)
+        return 2, {}
+    if given is None:
+        shutil.rmtree(folder)
+    shown = {name: one for name, one in found.items() if not isinstance(one, list)}
+    print(json.dumps(shown, indent=1))
+    return 0, found
 
 
 def driver(log: str, stream: str, pause: int, memory: str, after: str = "") -> str:

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.brokers import StartError
 from benchmarks.exactly_once import PLUGIN_CONF, compared
-from benchmarks.killed import DEADLINE, Failed, Run, driver, quiet_port
+from benchmarks.killed import DEADLINE, Failed, Run, attempt, driver, quiet_port
 
 __all__ = ["main", "outages"]
 
@@ -134,22 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="work here, and leave everything behind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep it")
     given = parser.parse_args(arguments)
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-"))
-    try:
-        found = outages(
-            folder, given.away, given.times, given.rate, given.seed,
-            say=lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True),
-        )  # fmt: skip
-    except Failed as error:
-        print(f"not exactly once: {error}; everything is in {folder}", file=sys.stderr)
-        return 1
-    except StartError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if given.folder is None:
-        shutil.rmtree(folder)
-    shown = {name: one for name, one in found.items() if not isinstance(one, list)}
-    print(json.dumps(shown, indent=1))
+    status, found = attempt(
+        given.folder,
+        lambda folder, say: outages(
+            folder, given.away, given.times, given.rate, given.seed, say=say
+        ),
+    )
+    if status:
+        return status
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     return 0

@@ -139,11 +139,11 @@ class Publishing(Rights):
             warm = channel.warm
             if warm is not None and warm.known is not None:
                 warm.origin = origin
-        level = route.level
-        if isinstance(level, RetainedLevel) and level.stored:
-            return self.pubsub.retain(route.topic, kept, size, origin, self.epoch, level)
-        code = self.pubsub.retain(route.topic, kept, size, origin, self.epoch)
-        route.level = self.retainer.topics.get(route.topic)
+        known = route.level
+        level = known if isinstance(known, RetainedLevel) else None
+        code = self.pubsub.retain(route.topic, kept, size, origin, self.epoch, level)
+        if level is None or not level.stored:
+            route.level = self.retainer.topics.get(route.topic)
         return code
 
     def fan_out(self, inbound: Inbound, route: Route) -> int:

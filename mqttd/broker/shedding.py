@@ -70,11 +70,7 @@ def offenders(
             name = house_of_session(session)
         if not away:
             total += weight
-        one = (weight, number, session)
-        if name in groups:
-            groups[name].append(one)
-        else:
-            groups[name] = [one]
+        groups.setdefault(name, []).append((weight, number, session))
     great: list[list[tuple[int, int, Session]]] = []
     for name, held in crowds.items():
         weight = sum([one[0] for one in held])

@@ -85,12 +85,9 @@ def _carry(data_dir: str, count: int) -> None:
     """Files that stand for a store where there is none are the first worker's, who tells others."""
     first, own = os.path.join(data_dir, "worker-1"), data_of(data_dir, 1, count)
     for name in _FILES:
-        found = [path for folder in (data_dir, first) if os.path.exists(path := f"{folder}/{name}")]
-        if not found:
-            continue
-        newest = max(found, key=os.path.getmtime)
+        newest = _newest((data_dir, first), name)
         target = os.path.join(own, name)
-        if newest != target:
+        if newest and newest != target:
             os.makedirs(own, mode=0o700, exist_ok=True)
             os.replace(newest, target)
 
@@ -98,23 +95,24 @@ def _carry(data_dir: str, count: int) -> None:
 def _carry_plugins(data_dir: str, count: int) -> None:
     """What was loaded by hand last, wherever it is written, every worker loads."""
     folders = [data_dir, *(os.path.dirname(path) for path in _workers_of(data_dir))]
-    found = [path for folder in folders if os.path.exists(path := f"{folder}/{_PLUGINS}")]
-    if not found:
-        return
-    newest = max(found, key=os.path.getmtime)
+    newest = _newest(folders, _PLUGINS)
     for number in range(1, count + 1):
         own = data_of(data_dir, number, count)
-        target = f"{own}/{_PLUGINS}"
-        if target != newest:
+        target = os.path.join(own, _PLUGINS)
+        if newest and newest != target:
             os.makedirs(own, mode=0o700, exist_ok=True)
             shutil.copy2(newest, f"{target}.new")
             os.replace(f"{target}.new", target)
 
 
+def _newest(folders: Iterable[str], name: str) -> str:
+    """The file of this name that was written last; "" where there is none."""
+    paths = [os.path.join(folder, name) for folder in folders]
+    return max(filter(os.path.exists, paths), key=os.path.getmtime, default="")
+
+
 def stores_of(data_dir: str) -> list[str]:
     """The stores that there are: of one process, then of workers by their numbers."""
-    if not os.path.isdir(data_dir):
-        return []
     found = [os.path.join(data_dir, _STORE), *_workers_of(data_dir)]
     return [path for path in found if os.path.exists(path)]
 

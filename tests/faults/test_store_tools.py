@@ -25,6 +25,7 @@ from mqttd.storage.tools import check, info
 from mqttd.storage.writer import write
 from tests.faults.disk import Disk
 from tests.faults.test_broker_kill import Brokers
+from tests.support import ctl
 from tests.support import packets as mq
 from tests.support.waiting import until
 
@@ -177,10 +178,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 
 def backup(brokers: Brokers, copy: Path) -> subprocess.CompletedProcess[str]:
-    config = brokers.path / "etc" / "mqttd.conf"
-    return subprocess.run(
-        [CTL, "--config", config, "backup", copy], capture_output=True, text=True, timeout=60
-    )
+    return ctl.run(brokers.path, "backup", str(copy))
 
 
 def test_a_store_that_others_may_read_is_closed_to_them(brokers: Brokers) -> None:

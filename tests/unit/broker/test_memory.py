@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import mqttd
@@ -173,16 +175,21 @@ def test_many_middle_sized_sessions_of_one_user_go_before_a_large_one_of_another
     assert users[0]["bytes"] > MIB * (39 - shed)
 
 
+def session_of(
+    node: MemoryBroker, name: str, username: str | None, size: int, house: str = "h"
+) -> Session:
+    """A session that weighs so much."""
+    made = Session(node.broker, name, username)
+    made.charge(size - made.weight)
+    made.house = house
+    return made
+
+
 def test_who_goes_first() -> None:
     """Of a user the largest, of a house those of nobody; small sessions last, by house."""
     node = node_with(0)
 
-    def session(name: str, username: str | None, size: int, house: str = "h") -> Session:
-        made = Session(node.broker, name, username)
-        made.charge(size - made.weight)
-        made.house = house
-        return made
-
+    session = partial(session_of, node)
     sessions = [
         session("a", "crowd", 50_000),
         session("b", "crowd", 60_000),
@@ -212,12 +219,7 @@ def test_a_crowd_that_is_away_goes_before_who_is_connected() -> None:
     """Thousands of sessions of next to nothing each, into which their queues were filled."""
     node = node_with(0)
 
-    def session(name: str, username: str | None, size: int, house: str) -> Session:
-        made = Session(node.broker, name, username)
-        made.charge(size - made.weight)
-        made.house = house
-        return made
-
+    session = partial(session_of, node)
     honest = session("honest", "ann", 100_000, "home")
     crowd = [session(f"dwarf-{i}", None, 2_000, "afar") for i in range(300)]
     left, found = offenders([honest, *crowd], 5, 10_000)
