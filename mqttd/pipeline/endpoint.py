@@ -4,7 +4,7 @@
     GET  state                              the same with sizes, and the groups with their lag
     GET  headers?node=&start=&end=          40 bytes for each block (`pull.HEADER`)
     GET  blocks?node=&start=&end=           the blocks that hold [start, end), as they are on disk
-    POST progress  {group, log, nodes, stopped}    how far a consumer group has read
+    POST progress  {group, reader, log, nodes, stopped}    how far a consumer group has read
 
 Who may ask is decided before a request comes here (`mqttd.admin.tcp`). Reading a file happens in
 threads, at most `BUSY` at a time; then 503 asks to come again.
@@ -27,9 +27,9 @@ from twisted.web.server import NOT_DONE_YET
 
 from mqttd.pipeline.log.blocks import Corrupt
 from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.pull import HEADER
 from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, runs_of
-from mqttd.pipeline.log.retention import groups
 
 __all__ = ["BUSY", "MOST_BLOCKS", "LogResource"]
 
@@ -176,6 +176,7 @@ class LogResource(Resource):
                     "nodes": group["nodes"],
                     "time": group.get("time"),
                     "stopped": bool(group.get("stopped")),
+                    "readers": group["readers"],
                     "this_log": own,
                     "lag": lag if own else None,
                 }
@@ -230,10 +231,14 @@ class LogResource(Resource):
         try:
             body: Any = json.loads(data) if len(data) <= MOST_BODY else None
             group, log, nodes = body["group"], body["log"], body["nodes"]
-            stopped = body.get("stopped", False) is True
-            good = isinstance(group, str) and all(
-                isinstance(node, str) and type(offset) is int and offset >= 0
-                for node, offset in nodes.items()
+            reader_id, stopped = body.get("reader", ""), body.get("stopped", False) is True
+            good = (
+                isinstance(group, str)
+                and isinstance(reader_id, str)
+                and all(
+                    isinstance(node, str) and type(offset) is int and offset >= 0
+                    for node, offset in nodes.items()
+                )
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             good = False
@@ -246,7 +251,7 @@ class LogResource(Resource):
                 if reader.log_id != log:
                     raise _Refused(409, "another_log", f"this is log {reader.log_id}")
                 try:
-                    reader.commit(group, nodes, stopped)
+                    reader.commit(group, nodes, stopped, reader_id)
                 except ValueError as error:
                     raise _Refused(400, "bad_request", str(error)) from None
                 return b"{}\n"

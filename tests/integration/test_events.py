@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from mqttd.pipeline.client import Address, Client
+from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events, runs_of, split
-from mqttd.pipeline.log.retention import groups
 from tests.support.broker import Broker, start_broker
 from tests.support.certificates import Authority
 from tests.support.numbered import Publisher

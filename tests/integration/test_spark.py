@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from benchmarks.exactly_once import Run, exactly_once
+from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.reader import LogReader, events
-from mqttd.pipeline.log.retention import Retention, groups
+from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.spark import progress
 from tests.integration.test_events import everything, start

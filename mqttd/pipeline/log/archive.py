@@ -242,9 +242,11 @@ class ArchivedLog:
             return self._archive.read(run)
         return self.near.read_run(run)
 
-    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+    def commit(
+        self, group: str, nodes: dict[str, int], stopped: bool = False, reader: str = ""
+    ) -> None:
         """See `EventLog.commit`."""
-        self.near.commit(group, nodes, stopped)
+        self.near.commit(group, nodes, stopped, reader)
 
     def close(self) -> None:
         """See `EventLog.close`."""

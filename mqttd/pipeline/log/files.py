@@ -6,7 +6,7 @@
     data/events/NODE/lock                     held by the writer; how far it has written
     data/events/NODE/00000000000000524288.events    blocks, named by the first offset in it
     data/events/NODE/00000000000000524288.events.damaged-1    a damaged one, set aside
-    data/events/groups/GROUP.json             how far a consumer group has read
+    data/events/groups/GROUP~READER.json      how far a reader of a consumer group has read
 
 What is reserved and the log's id are in two files, each with a checksum: when one is harmed or gone
 the other has them. Files other than segments are replaced as a whole (written beside, synced,

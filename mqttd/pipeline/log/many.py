@@ -107,11 +107,13 @@ class ManyLogs:
         """See `EventLog.read_run`."""
         return self._log(run.node).read_run(run)
 
-    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+    def commit(
+        self, group: str, nodes: dict[str, int], stopped: bool = False, reader: str = ""
+    ) -> None:
         """See `EventLog.commit`: each log hears of its own nodes."""
         for log in self.logs:
             own = {node: at for node, at in nodes.items() if self._of.get(node) is log}
-            log.commit(group, own, stopped)
+            log.commit(group, own, stopped, reader)
 
     def close(self) -> None:
         """See `EventLog.close`."""

@@ -176,9 +176,14 @@ class PullReader:
         """The bytes of the blocks that hold [run.base, run.end)."""
         return self._get("blocks", node=run.node, start=run.base, end=run.end)
 
-    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+    def commit(
+        self, group: str, nodes: dict[str, int], stopped: bool = False, reader: str = ""
+    ) -> None:
         """Register that `group` has read this far, and whether it goes on."""
-        body = {"group": group, "log": self.log_id, "nodes": nodes, "stopped": stopped}
+        body = {
+            "group": group, "reader": reader, "log": self.log_id, "nodes": nodes,
+            "stopped": stopped,
+        }  # fmt: skip
         self._request("POST", "progress", json.dumps(body).encode())
 
     def close(self) -> None:

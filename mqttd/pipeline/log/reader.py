@@ -42,7 +42,7 @@ from mqttd.pipeline.log.files import (
     nodes_in,
     segment_inodes,
 )
-from mqttd.pipeline.log.retention import commit_group
+from mqttd.pipeline.log.groups import commit_group
 from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.schema import Event
 from mqttd.pipeline.log.segments import Segment, index
@@ -122,8 +122,10 @@ class EventLog(Protocol):
         Raises DataLoss when they are gone.
         """
 
-    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
-        """Register that `group` has read this far, and whether it has stopped."""
+    def commit(
+        self, group: str, nodes: dict[str, int], stopped: bool = False, reader: str = ""
+    ) -> None:
+        """Register that a reader of `group` has read this far, and whether it has stopped."""
 
     def close(self) -> None:
         """Let go of connections and files."""
@@ -247,9 +249,11 @@ class LogReader:
             )
         return data
 
-    def commit(self, group: str, nodes: dict[str, int], stopped: bool = False) -> None:
+    def commit(
+        self, group: str, nodes: dict[str, int], stopped: bool = False, reader: str = ""
+    ) -> None:
         """Register that `group` has read this far, in the log's directory."""
-        commit_group(self.path, group, self.log_id, nodes, stopped)
+        commit_group(self.path, group, self.log_id, nodes, stopped, reader)
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -12,16 +12,12 @@ group all day. The newest segment always stays.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from mqttd.pipeline.log.files import GROUPS, NAME, Damaged, read_json, write_json
+from mqttd.pipeline.log.groups import readers
 
-__all__ = ["Retention", "Segment", "commit_group", "expired", "groups"]
+__all__ = ["Retention", "Segment", "expired", "slowest"]
 
 
 @dataclass(frozen=True)
@@ -66,47 +62,14 @@ def expired(
     return found
 
 
-def groups(path: str) -> dict[str, dict[str, Any]]:
-    """Every consumer group of the log at `path`: name -> {"log", "nodes", "time", "stopped"}.
-
-    One whose file is harmed has no nodes and no log: it has read nothing that is known.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    folder = os.path.join(path, GROUPS)
-    with contextlib.suppress(FileNotFoundError):
-        for name in sorted(os.listdir(folder)):
-            if name.endswith(".json"):
-                file = os.path.join(folder, name)
-                try:
-                    found[name[:-5]] = read_json(file)
-                except Damaged:
-                    found[name[:-5]] = {"log": "", "nodes": {}, "time": os.path.getmtime(file)}
-    return found
-
-
-def commit_group(
-    path: str, group: str, log: str, nodes: Mapping[str, int], stopped: bool = False
-) -> None:
-    """Note that `group` has read the log up to these offsets, and whether it has stopped.
-
-    Raises ValueError for a name that cannot be a file's, OSError when it cannot be written.
-    """
-    if not NAME.match(group):
-        raise ValueError(f"groupId = {group!r}: expected letters, digits and _ . @ -, at most 100")
-    folder = os.path.join(path, GROUPS)
-    os.makedirs(folder, mode=0o750, exist_ok=True)
-    record = {"log": log, "nodes": dict(nodes), "time": time.time(), "stopped": stopped}
-    write_json(os.path.join(folder, f"{group}.json"), record)
-
-
 def slowest(path: str, log: str, node: str, limits: Retention, now: float) -> int | None:
-    """The offset of `node` that every group heard of lately has read, None without groups.
+    """The offset of `node` that every reader heard of lately has read, None without groups.
 
-    A group of a log that was here before keeps nothing of this one.
+    One of a log that was here before keeps nothing of this one.
     """
     offsets = [
         int(group["nodes"].get(node, 0))
-        for group in groups(path).values()
+        for group in readers(path).values()
         if group.get("log") in (log, "")
         and now - float(group.get("time", 0)) < limits.group_seconds
     ]

@@ -21,6 +21,7 @@ from typing import Any, Final, TextIO
 from mqttd.pipeline.log.blocks import Corrupt
 from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.reader import (
     Bounds,
     DataLoss,
@@ -30,7 +31,6 @@ from mqttd.pipeline.log.reader import (
     find_time,
     holes,
 )
-from mqttd.pipeline.log.retention import groups
 from mqttd.pipeline.log.schema import EVENTS, SCHEMA_VERSION, Event
 
 __all__ = ["LogToolError", "add_arguments", "as_json", "run", "select"]
@@ -137,6 +137,8 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
 def _group(group: dict[str, Any], log_id: str, bounds: dict[str, Bounds]) -> str:
     """How far a group is; one that does not read is not behind."""
     read = ", ".join(f"{node} {offset}" for node, offset in group["nodes"].items())
+    if group["readers"] > 1:
+        read += f" by the slowest of {group['readers']} queries"
     if group.get("log") != log_id:
         return f"read to {read} of another log"
     at = _time(round(group["time"] * 1e6))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -57,6 +58,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: What was registered last of the group, and when.
         self._registered: Offset | None = None
         self._registered_at = 0.0
+        #: Its name in the group: one query more of that group is another reader.
+        self._name = uuid.uuid4().hex[:16]
         #: For progress: what was reported last, the end and the bytes of the last micro-batch.
         self._reported: Offset | None = None
         self._end: dict[str, int] = {}
@@ -242,7 +245,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pull = self._pull()
                 if stopped and pull is not None:
                     pull.patience = 0.0
-                log.commit(group, offset["nodes"], stopped)
+                log.commit(group, offset["nodes"], stopped, self._name)
         except Exception as error:  # progress is a courtesy, the checkpoint has the truth
             print(f"mqttd: groupId {group}: {error}", file=sys.stderr)
 

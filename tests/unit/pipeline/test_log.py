@@ -18,6 +18,7 @@ import pytest
 from mqttd.pipeline.log.blocks import Corrupt, encode_gap
 from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.files import LOG_FILE, read_json, segments_in
+from mqttd.pipeline.log.groups import commit_group
 from mqttd.pipeline.log.reader import (
     Bounds,
     DataLoss,
@@ -28,7 +29,7 @@ from mqttd.pipeline.log.reader import (
     runs_of,
     split,
 )
-from mqttd.pipeline.log.retention import Retention, commit_group
+from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.writer import RESERVE, Encoded, Writer
 from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, offsets, written

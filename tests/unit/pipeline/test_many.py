@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.many import ManyLogs, knows
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, LogReader
-from mqttd.pipeline.log.retention import groups
 from mqttd.pipeline.log.writer import Writer
 from tests.unit.pipeline.logs import fill, written
 from tests.unit.pipeline.test_source import batch, rows, stream

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import LogReader
-from mqttd.pipeline.log.retention import groups
 from tests.unit.pipeline.logs import NODE, written
 from tests.unit.pipeline.test_source import stream
 
@@ -41,7 +41,9 @@ class Broker:
                     raise Away(f"{self.url} cannot be reached")
                 if method == "POST":
                     found = json.loads(body or b"")
-                    broker.log.commit(found["group"], found["nodes"], found["stopped"])
+                    broker.log.commit(
+                        found["group"], found["nodes"], found["stopped"], found["reader"]
+                    )
                     return b"{}"
                 assert target.startswith("bounds")
                 return json.dumps({"log": broker.log.log_id, "nodes": broker.log.bounds()}).encode()

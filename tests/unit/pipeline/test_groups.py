@@ -1,0 +1,178 @@
+"""Consumer groups of the event log, and several queries that read as one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from mqttd.pipeline.log import groups as groups_module
+from mqttd.pipeline.log.groups import commit_group, groups, readers
+from mqttd.pipeline.log.reader import LogReader
+from mqttd.pipeline.log.retention import Retention, slowest
+from mqttd.pipeline.log.tools import run
+from mqttd.pipeline.log.writer import Writer
+from tests.unit.pipeline.logs import NODE, fill, written
+from tests.unit.pipeline.test_source import stream
+
+NOW = 1_800_000_000.0
+EVER = Retention(group_seconds=1e12)
+
+
+class Clock:
+    """What the time is here."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def time(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(groups_module, "time", made)
+    return made
+
+
+def at(path: Path, clock: Clock) -> int | None:
+    return slowest(str(path), "log", "n", EVER, clock.now)
+
+
+def put(path: Path, reader: str, offset: int, stopped: bool = False) -> None:
+    commit_group(str(path), "g", "log", {"n": offset}, stopped, reader)
+
+
+def test_a_group_is_as_far_as_the_slowest_of_its_queries(tmp_path: Path, clock: Clock) -> None:
+    put(tmp_path, "a", 10)
+    put(tmp_path, "b", 500)
+    for offset in range(600, 1000, 100):
+        clock.now += 60
+        put(tmp_path, "a", 20)  # alive, and slow
+        put(tmp_path, "b", offset)
+    assert at(tmp_path, clock) == 20
+    clock.now += 10_000  # a batch that takes hours: it is not known whether it is still there
+    put(tmp_path, "b", 2000)
+    assert at(tmp_path, clock) == 20
+    found = groups(str(tmp_path))["g"]
+    assert (found["nodes"], found["readers"], found["stopped"]) == ({"n": 20}, 2, False)
+
+
+def test_a_query_that_starts_again_takes_the_place_of_what_it_was(
+    tmp_path: Path, clock: Clock
+) -> None:
+    put(tmp_path, "a", 100)  # killed
+    clock.now += 30
+    put(tmp_path, "b", 100)
+    put(tmp_path, "b", 300)
+    assert at(tmp_path, clock) == 100  # it may be alive yet
+    clock.now += groups_module.SILENT
+    put(tmp_path, "b", 400)
+    assert at(tmp_path, clock) == 400
+    put(tmp_path, "b", 450, stopped=True)
+    clock.now += 86_400
+    put(tmp_path, "c", 450)  # the next night
+    assert list(readers(str(tmp_path))) == [("g", "c")]
+
+
+def test_what_dies_again_and_again_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
+    for life in range(50):
+        put(tmp_path, f"r{life}", life)
+        clock.now += 20
+    clock.now += groups_module.SILENT
+    put(tmp_path, "last", 50)
+    assert list(readers(str(tmp_path))) == [("g", "last")]
+
+
+def test_a_query_from_the_beginning_passes_what_was_before_it(tmp_path: Path, clock: Clock) -> None:
+    put(tmp_path, "a", 100, stopped=True)
+    put(tmp_path, "b", 0)
+    assert at(tmp_path, clock) == 0
+    put(tmp_path, "b", 99)
+    assert len(readers(str(tmp_path))) == 2
+    put(tmp_path, "b", 100)
+    assert list(readers(str(tmp_path))) == [("g", "b")]
+
+
+def test_one_that_is_down_is_waited_for_while_the_other_reads_on(
+    tmp_path: Path, clock: Clock
+) -> None:
+    put(tmp_path, "a", 100)
+    put(tmp_path, "b", 100)
+    put(tmp_path, "a", 150, stopped=True)  # after b came
+    clock.now += 3600
+    put(tmp_path, "b", 5000)
+    assert at(tmp_path, clock) == 150
+
+
+def test_nodes_are_looked_at_one_by_one(tmp_path: Path, clock: Clock) -> None:
+    commit_group(str(tmp_path), "g", "log", {"n": 5, "m": 90}, reader="a")
+    commit_group(str(tmp_path), "g", "log", {"n": 50, "m": 9}, reader="b")
+    assert groups(str(tmp_path))["g"]["nodes"] == {"m": 9, "n": 5}
+    clock.now += 3600
+    commit_group(str(tmp_path), "g", "log", {"n": 50, "m": 89}, reader="c")
+    assert len(readers(str(tmp_path))) == 2  # b is passed, a is not
+
+
+def test_a_clock_that_jumps_keeps_no_ghost(tmp_path: Path, clock: Clock) -> None:
+    put(tmp_path, "a", 100)
+    clock.now -= 7200
+    put(tmp_path, "b", 100)
+    assert list(readers(str(tmp_path))) == [("g", "b")]
+
+
+def test_another_log_and_a_harmed_file_give_way(tmp_path: Path, clock: Clock) -> None:
+    commit_group(str(tmp_path), "g", "made anew since", {"n": 10**6}, True, "a")
+    put(tmp_path, "b", 10)
+    assert list(readers(str(tmp_path))) == [("g", "b")]
+    (tmp_path / "groups/g~b.json").write_text("{")
+    assert slowest(str(tmp_path), "log", "n", EVER, clock.now) == 0
+    os.utime(tmp_path / "groups/g~b.json", (NOW - 3600, NOW - 3600))
+    put(tmp_path, "c", 10)
+    assert at(tmp_path, clock) == 10
+
+
+@pytest.mark.parametrize("name", ["../x", "a~b", "x" * 41, "a.b"])
+def test_a_reader_cannot_leave_the_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="expected letters and digits"):
+        put(tmp_path, name, 0)
+
+
+def test_nothing_is_deleted_that_one_of_two_queries_has_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = Retention(bytes=8000, held_bytes=1 << 30)
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=limits)
+    fill(writer, 2)
+    slow = stream(tmp_path, startingOffsets="earliest", groupId="g")
+    fast = stream(tmp_path, startingOffsets="earliest", groupId="g")
+    first, last = slow.initialOffset(), fast.initialOffset()
+    first = slow.latestOffset(first, ReadMaxRows(5))
+    slow.commit(first)
+    for _ in range(40):
+        fill(writer, 1)
+        last = fast.latestOffset(last, ReadAllAvailable())
+        fast.commit(last)
+    writer.clean_up()
+    bounds = LogReader(str(tmp_path)).bounds()[NODE]
+    assert bounds.earliest <= 5 < bounds.latest == last["nodes"][NODE]
+    slow.partitions(first, slow.latestOffset(first, ReadAllAvailable()))  # no DataLoss
+    assert run(argparse.Namespace(events_command="info"), str(tmp_path)) == 0
+    assert "read to mqttd 5 by the slowest of 2 queries" in capsys.readouterr().out
+    slow.commit(slow.latestOffset(first, ReadAllAvailable()))
+    writer.clean_up()
+    assert LogReader(str(tmp_path)).bounds()[NODE].earliest > 5
+    writer.close()
+
+
+def test_one_log_has_one_group_without_a_name_for_its_reader(tmp_path: Path) -> None:
+    log = LogReader(str(written(tmp_path, 1)))
+    log.commit("old", {NODE: 3})
+    log.commit("old", {NODE: 2})
+    assert os.listdir(tmp_path / "groups") == ["old.json"]
+    assert groups(str(tmp_path))["old"]["nodes"] == {NODE: 2}
