@@ -14,8 +14,10 @@ Prints p50, p99 and p99.9 for each rate, source by source; says what the machine
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -119,49 +121,56 @@ def write_files(port: int, folder: Path) -> None:
             lines, number, begun = [], number + 1, time.monotonic()
 
 
-def measured(folder: Path, kind: str, rate: float, seconds: float, warm: float, trigger: str,
-             ) -> dict[str, Any]:  # fmt: skip
-    """Latencies of one source at one rate, in a folder of its own. Raises Failed."""
+def measured(folder: Path, kinds: Sequence[str], rate: float, seconds: float, warm: float,
+             trigger: str) -> list[dict[str, Any]]:  # fmt: skip
+    """Latencies of these sources at one rate, in a folder of its own. Raises Failed."""
     run = Run(folder, 7, DRIVER, PLUGIN_CONF)
     (folder / "files").mkdir()
     context = get_context("spawn")
     helpers: list[BaseProcess] = []
-    driver: subprocess.Popen[bytes] | None = None
+    drivers: list[subprocess.Popen[bytes]] = []
     try:
         port = run.start_broker()
-        if kind == "files":
+        if "files" in kinds:
             helpers.append(context.Process(target=write_files, args=(port, folder / "files")))
             helpers[0].start()
         publish(port, 100, 1)  # so that there is something to look at
-        with (folder / "driver.log").open("ab") as output:
-            driver = subprocess.Popen(
-                [sys.executable, str(folder / "driver.py"), str(folder), kind, trigger],
-                stdout=output, stderr=output, start_new_session=True,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-            )  # fmt: skip
         began = time.monotonic()
+        for kind in kinds:
+            with (folder / "driver.log").open("ab") as output:
+                driver = subprocess.Popen(
+                    [sys.executable, str(folder / "driver.py"), str(folder), kind, trigger],
+                    stdout=output, stderr=output, start_new_session=True,
+                    env={**os.environ, "PYSPARK_PYTHON": sys.executable,
+                         "SPARK_LOCAL_IP": "127.0.0.1"},
+                )  # fmt: skip
+            drivers.append(driver)
+            seen = folder / f"batches-{kind}"
+            while not (seen.exists() and seen.stat().st_size):
+                # The log is followed from its end on: something has to come.
+                publish(port, 100, 0.2)
+                if driver.poll() is not None or time.monotonic() - began > DEADLINE:
+                    raise Failed((folder / "driver.log").read_text()[-2000:])
+                time.sleep(0.2)
         sender = context.Process(target=publish, args=(port, rate, warm + seconds))
-        seen = folder / f"batches-{kind}"
-        while not (seen.exists() and seen.stat().st_size):
-            # The log is followed from its end on: something has to come.
-            publish(port, 100, 0.2)
-            if driver.poll() is not None or time.monotonic() - began > DEADLINE:
-                raise Failed((folder / "driver.log").read_text()[-2000:])
-            time.sleep(0.2)
         start = time.time()
         helpers.append(sender)
         sender.start()
         sender.join()
         time.sleep(10)
     finally:
-        if driver is not None:
-            run.adopt_driver(driver)
+        for driver in drivers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
         for one in helpers:
             one.terminate()
             one.join()
         run.stop()
-    found = _latencies(folder, kind, (start + warm) * 1e6)
-    return {"source": kind, "rate": rate, **found}
+    return [
+        {"source": kind, "rate": rate, **_latencies(folder, kind, (start + warm) * 1e6)}
+        for kind in kinds
+    ]
 
 
 def _latencies(folder: Path, kind: str, first: float) -> dict[str, Any]:
@@ -238,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=600, help="each (%(default)g)")
     parser.add_argument("--warm", type=float, default=20, help="seconds before (%(default)g)")
     parser.add_argument("--source", nargs="+", choices=["log", "files"], default=["log", "files"])
+    parser.add_argument("--together", action="store_true", help="both sources at the same time")
     parser.add_argument("--trigger", default="0 seconds", metavar="TIME", help="(%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures there")
     given = parser.parse_args(arguments)
@@ -248,19 +258,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     told = []
     for rate in given.rate:
-        for kind in given.source:
+        for kinds in [given.source] if given.together else [[kind] for kind in given.source]:
             with tempfile.TemporaryDirectory(prefix="bench-") as directory:
                 try:
-                    one = measured(
-                        Path(directory), kind, rate, given.seconds, given.warm, given.trigger
+                    found = measured(
+                        Path(directory), kinds, rate, given.seconds, given.warm, given.trigger
                     )
                 except Failed as error:
-                    print(f"{kind} at {rate:g}/s: {error}", file=sys.stderr)
+                    print(f"{', '.join(kinds)} at {rate:g}/s: {error}", file=sys.stderr)
                     return 1
-            told.append(one)
-            print(f"| {kind} | {rate:,.0f} | {one['per_second']:,.0f} | {one['batches']} |"
-                  f" {one['p50_ms']:,} | {one['p99_ms']:,} | {one['p99.9_ms']:,} |"
-                  f" {one['max_ms']:,} |", flush=True)  # fmt: skip
+            told += found
+            for one in found:
+                print(f"| {one['source']} | {rate:,.0f} | {one['per_second']:,.0f} |"
+                      f" {one['batches']} |"
+                      f" {one['p50_ms']:,} | {one['p99_ms']:,} | {one['p99.9_ms']:,} |"
+                      f" {one['max_ms']:,} |", flush=True)  # fmt: skip
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": shape, "found": told}, indent=1) + "\n")
     return 0
