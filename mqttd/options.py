@@ -17,7 +17,7 @@ from typing import TextIO
 from twisted.python import usage
 
 from mqttd import __version__, compiled
-from mqttd.access.by_listener import configs_by_listener
+from mqttd.access.by_listener import AccessByListener, configs_by_listener
 from mqttd.access.chain import AccessControl
 from mqttd.admin.door import DoorError, certificate_options
 from mqttd.admin.tcp import Tokens
@@ -92,14 +92,13 @@ def check(config: Config) -> None:
             raise StartError(f"cluster: {error}") from None
 
 
-def check_files(config: Config) -> AccessControl:
+def check_files(config: Config) -> AccessByListener:
     """Read users, rules, certificates and tokens, in any thread; returns the access control.
 
     Raises what is wrong with one.
     """
-    access = AccessControl(config)
-    for own in configs_by_listener(config).values():
-        AccessControl(own)
+    own = {name: AccessControl(each) for name, each in configs_by_listener(config).items()}
+    access = AccessByListener(AccessControl(config), own)
     for kind, names in config.listener.items():
         for name, settings in names.items():
             if isinstance(settings, SslListener):

@@ -5,7 +5,7 @@
        ├─ read      file and environment              a mistake: refused, alarm `configuration`
        ├─ plan      mqttd.config.plan, key by key     --dry-run ends here
        ├─ check     every file a start would read, in a thread
-       ├─ weigh     who would be cut off              held back until it is confirmed
+       ├─ weigh     mqttd.foresight: who is cut off   held back until it is confirmed
        ├─ prepare   plugins loaded, addresses bound, chains and rules read     any fault: undone
        └─ apply     in one turn, nothing in it can fail
     what waits for a restart keeps the alarm `configuration differs`
@@ -21,35 +21,31 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 
-from mqttd.access.by_listener import configs_by_listener
+from mqttd.access.by_listener import AccessByListener, configs_by_listener
 from mqttd.access.chain import AccessControl
-from mqttd.admin.ctl_print import counted
 from mqttd.admin.door import DoorError
 from mqttd.admin.tcp import AdminTcpService
 from mqttd.broker.login import module_of
 from mqttd.broker.settings import settings_of
 from mqttd.codec import reasons
-from mqttd.codec.topic import split_shared
 from mqttd.config.load import ConfigError, from_text, load
 from mqttd.config.plan import differences, merged, option_of, texts, values
 from mqttd.config.schema import Config
+from mqttd.foresight import Foresight
 from mqttd.options import StartError, check_files, why
-from mqttd.session.route import QOS_MASK
+from mqttd.readmodel.slices import Run, in_slices
 from mqttd.transports.door import Door
 from mqttd.transports.sockets import ListenError
-from mqttd.types import Action, ClientInfo, PluginError
+from mqttd.types import ClientInfo, PluginError
 
 __all__ = ["Reload", "ReloadError", "on_hang_up"]
-
-#: Subscriptions that are looked at to tell how many new rules would revoke.
-LOOKED_AT: Final = 5000
 
 Json = dict[str, Any]
 
@@ -65,18 +61,22 @@ class ReloadError(Exception):
 class Reload:
     """Reloads one broker: `service` is its `mqttd.service.MqttdService`, which makes this.
 
-    `in_thread` calls something in a thread.
+    `in_thread` calls something in a thread, `run` works an iterator off.
     """
 
     def __init__(
-        self, service: Any, in_thread: Callable[..., Deferred[Any]] = deferToThread
+        self,
+        service: Any,
+        in_thread: Callable[..., Deferred[Any]] = deferToThread,
+        run: Run = in_slices,
     ) -> None:
         self.service = service
         self.in_thread = in_thread
+        self.in_slices = run
         self._busy = False
 
     def run(self, dry_run: bool = False, confirmed: bool = False) -> Deferred[Json]:
-        """Reload; the answer has the `changes`, the `warnings`, and whether it was `applied`.
+        """Reload; the answer has `changes`, `files`, `warnings`, and whether it was `applied`.
 
         A plan with warnings is applied when it is `confirmed` only. Fails with ReloadError.
         """
@@ -134,9 +134,12 @@ class Reload:
         changes = differences(before, wanted)
         after = merged(before, wanted)
         trial = await self._check(after)
-        warnings = self._warnings(before, after, trial)
-        told = {
+        ahead = Foresight(self.service, before, after, trial)
+        await ahead.look(self.in_slices)
+        warnings = ahead.warnings()
+        told: Json = {
             "changes": [change.describe() for change in changes],
+            "files": ahead.files,
             "warnings": warnings,
             "applied": False,
             "notes": [],
@@ -159,10 +162,8 @@ class Reload:
             "configuration differs",
             f"these keys differ from the file until a restart: {texts(waiting)}" if waiting else "",
         )
-        for change in changes:
-            self.service.log.info(
-                "reload: {key}: {before} -> {after}, {effect}", **change.describe()
-            )
+        for text in (*(change.text for change in changes), *(one["text"] for one in told["files"])):
+            self.service.log.info("reload: {text}", text=text)
         return told
 
     def _read(self) -> Config:
@@ -176,10 +177,10 @@ class Reload:
             text = "; ".join(error.mistakes)
             raise ReloadError(f"the configuration has mistakes: {text}") from None
 
-    async def _check(self, after: Config) -> AccessControl:
+    async def _check(self, after: Config) -> AccessByListener:
         """Read every file that a start would read; the access control that was made of them."""
         try:
-            trial: AccessControl = await self.in_thread(check_files, after)
+            trial: AccessByListener = await self.in_thread(check_files, after)
         except (StartError, OSError, ValueError) as error:
             raise ReloadError(f"{why(error, after)}; nothing was changed") from None
         return trial
@@ -280,32 +281,6 @@ class Reload:
             if name not in after.plugins.load and name in loaded:
                 await plugins.unload(name)
 
-    # -- what it would do to whom --------------------------------------------------------------
-
-    def _warnings(self, before: Config, after: Config, trial: AccessControl) -> list[str]:
-        """What an operator should know before this plan is applied."""
-        service = self.service
-        found: list[str] = []
-        for door in service.doors.doors.values():
-            gone = door.configured and door.name not in after.listener.get(door.kind, {})
-            count = door.describe()["connections"]
-            if gone and count:
-                found.append(f"closes listener {door.id}, with {counted(count, 'connection')}")
-        found += service.control.locks_out(before, after)
-        if _admits_nobody(after, trial):
-            found.append("locks everybody out: no module of auth.chain has anybody to let in")
-        if before.auth != after.auth:
-            ended = len(self._cut_off(trial.still_admits))
-            if ended:
-                found.append(
-                    f"ends the connections of {counted(ended, 'client')}, whom auth.chain would"
-                    " not let in any more"
-                )
-        revoked, of = self._revoked(trial)
-        if revoked * 10 > of:
-            found.append(f"revokes {revoked * 100 // of} % of the subscriptions that clients hold")
-        return found
-
     def _admits(self, client: ClientInfo, module: str) -> bool:
         """Whether a client that `module` lets in may come in; a plugin answers for its own."""
         if not module or module in self.service.gate.plugins_modules():
@@ -325,24 +300,6 @@ class Reload:
             if not admits(broker.client_of(session), module):
                 found.append(channel)
         return found
-
-    def _revoked(self, trial: AccessControl) -> tuple[int, int]:
-        """Of how many subscriptions that were looked at how many would go."""
-        broker, access = self.service.broker, self.service.access
-        revoked = looked = 0
-        for session in broker.sessions.values():
-            client = broker.client_of(session)
-            if access.questions_of(client.listener) is not access.common.questions:
-                continue
-            for full_filter, options in (session.subscriptions or {}).items():
-                looked += 1
-                topic_filter = split_shared(full_filter)[1]
-                action = Action("subscribe", options & QOS_MASK)
-                if _denies(trial, client, action, topic_filter):
-                    revoked += not _denies(access.common, client, action, topic_filter)
-            if looked >= LOOKED_AT:
-                break
-        return revoked, looked
 
     def _alarm(self, name: str, text: str) -> None:
         self.service.reports.alarm(name, text)
@@ -387,21 +344,6 @@ def _later(call: Callable[[], Any]) -> Callable[[], Any]:
 def _release(doors: list[Door]) -> None:
     for door in doors:
         door.release()
-
-
-def _denies(access: Any, client: Any, action: Action, topic_filter: str) -> bool:
-    decision = access.authorization.look(client, action, topic_filter)
-    return bool(decision.verdict.name == "DENY")
-
-
-def _admits_nobody(config: Config, trial: AccessControl) -> bool:
-    """Whether every module of the chain is built in and has nobody to let in."""
-    if config.auth.chain and "anonymous" in config.auth.chain and config.auth.anonymous != "never":
-        return False
-    return all(
-        name == "anonymous" or trial.authentication.names_of(name) == 0
-        for name in config.auth.chain
-    )
 
 
 def on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:

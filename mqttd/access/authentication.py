@@ -27,6 +27,7 @@ from zope.interface import verify
 from mqttd.access.anonymous import Anonymous
 from mqttd.access.guard import Answer, Guard, OnEvent, limits_of
 from mqttd.access.module import BUILT_IN, Absent, Entry, UnknownModule
+from mqttd.access.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator, IEnhancedAuthenticator
 from mqttd.types import (
     AUTH_OK,
@@ -338,6 +339,14 @@ class AuthenticationChain:
         """How many users the file of a module holds; None where that is not the question."""
         entry = self._find(name)
         return getattr(entry.module, "size", None) if entry is not None else None
+
+    def files(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """Path, names and proofs of each module that has a file, by the module's name."""
+        return {
+            entry.name: entry.module.held()
+            for entry in self._entries
+            if isinstance(entry.module, SecretFileModule)
+        }
 
     def still_admits(self, client: ClientInfo, module: str) -> bool:
         """See `mqttd.access.chain.AccessControl.still_admits`."""

@@ -86,7 +86,8 @@ class Authorization:
             self.shadow = Shadow(config.shadow.file, time.monotonic, self._differs)
         self._modules: list[Entry] = []
         self._number = 0
-        self._nomatch = Decision(
+        #: what is decided where nobody has anything to say
+        self.nomatch = Decision(
             _ALLOW if config.nomatch == "allow" else _DENY,
             f'no rule matched: acl.nomatch = "{config.nomatch}"',
         )
@@ -261,7 +262,7 @@ class Authorization:
                 entry.deny += counted
                 return decision
             entry.ignore += counted
-        return self._nomatch
+        return self.nomatch
 
     # -- decisions for a class of clients
 
@@ -331,7 +332,7 @@ class Authorization:
     def _allows(self, found: int) -> bool:
         """Whether what the rules say for a class allows it to all of its clients."""
         if found == NO_RULE:
-            return self._alone() and self._nomatch.verdict is _ALLOW
+            return self._alone() and self.nomatch.verdict is _ALLOW
         return found != ASK
 
     def _count(self, rules: AclRules, found: int) -> None:
@@ -447,7 +448,7 @@ class Authorization:
             if entry.name not in shared:
                 _close(entry.module)
         self._modules = []
-        self._nomatch = Decision(_DENY, "access control is closed")
+        self.nomatch = Decision(_DENY, "access control is closed")
 
     def _differs(self, fields: dict[str, object]) -> None:
         if self.on_difference is not None:

@@ -260,6 +260,14 @@ class AccessControl:
         """The decision of `authorize` and the rule behind it; never IGNORE, never raises."""
         return self.authorization.decide(client, action, topic)
 
+    def foresee(
+        self, after: AccessControl, client: ClientInfo, action: Action, topic: str
+    ) -> Decision:
+        """As `decide` with the rules file and ``acl.nomatch`` of another; nothing is counted."""
+        there = after.authorization
+        found = self.authorization.look(client, action, topic, there.rules())
+        return there.nomatch if found is self.authorization.nomatch else found
+
     def class_of(self, client: ClientInfo) -> int:
         """The number of the class of `client`: no rule tells its clients apart.
 

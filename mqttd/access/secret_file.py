@@ -209,6 +209,10 @@ class SecretFileModule:
         """How many names the file holds."""
         return len(self._file.names)
 
+    def held(self) -> tuple[str, dict[str, str]]:
+        """The path of the file, and the names and proofs that are in force."""
+        return str(self._file.path), self._file.names
+
     def follow(self, before: SecretFileModule) -> None:
         """Take the place of another module: tell of its users that are not the same here."""
         names = self._file.names

@@ -46,11 +46,10 @@ def _reload(options: argparse.Namespace) -> int | None:
     if options.json:
         print_json(answer)
         return 1 if held else None
-    for change in answer["changes"]:
-        values = f"{change['before'] or '-'} -> {change['after'] or '-'}"
-        print(printable(f"{change['key']}: {values}: {change['effect']}"))
-    if not answer["changes"]:
-        print("no key differs from what is in force")
+    for change in (*answer["changes"], *answer["files"]):
+        print(printable(change["text"]))
+    if not answer["changes"] and not answer["files"]:
+        print("no key, rule or user differs from what is in force")
     for note in (*answer["warnings"], *answer["notes"]):
         print(printable(f"warning: {note}"))
     if held:

@@ -54,9 +54,17 @@ class Change:
         """Whether a whole listener comes or goes."""
         return self.key.startswith("listener.") and self.key.count(".") == 2
 
+    @property
+    def text(self) -> str:
+        """The change as a line."""
+        if self.is_listener:
+            return f"{self.key}: {self.effect}"
+        return f"{self.key}: {self.before or '-'} -> {self.after or '-'}: {self.effect}"
+
     def describe(self) -> dict[str, object]:
         """The change as the API shows it."""
         return {
+            "text": self.text,
             "key": self.key,
             "before": self.before,
             "after": self.after,

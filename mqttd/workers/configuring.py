@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqttd.access.rereading import text_of
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask
 from mqttd.config.plan import option_of, values
@@ -79,7 +81,11 @@ class Configuring:
         told = [each.json() for each in answers]
         warnings = dict.fromkeys(text for each in told for text in each["warnings"])
         warnings.update(dict.fromkeys(self.warned()))
-        return {**told[0], "warnings": list(warnings)}
+        return {
+            **told[0],
+            "files": _summed([each["files"] for each in told]),
+            "warnings": [*warnings],
+        }
 
     async def apply(self, ask: Ask) -> Json:
         """Apply it everywhere, if nobody is cut off or it is confirmed."""
@@ -99,7 +105,7 @@ class Configuring:
         told = answers[0].json()
         notes = dict.fromkeys(note for each in answers for note in each.json()["notes"])
         told["notes"] = [*notes, *self.applied()]
-        told["warnings"] = planned["warnings"]
+        told["warnings"], told["files"] = planned["warnings"], planned["files"]
         return told
 
     async def level(self, ask: Ask) -> Json:
@@ -112,3 +118,16 @@ class Configuring:
         noted(ask, answers)
         known = any(each.json().get("known") for each in answers)
         return {**log.describe(), "known": known}
+
+
+def _summed(told: list[list[Json]]) -> list[Json]:
+    """What each worker says of the same files, with the clients of all."""
+    found: dict[tuple[str, str], Json] = {}
+    for file in (file for each in told for file in each):
+        first = found.setdefault((file["listener"], file["kind"]), file)
+        if first is file:
+            continue
+        first["clients"] += file["clients"]
+        first["connected"] = dict(Counter(first["connected"]) + Counter(file["connected"]))
+        first["text"] = text_of(first)
+    return list(found.values())

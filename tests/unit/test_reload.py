@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogPublisher
 from twisted.python.failure import Failure
@@ -27,6 +27,7 @@ from mqttd.config.plan import option_of, values
 from mqttd.config.schema import Config
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.reload import Reload, ReloadError
+from mqttd.secrets.passwords import Cost, hash_password
 from mqttd.service import MqttdService
 from tests.support.certificates import Authority
 from tests.unit.admin.node import MemoryClient
@@ -137,7 +138,7 @@ class Site:
             config = msgspec.structs.replace(config, node=node, admin=admin)
         service = MqttdService(config, MemoryReactorClock())
         service.logging = LogLevelFilter(config.log, LogPublisher())
-        service.reload = InPlace(service, maybeDeferred)
+        service.reload = InPlace(service, maybeDeferred, at_once)
         self.services.append(service)
         return service
 
@@ -151,6 +152,12 @@ class Site:
             service.engine.close_all()
             service.lock.close()
         self.services.clear()
+
+
+def at_once(work: Iterator[None]) -> Deferred[None]:
+    for _ in work:
+        pass
+    return succeed(None)
 
 
 class InPlace(Reload):
@@ -392,8 +399,8 @@ def test_anonymous_clients_go_when_they_are_not_let_in_any_more(site: Site) -> N
     held = run(service)
     assert not held["applied"]
     assert held["warnings"] == [
-        "locks everybody out: no module of auth.chain has anybody to let in",
-        "ends the connections of 1 client, whom auth.chain would not let in any more",
+        'locks everybody out, by auth.anonymous = "never": nobody else has anybody to let in',
+        'ends the connections of 1 client, by auth.anonymous = "never"',
     ]
     assert service.broker.stats()["clients_connected"] == 1
     assert run(service, confirmed=True)["applied"]
@@ -412,14 +419,61 @@ def test_rules_that_revoke_more_than_a_tenth_are_told_first(site: Site, folder: 
             client.subscribe(f"ok/{number}")
         client.subscribe("secret")
         (folder / "acl.conf").write_text('{deny, all, subscribe, ["secret"]}.\n{allow, all}.\n')
-        assert run(service, dry_run=True)["warnings"] == [
-            "revokes 11 % of the subscriptions that clients hold"
+        planned = run(service, dry_run=True)
+        assert planned["warnings"] == ["revokes 11 % of the subscriptions that clients hold"]
+        assert [file["text"] for file in planned["files"]] == [
+            "rules: 1 added; 1 client loses a subscription"
         ]
         for number in range(8, 12):
             client.subscribe(f"ok/{number}")
         assert run(service)["applied"]
     finally:
         (folder / "acl.conf").write_text("")
+
+
+def test_users_and_rules_that_differ_are_named(
+    make_site: Callable[[dict[str, Any]], Site], folder: Path
+) -> None:
+    site = make_site(
+        {
+            "auth.chain": ("username", "anonymous"),
+            "auth.anonymous": "any",
+            "auth.username.unknown": "ignore",
+            "listener.tcp.x.acl_file": "other",
+        }
+    )
+    users, acl, own = folder / "users.conf", folder / "acl.conf", folder / "other"
+
+    def have(**passwords: str) -> None:
+        cost = Cost(8, 1, 1)
+        lines = (f"{name}:{hash_password(text, cost)}\n" for name, text in passwords.items())
+        users.write_text("".join(lines))
+
+    try:
+        acl.write_text("{allow, all}.\n{deny, all}.\n")
+        site.write()
+        service = site.make()
+        for client_id, username in (("a1", "ann"), ("a2", "ann"), ("b", "bob")):
+            # Who has shown a password; here nobody is asked for one.
+            MemoryClient(service.broker, client_id, username).channel.auth = "username"
+        have(ann="1", bob="2", eve="3")
+        service.access.reload_auth()
+        have(bob="other", new="4")
+        acl.write_text("{deny, all}.\n{allow, all}.\n")
+        own.write_text("{allow, all}.\n")
+        planned = run(service, dry_run=True)
+        assert planned["changes"] == [] and not planned["applied"]
+        assert [file["text"] for file in planned["files"]] == [
+            "rules: 2 moved",
+            "users: ann (2 connected), eve removed, bob (1 connected) changed, new added",
+            "rules of tcp:x: 1 added",
+        ]
+        assert run(service)["applied"]
+        assert service.broker.stats()["clients_connected"] == 0
+        assert run(service, dry_run=True)["files"] == []
+    finally:
+        for file in (users, acl, own):
+            file.write_text("")
 
 
 def test_a_mistake_changes_nothing_and_raises_an_alarm(site: Site, folder: Path) -> None:

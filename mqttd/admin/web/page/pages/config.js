@@ -22,9 +22,10 @@ export async function config(main, about) {
     }, about.failed);
   };
   const ahead = () => post("/config/plan").then((told) => plan.replaceChildren(
-    sheet("What the file would change", told.changes.length || told.warnings.length ? about.may("administrator")
+    sheet("What the file would change", told.changes.length || told.files.length || told.warnings.length ? about.may("administrator")
       ? [button("Apply", () => apply(told.warnings), "main", { id: "apply" })] : [] : [],
     ...told.warnings.map((one) => note(visible(one), "bad")),
+    ...told.files.map((one) => note(visible(one.text))),
     table("Changes", [["Key", (c) => make("code", null, c.key)], ["In force", (c) => c.before, "wrap"], ["Will be", (c) => c.after, "wrap"],
       ["Effect", (c) => c.effect]], told.changes))), about.failed);
   const check = ({ text }) => post("/config/validate", { text }).then(({ mistakes }) => checked.replaceChildren(mistakes.length
