@@ -180,7 +180,7 @@ class MqttdService(MultiService):
         if self.store is not None:
             self.roles.drawer = self.broker.drawers.open(ROLES, 1 << 30)
         self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
-        self.engine = Engine(self.broker, epoll_of(reactor))
+        self.engine = Engine(self.broker, epoll_of(reactor), reactor.callLater)
         files = raise_file_limit() if on_start is None else file_limit()
         most = connections_of(files)
         self.engine.most = most

@@ -129,6 +129,13 @@ class Reports(Ground):
         reason = "this address has max_connections_per_address"
         self.log("connection refused", {"listener": listener, "peer": host, "reason": reason})
 
+    def line_full(self, listener: str, host: str) -> None:
+        """One log line for who waited last in the longest line, where there were too many."""
+        self.metrics.connections_refused += 1
+        self.metrics.refused_in_line += 1
+        reason = "connections come faster than accept_rate, and of this address most wait"
+        self.log("connection refused", {"listener": listener, "peer": host, "reason": reason})
+
     def accept_paused(self, listener: str, why: str, connections: int) -> None:
         """One log line, and an alarm while a listener is full or descriptors are short."""
         name = f"listener full: {listener}"

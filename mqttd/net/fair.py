@@ -13,7 +13,7 @@ Promise: to join, to be the next and to be sent away cost a few look-ups, whatev
 from __future__ import annotations
 
 import socket
-from collections import deque
+from collections import OrderedDict, deque
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
@@ -53,7 +53,10 @@ class FairQueue(Generic[T]):
     def __init__(self, most: int, each: int) -> None:
         self.most = most
         self.each = each
-        self._lines: dict[str, deque[T]] = {}
+        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+        #: By length, the houses whose lines are so long; and the greatest length.
+        self._by_length: dict[int, dict[str, None]] = {}
+        self._longest = 0
         self._count = 0
 
     def __len__(self) -> int:
@@ -72,15 +75,15 @@ class FairQueue(Generic[T]):
             return item
         gone: T | None = None
         if self._count >= self.most:
-            longest = max(self._lines, key=self.of, default=house)
-            if self.of(longest) <= length + 1:
+            if self._longest <= length + 1:
                 return item
+            longest = next(iter(self._by_length[self._longest]))
             gone = self._lines[longest].pop()
-            self._count -= 1
+            self._moved(longest, self._longest, self._longest - 1)
         if line is None:
             line = self._lines[house] = deque()
         line.append(item)
-        self._count += 1
+        self._moved(house, length, length + 1)
         return gone
 
     def next(self) -> T:
@@ -89,9 +92,22 @@ class FairQueue(Generic[T]):
             raise IndexError("nobody waits")
         house, line = next(iter(self._lines.items()))
         item = line.popleft()
-        self._count -= 1
-        # Its house goes to the end of those that wait.
-        del self._lines[house]
-        if line:
-            self._lines[house] = line
+        self._moved(house, len(line) + 1, len(line))
+        if line:  # its house goes to the end of those that wait
+            self._lines.move_to_end(house)
+        else:
+            del self._lines[house]
         return item
+
+    def _moved(self, house: str, before: int, after: int) -> None:
+        """A line is one longer or shorter than before."""
+        self._count += after - before
+        if before:
+            houses = self._by_length[before]
+            del houses[house]
+            if not houses:
+                del self._by_length[before]
+        if after:
+            self._by_length.setdefault(after, {})[house] = None
+        if after > self._longest or (before == self._longest and before not in self._by_length):
+            self._longest = after

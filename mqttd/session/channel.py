@@ -111,6 +111,9 @@ class Server(Router):
     def house_full(self, listener: str, host: str) -> None:
         """An address has as many connections to this listener as it may: log it."""
 
+    def line_full(self, listener: str, host: str) -> None:
+        """Too many wait to be let in by this listener: the last of this address goes; log it."""
+
     def accept_paused(self, listener: str, why: str, connections: int) -> None:
         """A listener accepts nobody for now, or ("") goes on."""
 

@@ -71,6 +71,7 @@ class Metrics:
         "accepts_paused_files",
         "refused_address",
         "refused_crowded",
+        "refused_in_line",
         "strangers_ended",
         "refused_overload",
         "refused_banned",
@@ -149,6 +150,7 @@ class Metrics:
         self.accepts_paused_files: int = 0
         self.refused_address: int = 0
         self.refused_crowded: int = 0
+        self.refused_in_line: int = 0
         self.strangers_ended: int = 0
         self.refused_overload: int = 0
         self.refused_banned: int = 0
@@ -275,6 +277,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "accepts_paused_files",
     "refused_address",
     "refused_crowded",
+    "refused_in_line",
     "strangers_ended",
     "refused_overload",
     "refused_banned",

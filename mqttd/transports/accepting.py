@@ -1,7 +1,13 @@
-"""Listening sockets of the engine: who comes is let in, told off, or left to the kernel a while.
+"""Listening sockets of the engine: who comes is let in, told off, stands in line or in the kernel.
 
-    accept --> no room, no descriptor left: pause      gate (new connections a second): turn away
-        '----> plain: a channel                        layers (TLS, WebSocket, PROXY): a stack
+    kernel --> no room, no descriptor left: pause
+        '----> an address that may not, or has enough: closed
+        '----> faster than accept_rate: a line for each house (`mqttd.net.fair`), --.  each in turn
+        '----> plain: a channel      layers (TLS, WebSocket, PROXY): a stack  <-----'
+
+The kernel has one queue for all, in which whoever comes most often would have most places: it is
+emptied into the lines, which cost a descriptor for each who waits. Beyond as many as a port's
+`waiting_most` the last of the longest line is closed.
 
 Accepts go in portions, so that a storm of connects leaves room for messages. Where the kernel
 defers accepting until bytes have come, those are read at once, so that a connection and its CONNECT
@@ -14,6 +20,8 @@ import errno
 import os
 import select
 import socket
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.net.fair import UNIX
@@ -23,15 +31,19 @@ from mqttd.transports.ports import Channels, Port, Sockets
 
 __all__ = ["Accepting"]
 
+Later = Callable[[float, Callable[[], None]], object]
+
 _IN: Final = 1
 #: Accepts per listener and turn.
 _ACCEPTS: Final = 256
+#: Seconds between two looks at who waits in line, where the rate does not ask for more.
+_LINES: Final = 0.01
 
 
 class Accepting(Sockets):
     """The part of the engine that takes connections in."""
 
-    def __init__(self, server: Server, epoll: select.epoll) -> None:
+    def __init__(self, server: Server, epoll: select.epoll, later: Later | None) -> None:
         super().__init__(server, epoll)
         self.channels = Channels()  # those without layers
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
@@ -41,6 +53,9 @@ class Accepting(Sockets):
         self.most: int = 0
         self.ports: dict[int, Port] = {}
         self.by_name: dict[str, Port] = {}
+        #: Runs something in so many seconds, where somebody can; else who waits waits for `tick`.
+        self.later: Later | None = later
+        self._looks: bool = False
 
     def read(self, channel: Channel, fd: int) -> None:
         """Read what has come for a channel."""
@@ -68,6 +83,7 @@ class Accepting(Sockets):
             self.ports.pop(port.fd, None)
             if not port.paused_until:
                 self.epoll.unregister(port.fd)
+            port.disperse()
             port.socket.close()
 
     def close_listener(self, name: str) -> None:
@@ -82,20 +98,26 @@ class Accepting(Sockets):
         self.server.perform()
 
     def accept(self, port: Port) -> None:
+        """Somebody knocks."""
         gate = port.gate
         if gate is None:
-            self._accept_most(port, _ACCEPTS, None)
+            self._take(port, None, _ACCEPTS)
             return
-        room: int = gate.room(self.server.now, _ACCEPTS)
-        taken = self._accept_most(port, room, None if gate.open else gate)
-        gate.take(taken)
-        if taken == room and room < _ACCEPTS:
-            self._pause(port, "rate")
+        if len(port.line):
+            self.serve_line(port)
+        room: int = 0 if len(port.line) else gate.room(self.server.now, _ACCEPTS)
+        gate.take(self._take(port, None if gate.open else gate, room))
+        if len(port.line):
+            self._wait(port, gate)
 
-    def _accept_most(self, port: Port, most: int, gate: Any) -> int:
-        """Accept up to `most` connections that `gate` lets in; returns how many there were."""
+    def _take(self, port: Port, rules: Any, room: int) -> int:
+        """Take those who may come from the kernel: `room` of them are let in, others stand in line.
+
+        Returns how many were let in.
+        """
         server = self.server
-        for count in range(most):
+        count: int = 0
+        for _ in range(_ACCEPTS):
             if self.full(port) and not port.lobby.make_room("", server.now):
                 self._pause(port, "full")
                 return count
@@ -109,7 +131,7 @@ class Accepting(Sockets):
                     self._pause(port, "files")
                     return count
                 continue  # the peer was gone already
-            if gate is not None and not gate.allows(address[0]):
+            if rules is not None and not rules.allows(address[0]):
                 os.close(fd)
                 server.metrics.connections_refused += 1
                 server.turned_away(port.name, address[0], address[1])
@@ -117,35 +139,87 @@ class Accepting(Sockets):
             host: str = address[0] if isinstance(address, tuple) else UNIX
             if port.refuses(host, server):
                 os.close(fd)
-                continue
-            os.set_blocking(fd, False)
-            if port.make is not None:
-                self._accept_layered(port, fd, address)
-                continue
-            port.connections += 1
-            server.metrics.connections_accepted += 1
-            channel = Channel(server, self, fd, port.name)
-            self.channels.put(fd, channel)
-            house = port.lobby.enter(channel, host, server.now)
-            channel.io = house
-            if isinstance(address, tuple):  # with one text for all who come from there
-                self.fresh[fd] = (house.name if house.name == host else host, address[1])
-            self.epoll.register(fd, _IN)
-            if port.deferred:
-                self.read(channel, fd)
-                if channel.state != NEW or channel.rest is not None:
-                    continue
-            first = port.first_byte_timeout
-            if first and first < server.connect_timeout(port.name):
-                channel.need = -1
-                server.wheel.schedule(channel, server.now + first)
-        return most
+            elif count < room:
+                count += 1
+                self._let_in(port, fd, address, host)
+            else:
+                port.stand(fd, address, host, self._room(port), server)
+        return count
+
+    def serve_line(self, port: Port) -> None:
+        """Let those in who wait, a house after the other, as many as may come in now."""
+        line, gate, server = port.line, port.gate, self.server
+        room: int = _ACCEPTS if gate is None else gate.room(server.now, _ACCEPTS)
+        count: int = 0
+        while count < room and len(line) and not self.full(port):
+            fd, address, host = line.next()
+            count += 1
+            if port.refuses(host, server):
+                os.close(fd)
+            else:
+                self._let_in(port, fd, address, host)
+        if gate is not None:
+            gate.take(count)
+            if len(line):
+                self._wait(port, gate)
+
+    def _wait(self, port: Port, gate: Any) -> None:
+        """Some wait: look again when more may come in."""
+        server = self.server
+        if self.full(port):
+            return
+        if not port.why:
+            server.metrics.accepts_paused_rate += 1
+            port.why = "rate"
+            server.accept_paused(port.name, "rate", port.connections)
+        if self.later is not None and not self._looks:
+            self._looks = True
+            self.later(max(gate.wait(server.now) / 1000.0, _LINES), self._look)
+
+    def _look(self) -> None:
+        """It is time for some of those who wait in line."""
+        self._looks = False
+        self.server.now = time.monotonic_ns() // 1_000_000
+        for port in list(self.ports.values()):
+            if len(port.line):
+                self.serve_line(port)
+        self.server.perform()
+
+    def _let_in(self, port: Port, fd: int, address: Any, host: str) -> None:
+        """A connection gets its channel."""
+        server = self.server
+        os.set_blocking(fd, False)
+        if port.make is not None:
+            self._accept_layered(port, fd, address)
+            return
+        port.connections += 1
+        server.metrics.connections_accepted += 1
+        channel = Channel(server, self, fd, port.name)
+        self.channels.put(fd, channel)
+        house = port.lobby.enter(channel, host, server.now)
+        channel.io = house
+        if isinstance(address, tuple):  # with one text for all who come from there
+            self.fresh[fd] = (house.name if house.name == host else host, address[1])
+        self.epoll.register(fd, _IN)
+        if port.deferred:
+            self.read(channel, fd)
+            if channel.state != NEW or channel.rest is not None:
+                return
+        first = port.first_byte_timeout
+        if first and first < server.connect_timeout(port.name):
+            channel.need = -1
+            server.wheel.schedule(channel, server.now + first)
 
     def full(self, port: Port) -> bool:
         """Whether another connection would be one too many."""
-        if port.max_connections and port.connections >= port.max_connections:
-            return True
-        return self.most > 0 and self.channels.count + len(self.layered) >= self.most
+        return self._room(port) <= 0
+
+    def _room(self, port: Port) -> int:
+        """How many more connections there may be."""
+        room: int = port.max_connections - port.connections if port.max_connections else 1 << 30
+        if self.most > 0:
+            return min(room, self.most - self.channels.count - len(self.layered))
+        return room
 
     def _pause(self, port: Port, why: str) -> None:
         """Leave further connections to the kernel; `tick` looks whether to go on."""
@@ -153,8 +227,6 @@ class Accepting(Sockets):
         wait = 1
         if why == "full":
             metrics.accepts_paused_full += 1
-        elif why == "rate":
-            metrics.accepts_paused_rate += 1
         else:
             metrics.accepts_paused_files += 1
             wait = 1000

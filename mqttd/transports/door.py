@@ -36,6 +36,7 @@ from mqttd.transports.engine import Engine
 from mqttd.transports.entrance import Entrance
 from mqttd.transports.expiry import CertificateWatch
 from mqttd.transports.lobby import Lobby
+from mqttd.transports.ports import WAITING
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.sockets import (
     ListenError,
@@ -248,6 +249,7 @@ class Door:
         """Give a port of the engine its gate and its times."""
         port.gate = self.gate
         port.proxied = bool(self.entrance.networks)
+        port.waiting_most = self.settings.backlog
         self._settle(port.lobby, port.max_connections)
         port.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
         if isinstance(self.settings, SslListener):
@@ -263,6 +265,7 @@ class Door:
     def _time_factory(self, factory: MqttFactory) -> None:
         """Give a factory of Twisted's transports its gate and its times."""
         factory.gate = self.gate
+        factory.waiting_most = getattr(self.settings, "backlog", WAITING)
         self._settle(factory.lobby, factory.max_connections)
         factory.proxied = bool(self.entrance.networks)
         if factory.make is None and self.entrance.tls is None:

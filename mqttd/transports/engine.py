@@ -30,7 +30,7 @@ from mqttd.session.channel import NEW, OPEN, Channel, Server
 from mqttd.session.connection import Connection
 from mqttd.session.output import give_back, take
 from mqttd.session.unfinished import Unfinished
-from mqttd.transports.accepting import Accepting
+from mqttd.transports.accepting import Accepting, Later
 from mqttd.transports.layers import os_reason, read_from
 from mqttd.transports.lobby import House
 from mqttd.transports.ports import peer_of
@@ -58,8 +58,10 @@ class Engine(Accepting):
     `turn` with what it found, and doRead is never called.
     """
 
-    def __init__(self, server: Server, epoll: select.epoll | None = None) -> None:
-        super().__init__(server, select.epoll() if epoll is None else epoll)
+    def __init__(
+        self, server: Server, epoll: select.epoll | None = None, later: Later | None = None
+    ) -> None:
+        super().__init__(server, select.epoll() if epoll is None else epoll, later)
         self.shared: bool = epoll is not None
         #: What was readable when a turn had read enough.
         self.left: dict[int, int] = {}
@@ -237,8 +239,10 @@ class Engine(Accepting):
         self.linger.tick(now)
         for port in self.ports.values():
             port.tick(now)
+            if len(port.line):
+                self.serve_line(port)
             if port.paused_until == 0:
-                if port.why and not self.full(port):
+                if port.why and not self.full(port) and not len(port.line):
                     # Has been listening for a whole tick since.
                     port.why = ""
                     self.server.accept_paused(port.name, "", port.connections)

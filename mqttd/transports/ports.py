@@ -4,8 +4,9 @@
                        ^
                        '-- paused: not listened to until there is room, or it is time
 
-Whoever waits does so in the kernel's queue, at no cost here, and is not turned away. `Carrier` and
-`Sockets` say what a connection with layers and its engine are to each other.
+Whoever waits for room does so in the kernel's queue, at no cost here, and is not turned away; who
+comes faster than the gate allows stands in a line of its address (`line`), since the kernel has one
+for all. `Carrier` and `Sockets` say what a connection with layers and its engine are to each other.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ import select
 import socket
 from typing import Any, Final
 
+from mqttd.net.fair import FairQueue, house_of
 from mqttd.session.channel import CLOSED, Channel, Server
 from mqttd.session.connection import Connection, Edge
 from mqttd.transports.linger import Linger
 from mqttd.transports.lobby import House, Lobby
 
-__all__ = ["Carrier", "Channels", "Port", "Sockets", "peer_of"]
+__all__ = ["WAITING", "Carrier", "Channels", "Port", "Sockets", "peer_of"]
 
 #: Milliseconds for which a TLS handshake holds its place while the peer says nothing.
 _PATIENCE: Final = 500
+
+#: Of those who come faster than they may, so many wait to be let in.
+WAITING: Final = 4096
 
 #: After so many reads it is decided anew whether to rest, ...
 _READS: Final = 64
@@ -153,9 +158,10 @@ class Port:
 
     `lobby` has the connections by house.
 
-    While there are `max_connections`, while descriptors are short, or connections come faster than
-    `gate` (an `Admission`) allows, the port is not listened to: `why` says which, `paused_until`
-    when to look again.
+    While there are `max_connections`, or descriptors are short, the port is not listened to: `why`
+    says which, `paused_until` when to look again. Those who come faster than `gate` (an
+    `Admission`) allows are accepted and stand in `line`, up to `waiting_most` of them, until it is
+    the turn of their house; while they do, `why` is "rate".
     """
 
     __slots__ = (
@@ -170,6 +176,7 @@ class Port:
         "handshakes",
         "handshakes_each",
         "identify",
+        "line",
         "lobby",
         "make",
         "max_connections",
@@ -179,6 +186,7 @@ class Port:
         "proxied",
         "socket",
         "waiting",
+        "waiting_most",
         "why",
     )
 
@@ -214,6 +222,9 @@ class Port:
         self.busy_with: dict[int, Carrier] = {}
         self.handshakes_each: int = 0
         self.lobby: Lobby = Lobby()
+        #: Descriptor, address as `accept` told it and host of those who wait to be let in.
+        self.line: FairQueue[tuple[int, Any, str]] = FairQueue(0, 0)
+        self.waiting_most: int = WAITING
         #: Proxies connect here, and say for whom.
         self.proxied: bool = False
         #: On a Unix socket: descriptor -> who the peer's process is.
@@ -225,6 +236,20 @@ class Port:
             return False
         server.house_full(self.name, host)
         return True
+
+    def stand(self, fd: int, address: Any, host: str, room: int, server: Server) -> None:
+        """Wait to be let in, where `room` is left in all; who has to go for it is closed."""
+        line = self.line
+        line.most = line.each = min(room, self.waiting_most)
+        gone = line.join(house_of(host), (fd, address, host))
+        if gone is not None:
+            os.close(gone[0])
+            server.line_full(self.name, gone[2])
+
+    def disperse(self) -> None:
+        """Nobody is let in any more."""
+        while len(self.line):
+            os.close(self.line.next()[0])
 
     def busy(self, house: House, now: int) -> bool:
         """Whether another handshake, of this house, would be one too many."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet import interfaces
 from twisted.internet.protocol import Factory, Protocol
@@ -17,15 +17,21 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements, implementer
 
 from mqttd.broker.broker import Broker
+from mqttd.net.fair import FairQueue, house_of
 from mqttd.session.channel import CLOSED, NEW, Channel
 from mqttd.transports.engine import Engine
 from mqttd.transports.layered_stream import LayeredStream
 from mqttd.transports.layers import Stack
 from mqttd.transports.lobby import House, Lobby
+from mqttd.transports.ports import WAITING
 from mqttd.transports.stream import StreamEdge
 from mqttd.types import PeerIdentity
 
 __all__ = ["MqttFactory", "MqttProtocol"]
+
+#: Connections that begin in one turn, and seconds between two looks at those who wait.
+_MOST: Final = 64
+_LINES: Final = 0.01
 
 # Declared here: compiled classes take no class decorators.
 classImplements(StreamEdge, interfaces.IPushProducer)
@@ -47,15 +53,34 @@ class MqttProtocol(Protocol):
     pieces: list[bytes] | None = None
 
     def connectionMade(self) -> None:
-        """Make the channel and listen to the transport's back-pressure."""
+        """Begin, or stand in line."""
         factory = self.factory
         self.counted = True
         factory.connections += 1
-        peer = self.transport.getPeer()  # type: ignore[union-attr]
-        host, port = getattr(peer, "host", "unix"), getattr(peer, "port", 0)
+        host, port = self.peer()
         if not factory.admits(host, port):
             self.transport.abortConnection()  # type: ignore[union-attr]
-            return
+        elif factory.may_begin():
+            self.begin()
+        else:
+            self.transport.pauseProducing()  # type: ignore[union-attr]
+            factory.stand_in_line(self, host)
+
+    def peer(self) -> tuple[str, int]:
+        """The address and port at the other end of the transport."""
+        peer = self.transport.getPeer()  # type: ignore[union-attr]
+        return getattr(peer, "host", "unix"), getattr(peer, "port", 0)
+
+    def leave_line(self) -> None:
+        """It is its turn, and the peer is there still."""
+        if self.counted:
+            self.begin()
+            self.transport.resumeProducing()  # type: ignore[union-attr]
+
+    def begin(self) -> None:
+        """Make the channel and listen to the transport's back-pressure."""
+        factory = self.factory
+        host, port = self.peer()
         edge: StreamEdge
         if factory.make is None:
             edge = StreamEdge(factory.broker, self.transport, host, port)
@@ -151,6 +176,7 @@ class MqttProtocol(Protocol):
         channel = self.channel
         self.channel = None
         if self.counted:
+            self.counted = False
             self.factory.connections -= 1
             self.factory.make_room()
         self.factory.open.discard(self)
@@ -200,6 +226,10 @@ class MqttFactory(Factory):
         #: Who is connected, by address; `proxied` where proxies say that.
         self.lobby = Lobby()
         self.proxied = False
+        #: Who came faster than `gate` allows, `waiting_most` of them, until it is their turn.
+        self.line: FairQueue[MqttProtocol] = FairQueue(0, 0)
+        self.waiting_most = WAITING
+        self.crowded = False
         self.paused = ""
         self._again: Any = None
         self.connections = 0
@@ -209,21 +239,57 @@ class MqttFactory(Factory):
     def admits(self, host: str, port: int) -> bool:
         """Whether a new connection may stay; stops accepting where it was the last for now."""
         broker, gate = self.broker, self.gate
-        now = self.milliseconds()
         if gate is not None and not gate.allows(host):
             broker.metrics.connections_refused += 1
             broker.turned_away(self.name, host, port)
             return False
-        if gate is not None:
-            # Twisted accepts several in one turn; those beyond the rate are paid for later.
-            room = gate.room(now, 1)
-            gate.take(1)
-            if not room and self._pause("rate"):
-                broker.metrics.accepts_paused_rate += 1
-                self.make_room()
         if self._full() and self._pause("full"):
             broker.metrics.accepts_paused_full += 1
         return True
+
+    def may_begin(self) -> bool:
+        """Whether a new connection comes no faster than it may, and nobody waits before it."""
+        gate = self.gate
+        if gate is None:
+            return True
+        if len(self.line) or not gate.room(self.milliseconds(), 1):
+            return False
+        gate.take(1)
+        return True
+
+    def stand_in_line(self, protocol: MqttProtocol, host: str) -> None:
+        """It is not read from until its turn, a house after the other; or somebody has to go."""
+        line = self.line
+        line.most = line.each = self.waiting_most
+        gone = line.join(house_of(host), protocol)
+        if gone is not None:
+            self.broker.line_full(self.name, gone.peer()[0])
+            gone.transport.abortConnection()  # type: ignore[union-attr]
+        if len(line) and not self.crowded:
+            self.crowded = True
+            self.broker.metrics.accepts_paused_rate += 1
+            self.broker.accept_paused(self.name, "rate", self.connections)
+        self._look_again()
+
+    def serve_line(self) -> None:
+        """Let those begin who wait, as many as may now."""
+        gate, line = self.gate, self.line
+        room = _MOST if gate is None else gate.room(self.milliseconds(), _MOST)
+        for _ in range(min(room, len(line))):
+            if gate is not None:
+                gate.take(1)
+            line.next().leave_line()
+        if len(line):
+            self._look_again()
+        elif self.crowded:
+            self.crowded = False
+            if not self.paused:
+                self.broker.accept_paused(self.name, "", self.connections)
+
+    def _look_again(self) -> None:
+        if len(self.line) and (self._again is None or not self._again.active()):
+            wait = 0 if self.gate is None else self.gate.wait(self.milliseconds())
+            self._again = self.reactor.callLater(max(wait / 1000, _LINES), self.serve_line)
 
     def _full(self) -> bool:
         return bool(self.max_connections) and self.connections >= self.max_connections
@@ -240,11 +306,6 @@ class MqttFactory(Factory):
     def make_room(self) -> None:
         """Accept again where there is room."""
         if not self.paused or self._full():
-            return
-        wait = self.gate.wait(self.milliseconds()) if self.gate is not None else 0
-        if wait:
-            if self._again is None or not self._again.active():
-                self._again = self.reactor.callLater(wait / 1000, self.make_room)
             return
         self.paused = ""
         if getattr(self.port, "connected", True):
@@ -263,6 +324,8 @@ class MqttFactory(Factory):
         for protocol in list(self.open):
             if protocol.channel is not None:
                 protocol.channel.close(0x8B, "listener stopped")
+        while len(self.line):
+            self.line.next().transport.abortConnection()  # type: ignore[union-attr]
         self.broker.perform()
 
     def milliseconds(self) -> int:

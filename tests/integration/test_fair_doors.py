@@ -7,6 +7,7 @@ issue's table that is about doors, in small.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import time
@@ -46,6 +47,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
                     "few": {**long, "max_connections_per_address": 5},
                     "shy": {**long, "max_strangers_per_address": 3},
                     "full": {**long, "max_connections": 4},
+                    "rush": {**long, "accept_rate": 5},
+                    "rush_twisted": {**long, "accept_rate": 5, "transport": "twisted"},
                     "twisted": {**long, "max_connections_per_address": 5, "transport": "twisted"},
                     "behind": {**long, "max_connections_per_address": 5,
                                "proxy_protocol": ["127.0.0.0/8"]}},
@@ -91,6 +94,10 @@ def is_closed(sock: socket.socket) -> bool:
         return True
 
 
+def has_answer(sock: socket.socket) -> bool:
+    return bool(select.select([sock], [], [], 0)[0])
+
+
 @contextlib.contextmanager
 def crowd(port: int, count: int, said: bytes = b"") -> Iterator[list[socket.socket]]:
     with contextlib.ExitStack() as stack:
@@ -127,6 +134,22 @@ def _gets_in(port: int, source: str) -> bool:
     except (AssertionError, OSError):
         return False
     return True
+
+
+@pytest.mark.parametrize("name", ["rush", "rush_twisted"])
+def test_who_comes_faster_than_allowed_waits_in_a_line_of_its_address(
+    broker: Broker, ports: dict[str, int], name: str
+) -> None:
+    """Ten get in at once, then five a second: the crowd needs four seconds more."""
+    waiting = metric(broker, "accepts_paused_rate")
+    with crowd(ports[name], 30, mq.connect("", mq.V5)) as socks:
+        client(ports[name]).close()
+        answered = sum(map(has_answer, socks))
+        assert answered < 20, "the crowd was there first"
+        for sock in socks:
+            sock.settimeout(DEADLINE)
+            assert sock.recv(1) == b"\x20"  # nobody was sent away
+    assert metric(broker, "accepts_paused_rate") > waiting
 
 
 def test_behind_a_proxy_the_address_is_that_of_the_header(ports: dict[str, int]) -> None:

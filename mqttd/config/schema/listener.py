@@ -53,8 +53,8 @@ class Listener(Struct, frozen=True, kw_only=True):
     accept_rate: Annotated[
         int,
         keys.count(
-            "Connections accepted a second, twice as many at once after a pause; further ones wait"
-            " in the kernel; 0 has no limit.",
+            "Connections let in a second, twice as many at once after a pause; further ones stand"
+            " in a line of their address, and each address has its turn; 0 has no limit.",
             "listener",
             0,
             1_000_000,
@@ -225,8 +225,9 @@ class SocketListener(Listener, frozen=True, kw_only=True):
     backlog: Annotated[
         int,
         keys.count(
-            "Connections the kernel keeps waiting until the broker accepts them; the kernel's own"
-            " limit (net.core.somaxconn) caps it.",
+            "Connections the kernel keeps waiting until the broker accepts them (the kernel's own"
+            " limit, net.core.somaxconn, caps it), and as many that wait for `accept_rate`; beyond"
+            " these the last of the address of which most wait is closed.",
             "listener",
             1,
             65535,

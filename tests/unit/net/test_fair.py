@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mqttd.net.fair import FairQueue, house_of
 
@@ -24,6 +26,36 @@ def test_a_full_queue_takes_a_place_from_the_longest_line() -> None:
     assert queue.join("c", "c1") == "a2"
     assert queue.join("d", "d1") == "d1"  # nobody has more than one
     assert [queue.next() for _ in range(len(queue))] == ["a1", "b1", "c1"]
+
+
+@given(st.lists(st.one_of(st.none(), st.sampled_from("abcde")), max_size=200))
+def test_the_longest_line_is_known_whoever_joins_or_goes(steps: list[str | None]) -> None:
+    """What is said of a queue by looking at all of it, after each step."""
+    queue: FairQueue[str] = FairQueue(12, 7)
+    lines: dict[str, list[str]] = {}
+    for number, house in enumerate(steps):
+        if house is None:
+            if lines:
+                first = next(iter(lines))
+                line = lines.pop(first)
+                assert queue.next() == line.pop(0)
+                if line:
+                    lines[first] = line
+            continue
+        name = f"{house}{number}"
+        mine = len(lines.get(house, ()))
+        longest = max(map(len, lines.values()), default=0)
+        gone = queue.join(house, name)
+        if mine >= 7 or (sum(map(len, lines.values())) == 12 and longest <= mine + 1):
+            assert gone == name
+            continue
+        if sum(map(len, lines.values())) == 12:
+            assert gone is not None and len(lines[gone[0]]) == longest
+            assert gone == lines[gone[0]].pop()
+        else:
+            assert gone is None
+        lines.setdefault(house, []).append(name)
+        assert {one: queue.of(one) for one in lines} == {one: len(lines[one]) for one in lines}
 
 
 def test_a_house_has_so_many_places_and_no_more() -> None:
