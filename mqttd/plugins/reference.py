@@ -23,7 +23,7 @@ from mqttd.codec import packets
 from mqttd.interfaces import access, handle, hooks, plugin, stores
 from mqttd.session import message
 
-__all__ = ["interfaces_page", "types_page"]
+__all__ = ["doc_text", "interfaces_page", "types_page"]
 
 _HEAD: Final = """\
 # Interfaces
@@ -64,7 +64,7 @@ def interfaces_page() -> str:
         if bases:
             links = ", ".join(f"[{base}](#{base.lower()})" for base in bases)
             parts.append(f"Extends {links}.\n\n")
-        parts.append(_text(found.__doc__ or ""))
+        parts.append(doc_text(found.__doc__ or ""))
         for name in texts[found.__name__]:
             member: Any = found[name]
             signature = texts[found.__name__][name]
@@ -72,7 +72,7 @@ def interfaces_page() -> str:
             parts.append(f"\n### {found.__name__}.{name}\n\n")
             if isinstance(member, Method):
                 parts.append(f"`{kind}`\n\n")
-            parts.append(_text(member.getDoc()))
+            parts.append(doc_text(member.getDoc()))
     return "".join(parts)
 
 
@@ -86,7 +86,7 @@ def types_page() -> str:
     ):
         for node in ast.parse(_source(module)).body:
             if isinstance(node, ast.ClassDef) and node.name in names:
-                parts.append(f"\n## {node.name}\n\n{_text(ast.get_docstring(node) or '')}")
+                parts.append(f"\n## {node.name}\n\n{doc_text(ast.get_docstring(node) or '')}")
                 fields = list(_fields(node))
                 if fields:
                     parts.append("\n| Field | Type | Default |\n|---|---|---|\n")
@@ -166,7 +166,7 @@ def _rules(text: str) -> str:
     return _inline("\n".join(lines))
 
 
-def _text(doc: str) -> str:
+def doc_text(doc: str) -> str:
     """A docstring as Markdown: fields become a list, a literal block a fenced one."""
     out: list[str] = []
     for block in _blocks(inspect.cleandoc(doc)):

@@ -37,7 +37,10 @@ def replace_file(path: str | os.PathLike[str], text: str, like: str | None = Non
 
 
 def _keep_owner(path: Path, temporary: str) -> None:
-    """Run as root, the file stays with who owned it: the broker has to read it."""
-    if os.geteuid() == 0 and path.exists():
-        had = path.stat()
+    """Run as root, the file stays with who owned it: the broker has to read it.
+
+    A new one is of whoever owns its directory.
+    """
+    if os.geteuid() == 0:
+        had = (path if path.exists() else path.parent).stat()
         os.chown(temporary, had.st_uid, had.st_gid)

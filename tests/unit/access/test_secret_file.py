@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from mqttd.access.secret_file import SecretFile
 from mqttd.access.username import Username
 from mqttd.secrets import lines, passwords
+from mqttd.secrets.files import replace_file
 from mqttd.secrets.lines import PasswordFileError
 from mqttd.secrets.passwords import Cost, dummy_hash, hash_password, is_hash, verify
 from mqttd.secrets.users import delete_user, import_users, read_users
@@ -244,3 +245,12 @@ def test_libsodium_says_what_argon2_says(cost: Cost, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(passwords, "_sodium", None)
     assert fast == [passwords.verify(one, password) for one, password in tried]
     assert fast.count(True) == 1 and fast[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give files away")
+def test_a_file_that_root_makes_belongs_to_who_owns_its_directory(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    for _ in range(2):
+        replace_file(tmp_path / "users.conf", "")
+        made = (tmp_path / "users.conf").stat()
+        assert (made.st_uid, made.st_gid, made.st_mode & 0o777) == (65534, 65534, 0o600)

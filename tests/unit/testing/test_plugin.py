@@ -143,10 +143,12 @@ def test_quarantine_can_be_tested_with_a_budget(node: MemoryBroker) -> None:
     assert len(node.faults) == 3
 
 
-@pytest.mark.parametrize("name", ["test_plugin.py", "test_plugin_store.py"])
+@pytest.mark.parametrize(
+    "name", ["test_plugin.py", "test_plugin_store.py", "test_hold.py", "test_authenticator.py"]
+)
 def test_the_examples_of_the_documentation_pass(name: str) -> None:
     names = runpy.run_path(str(Path(__file__).parents[3] / "docs/examples" / name))
     tests = [test for name, test in names.items() if name.startswith("test_")]
     for test in tests:
         test()
-    assert len(tests) >= 2
+    assert len(tests) >= 2, "or they are not found"
