@@ -1,11 +1,13 @@
-"""Crashes by the thousand: kill -9 or a power cut of a broker under load, start it again, compare.
+"""Crashes by the thousand: a broker under load is killed or ends, is started again, and compared.
 
     python -m tests.faults.crashes KIND COUNT [--seed N] [--lanes N] [--cycles N] [--log FILE]
 
 KIND is `kill`, `power` (`fsync`, and a disk that forgets what no fsync has covered) or `disk` (one
-that fails in the midst of it, at any call that writes, in the start as well). The seeds
-from N on are a run each: a store and a crowd of their own, `--cycles` ends of the broker. Lanes are
-brokers side by side. Before anything else the mutants have to be found. Each run is one line of
+that fails in the midst of it, at any call that writes, in the start as well). Every other end or so
+is in order: SIGTERM or a drain, while the crowd publishes on, and some are killed in the midst of
+that. The seeds from N on are a run each: a store and a crowd of their own, `--cycles` ends of the
+broker; those that are odd have a plugin that judges log-ins and access. Lanes are brokers side by
+side. Before anything else the mutants have to be found. Each run is one line of
 JSON in FILE: its seed, its cycles, what was wrong; the data of one that was wrong are kept.
 """
 
@@ -19,6 +21,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -27,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from mqttd import compiled
+from mqttd.admin.ctl_client import Client
+from tests.faults import judge
 from tests.faults.crowd import Crowd
 from tests.faults.disk import Disk
 from tests.faults.nursery import Nursery, Started
@@ -64,6 +69,11 @@ StoreJournal.cork = lambda self, channel: None
 from mqttd.storage.journal import StoreJournal
 StoreJournal.hold = lambda self, channel, data: channel.send(data)
 """,
+    # Rights are looked at again when the plugin that knows them has gone before the broker.
+    "rights": """
+from mqttd.broker.revision import Revision
+Revision.close = lambda self: None
+""",
 }
 #: With a disk that fails: a group that could not be written is taken for one that is.
 UNWRITTEN = """
@@ -83,9 +93,9 @@ def mutants(kind: str) -> dict[str, str]:
     return {"unwritten": UNWRITTEN} if kind == "disk" else MUTANTS
 
 
-def retained(port: int) -> dict[str, int]:
+def retained(port: int, **login: Any) -> dict[str, int]:
     """What a new subscriber of r/# gets."""
-    client = RawClient(port, mq.V5, deadline=60.0).connect()
+    client = RawClient(port, mq.V5, deadline=60.0).connect(**login)
     client.subscribe("r/#", qos=0)
     client.ping()
     found = {}
@@ -124,7 +134,11 @@ class Lane:
             settings["durability"] = {"default": "fsync"}
         if self.kind == "disk":
             settings["durability"] = {"default": dice.choice(("os", "fsync"))}
-        crowd = Crowd(seed, self.kind == "disk")
+        judged = seed % 2 == 1
+        if judged:
+            settings |= {**judge.SETTINGS, "acl": judge.ACL, "files": judge.FILES}
+        visitor = judge.login("visitor") if judged else {}
+        crowd = Crowd(seed, self.kind == "disk", judged)
         for number in range(count):
             # Payloads are in memory, on disk, or some here and some there.
             settings["mqueue"] = {**queue, "in_memory": dice.choice(("0B", "2KiB", "1MiB"))}
@@ -134,7 +148,8 @@ class Lane:
             try:
                 crowd.begin(broker.port)
                 if compare:
-                    wrong = crowd.retained_faults(retained(broker.port)) + crowd.finish()
+                    wrong = crowd.retained_faults(retained(broker.port, **visitor))
+                    wrong += crowd.finish()
                 else:
                     if self.kind == "disk":
                         self._fail(dice, 200)
@@ -142,6 +157,8 @@ class Lane:
                         self._mend()
                         crowd.settle()
                     crowd.burst(dice.randint(1, dice.choice((10, 100, 300))))
+                if not wrong:
+                    wrong = self._end(broker, path, crowd, dice)
             except (AssertionError, RuntimeError, OSError) as error:
                 wrong = [repr(error), broker.output]
             broker.stop()
@@ -150,6 +167,28 @@ class Lane:
                 self.disk.lose_power(path / "data", dice)
             if wrong:
                 return [f"seed {seed}, cycle {number}", *wrong]
+        return []
+
+    def _end(self, broker: Started, path: Path, crowd: Crowd, dice: random.Random) -> list[str]:
+        """End a broker, in order or not; what was wrong with that."""
+        how = dice.choice(("kill", "kill", "stop", "drain"))
+        if how == "kill":
+            broker.stop()
+            return []
+        if how == "drain":
+            control = Client(str(path / "data" / "mqttd.sock"))
+            control.request("POST", "/drain", {"rate": dice.choice((50, 1000))})
+        else:
+            os.kill(broker.pid, signal.SIGTERM)
+        if dice.random() < 0.3:
+            crowd.see_off(dice.randrange(5))
+            broker.stop()
+            return []
+        crowd.see_off()
+        status = broker.stop(0)
+        due = 0 if how == "drain" else -signal.SIGTERM
+        if status != due or "Traceback" in broker.output or "revoked" in broker.output:
+            return [f"{how}: ended with {status}", broker.output]
         return []
 
     def _start(

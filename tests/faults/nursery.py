@@ -103,9 +103,16 @@ class Nursery:
                 pass_fds=[theirs.fileno()],
             )
 
-    def start(self, path: Path, program: str = "", **settings: Any) -> Started:
+    def start(
+        self,
+        path: Path,
+        program: str = "",
+        acl: str = "{allow, all}.\n",
+        files: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Started:
         """A broker below `path` that is ready; see `start_broker`."""
-        config = write_settings(path, settings)
+        config = write_settings(path, settings, acl, files)
         tac = config.with_name("broker.tac")
         tac.write_text(PROGRAM.format(config=str(config)) + program)
         mine, theirs = os.pipe2(os.O_CLOEXEC)

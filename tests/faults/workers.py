@@ -32,7 +32,8 @@ from typing import Any
 from mqttd.admin.ctl_client import Client
 from mqttd.workers.place import worker_of
 from tests.faults.crashes import retained
-from tests.faults.crowd import Crowd, Member
+from tests.faults.crowd import Crowd
+from tests.faults.members import Member
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.waiting import Patience
