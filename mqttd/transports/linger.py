@@ -41,8 +41,8 @@ class Linger:
             finally:
                 half.detach()
             self.epoll.modify(fd, _IN)
-        except OSError:
-            os.close(fd)  # the peer has gone
+        except (OSError, ValueError):
+            os.close(fd)  # the peer has gone, or the engine has
             return
         if len(self.fds) >= MOST:
             self._end(next(iter(self.fds)))

@@ -160,6 +160,7 @@ class Lane:
                 if not wrong:
                     wrong = self._end(broker, path, crowd, dice)
             except (AssertionError, RuntimeError, OSError) as error:
+                broker.stop()
                 wrong = [repr(error), broker.output]
             broker.stop()
             crowd.gone()
@@ -187,7 +188,7 @@ class Lane:
         crowd.see_off()
         status = broker.stop(0)
         due = 0 if how == "drain" else -signal.SIGTERM
-        if status != due or "Traceback" in broker.output or "revoked" in broker.output:
+        if status != due or "internal error" in broker.output or "revoked" in broker.output:
             return [f"{how}: ended with {status}", broker.output]
         return []
 

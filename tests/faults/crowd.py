@@ -54,9 +54,7 @@ class Crowd:
         if not self.away.known:
             there.append(self.away)
         there.extend(one for one in self.pair if not one.known or self.dice.random() < 0.3)
-        for member in there:
-            member.connect(port)
-        self.until(lambda: all(member.connected for member in there))
+        self._enter(there)
         for member in self.subscribers:
             if not member.known:
                 member.send(mq.subscribe([("c/#", 2), ("w/#", 2)], 1, version=mq.V5))
@@ -67,6 +65,19 @@ class Crowd:
         for member in self.publishers:
             member.known = True
         self.away.close()
+
+    def _enter(self, members: list[Member]) -> None:
+        """All of them connect; whoever is told to come later does so at once."""
+        for member in members:
+            member.close()
+
+        def there() -> bool:
+            for member in members:
+                if member.sock is None:
+                    member.connect(self.port)
+            return all(member.connected for member in members)
+
+        self.until(there)
 
     def burst(self, acknowledgements: int) -> None:
         """Publish until so many acknowledgements have come."""
@@ -86,7 +97,7 @@ class Crowd:
             if self.dice.random() < 0.2:
                 self.reborn.talk()
             count += self.turn()
-            assert patience.left(), "nothing happens"
+            assert patience.left(), self._told()
         if self.dice.random() < 0.4:
             self._last_word()
 
@@ -98,7 +109,7 @@ class Crowd:
                 publisher.publish(self.dice)
             self.turn()
             turns -= 1
-            assert patience.left(), "it does not end"
+            assert patience.left(), self._told()
 
     def _last_word(self) -> None:
         """Go on until somebody's CONNACK, SUBACK or UNSUBACK has come, and not a packet longer."""
@@ -118,7 +129,7 @@ class Crowd:
             for publisher in self.publishers:
                 publisher.publish(self.dice)
             self.turn(words[word])
-            assert patience.left(), "nothing happens"
+            assert patience.left(), self._told()
 
     def settle(self) -> None:
         """Wait until everything that was published has its answer."""
@@ -129,10 +140,7 @@ class Crowd:
 
     def finish(self) -> list[str]:
         """Everybody is there, and what is under way comes to its end; returns what is wrong."""
-        there = [*self.subscribers, *self.pair]
-        for member in there:
-            member.connect(self.port)
-        self.until(lambda: all(member.connected for member in there))
+        self._enter([*self.subscribers, *self.pair])
         self.settle()
         patience = Patience(DEADLINE)
         while not self._everything() and patience.left():
@@ -228,7 +236,15 @@ class Crowd:
         patience = Patience(DEADLINE)
         while not done():
             self.turn()
-            assert patience.left(), "nothing happens"
+            assert patience.left(), self._told()
+
+    def _told(self) -> str:
+        """Where everybody is, while nothing happens."""
+        return ", ".join(
+            f"{one.name} {'is there' if one.connected else 'waits' if one.sock else 'is not there'}"
+            f" ({len(one.unacknowledged)} open, {'; '.join(one.faults)})"
+            for one in self.everybody
+        )
 
     def gone(self) -> None:
         """The broker is dead: take what it has said before, then nothing is connected."""

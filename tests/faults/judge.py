@@ -63,7 +63,8 @@ class Judge:
 ACL: Final = "{deny, all}.\n"
 SETTINGS: Final[dict[str, Any]] = {
     "plugins": {"load": ["judge"]},
-    "auth": {"anonymous": "never"},
+    # A verdict comes late where the machine is busy with something else.
+    "auth": {"anonymous": "never", "backend": {"deadline": "60s"}},
 }
 
 

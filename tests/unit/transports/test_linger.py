@@ -141,6 +141,14 @@ def test_a_transport_of_twisted_is_half_closed_for_a_second(goes: bool) -> None:
     assert transport.calls == (["half-close"] if goes else ["half-close", "close"])
 
 
+def test_a_connection_may_outlive_the_engine(epoll: select.epoll, make: Make) -> None:
+    """One whose CONNACK waits for the store when the broker ends, and is taken over."""
+    fd, peer = make()
+    epoll.close()
+    Linger(epoll).close(fd, 0)
+    assert not is_open(fd) and peer.recv(1) == b""
+
+
 def test_a_client_that_goes_by_itself_is_not_waited_for() -> None:
     node = MemoryBroker()
     transport = Transport()
