@@ -319,6 +319,7 @@ class Cluster:
         if node is not None:
             self.log.info("node {node} is there, at {at}", node=member.name, at=member.address)
             self.streams.joined(member)
+            self.moves.joined(node)
 
     def left(self, member: Member, node: Node | None, lost: int) -> None:
         """See `Follower.left`."""

@@ -6,11 +6,13 @@
     b   a `Catcher` with its filters; when all have these in their tables:  --MARK--> everybody
     x   knows b's filters: what it sends from now on reaches b too  --MARKED--> a, b
     a   has the marks of all: what came before them                 --TAIL--> b
-    b   STATE, TAIL, and what came behind the marks: the session
+    b   has TAIL and the marks of all, too: STATE, TAIL, what came behind the marks: the session
 
 A mark goes the way of the messages, so it parts them: a has what x sent before it, b what x sent
-behind it. All of these are kept until they are taken, as messages are: a link that breaks delays
-them. When a is gone before TAIL, b goes on with what it has; when b is gone, a takes it back.
+behind it. Before x's mark has come to b, what x sent before it may be on its way there, too, and is
+in TAIL already: b goes on when nothing of it can come any more. All of these are kept until they
+are taken, as messages are: a link that breaks delays them. When a is gone before TAIL, b goes on
+with what it has; when b is gone, a takes it back.
 
 Promise: QoS 1 and 2 in the order of each publisher. A message to thousands, which is handed out in
 many turns, is attributed to this node. MQTT 5.0, 4.1.
@@ -36,7 +38,7 @@ from mqttd.types import SessionState
 
 __all__ = ["Moves"]
 
-#: Seconds that the old node waits for the marks of nodes that are there, whatever keeps them: their
+#: Seconds that both nodes wait for the marks of nodes that are there, whatever keeps them: their
 #: links or etcd may be away. And a new one for the session to be entered.
 MARKS: Final = 30.0
 ENTERS: Final = 10.0
@@ -69,13 +71,23 @@ class _Coming:
         self.revision = revision
         self.state: SessionState | None = None
         self.catcher: Catcher | None = None
-        #: All of it is here that will ever be; and somebody was given it.
+        #: What others are to know before they give their marks: a revision of etcd.
+        self.known = 0
+        #: What the old node has caught is here; all of it is here that will ever be; and somebody
+        #: was given it.
+        self.has_tail = False
         self.whole = False
         self.taken = False
         #: Who has claimed it meanwhile, and when.
         self.next: tuple[str, int] | None = None
         self.waits: Deferred[SessionState | None] | None = None
         self.late: Any = None
+
+
+def _cancel(each: _Leaving | _Coming) -> None:
+    late, each.late = each.late, None
+    if late is not None and late.active():
+        late.cancel()
 
 
 class Moves:
@@ -151,19 +163,22 @@ class Moves:
         """A mark has come on a link (0: all that we publish goes there from now on)."""
         leaves = self.leaving.get(client_id)
         if leaves is not None and leaves.revision == revision and leaves.catcher is not None:
-            marked = leaves.catcher.marked
-            marked.add(link)
-            if all(node.number in marked for node in self.mesh.nodes.values()) and 0 in marked:
+            leaves.catcher.marked.add(link)
+            if self._has_all(leaves.catcher):
                 self._send_tail(client_id, leaves)
             elif leaves.late is None:
                 leaves.late = self.reactor.callLater(MARKS, self._send_tail, client_id, leaves)
         comes = self.coming.get(client_id)
         if comes is not None and comes.revision == revision and comes.catcher is not None:
             comes.catcher.marked.add(link)
+            self._complete(client_id, comes)
+
+    def _has_all(self, catcher: Catcher) -> bool:
+        marked = catcher.marked
+        return 0 in marked and all(node.number in marked for node in self.mesh.nodes.values())
 
     def _send_tail(self, client_id: str, leaves: _Leaving) -> None:
-        if leaves.late is not None and leaves.late.active():
-            leaves.late.cancel()
+        _cancel(leaves)
         catcher, leaves.catcher = leaves.catcher, None
         if catcher is not None and self.leaving.get(client_id) is leaves:
             leaves.tail = self._caught(catcher)
@@ -206,6 +221,7 @@ class Moves:
         comes = self.coming.get(client_id)
         if comes is None or comes.revision < revision:
             if comes is not None and comes.catcher is not None:
+                _cancel(comes)
                 self._bury(comes.catcher)
             comes = self.coming[client_id] = _Coming(origin, revision)
         return comes
@@ -248,22 +264,36 @@ class Moves:
             await self.settled(filters)  # etcd has not answered
         if self.coming.get(client_id) is not comes or comes.whole or comes.catcher is None:
             return
-        comes.catcher.marked.add(0)
-        known = self.at().to_bytes(8, "big")
-        ends = [known, comes.origin.encode(), self.name.encode()]
+        comes.known = self.at()
         for node in self.mesh.nodes.values():
-            self._say(node, _MARK, client_id, comes.revision, *ends)
+            self._ask(node, client_id, comes)
+        self._marks(client_id, comes.revision, 0)
         self.broker.perform_later()
+
+    def _ask(self, node: Node, client_id: str, comes: _Coming) -> None:
+        ends = [comes.known.to_bytes(8, "big"), comes.origin.encode(), self.name.encode()]
+        self._say(node, _MARK, client_id, comes.revision, *ends)
 
     def _tail(self, client_id: str, revision: int, packets: list[bytes]) -> None:
         comes = self.coming.get(client_id)
         if comes is not None and comes.revision == revision and comes.state is not None:
             state = comes.state
             comes.state = SessionState(state.record, (*state.queue, *packets), revision)
+            comes.has_tail = True
+            self._complete(client_id, comes)
+
+    def _complete(self, client_id: str, comes: _Coming) -> None:
+        """Go on, if nothing can come any more that the old node has caught."""
+        if not comes.has_tail or comes.whole or comes.catcher is None:
+            return
+        if self._has_all(comes.catcher):
             self._whole(client_id, comes)
+        elif comes.late is None:
+            comes.late = self.reactor.callLater(MARKS, self._whole, client_id, comes)
 
     def _whole(self, client_id: str, comes: _Coming) -> None:
         comes.whole = True
+        _cancel(comes)
         origin = self.mesh.nodes.get(comes.origin)
         if origin is not None and comes.state is not None:
             self._say(origin, _DONE, client_id, comes.revision)
@@ -306,8 +336,7 @@ class Moves:
 
     def _end(self, client_id: str, comes: _Coming) -> Catcher | None:
         del self.coming[client_id]
-        if comes.late is not None and comes.late.active():
-            comes.late.cancel()
+        _cancel(comes)
         return comes.catcher
 
     # -- what nodes say ------------------------------------------------------------------------
@@ -357,11 +386,19 @@ class Moves:
                 self._marks(client_id, revision, 0)
         self.broker.perform_later()
 
+    def joined(self, node: Node) -> None:
+        """A node is there: its mark is wanted, too."""
+        for client_id, comes in self.coming.items():
+            if comes.known and not comes.whole:
+                self._ask(node, client_id, comes)
+
     def left(self, name: str) -> None:
         """A node is gone, with what it had not sent; what it had not taken stays here."""
         for client_id, comes in list(self.coming.items()):
             if comes.origin == name and not comes.whole:
                 self._whole(client_id, comes)
+            else:
+                self._complete(client_id, comes)
         for client_id, leaves in list(self.leaving.items()):
             if leaves.to.name == name:
                 tail = leaves.tail if leaves.catcher is None else self._caught(leaves.catcher)
@@ -392,8 +429,7 @@ class Moves:
 
     def _forget(self, client_id: str, leaves: _Leaving) -> None:
         del self.leaving[client_id]
-        if leaves.late is not None and leaves.late.active():
-            leaves.late.cancel()
+        _cancel(leaves)
         if leaves.catcher is not None:
             self._bury(leaves.catcher)
 

@@ -83,8 +83,10 @@ class NodeMesh(Mesh):
         self.holds = holds
         self.said = said
         self.nodes: dict[str, Node] = {}
-        #: Filters that have come, and that the others do not have yet.
+        #: Filters that have come, and that the others do not have yet: the how manieth change of a
+        #: filter that was, so that one which has gone and come again is not taken for the first.
         self.unsettled: dict[str, int] = {}
+        self._came: int = 0
         #: The revision of etcd up to which all routes are in our tables.
         self.applied: int = 0
         #: Called when another has said what it has seen.
@@ -167,7 +169,8 @@ class NodeMesh(Mesh):
         count = self.filters.get(full_filter, 0)
         self.filters[full_filter] = count + 1
         if not count:
-            self.unsettled[full_filter] = 1
+            self._came += 1
+            self.unsettled[full_filter] = self._came
             self.changed(full_filter)
 
     def removed(self, full_filter: str) -> None:

@@ -75,8 +75,9 @@ class Routes:
         #: The revision of the last chunk.
         self.revision = 0
         self._busy = False
-        #: Accepted, not seen by all yet: since when, the revision, the filters.
-        self._accepted: deque[tuple[float, int, list[str]]] = deque()
+        #: Accepted, not seen by all yet: since when, the revision, the filters and which of their
+        #: comings that was (`NodeMesh.unsettled`).
+        self._accepted: deque[tuple[float, int, dict[str, int]]] = deque()
         self._waiting: dict[str, list[_Held]] = {}
         self._held: deque[_Held] = deque()
         #: Chunks written, and filters that others have not seen in time.
@@ -122,8 +123,10 @@ class Routes:
         while self._lease and (self._anew or self._pending):
             lease, epoch = self._lease, self._epoch
             value, added, gone, last = self._next()
+            unsettled = self.mesh.unsettled
+            came = {each: unsettled[each] for each in added if each in unsettled}
             if not value:
-                self._take(self.revision, added)
+                self._take(self.revision, came)
                 continue
             key = self.keys.route(self.name, epoch, self._chunk)
             then = [put(key, value, lease)]
@@ -154,7 +157,7 @@ class Routes:
             self.written.update(added)
             self.written.difference_update(gone)
             self.revision = answer.revision
-            self._take(answer.revision, added)
+            self._take(answer.revision, came)
             if last:
                 self._entries = len(self.written)
             elif not self._anew and self._entries > _TIMES * len(self.written) + _SPARE:
@@ -215,7 +218,7 @@ class Routes:
         for full_filter in left:
             self._waiting.setdefault(full_filter, []).append(held)
 
-    def _take(self, revision: int, filters: list[str]) -> None:
+    def _take(self, revision: int, filters: dict[str, int]) -> None:
         if filters:
             self._accepted.append((self.reactor.seconds(), revision, filters))
             self.look()
@@ -236,12 +239,13 @@ class Routes:
         if settled:
             self.mesh.broker.perform_later()
 
-    def _settle(self, filters: list[str]) -> bool:
+    def _settle(self, filters: dict[str, int]) -> bool:
         told = False
-        for full_filter in filters:
-            if full_filter in self._pending:
-                continue  # it has gone and come again since
-            self.mesh.unsettled.pop(full_filter, None)
+        unsettled = self.mesh.unsettled
+        for full_filter, coming in filters.items():
+            if unsettled.get(full_filter) != coming:
+                continue  # it has gone since, and may have come again
+            del unsettled[full_filter]
             for held in self._waiting.pop(full_filter, ()):
                 held.left.discard(full_filter)
                 if not held.left and not held.done:

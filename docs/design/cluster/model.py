@@ -1,6 +1,6 @@
 """Who has a client id, and which node keeps a message while its session moves: all that can happen.
 
-    python docs/design/cluster/model.py [--claims N] [--without check|anew|revision|marks]
+    python docs/design/cluster/model.py [--claims N] [--without check|anew|revision|marks|both]
 
 Two models, each searched to its end (breadth first, every state once):
 
@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+RULES = ("check", "anew", "revision", "marks", "both")
 NODES, CLIENTS = (0, 1, 2), (0, 1)
 NAMES = "abc"
 #: Added to a node whose lease has ended since it has claimed something.
@@ -240,14 +241,18 @@ class Cut(NamedTuple):
     kept: str = ""  # what a has kept before the mark, b behind it
     came: str = ""
     ends: tuple[bool, bool] = (False, False)  # the marks are here: at a, at b
+    tail: bool = False  # what a has kept is at b
+    entered: bool = False  # the session is at b, and takes whatever comes
 
 
 class Moving:
-    """`revision`: x waits until it knows b's filter; `marks`: who keeps what is told by marks."""
+    """`revision`: x waits until it knows b's filter; `marks`: who keeps what is told by marks;
+    `both`: b goes on when the marks have come to it, too, not only to a."""
 
-    def __init__(self, revision: bool = True, marks: bool = True) -> None:
+    def __init__(self, revision: bool = True, marks: bool = True, both: bool = True) -> None:
         self.revision = revision
         self.marks = marks
+        self.both = both
         self.start = Cut()
 
     def steps(self, s: Cut) -> Iterator[Step]:
@@ -268,6 +273,10 @@ class Moving:
             yield f"a takes {s.a[0]}", self._take_a(s._replace(a=s.a[1:]), s.a[0])
         if s.b:
             yield f"b takes {s.b[0]}", self._take_b(s._replace(b=s.b[1:]), s.b[0])
+        if s.ends[0] and not s.tail:
+            yield "a sends what it has kept", s._replace(tail=True)
+        if s.tail and not s.entered and (s.ends[1] or not self.both):
+            yield "the session is at b", s._replace(entered=True)
 
     def _take_a(self, s: Cut, what: str) -> Cut:
         if what == "M":
@@ -277,11 +286,12 @@ class Moving:
     def _take_b(self, s: Cut, what: str) -> Cut:
         if what == "M":
             return s._replace(ends=(s.ends[0], True))
-        return s._replace(came=s.came + what) if s.ends[1] or not self.marks else s
+        keeps = s.ends[1] or s.entered or not self.marks
+        return s._replace(came=s.came + what) if keeps else s
 
     def wrong(self, s: Cut) -> str:
         """What must never be, when all is over."""
-        if s.left or s.a or s.b or s.ends != (True, True):
+        if s.left or s.a or s.b or s.ends != (True, True) or not s.entered:
             return ""
         has = s.kept + s.came
         return "" if has == "321" else f"of 3, 2, 1 the session has {has or 'nothing'}"
@@ -313,10 +323,10 @@ def main() -> int:
     """The command; its status is 1 if something can go wrong."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--claims", type=int, default=4)
-    parser.add_argument("--without", choices=("check", "anew", "revision", "marks"), default="")
+    parser.add_argument("--without", choices=RULES, default="")
     asked = parser.parse_args()
     ownership = Ownership(asked.claims, asked.without != "check", asked.without != "anew")
-    moving = Moving(asked.without != "revision", asked.without != "marks")
+    moving = Moving(*(asked.without != each for each in RULES[2:]))
     bad = 0
     for name, model in (("cut", moving), ("ownership", ownership)):
         count, way = search(model)
