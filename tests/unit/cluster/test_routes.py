@@ -1,0 +1,79 @@
+"""Filters on their way to etcd, and who waits until others have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mqttd.cluster.etcd import Answer
+from mqttd.cluster.keys import Keys
+from mqttd.cluster.nodes import NodeMesh, Settling
+from mqttd.cluster.routes import Routes
+from mqttd.mesh.link import Link, Stream
+from tests.support.memory import MemoryBroker
+
+
+class Etcd:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Deferred[Answer]] = []
+        self.revision = 10
+
+    def transaction(self, *_: Any) -> Deferred[Answer]:
+        self.asked.append(Deferred())
+        return self.asked[-1]
+
+    def accept(self) -> int:
+        self.revision += 1
+        self.asked.pop(0).callback(Answer(True, self.revision))
+        return self.revision
+
+
+class Transport:
+    def write(self, data: bytes) -> None:
+        pass
+
+    def abortConnection(self) -> None:
+        pass
+
+
+@pytest.fixture
+def parts() -> tuple[Routes, NodeMesh, Etcd, Clock]:
+    clock, etcd = Clock(), Etcd()
+    broker = MemoryBroker().broker
+    routes = Routes(etcd, Keys("c"), "a", clock)  # type: ignore[arg-type]
+    mesh = NodeMesh(broker, routes.changed, routes.hold, lambda *_: None)
+    mesh.saw = routes.look
+    routes.mesh = mesh
+    routes.begin(1, 1)
+    node = mesh.join("b", 2)
+    mesh.linked(node.number, Link(broker, Stream(Transport()), node.number), False)
+    return routes, mesh, etcd, clock
+
+
+def test_a_filter_that_has_gone_and_come_again_is_not_settled_by_its_first_coming(
+    parts: tuple[Routes, NodeMesh, Etcd, Clock],
+) -> None:
+    """A node that is slow has seen that it came, went, and not yet that it is there again."""
+    routes, mesh, etcd, clock = parts
+    told: list[str] = []
+    mesh.added("f")
+    clock.advance(0)
+    first = etcd.accept()
+    mesh.removed("f")
+    clock.advance(0)
+    etcd.accept()
+    mesh.added("f")
+    assert mesh.waits(Settling(["f"], lambda: told.append("settled")))
+    clock.advance(0)
+    assert len(etcd.asked) == 1  # on its way
+    mesh.nodes["b"].seen = first
+    routes.look()
+    assert (told, mesh.lacks("f")) == ([], True)
+    mesh.nodes["b"].seen = etcd.accept()
+    routes.look()
+    assert (told, mesh.lacks("f")) == (["settled"], False)
