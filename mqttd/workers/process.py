@@ -1,5 +1,6 @@
 """One worker process, as its supervisor knows it: started, listened to, ended.
 
+    Interpreter (`mqttd.workers.spare`) --given its place--> worker
     start --> up (its store is read) --> linked --> ready --> ended --> start, later each time
 
 Its log comes by a pipe as JSON, a line an entry, and becomes part of the one log.
@@ -21,14 +22,12 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from mqttd.workers.control import Control
-from mqttd.workers.place import VARIABLE, Place
+from mqttd.workers.spare import CHANNEL, messages
 
-__all__ = ["WorkerProcess"]
+__all__ = ["Interpreter", "WorkerProcess"]
 
-#: What a worker runs: twistd, in the foreground.
-_PROGRAM: Final = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
-#: Descriptors that a worker is given: the control channel, then its listeners' sockets.
-_CONTROL: Final = 3
+#: What a worker runs: in the end twistd, in the foreground.
+_PROGRAM: Final = "from mqttd.workers.spare import main; main()"
 #: Milliseconds before a worker that has ended is started again; doubled while it does not live.
 _FIRST: Final = 0.1
 _LONGEST: Final = 10.0
@@ -41,7 +40,65 @@ _LIVED: Final = 5.0
 Entry = Callable[[float, str, str, str, dict[str, Any], str], object]
 
 
-class WorkerProcess(ProcessProtocol):
+class Interpreter(ProcessProtocol):
+    """A process that is a worker, or will be one; `ended` is called if it was none yet.
+
+    `reactor_name` is twistd's, `config` the path of the configuration.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: str,
+        environ: Mapping[str, str],
+        reactor_name: str,
+        ended: Callable[[Interpreter], object],
+    ) -> None:
+        self.worker: WorkerProcess | None = None
+        self.ended = ended
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        files: dict[int, Any] = {0: "w", 1: "r", 2: "r", CHANNEL: theirs.fileno()}
+        command = [sys.executable, "-c", _PROGRAM, "--nodaemon", "--pidfile="]
+        if reactor_name:
+            command.append(f"--reactor={reactor_name}")
+        command += ["mqttd", *(["--config", config] if config else [])]
+        try:
+            process = reactor.spawnProcess(self, sys.executable, command, environ, childFDs=files)
+        finally:
+            theirs.close()
+        self.pid: int = process.pid
+        self.control = Control(ours, reactor, self._said, lambda: None)
+        self.control.start()
+
+    def end(self) -> None:
+        """It is not needed: it has begun nothing."""
+        self.control.close()
+
+    def _said(self, message: dict[str, Any], fds: list[int]) -> None:
+        if self.worker is not None:
+            self.worker.said(message)
+
+    # -- told by Twisted -----------------------------------------------------------------------
+
+    def outReceived(self, data: bytes) -> None:
+        """Both of its outputs are its log."""
+        self.errReceived(data)
+
+    def errReceived(self, data: bytes) -> None:
+        """Entries of its log."""
+        if self.worker is not None:
+            self.worker.logged(data)
+
+    def processEnded(self, reason: Failure) -> None:
+        """It is over, and all it has said is read."""
+        self.control.close()
+        if self.worker is not None:
+            self.worker.over(reason)
+        else:
+            self.ended(self)
+
+
+class WorkerProcess:
     """Worker `number`; what it says goes to `told`, and its end to `ended`."""
 
     def __init__(
@@ -74,43 +131,26 @@ class WorkerProcess(ProcessProtocol):
 
     def start(
         self,
+        process: Interpreter,
         count: int,
-        config: str,
         environ: Mapping[str, str],
         sockets: Mapping[str, socket.socket],
-        reactor_name: str,
     ) -> None:
-        """Start the process; `sockets` are those of the listeners."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        files: dict[int, Any] = {0: "w", 1: "r", 2: "r", _CONTROL: theirs.fileno()}
-        places = {}
-        for at, (name, bound) in enumerate(sockets.items(), _CONTROL + 1):
-            files[at] = bound.fileno()
-            places[name] = at
-        place = Place(self.number, count, _CONTROL, places)
-        command = [sys.executable, "-c", _PROGRAM, "--nodaemon", "--pidfile="]
-        if reactor_name:
-            command.append(f"--reactor={reactor_name}")
-        command += ["mqttd", *(["--config", config] if config else [])]
+        """Have a process be this worker of `count`; `sockets` are those of the listeners."""
         self.started = time.monotonic()
         self.served = 0.0
         self.starts += 1
         self.up = self.ready = False
         self.met = set()
         self._rest = b""
-        try:
-            process = self.reactor.spawnProcess(
-                self, sys.executable, command, {**environ, VARIABLE: place.dump()}, childFDs=files
-            )
-        finally:
-            theirs.close()
         self.pid = process.pid
-        self.control = Control(
-            ours, self.reactor, lambda message, _: self._said(message), lambda: None
-        )
-        self.control.start()
+        self.control = process.control
+        process.worker = self
+        for message, fds in messages(self.number, count, environ, sockets):
+            self.control.send(message, fds)
 
-    def _said(self, message: dict[str, Any]) -> None:
+    def said(self, message: dict[str, Any]) -> None:
+        """It says something to its supervisor."""
         self.heard = time.monotonic()
         self.told(self, message)
 
@@ -147,13 +187,9 @@ class WorkerProcess(ProcessProtocol):
         pause, self.pause = self.pause, min(self.pause * 2, _LONGEST)
         return pause
 
-    # -- told by Twisted -----------------------------------------------------------------------
+    # -- told by its process -------------------------------------------------------------------
 
-    def outReceived(self, data: bytes) -> None:
-        """Both of its outputs are its log."""
-        self.errReceived(data)
-
-    def errReceived(self, data: bytes) -> None:
+    def logged(self, data: bytes) -> None:
         """Entries of its log, a line each."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -175,13 +211,11 @@ class WorkerProcess(ProcessProtocol):
         said["worker"] = self.number
         self.entry(when, level, module, message, said, "\n".join(trace))
 
-    def processEnded(self, reason: Failure) -> None:
-        """It is over, and all it has said is read."""
+    def over(self, reason: Failure) -> None:
+        """It has ended, and all it has said is read."""
         if self._rest:
             self._line(self._rest)
-        control, self.control = self.control, None
-        if control is not None:
-            control.close()
+        self.control = None
         self.pid = 0
         self.up = self.ready = False
         value: Any = reason.value

@@ -8,7 +8,8 @@
 
 It serves no client. The sockets of the listeners are bound here, one for each worker
 (SO_REUSEPORT), and stay open while a worker is started again: who connects to it meanwhile waits
-some tenths of a second. Two workers that are up are given the ends of a new stream.
+some tenths of a second: a process that has all imported is there (`mqttd.workers.spare`).
+Two workers that are up are given the ends of a new stream.
 
 A worker lets clients in when it has met all others, since whose filters it does not know it would
 not send messages to. Only of workers that are away for long nobody waits (`_LONG`).
@@ -48,7 +49,7 @@ from mqttd.transports.reactor import EngineReactor
 from mqttd.transports.sockets import ListenError, bind_tcp
 from mqttd.workers.front import Front
 from mqttd.workers.place import count_of
-from mqttd.workers.process import WorkerProcess
+from mqttd.workers.process import Interpreter, WorkerProcess
 from mqttd.workers.resharding import data_of, reshard
 
 __all__ = ["WorkersService"]
@@ -85,6 +86,8 @@ class WorkersService(MultiService):
             WorkerProcess(number, reactor, self._entry, self._told, self._ended)
             for number in range(1, self.count + 1)
         ]
+        #: A process that is ready to be the next worker that has to be started again.
+        self.spare: Interpreter | None = None
         self.desk = Desk()
         self.front = Front(self, self.desk)
         self.doors = Control(config, self.desk, self.front, reactor)
@@ -191,20 +194,30 @@ class WorkersService(MultiService):
             elif worker.is_stuck():
                 self.log.error("worker {number} is stuck: killed", number=worker.number)
                 worker.signal(signal.SIGKILL)
+        if self.spare is None and all(worker.ready for worker in self.workers):
+            self.spare = self._interpreter()
 
     def _start(self, worker: WorkerProcess) -> None:
         if self.stopping:
             return
-        environ = {key: value for key, value in os.environ.items() if key not in _OURS}
-        environ |= {
+        environ = {
             "MQTTD__NODE__DATA_DIR": self.data_of(worker.number),
             "MQTTD__ADMIN__SOCKET": self.socket_of(worker.number),
             "MQTTD__LOG__TO": "stderr",
             "MQTTD__LOG__FORMAT": "json",
         }
+        process, self.spare = self.spare or self._interpreter(), None
+        worker.start(process, self.count, environ, self.sockets[worker.number - 1])
+
+    def _interpreter(self) -> Interpreter:
+        """A process that will be a worker."""
+        environ = {key: value for key, value in os.environ.items() if key not in _OURS}
         name = "mqttd" if isinstance(self.reactor, EngineReactor) else ""
-        sockets = self.sockets[worker.number - 1]
-        worker.start(self.count, self.config.path or "", environ, sockets, name)
+        return Interpreter(self.reactor, self.config.path or "", environ, name, self._spare_ended)
+
+    def _spare_ended(self, process: Interpreter) -> None:
+        if self.spare is process:
+            self.spare = None
 
     def _told(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         if "up" in message:
@@ -343,6 +356,8 @@ class WorkersService(MultiService):
         for call in self._calls:
             if call.active():
                 call.cancel()
+        if self.spare is not None:
+            self.spare.end()
         stopped: Deferred[None] = Deferred()
         self._stopped = stopped
         for worker in self.workers:

@@ -54,7 +54,7 @@ def test_a_worker_s_lines_become_entries_of_the_log() -> None:
         b' "message": "connected", "client_id": "lamp"}\nno JSON\n'
     )
     for at in range(len(line)):
-        worker.outReceived(line[at : at + 1])
+        worker.logged(line[at : at + 1])
     told = (1795336262.125, "info", "mqttd.broker", "connected",
             {"client_id": "lamp", "worker": 2}, "")  # fmt: skip
     assert found[0] == told
