@@ -256,8 +256,7 @@ class Cluster:
         """Leave: our keys go with the lease."""
         self.leaving()
         self.broker.perform()
-        if self._watch is not None:
-            self._watch.stop()
+        self._unwatch()
         self.streams.stop()
         left: Deferred[Any] = Deferred.fromCoroutine(self._leave())
         return left.addErrback(lambda _: None)
@@ -276,9 +275,11 @@ class Cluster:
 
     async def _look(self) -> None:
         """Take in all that there is, and watch from there."""
+        # What is heard of meanwhile would be undone by what was read before it, for a moment.
+        self._unwatch()
+        self._next_look = min(self._next_look, time.monotonic() + _AGAIN)
         answer = await self.etcd.range_of(self.keys.all)
-        if self._watch is not None:
-            self._watch.stop()
+        self._unwatch()
         self._next_look = time.monotonic() + _LOOK
         before = {(each.name, each.epoch) for each in self.view.members.values()}
         self.view.reset(answer.found, answer.revision)
@@ -291,6 +292,11 @@ class Cluster:
             self.etcd, self.keys.all, answer.revision + 1, self._changed, self._watch_ended
         )
         self.broker.perform_later()
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
 
     def _changed(self, revision: int, events: list[tuple[Kv, bool]]) -> None:
         self.view.apply(revision, events)

@@ -26,6 +26,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
 from mqttd.broker.endings import Burial
 from mqttd.broker.records import Record, queue_more, queue_of, subscribe_all
@@ -59,6 +60,7 @@ class _Leaving:
         self.revision = revision
         self.state = state
         self.catcher: Catcher | None = catcher
+        self.sent = False
         self.tail: tuple[bytes, ...] = ()
         self.late: Any = None
 
@@ -82,6 +84,20 @@ class _Coming:
         self.next: tuple[str, int] | None = None
         self.waits: Deferred[SessionState | None] | None = None
         self.late: Any = None
+
+
+class _Promised(Taken):
+    """Other nodes have to take what was sent so far."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then = then
+        self.count = 0
+
+    def taken(self) -> None:
+        """See `Taken.taken`."""
+        self.count -= 1
+        if not self.count:
+            self.then()
 
 
 def _cancel(each: _Leaving | _Coming) -> None:
@@ -151,13 +167,30 @@ class Moves:
     def _send_state(
         self, to: Node, client_id: str, revision: int, state: SessionState | None
     ) -> None:
-        fields = [] if state is None else [state.record, *state.queue]
-        self._say(to, _STATE, client_id, revision, *fields)
         if state is None:
+            self._say(to, _STATE, client_id, revision)
             return
         catcher = self._catch(client_id, state, False)
-        if catcher is not None:
-            self.leaving[client_id] = _Leaving(to, revision, state, catcher)
+        if catcher is None:
+            self._say(to, _STATE, client_id, revision, state.record, *state.queue)
+            return
+        leaves = self.leaving[client_id] = _Leaving(to, revision, state, catcher)
+        waits = _Promised(lambda: self._go(client_id, leaves))
+        if Record(state.record).incoming:
+            for node in self.mesh.nodes.values():
+                waits.count += node.ferry.call(waits)
+        if waits.count:
+            leaves.late = self.reactor.callLater(MARKS, self._go, client_id, leaves)
+        else:
+            self._go(client_id, leaves)
+
+    def _go(self, client_id: str, leaves: _Leaving) -> None:
+        """All that its client has published here is where it is wanted."""
+        state = leaves.state
+        if self.leaving.get(client_id) is leaves and not leaves.sent:
+            leaves.sent = True
+            _cancel(leaves)
+            self._say(leaves.to, _STATE, client_id, leaves.revision, state.record, *state.queue)
 
     def _marks(self, client_id: str, revision: int, link: int) -> None:
         """A mark has come on a link (0: all that we publish goes there from now on)."""
