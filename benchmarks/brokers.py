@@ -24,6 +24,7 @@ from typing import ClassVar, Final
 
 from benchmarks.conf import conf
 from benchmarks.others import Aedes, Amqtt
+from benchmarks.peers import flashmq_noop, mosquitto_noop
 from benchmarks.running import (
     READY,
     Broker,
@@ -246,6 +247,9 @@ class Mosquitto(Broker):
             text += "persistence true\npersistence_location CWD/\n"
         else:
             text += "persistence false\n"
+        noop = mosquitto_noop() if wanted.plugin == "noop" else None
+        if noop is not None:
+            text += f"plugin {noop}\n"
         if (files or wanted.store) and os.geteuid() == 0:
             text += "user root\n"  # else it drops its rights and cannot use the run's directory
         return {
@@ -262,7 +266,7 @@ class Mosquitto(Broker):
 
     def version(self) -> str:
         told = said([program("mosquitto", "apt install mosquitto"), "-h"])
-        return told.split("\n")[0].replace(" version", "")
+        return told.split("\n")[0].replace(" version", "") + _hooked(mosquitto_noop())
 
 
 class FlashMQ(Broker):
@@ -292,6 +296,9 @@ class FlashMQ(Broker):
             files |= mosquitto_rules(wanted.rules)
         else:
             text += "allow_anonymous true\n"
+        noop = flashmq_noop(self.path) if wanted.plugin == "noop" else None
+        if noop is not None:
+            text += f"plugin {noop}\n"
         text += (
             "listen {\n"
             f"  protocol {'websockets' if wanted.door == 'ws' else 'mqtt'}\n"
@@ -308,7 +315,8 @@ class FlashMQ(Broker):
         return [self._program(), "--config-file", str(directory / "flashmq.conf")]
 
     def version(self) -> str:
-        return said([self._program(), "--version"]).split("\n")[0]
+        told = said([self._program(), "--version"]).split("\n")[0]
+        return told + _hooked(flashmq_noop(self.path))
 
     def _program(self) -> str:
         if self.path is None:
@@ -316,6 +324,11 @@ class FlashMQ(Broker):
         if not os.access(self.path, os.X_OK):
             raise StartError(f"no FlashMQ at {self.path}")
         return str(self.path.resolve())
+
+
+def _hooked(plugin: Path | None) -> str:
+    """What a version says of the rows with a hook."""
+    return "" if plugin is None else ", a no-op plugin where a row has a hook"
 
 
 def mosquitto_rules(count: int) -> dict[str, str]:

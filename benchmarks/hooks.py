@@ -2,7 +2,7 @@
 
     none      no hook: PUBLISH packets are forwarded as bytes, runs of them as one slice
     apart     no hook, runs switched off: one packet at a time         -> lost run coalescing
-    message   no hook, but asked for one: a Message for each packet    -> Message building
+    message   one for a client who is not there: a Message each time   -> Message building
     noop      one callback that does nothing                           -> the call
     observe   one callback that counts messages and bytes per topic
     five      five callbacks that do nothing                           -> each further call
@@ -62,7 +62,7 @@ def observe(message, seen):
 VARIANTS: Final[dict[str, str]] = {
     "none": "",
     "apart": "settings.coalesce_runs = False",
-    "message": "service.broker.tap_publish = True",
+    "message": "hooks.hook('message.publish', noop, client='nobody')",
     "noop": "hooks.hook('message.publish', noop)",
     "observe": "hooks.hook('message.publish', observe, ({},))",
     "change": "hooks.hook('message.publish', change)",

@@ -2,8 +2,9 @@
 
     door     tcp, tls or ws: where mqttload comes in
     rules    that many access rules, and clients with a password; the last rule is the one that fits
-    plugin   of mqttd: "noop" a callback at message.publish that does nothing, "held" one that holds
-             every acknowledgement until the end of the turn, "spark" every publish in the event log
+    plugin   "noop" a callback at message.publish that does nothing, a peer's own where it has one
+             (`benchmarks.peers`); of mqttd: "held" one that holds every acknowledgement until the
+             end of the turn, "spark" every publish in the event log
     gather   of mqttd: False has the engine never rest (`output.gather`)
     store    sessions and what waits for them are kept on disk: "os" or "fsync" is what mqttd's
              acknowledgements promise of it; mosquitto saves when it stops and every 30 minutes
@@ -58,7 +59,7 @@ class Setting:
 
     def of_others(self) -> Setting:
         """What of it a broker that is not mqttd can be asked."""
-        return replace(self, plugin="", gather=True)
+        return replace(self, plugin="noop" if self.plugin == "noop" else "", gather=True)
 
     def __str__(self) -> str:
         named: list[str] = [self.door if self.door != "tcp" else "", self.plugin]

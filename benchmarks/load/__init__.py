@@ -18,7 +18,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Failure", "Measurement", "Mqttload", "NotFound", "build", "read"]
+__all__ = [
+    "BUILD_LIMIT",
+    "BUILT",
+    "SOURCES",
+    "Failure",
+    "Measurement",
+    "Mqttload",
+    "NotFound",
+    "build",
+    "read",
+]
 
 #: mqttload's sources, and where it is built.
 SOURCES = Path(__file__).resolve().parent

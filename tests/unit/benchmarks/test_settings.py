@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.brokers import Checkout, FlashMQ, Mosquitto, Mqttd, StartError
 from benchmarks.companions import failed, fault_of
+from benchmarks.peers import mosquitto_noop
 from benchmarks.setting import PASSWORD, PLAIN, USER, Setting, password_line
 from benchmarks.workloads import WORKLOADS
 from mqttd.access.acl_conf import read_acl
@@ -58,7 +59,15 @@ def test_the_rules_let_in_who_mqttload_comes_as() -> None:
 
 
 def test_of_others_nothing_is_asked_that_only_mqttd_has() -> None:
-    assert Setting(door="ws", plugin="noop", gather=False).of_others() == Setting(door="ws")
+    assert Setting(door="ws", plugin="held", gather=False).of_others() == Setting(door="ws")
+
+
+def test_a_hook_is_measured_beside_a_plugin_of_the_peer() -> None:
+    setting = Setting(plugin="noop").of_others()
+    plugin = mosquitto_noop()
+    text = Mosquitto().under(setting).configuration(1883)["mosquitto.conf"]
+    assert (f"plugin {plugin}" in text) is (plugin is not None)
+    assert "plugin" not in Mosquitto().configuration(1883)["mosquitto.conf"]
 
 
 def test_a_configured_broker_leaves_the_other_as_it_was() -> None:
