@@ -4,7 +4,8 @@
                     '--> all else: to the mesh
 
 The worker where a message came in has asked for its publisher's right, run the hooks and chosen the
-members of shared groups; here it meets sessions only, so a message never goes on to a third worker.
+members of shared groups; here it meets sessions only, so a message goes on only
+where the member that was chosen has left nobody behind.
 What is counted is acknowledged at the end of what was read: when the sessions have it, and where a
 store keeps something of it, when that has been written.
 
@@ -466,13 +467,14 @@ class Arriving:
             member = group.choose(self.source, route.topic)
             self.choice.arriving = False
             if isinstance(member, Member):
-                # Who is away comes before another worker, and any before the one it came from.
+                # Who is away comes before another worker, and any before the one it came from: that
+                # one has been told by now who has gone here, and chooses anew.
                 chosen: Receiver | None = None
                 for other in group.order:
                     if not isinstance(other, Member):
                         chosen = other
                         break
-                    if other.peer.ferry.link is not self.link:
+                    if chosen is None or other.peer.ferry.link is not self.link:
                         chosen = other
                 member = chosen
         if group is None or member is None:

@@ -171,6 +171,32 @@ def test_a_shared_group_that_prefers_nobody_takes_turns(tmp_path: Path, topic: s
         broker.stop()
 
 
+def test_who_was_the_last_member_elsewhere_leaves_messages_to_one_that_is_away(
+    connect: Connect, topic: str
+) -> None:
+    """They were on their way between two workers when it went."""
+    share = f"$share/g/{topic}"
+    name = id_at(1)
+    kept = [(mq.SESSION_EXPIRY, 300)]
+    away = connect(1, client_id=name, props=kept)
+    away.subscribe(share, qos=1)
+    away.drop()
+    publisher = connect(1)
+    came: set[bytes] = set()
+    for n in range(60):
+        present = connect(2)
+        present.subscribe(share, qos=1)
+        present.send(mq.disconnect(mq.V5))
+        publisher.publish(topic, b"%d" % n, qos=1)
+        while (packet := present.receive()) is not None and packet.type == mq.PUBLISH:
+            came.add(packet.payload)
+    away = connect(1, client_id=name, props=kept, clean=False)
+    # One that a member was sent and had not acknowledged when it went comes to the other as well.
+    while len(came) < 60:
+        came.add(away.message().payload)
+    assert came == {b"%d" % n for n in range(60)}
+
+
 def test_a_will_is_heard_elsewhere(connect: Connect, topic: str) -> None:
     watcher = connect(2)
     watcher.subscribe(topic)
