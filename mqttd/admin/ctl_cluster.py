@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from mqttd.admin.ctl_client import CtlError, NoBroker, client_of
-from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table
+from mqttd.admin.ctl_print import counted, done, print_json, print_pairs, print_table
 from mqttd.config.files import find, initialize
 
 __all__ = ["add_commands"]
@@ -134,7 +134,7 @@ def _leave(options: argparse.Namespace) -> None:
         while True:
             left = client.get("/drain")["left"]
             if not options.json:
-                print(f"{left} clients left", flush=True)
+                print(f"{counted(left, 'client')} left", flush=True)
             time.sleep(1)
     except (NoBroker, CtlError):
         done(options, answer, "the sessions are handed over; the node has ended")
