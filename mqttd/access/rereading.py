@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mqttd.access.chain import AccessControl
 
-__all__ = ["FileChange", "changes_of", "text_of"]
+__all__ = ["FileChange", "changes_of", "summed"]
 
 #: Lists of names that do not hold any more.
 _GONE: Final = ("removed", "changed")
@@ -71,15 +71,28 @@ class FileChange:
             "connected": dict(self.connected.most_common(LISTED)),
             "clients": self.clients,
         }
-        told["text"] = text_of(told)
+        told["text"] = _text(told)
         return told
 
 
-def text_of(told: dict[str, Any]) -> str:
+def _text(told: dict[str, Any]) -> str:
     """A change that `FileChange.describe` has made, in words."""
     of = f" of {told['listener']}" if told["listener"] else ""
     words = _of_rules(told) if told["kind"] == "rules" else _of_names(told)
     return f"{told['kind']}{of}: {words}"
+
+
+def summed(told: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What each of several workers says of the same files, with the clients of all."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for file in (file for each in told for file in each):
+        first = found.setdefault((file["listener"], file["kind"]), file)
+        if first is file:
+            continue
+        first["clients"] += file["clients"]
+        first["connected"] = dict(Counter(first["connected"]) + Counter(file["connected"]))
+        first["text"] = _text(first)
+    return list(found.values())
 
 
 def _of_rules(told: dict[str, Any]) -> str:

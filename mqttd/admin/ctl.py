@@ -42,6 +42,7 @@ from mqttd.admin import (
     ctl_store,
     ctl_top,
     ctl_users,
+    ctl_watch,
     ctl_why,
 )
 from mqttd.admin.ctl_client import Client, CtlError
@@ -157,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     ctl_top.add_command(add, commands)
     ctl_sessions.add_commands(add, group)
     ctl_acl.add_commands(add, group("acl", "Access rules."))
-    ctl_show.add_hooks(add, group, commands)
+    ctl_show.add_hooks(add, group)
+    ctl_watch.add_commands(add, commands)
     ctl_events.add_commands(add, group("events", "The event log that Spark reads."))
     ctl_replay.add_command(add, commands)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mqttd.admin.ctl_client import CtlError
 from mqttd.admin.ctl_print import print_json, printable
-from mqttd.config.files import initialize
+from mqttd.config.files import find, initialize
 
 __all__ = ["add_command"]
 
@@ -42,5 +42,7 @@ def _init(options: argparse.Namespace) -> None:
     for path in kept:
         print(printable(f"kept {path}, which was there"))
     folder = options.directory if options.data else os.path.join(options.directory, "etc")
-    config = os.path.join(folder, "mqttd.conf")
-    print(printable(f"start it:  twistd --nodaemon mqttd --config {config}"))
+    config = os.path.normpath(os.path.join(folder, "mqttd.conf"))
+    found = find(os.environ)
+    named = "" if found and os.path.samefile(found, config) else f" --config {config}"
+    print(printable(f"start it:  mqttd{named}"))

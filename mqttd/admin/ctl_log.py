@@ -6,21 +6,27 @@ Part of `mqttd.admin.ctl`, whose promises hold here too.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.admin.ctl_client import CtlError, client_of
-from mqttd.admin.ctl_print import done, print_json, print_pairs
+from mqttd.admin.ctl_print import done, print_json, print_pairs, printable
 
 __all__ = ["add_commands"]
 
 _LEVELS: Final = ("debug", "info", "warn", "error", "critical")
 _DEFAULT: Final = "default"
+#: Seconds between two looks at the lines to come.
+_EVERY: Final = 1.0
 
 
 def add_commands(add: Callable[..., Any], log: Any) -> None:
     """Add the commands to the group `log`, with `add` of `mqttd.admin.ctl`."""
     add(log, "show", _show, "Where the log goes, its levels, and what was dropped.")
+    tail = add(log, "tail", _tail, "The last lines; with --follow also those to come.")
+    tail.add_argument("-n", metavar="N", type=int, default=20, dest="lines", help="so many (20)")
+    tail.add_argument("-f", "--follow", action="store_true", help="until Ctrl+C")
     level = add(log, "level", _level, "Give all modules, or one, another level until a restart.")
     level.add_argument(
         "words",
@@ -46,6 +52,20 @@ def _show(options: argparse.Namespace) -> None:
             ("fault", answer["fault"] or "none"),
         ]
     )
+
+
+def _tail(options: argparse.Namespace) -> None:
+    client = client_of(options)
+    answer = client.get("/log/lines", after=0)
+    lines = answer["lines"][-options.lines :] if options.lines > 0 else []
+    while True:
+        for line in lines:
+            print(printable(line), flush=True)
+        if not options.follow:
+            return
+        time.sleep(_EVERY)
+        answer = client.get("/log/lines", after=answer["last"])
+        lines = answer["lines"]
 
 
 def _level(options: argparse.Namespace) -> None:

@@ -42,7 +42,9 @@ def add_commands(add: Callable[..., Any], roles: Any) -> None:
 
     add(roles, "users", _users, "List the users with their roles and groups.")
     command = add(roles, "give", _give, "Give a user these roles and groups, and no others.")
-    command.add_argument("name", metavar="USER", help="$anonymous for clients without a user name")
+    command.add_argument(
+        "name", metavar="USER", help="'$anonymous' (in quotes) for clients without a user name"
+    )
     command.add_argument("--role", metavar="ROLE", action="append", default=[])
     command.add_argument("--group", metavar="GROUP", action="append", default=[])
     _enabled(command, "keep the user out, and end its connections")
@@ -112,6 +114,8 @@ def _users(options: argparse.Namespace) -> None:
 
 
 def _give(options: argparse.Namespace) -> None:
+    if not options.name:
+        raise CtlError("USER is empty: a shell takes $anonymous without quotes for a variable")
     body = {"username": options.name, "roles": options.role, "groups": options.group,
             "enabled": not options.disabled}  # fmt: skip
     answer = client_of(options).request("POST", "/members", body)

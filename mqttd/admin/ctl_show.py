@@ -1,4 +1,4 @@
-"""`mqttd-ctl status, metrics, memory, clients, hooks, alarms, publish`: look, kick, say.
+"""`mqttd-ctl status, metrics, memory, clients, hooks, publish`: look, kick, say.
 
 Part of `mqttd.admin.ctl`, whose promises hold here too.
 """
@@ -66,11 +66,9 @@ def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: An
     )
 
 
-def add_hooks(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
-    """Add what shows who listens in, and what is wrong."""
+def add_hooks(add: Callable[..., Any], group: Callable[..., Any]) -> None:
+    """Add what shows who listens in."""
     add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
-    alarms = add(commands, "alarms", _alarms, "List the alarms that are raised.")
-    alarms.add_argument("--past", action="store_true", help="the last ones that were, too")
 
 
 def add_publish(add: Callable[..., Any], commands: Any) -> None:
@@ -235,18 +233,6 @@ def _hooks_list(options: argparse.Namespace) -> None:
         rows,
         ["point", "priority", "callback", "topic_filter", "client", "owner", "state", "errors"],
     )
-
-
-def _alarms(options: argparse.Namespace) -> None:
-    answer = client_of(options).get("/alarms")
-    if options.json:
-        return print_json(answer)
-    rows = answer["alarms"] + (answer["past"] if options.past else [])
-    for row in rows:
-        for name in ("raised_at", "cleared_at"):
-            if row[name]:
-                row[name] = time_text(row[name])
-    print_table(rows, ["name", "raised_at", *(["cleared_at"] if options.past else []), "text"])
 
 
 def _publish(options: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from mqttd import __version__
 from mqttd.admin.ctl_client import CtlError, client_of, config_of
 from mqttd.admin.ctl_files import export_users, take_users
+from mqttd.admin.ctl_print import counted as count_text
 from mqttd.storage.database import StoreError
 from mqttd.storage.lines import dump_line
 from mqttd.storage.place import alone
@@ -27,6 +28,9 @@ from mqttd.storage.transfer import export_lines, import_lines
 from mqttd.workers.resharding import lines_of, stores_of
 
 __all__ = ["add_backup", "add_commands", "counted", "new_path_of"]
+
+#: What is counted, where the file's word for it does not do.
+_NAMES = {"retained": "retained message", "value": "value of plugins"}
 
 
 def add_commands(add: Callable[..., Any], store: Any) -> None:
@@ -60,8 +64,13 @@ def add_backup(add: Callable[..., Any], commands: Any) -> None:
 
 
 def counted(counts: dict[str, Any]) -> str:
-    """Counts by type, as text."""
-    return ", ".join(f"{count} of {name}" for name, count in counts.items() if count) or "nothing"
+    """Counts by type, as text: 4 sessions, 1 retained message."""
+    parts = []
+    for kind, count in counts.items():
+        name = kind.removesuffix("s")
+        if count:
+            parts.append(count_text(count, _NAMES.get(name, name)))
+    return ", ".join(parts) or "nothing"
 
 
 def _backup(options: argparse.Namespace) -> int:

@@ -66,7 +66,7 @@ def _why(options: argparse.Namespace) -> int:
     for reason, count in unrecorded.items():
         print(f"and {count} more for {reason}, which are not kept one by one")
     if not lives and not unrecorded:
-        print("nothing is kept of such messages")
+        print("nothing is kept of such messages: of those that arrive only what `trace` follows is")
     return 0
 
 

@@ -27,7 +27,7 @@ _CONF_HEAD: Final = """\
 # and change the value. The dashboard alone is switched on, for this machine.
 # Reference: docs/reference/configuration.md
 #
-# Check it without starting:  twistd mqttd --config etc/mqttd.conf --check-config
+# Check it without starting:  mqttd --config etc/mqttd.conf --check-config
 # Sizes carry units: "512B", "64KiB", "1MiB" (1024), "1MB" (1000). Times too: "20us", "250ms",
 # "30s", "5m", "2h", "1d", and "never" where it is allowed. Relative paths count from this file's
 # directory.
@@ -39,9 +39,9 @@ _PAGE_HEAD: Final = """\
 
 <!-- Written by `python -m mqttd.config.reference` from mqttd/config/schema/. -->
 
-The broker reads one TOML file, `twistd mqttd --config etc/mqttd.conf`. A key that is missing has
+The broker reads one TOML file, `mqttd --config etc/mqttd.conf`. A key that is missing has
 its default; a key, type or value the schema does not know stops the start, with all mistakes
-listed at once. `twistd mqttd --config FILE --check-config` only checks.
+listed at once. `mqttd --config FILE --check-config` only checks.
 
 - **Sizes** are text with a unit: `"512B"`, `"64KiB"`, `"1MiB"`, `"1GiB"` count by 1024, `"1KB"`,
   `"1MB"`, `"1GB"` by 1000; a bare number is bytes.

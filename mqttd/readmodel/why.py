@@ -254,6 +254,8 @@ def life_of(steps: list[Step]) -> Life:
 
 def _sentence(step: Step) -> str:
     text = REASONS.get(step.reason, step.reason)
+    if step.reason == "denied" and ".conf:" in step.detail:
+        text = "a rule denies it to the publisher"
     if step.detail:
         text = f"{text}: {step.detail}"
     return f"{step.receiver}: {text}" if step.receiver else text

@@ -290,7 +290,7 @@ class Store:
         def copy(base: sqlite3.Connection) -> None:
             assert writer is not None
             if os.path.lexists(path):
-                raise StoreError("File exists")
+                raise StoreError("it is there already, and a copy replaces nothing")
             remove(making)
             backup(base, making, writer.pass_by)
 

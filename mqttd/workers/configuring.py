@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.access.rereading import text_of
+from mqttd.access.rereading import summed
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask
 from mqttd.config.plan import option_of, values
@@ -83,7 +82,7 @@ class Configuring:
         warnings.update(dict.fromkeys(self.warned()))
         return {
             **told[0],
-            "files": _summed([each["files"] for each in told]),
+            "files": summed([each["files"] for each in told]),
             "warnings": [*warnings],
         }
 
@@ -118,16 +117,3 @@ class Configuring:
         noted(ask, answers)
         known = any(each.json().get("known") for each in answers)
         return {**log.describe(), "known": known}
-
-
-def _summed(told: list[list[Json]]) -> list[Json]:
-    """What each worker says of the same files, with the clients of all."""
-    found: dict[tuple[str, str], Json] = {}
-    for file in (file for each in told for file in each):
-        first = found.setdefault((file["listener"], file["kind"]), file)
-        if first is file:
-            continue
-        first["clients"] += file["clients"]
-        first["connected"] = dict(Counter(first["connected"]) + Counter(file["connected"]))
-        first["text"] = text_of(first)
-    return list(found.values())

@@ -42,7 +42,9 @@ class Copying:
         """Copy all stores to one new file."""
         path: str = ask.body.path
         if os.path.lexists(path):
-            raise ApiError(422, "not_copied", f"{path}: File exists")
+            raise ApiError(
+                422, "not_copied", f"{path}: it is there already, and a copy replaces nothing"
+            )
         numbers = self.asker.whole()
         asked = [self._copy(number, ask, f"{path}.worker-{number}") for number in numbers]
         copies = await DeferredList(asked)

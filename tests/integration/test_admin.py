@@ -152,3 +152,11 @@ def test_the_door_over_tcp_is_for_who_shows_a_token(tmp_path: Path, ctl: Ctl) ->
         assert status == 200 and "\nmqttd_clients_connected 0\n" in text
     finally:
         broker.stop()
+
+
+def test_who_has_changed_what_and_the_log_are_told(broker: Broker, ctl: Ctl) -> None:
+    ctl("publish", "told/topic", "payload")
+    assert "POST /publish" in ctl("audit", "--limit", "5").stdout
+    assert len(ctl("log", "tail", "-n", "2").stdout.splitlines()) == 2
+    assert "unsent" in ctl("slow").stdout
+    assert "no alarm 'nothing' is raised" in ctl("alarms", "--clear", "nothing").stderr

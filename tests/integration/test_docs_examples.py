@@ -170,18 +170,18 @@ def test_the_broker_tells_about_itself(shipped: Broker) -> None:
 
 
 def test_new_rules_count_after_the_reload_the_page_tells(tmp_path: Path) -> None:
-    (command,) = [line for line in commands(RULES) if "reload" in line]
+    dry, real = [
+        shlex.split(line, comments=True)[1:] for line in commands(RULES) if "reload" in line
+    ]
     broker = start_broker(tmp_path, acl="{deny, all}.\n")
+    ctl = [CTL, "--config", str(tmp_path / "etc/mqttd.conf")]
     try:
-        arguments = [
-            str(tmp_path / word) if word.startswith("etc/") else word
-            for word in shlex.split(command)[1:]
-        ]
         program = str(EXAMPLES / "first_messages.py")
         (tmp_path / "etc/acl.conf").write_text("{allow, all}")
-        assert run([CTL, *arguments]).returncode != 0  # no full stop: the old rules stay
+        assert run([*ctl, *real]).returncode != 0  # no full stop: the old rules stay
         (tmp_path / "etc/acl.conf").write_text("{allow, all}.\n")
-        assert run([CTL, *arguments]).returncode == 0
+        assert "rules: 1 added, 1 removed" in run([*ctl, *dry]).stdout
+        assert run([*ctl, *real]).returncode == 0
         done = run([sys.executable, program, str(broker.port)])
         assert done.stdout == "greetings/python hello\n"
     finally:

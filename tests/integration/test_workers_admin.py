@@ -413,7 +413,7 @@ def test_a_backup_of_all_is_one_file_for_any_number_of_workers(tmp_path: Path) -
         publisher.close()
         assert json.loads(ctl(broker, "--json", "backup", copy))["path"] == copy
         assert sorted(one.name for one in tmp_path.iterdir()) == ["copy", "new", "old"]
-        assert "File exists" in ctl_fails(broker, "backup", copy)
+        assert "is there already" in ctl_fails(broker, "backup", copy)
     finally:
         broker.stop()
     stores = json.loads(ctl(broker, "--json", "store", "info"))["stores"]

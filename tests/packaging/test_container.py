@@ -57,8 +57,8 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     needs_program("systemd-analyze", "systemd")
     unit = tmp_path / "mqttd.service"
     text = (ROOT / "docs/examples/mqttd.service").read_text("utf-8")
-    assert "/opt/mqttd/bin/twistd" in text
-    unit.write_text(text.replace("/opt/mqttd/bin/twistd", "/bin/true"))
+    assert "/opt/mqttd/bin/mqttd" in text
+    unit.write_text(text.replace("/opt/mqttd/bin/mqttd", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60
     )
