@@ -1,13 +1,14 @@
-"""What a message costs within a worker and across two, beside one process: CPU, not time.
+"""What a message costs that stays in a worker and one that crosses, beside one process: CPU.
 
-    python -m benchmarks.workers [--seconds 5] [--load PATH] [--clean]
+    python -m benchmarks.workers [--seconds 5] [--rounds 3] [--load PATH] [--only KIND] [--clean]
+
+Pairs of a publisher and a subscriber (mqttload, `p2p`) have client ids that are at one worker of
+two, or at both: none of the messages crosses then, or all do. One process has the same clients.
+CPU is that of all processes of the broker, by deliveries that mqttload has checked; rounds take the
+three in turn, and the medians are told.
 
 With `--clean` no costs, but whether four scenarios of mqttload at QoS 0, 1 and 2 are clean with
 three workers: nothing lost, repeated or out of order.
-
-mqttload's client ids with `--prefix` are known (`mlabcdp0`, `mlabcds0`, ...), so that pairs of
-`p2p` are known to be at one worker or at two. CPU is that of all processes of the broker, by
-deliveries that mqttload has checked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,7 +33,7 @@ KINDS = {
     "QoS 1, 5.0": ["--qos", "1", "--sub-qos", "1", "--mqtt5"],
 }
 #: Pairs of a run.
-PAIRS = 50
+PAIRS = 8
 #: What is to be clean over several workers.
 SCENARIOS = {
     "p2p": ["--pubs", "30", "--subs", "30"],
@@ -39,6 +41,20 @@ SCENARIOS = {
     "fanout": ["--pubs", "1", "--subs", "30"],
     "wildcard": ["--pubs", "10", "--subs", "10"],
 }
+
+
+def first_of(crosses: bool) -> int:
+    """The number of the first of `PAIRS` pairs that all cross, or all stay, half at each worker."""
+    for first in range(10_000):
+        at = []
+        for n in range(first, first + PAIRS):
+            at.append(worker_of(f"mlabcdp{n}", 2))
+            if (at[-1] != worker_of(f"mlabcds{n}", 2)) is not crosses:
+                break
+        else:
+            if at.count(1) == PAIRS // 2:
+                return first
+    raise LookupError("no such pairs")
 
 
 def cpu_of(broker: Broker) -> float:
@@ -53,12 +69,14 @@ def cpu_of(broker: Broker) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def run(broker: Broker, load: str, kind: list[str], seconds: float) -> tuple[float, float, bool]:
+def run(
+    broker: Broker, load: str, kind: list[str], first: int, seconds: float
+) -> tuple[float, float, bool]:
     """µs of CPU a delivery, deliveries a second, and whether every check passed."""
     command = [
         load, "--port", str(broker.port), "--scenario", "p2p", "--prefix", "w", "--pubs",
-        str(PAIRS), "--subs", str(PAIRS), "--duration", str(seconds), "--warmup", "0", "--json",
-        *kind,
+        str(PAIRS), "--subs", str(PAIRS), "--first", str(first), "--duration", str(seconds),
+        "--warmup", "0", "--json", *kind,
     ]  # fmt: skip
     before = cpu_of(broker)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -66,6 +84,43 @@ def run(broker: Broker, load: str, kind: list[str], seconds: float) -> tuple[flo
     told = json.loads(done.stdout)
     received = float(told["received"] if "received" in told else told["counts"]["received"])
     return used / received * 1e6, received / seconds, done.returncode == 0
+
+
+def costs(load: str, seconds: float, rounds: int, only: str) -> None:
+    """Print what a message costs, and by how much more where there are two workers."""
+    stays, crosses = first_of(False), first_of(True)
+    with tempfile.TemporaryDirectory() as folder:
+        brokers: list[Broker] = []
+        try:
+            for count in (1, 2):
+                path = Path(folder) / str(count)
+                brokers.append(start_broker(path, node={"workers": count}))
+            one, two = brokers
+            ways = {"one process": (one, stays), "stays": (two, stays), "crosses": (two, crosses)}
+            for name, kind in KINDS.items():
+                if only not in name:
+                    continue
+                found: dict[str, list[float]] = {way: [] for way in ways}
+                rates: dict[str, list[float]] = {way: [] for way in ways}
+                clean = True
+                for _ in range(rounds):
+                    for way, (broker, first) in ways.items():
+                        cost, rate, good = run(broker, load, kind, first, seconds)
+                        found[way].append(cost)
+                        rates[way].append(rate)
+                        clean = clean and good
+                middle = {way: statistics.median(each) for way, each in found.items()}
+                for way in ways:
+                    times = middle[way] / middle["one process"]
+                    rate = statistics.median(rates[way])
+                    print(
+                        f"{name:14} {way:12} {middle[way]:6.2f} us  {times:5.2f} x"
+                        f"  {rate:9.0f}/s  {'clean' if clean else 'FAILED'}",
+                        file=sys.stdout, flush=True,
+                    )  # fmt: skip
+        finally:
+            for broker in brokers:
+                broker.stop()
 
 
 def scenarios(load: str, seconds: float) -> None:
@@ -94,29 +149,15 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--load", default=os.environ.get("MQTTLOAD", "build/load/mqttload"))
+    parser.add_argument("--only", default="", help="kinds of messages whose name has this")
     parser.add_argument("--clean", action="store_true")
     options = parser.parse_args()
     if options.clean:
         scenarios(options.load, options.seconds)
-        return
-    for count in (1, 2):
-        cross = sum(
-            worker_of(f"mlabcdp{n}", count) != worker_of(f"mlabcds{n}", count) for n in range(PAIRS)
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            broker = start_broker(Path(folder), node={"workers": count})
-            try:
-                for name, kind in KINDS.items():
-                    cost, rate, clean = run(broker, options.load, kind, options.seconds)
-                    told = "clean" if clean else "FAILED"
-                    print(
-                        f"{count} workers, {100 * cross // PAIRS:3d} % cross  {name:14} "
-                        f"{cost:6.2f} us  {rate:9.0f}/s  {told}",
-                        file=sys.stdout, flush=True,
-                    )  # fmt: skip
-            finally:
-                broker.stop()
+    else:
+        costs(options.load, options.seconds, options.rounds, options.only)
 
 
 if __name__ == "__main__":

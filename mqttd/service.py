@@ -160,7 +160,7 @@ class MqttdService(MultiService):
             ownership=None if self.cluster is None else self.cluster.owners,
         )
         if self.cluster is not None:
-            self.cluster.serve(self.broker)
+            self.cluster.serve(self.broker, self.roles)
         self.reports.broker = self.broker
         try:
             self.store = store_of(config, reactor, self.events)

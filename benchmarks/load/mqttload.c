@@ -71,7 +71,7 @@ static struct {
     int qos, sub_qos;
     long payload, inflight, window, batch, concurrency, keepalive, srcs;
     double rate, duration, warmup, connect_timeout, drain;
-    bool echo; long vlo, vhi, conn_subs; const char *share, *prefix; char *sf[16]; int nsf;
+    bool echo; long vlo, vhi, conn_subs, first; const char *share, *prefix; char *sf[16]; int nsf;
     bool shared_topics, random_topics, mixq, props5, mixsubs, X;
     bool persistent, retain, json, mqtt5, ws, tls, alias, hold, subscribe, keep, strict, quiet;
     int npids; int pids[MAX_PIDS];
@@ -445,7 +445,7 @@ static uint32_t filter_str(char *b, const conn *c, uint32_t k) {
 static void send_connect(conn *c) {
     uint8_t v[2 * MAX_CRED + 128]; uint32_t n = 0; char cid[48];
     static const char rc[] = "spfc";
-    int cl = snprintf(cid, sizeof cid, "ml%04x%c%u", o.prefix ? 0xabcd : g_runid & 0xffff, rc[c->role], c->id);
+    int cl = snprintf(cid, sizeof cid, "ml%04x%c%u", o.prefix ? 0xabcd : g_runid & 0xffff, rc[c->role], c->id + (uint32_t)o.first);
     bool clean = c->role == R_SUB ? g_clean : c->role == R_CONN ? !o.persistent : true;
     put16(v, 4); memcpy(v + 2, "MQTT", 4); v[6] = c->v5 ? 5 : 4;
     v[7] = (uint8_t)((clean ? 2 : 0) | (o.user ? 0x80 : 0) | (o.pass ? 0x40 : 0));
@@ -1185,6 +1185,7 @@ static void usage(FILE *f) {
     "  --conn-subs N              connstorm, idle: N subscriptions per connection\n"
     "  --echo                     idle: each connection sends itself a QoS 1 message, then rests\n"
     "  --prefix P                 topic prefix and stable client ids, for runs that continue one another\n"
+    "  --first N                  number in the client ids of the first of each kind\n"
     "  --pubs N --subs N --topics N\n"
     "  --qos 0|1|2 --sub-qos 0|1|2 --payload BYTES (>= 24) --retain\n"
     "  --rate R                   messages/s in total, open loop; 0 = as fast as the windows allow\n"
@@ -1214,7 +1215,7 @@ static long num(const char *name, const char *s, double lo, double hi, double *d
 enum { O_SC = 256, O_HOST, O_PORT, O_PUBS, O_SUBS, O_TOPICS, O_QOS, O_SUBQOS, O_PAYLOAD, O_RATE, O_INFL, O_WIN, O_BATCH,
        O_DUR, O_WARM, O_CLEAN, O_PERS, O_RETAIN, O_PID, O_JSON, O_THREADS, O_MQTT5, O_COUNT, O_FILT, O_FCONN, O_CONNS,
        O_CONC, O_HOLD, O_SUBSC, O_SRCS, O_KEEP, O_STRICT, O_KA, O_CTO, O_DRAIN, O_USER, O_PASS, O_WS, O_WSPATH, O_DROP, O_HELP, O_VER,
-       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_PFX };
+       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_PFX, X_FIRST };
 static const struct option lo[] = {
     {"scenario",1,0,O_SC},{"host",1,0,O_HOST},{"port",1,0,O_PORT},{"pubs",1,0,O_PUBS},{"subs",1,0,O_SUBS},{"topics",1,0,O_TOPICS},
     {"qos",1,0,O_QOS},{"sub-qos",1,0,O_SUBQOS},{"payload",1,0,O_PAYLOAD},{"rate",1,0,O_RATE},{"inflight",1,0,O_INFL},{"window",1,0,O_WIN},
@@ -1225,7 +1226,7 @@ static const struct option lo[] = {
     {"drain",1,0,O_DRAIN},{"user",1,0,O_USER},{"pass",1,0,O_PASS},{"ws",0,0,O_WS},{"ws-path",1,0,O_WSPATH},{"drop-after",1,0,O_DROP},
     {"username",1,0,O_USER},{"password",1,0,O_PASS},{"tls",0,0,O_TLS},{"cafile",1,0,O_CAFILE},{"cert",1,0,O_CERT},{"key",1,0,O_KEY},
     {"alias",0,0,O_ALIAS},{"user-props",1,0,O_UPROPS},{"stall",1,0,O_STALL},
-    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"prefix",1,0,X_PFX},
+    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"prefix",1,0,X_PFX},{"first",1,0,X_FIRST},
     {"help",0,0,O_HELP},{"version",0,0,O_VER},{0,0,0,0} };
 
 static void parse(int argc, char **argv) {
@@ -1296,6 +1297,7 @@ static void parse(int argc, char **argv) {
         case X_ECHO: o.echo = o.subscribe = true; break;
         case X_CS: o.conn_subs = num(n, optarg, 1, 100000, 0); break;
         case X_PFX: o.prefix = optarg; break;
+        case X_FIRST: o.first = num(lo[idx].name, optarg, 0, 1e9, NULL); break;
         case O_HELP: usage(stdout); exit(0);
 #ifdef HAVE_OPENSSL
         case O_VER: printf("mqttload %s, %s\n", VERSION, OpenSSL_version(OPENSSL_VERSION)); exit(0);

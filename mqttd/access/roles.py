@@ -76,6 +76,8 @@ class Roles:
         self.disabled: set[str] = set()
         #: Called after each change; the argument: somebody was disabled.
         self.on_change: Callable[[bool], None] = lambda disabled: None
+        #: Is told what is put, by `KIND NAME`, and deleted (None), when it is kept.
+        self.told: Callable[[Sequence[tuple[str, Struct | None]]], object] = lambda kept: None
         self._rules: dict[str, list[Rule]] = {}
         self._compiled: dict[tuple[str, ...], AclRules] = {}
         self._known: dict[str, AclRules | None] = {}
@@ -321,6 +323,7 @@ class Roles:
         if drawer is None:
             if self.path:
                 replace_file(self.path, self._text(change, gone))
+            self.told(kept)
             return
         rows = [(key, None if one is None else msgspec.json.encode(one)) for key, one in kept]
         need = sum(len(key) + len(row) + 200 for key, row in rows if row is not None)
@@ -331,6 +334,7 @@ class Roles:
                 drawer.delete(key)
             else:
                 drawer.put(key, row)
+        self.told(kept)
 
     def _text(self, change: Change, gone: tuple[str, str]) -> str:
         """The file with this change."""

@@ -23,6 +23,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd import __version__
+from mqttd.access.roles import Roles
 from mqttd.broker.broker import Broker
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
@@ -116,8 +117,8 @@ class Cluster:
         self._own_wills = 0
         self._in_time = time.monotonic()
 
-    def serve(self, broker: Broker) -> None:
-        """This is the broker; before clients are let in."""
+    def serve(self, broker: Broker, roles: Roles) -> None:
+        """This is the broker, and these are its roles; before clients are let in."""
         self.broker = broker
         self.heirs.serve(broker)
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
@@ -130,6 +131,7 @@ class Cluster:
         self.owners.moves = self.moves
         self.moves.given = self.owners.pull
         self.commons = Commons(self.etcd, self.keys, self.name, self.reactor, broker)
+        self.commons.share(roles)
         self.commons.asked = self.leaves.asked
         self.everything, self.other = self.commons.all, self.commons.one
         self.moves.unclaimed = self.owners.unclaimed

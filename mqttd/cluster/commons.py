@@ -1,6 +1,7 @@
-"""What all nodes have in common beside routes: bans, in etcd, and what one is asked to do.
+"""What all nodes have in common beside routes: bans and roles in etcd, what one is asked to do.
 
     a ban is made or lifted here --> all/ban/<kind>/<value>, empty when lifted --watch--> every node
+    roles                        --> `mqttd.cluster.roles`
     a node begins                --> takes what is there, adds what nobody has heard of
     all/ask/<node>               --> that node does it, and removes the key
     all/out/<node>               --> that node is no member until it is asked to join
@@ -12,22 +13,25 @@ and is told when it is back.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from mqttd.access.roles import Roles
 from mqttd.broker.bans import Ban, BanError, load_ban
 from mqttd.broker.broker import Broker
 from mqttd.cluster.etcd import Etcd, EtcdError, put, remove
 from mqttd.cluster.keys import Keys
+from mqttd.cluster.roles import KIND, SharedRoles
 
 __all__ = ["Commons"]
 
-#: Changes in one request, and seconds between two tries.
+#: Changes in one request and their bytes, and seconds between two tries.
 _MANY: Final = 100
+_BYTES: Final = 512 << 10
 _AGAIN: Final = 0.5
 
 
@@ -42,12 +46,22 @@ class Commons:
         self.broker = broker
         self.log = Logger(namespace="mqttd.cluster")
         self.asked: Callable[[dict[str, Any]], object] = lambda _: None
+        #: Set by who has them, before this begins.
+        self.roles: SharedRoles | None = None
         self._pending: dict[bytes, bytes] = {}
         self._busy = False
 
     def begin(self) -> None:
-        """The bans of this node are read."""
+        """The bans and roles of this node are read."""
         self.broker.bans.told = self._told
+        if self.roles is not None:
+            self.roles.begin()
+
+    def share(self, roles: Roles) -> None:
+        """These are the roles of this node."""
+        self.roles = SharedRoles(
+            roles, lambda kind, name, value: self._write(self.keys.role(kind, name), value)
+        )
 
     # -- from etcd -----------------------------------------------------------------------------
 
@@ -57,7 +71,14 @@ class Commons:
         for kind, node, rest, value in found:
             if kind == "ban":
                 known.add((node, rest))
-            self.one(kind, node, rest, value)
+            if kind != KIND:
+                self.one(kind, node, rest, value)
+        if self.roles is not None:
+            # All at once: each may refer to others, in whichever order they stand.
+            self.roles.all([
+                (node, rest, self._pending.get(self.keys.role(node, rest), value))
+                for kind, node, rest, value in found if kind == KIND
+            ])  # fmt: skip
         for ban in self.broker.bans.list():
             if (ban.kind, ban.value) not in known:
                 self._told(ban, True)
@@ -66,6 +87,9 @@ class Commons:
         """One key has this value now."""
         if kind == "ban" and self.keys.ban(node, rest) not in self._pending:
             self._apply(node, rest, value)
+        elif kind == KIND and self.roles is not None:
+            if self.keys.role(node, rest) not in self._pending:
+                self.roles.take([(node, rest, value)])
         elif kind == "ask" and node == self.name and value:
             self._write(self.keys.ask(self.name), b"")
             self.asked(json.loads(value))
@@ -112,9 +136,17 @@ class Commons:
     def _idle(self, result: object) -> None:
         self._busy = False
 
+    def _next(self) -> Iterator[tuple[bytes, bytes]]:
+        size = 0
+        for number, (key, value) in enumerate(self._pending.items()):
+            size += len(key) + len(value)
+            if number and (number >= _MANY or size > _BYTES):
+                return
+            yield key, value
+
     async def _write_all(self) -> None:
         while self._pending:
-            some = dict(list(self._pending.items())[:_MANY])
+            some = dict(self._next())
             asks = self.keys.ask("")
             then = [
                 remove(key) if key.startswith(asks) and not value else put(key, value)

@@ -4,6 +4,7 @@
     all/route/<node>/<epoch>/<chunk>      filters, as frames (`mqttd.mesh.frames`)     lease
     all/taken/<node>/<client id>          another node has this client id now          lease
     all/ban/<kind>/<value>                a ban; empty: lifted                         none
+    all/role/<role|group|user>/<name>     a role, a group or a user's; empty: deleted  none
     all/ask/<node>                        what it is to do (`mqttd.cluster.commons`)   none
     all/out/<node>                        it was put out                               none
     own/<client id>                       who has it: the node                         lease
@@ -78,6 +79,10 @@ class Keys:
     def ban(self, kind: str, value: str) -> bytes:
         """A ban."""
         return self.all + f"ban/{kind}/{value}".encode()
+
+    def role(self, kind: str, name: str) -> bytes:
+        """A role, a group of roles, or what a user has of both."""
+        return self.all + f"role/{kind}/{name}".encode()
 
     def ask(self, node: str) -> bytes:
         """What a node is to do."""

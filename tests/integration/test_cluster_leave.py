@@ -11,6 +11,7 @@ import pytest
 
 from mqttd.config.load import load
 from tests.support import packets as mq
+from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import Nodes, asked, start_node, start_nodes
@@ -99,6 +100,37 @@ def test_bans_are_everywhere_and_a_node_that_joins_has_them(
     for name in "bc":
         RawClient(nodes[name].port, mq.V5).connect("bad", reason=0x8A)
         RawClient(nodes[name].port, mq.V5).connect("worse")
+
+
+def test_roles_are_everywhere_and_a_node_that_joins_has_them(
+    nodes: Nodes, etcd: Etcd, tmp_path: Path
+) -> None:
+    """Also for clients that are there; what was deleted is not brought back by who was away."""
+    rule = '{deny, all, subscribe, ["secret/#"]}'
+    asked(nodes["a"], "roles", "put", "shy", "--rule", rule)
+    asked(nodes["b"], "roles", "put", "gone")
+
+    def names(node: Broker) -> list[str]:
+        return sorted(role["name"] for role in asked(node, "roles", "list")["roles"])
+
+    for node in nodes.values():
+        until(lambda at=node: names(at) == ["gone", "shy"], "both roles")
+    asked(nodes["b"], "roles", "put-group", "house", "--role", "shy")
+    asked(nodes["b"], "roles", "give", "$anonymous", "--group", "house", "--role", "gone")
+    until(lambda: asked(nodes["a"], "roles", "users")["members"], "who has them")
+    client = RawClient(nodes["a"].port, mq.V5).connect()
+    assert client.subscribe("secret/x") == [0x87]
+    assert client.subscribe("open/x") == [0]
+    nodes.pop("b").stop()
+    asked(nodes["a"], "roles", "del", "gone")
+    nodes["b"] = start_node(tmp_path, etcd, "b", store={"kind": "sqlite"})
+    nodes["c"] = start_node(tmp_path, etcd, "c")
+    for name in "bc":
+        assert names(nodes[name]) == ["shy"]
+        [member] = asked(nodes[name], "roles", "users")["members"]
+        assert (member["roles"], member["groups"]) == ([], ["house"])
+        client = RawClient(nodes[name].port, mq.V5).connect()
+        assert client.subscribe("secret/x") == [0x87]
 
 
 def test_an_empty_directory_is_a_node_by_one_command(etcd: Etcd, tmp_path: Path) -> None:
