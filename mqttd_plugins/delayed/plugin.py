@@ -5,9 +5,14 @@
     handle.store  "due in ms, order" -> message     heap of these keys, one timer for the first
 
 The right to publish to ``$delayed/60/lamp/off`` is the right to publish to ``lamp/off``: the rules
-are asked for that. Messages that wait are in the plugin's store: they survive unload and reload,
-and with ``store.kind = "sqlite"`` the broker, whose acknowledgement says so. What was due while
-the broker was down is published when it is there again.
+are asked for that when the message comes, and again when it is due, since a right may have been
+taken back meanwhile. Who has gone by then is asked about by name and by where it came from, which
+is kept with the message; not at all if its right came with its authentication (a certificate, a
+token), as for retained messages and wills.
+
+Messages that wait are in the plugin's store: they survive unload and reload, and with
+``store.kind = "sqlite"`` the broker, whose acknowledgement says so. What was due while the broker
+was down is published when it is there again.
 
 Promise: at most `max_messages` and `max_bytes` wait, none longer than `max_delay`; a message that
 does not fit is refused (0x97) and counted. Messages of the same millisecond come out in the order
@@ -19,6 +24,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta, Struct
 from zope.interface import implementer
 
@@ -43,6 +49,8 @@ PREFIX: Final = "$delayed/"
 LONGEST: Final = 4_294_967
 #: Messages that are published before clients have their turn.
 BATCH: Final = 32
+#: How `Kept` begins with MessagePack.
+_ARRAY: Final = b"\x95"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -54,6 +62,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_bytes: Annotated[int, Meta(ge=1024)] = 64 << 20
     #: The longest delay in seconds.
     max_delay: Annotated[int, Meta(ge=1, le=LONGEST)] = LONGEST
+
+
+class Kept(Struct, frozen=True, array_like=True):
+    """What is in the store: a message, and what its publisher's right is asked by."""
+
+    message: bytes
+    #: The publisher's right is looked at when it is due, ...
+    asked: bool = False
+    #: ... by these, where it has gone.
+    peerhost: str = ""
+    listener: str = ""
+    mountpoint: str = ""
 
 
 def parse(topic: str) -> tuple[int, str] | None:
@@ -69,6 +89,9 @@ def parse(topic: str) -> tuple[int, str] | None:
     return None if real.startswith((PREFIX, "$SYS/")) else (int(seconds), real)
 
 
+_decode: Final = msgspec.msgpack.Decoder(Kept).decode
+
+
 @implementer(IPlugin)
 class Delayed:
     """The running part."""
@@ -79,6 +102,9 @@ class Delayed:
         self.config = config
         self.published = 0
         self.refused = 0
+        self.revoked = 0
+        #: Who was asked about last: a will's publisher is not connected any more.
+        self._asked: ClientInfo | None = None
         self._store = handle.store
         #: Keys of the store, the next one first.
         self._heap = self._store.keys()  # a sorted list is a heap
@@ -92,6 +118,9 @@ class Delayed:
         handle.add_metric("waiting_bytes", "What those weigh.", lambda: self._store.used)
         handle.add_metric("published_total", "Messages published late.", lambda: self.published)
         handle.add_metric("refused_total", "Messages that did not fit.", lambda: self.refused)
+        handle.add_metric(
+            "revoked_total", "Messages whose right was gone when due.", lambda: self.revoked
+        )
         if self._heap:
             handle.log.info("{count} messages wait since before", count=len(self._heap))
         handle.ready().addCallback(self._begin)
@@ -124,6 +153,7 @@ class Delayed:
         parsed = parse(topic)
         if parsed is None or parsed[0] > self.config.max_delay:
             return STOP(Verdict.DENY)
+        self._asked = client
         allowed = self.handle.authorize(client, action, parsed[1])
         return STOP(Verdict.ALLOW if allowed else Verdict.DENY)
 
@@ -144,7 +174,7 @@ class Delayed:
         due = round((self.handle.clock.seconds() + seconds) * 1000)
         self._order += 1
         key = f"{due:013d}-{self._order:012d}"
-        data = self.handle.dump_message(message)
+        data = msgspec.msgpack.encode(self._kept(message))
         if self._store.used + len(data) > config.max_bytes:
             return self._refuse(message, "too many wait")
         try:
@@ -155,6 +185,16 @@ class Delayed:
         if self._heap[0] is key and self._ready:
             self._wind()
         return STOP(None)
+
+    def _kept(self, message: Any) -> Kept:
+        data = self.handle.dump_message(message)
+        client = self.handle.client(message.client_id) or self._asked
+        if client is None or not _is_by(client, message):
+            return Kept(data)  # the broker's own, a plugin's or the API's
+        free = client.superuser or client.acl or client.attributes or client.cert_common_name
+        if free:
+            return Kept(data, peerhost=client.peerhost, listener=client.listener)
+        return Kept(data, True, client.peerhost, client.listener, client.mountpoint)
 
     def _refuse(self, message: Any, why: str) -> HookResult:
         self.refused += 1
@@ -193,11 +233,47 @@ class Delayed:
 
     def _publish(self, key: str, data: bytes) -> None:
         try:
-            message = self.handle.load_message(data)
-        except ValueError as error:
+            # Earlier versions kept the message alone.
+            kept = _decode(data) if data[:1] == _ARRAY else Kept(data)
+            message = self.handle.load_message(kept.message)
+        except (ValueError, msgspec.MsgspecError) as error:
             self.handle.log.error("a delayed message cannot be read: {error}", error=error)
         else:
-            self.published += 1
-            self.handle.republish(message)
+            if self._may_still(message, kept):
+                self.published += 1
+                self.handle.republish(message)
         # In the turn it is published in: both are kept, or neither.
         self._store.delete(key)
+
+    def _may_still(self, message: Any, kept: Kept) -> bool:
+        """Whether the publisher may publish it now."""
+        client = self.handle.client(message.client_id)
+        here = (
+            client is not None
+            and _is_by(client, message)
+            and ((client.peerhost, client.listener) == (kept.peerhost, kept.listener))
+        )
+        if not here:
+            if not kept.asked:
+                return True
+            client = ClientInfo(
+                message.client_id, message.username, kept.peerhost, 0, kept.listener, 5, False,
+                mountpoint=kept.mountpoint,
+            )  # fmt: skip
+        action = Action(ACTION_PUBLISH, message.qos, message.retain)
+        if self.handle.authorize(client, action, message.topic):
+            return True
+        self.revoked += 1
+        if self.revoked <= 10 or self.revoked % 1000 == 0:
+            self.handle.log.warn(
+                "delayed message of {client_id!r} to {topic} dropped: it may not publish there any"
+                " more ({count} so far)",
+                client_id=message.client_id,
+                topic=message.topic[:200],
+                count=self.revoked,
+            )
+        return False
+
+
+def _is_by(client: ClientInfo, message: Any) -> bool:
+    return (client.client_id, client.username) == (message.client_id, message.username)

@@ -6,6 +6,7 @@ import pytest
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Will
+from mqttd.session.message import Message
 from mqttd.testing import HookRecorder, MemoryBroker, PluginConformance
 from mqttd_plugins.delayed import delayed
 from mqttd_plugins.delayed.plugin import BATCH, parse
@@ -172,3 +173,54 @@ def test_bytes_that_are_no_message_are_passed_over(node: MemoryBroker) -> None:
     loaded = node.load(delayed)
     node.advance(1)
     assert loaded.metrics()["waiting_bytes"] == 0
+
+
+def test_a_right_that_was_taken_back_meanwhile_counts_when_it_is_due(node: MemoryBroker) -> None:
+    loaded = node.load(delayed)
+    heard = node.subscribe("#")
+    alice, bob = node.connect("alice"), node.connect("bob")
+    alice.publish("$delayed/10/secret", b"connected", 1)
+    bob.publish("$delayed/10/secret", b"gone", 1)
+    bob.publish("$delayed/10/public", b"x", 1)
+    bob.disconnect()
+    loaded.unload()
+    node.deny("secret")
+    again = node.load(delayed)
+    node.advance(11)
+    assert [message.topic for message in heard] == ["public"]
+    assert again.metrics()["revoked_total"] == 2
+
+
+def test_a_publisher_that_has_gone_is_asked_about_by_its_address(node: MemoryBroker) -> None:
+    node.load(delayed)
+    heard = node.subscribe("#")
+    alice = node.connect("alice", username="al")
+    alice.publish("$delayed/10/t", b"x", 1)
+    alice.disconnect()
+    seen = HookRecorder(node.hooks, "client.authorize")
+    node.advance(11)
+    assert [message.topic for message in heard] == ["t"]
+    client = seen.only("client.authorize").args[0]
+    assert (client.client_id, client.username, client.peerhost) == ("alice", "al", "127.0.0.1")
+
+
+def test_a_will_is_asked_about_too_and_what_is_the_brokers_own_is_not(node: MemoryBroker) -> None:
+    node.load(delayed)
+    heard = node.subscribe("#")
+    node.connect("alice", will=Will("$delayed/10/secret", b"x")).drop()
+    node.broker.publish(Message(1, "$delayed/10/secret", b"own", 0, False, None, "", None, 0))
+    node.deny("secret")
+    node.advance(11)
+    assert [message.payload for message in heard] == [b"own"]
+
+
+def test_what_an_earlier_version_has_kept_is_published(node: MemoryBroker) -> None:
+    loaded = node.load(delayed)
+    message = Message(1, "t", b"x", 1, False, None, "alice", None, 0)
+    data = loaded.plugin.handle.dump_message(message)
+    loaded.unload()
+    node.broker.drawers.open("delayed").put("1700000000000-000000000001", data)
+    heard = node.subscribe("#")
+    node.load(delayed)
+    node.advance(1)
+    assert [message.topic for message in heard] == ["t"]
