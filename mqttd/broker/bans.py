@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Container
 from dataclasses import asdict, dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from mqttd.broker.drawers import MOST_KEY, Drawer
@@ -37,6 +38,9 @@ DRAWER: Final = "$bans"
 KINDS: Final = ("client_id", "username", "peerhost")
 MOST: Final = 100_000
 MOST_NETWORKS: Final = 1000
+#: Of these bans the automatic ones, and the bytes of whom they name: the oldest makes room.
+MOST_AUTOMATIC: Final = 50_000
+AUTOMATIC_BYTES: Final = 16 << 20
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -92,6 +96,11 @@ class Bans:
         self.disabled: Container[str] = ()
         self._bans: dict[tuple[str, str], Ban] = {}
         self._networks: dict[str, Network] = {}
+        #: When bans end, and which; some of these have been lifted since, or made longer.
+        self._ends: list[tuple[float, tuple[str, str]]] = []
+        #: Automatic bans, the oldest first, and how many bytes name whom each is about.
+        self._automatic: dict[tuple[str, str], int] = {}
+        self._automatic_bytes = 0
         #: Told of each ban that is made (True) or lifted; one of those that are over is not.
         self.told: Callable[[Ban, bool], object] | None = None
         if path and os.path.exists(path):
@@ -130,6 +139,7 @@ class Bans:
 
     def _put(self, ban: Ban) -> None:
         self._bans[(ban.kind, ban.value)] = ban
+        self._note_end(ban)
         if ban.kind == "peerhost":
             _, network = _address(ban.value)
             if network is not None:
@@ -153,7 +163,7 @@ class Bans:
         """Ban until a second since 1970 (None: for ever), in place of a ban there is.
 
         With `stored` False the file is not written for it, which is too slow for automatic bans; a
-        store that takes no more is no hindrance to these.
+        store that takes no more is no hindrance to these, and the oldest makes room for another.
         Raises BanError for a kind or value that cannot be, OSError if it cannot be stored.
         """
         if kind not in KINDS:
@@ -164,6 +174,8 @@ class Bans:
         if kind == "peerhost":
             value, network = _address(value)
         self._purge()
+        if not stored:
+            self._make_room(len(value))
         if (kind, value) not in self._bans and len(self._bans) >= MOST:
             raise BanError(f"there are {MOST} bans; expected no more")
         if network is not None and value not in self._networks:
@@ -181,6 +193,8 @@ class Bans:
             self._store({**self._bans, (kind, value): ban})
         else:
             self._bans[(kind, value)] = ban
+        self._note_end(ban)
+        self._count_automatic((kind, value), 0 if stored else len(value))
         if network is not None:
             self._networks[value] = network
         if self.told is not None:
@@ -200,6 +214,7 @@ class Bans:
         else:
             self._store({key: ban for key, ban in self._bans.items() if key != (kind, value)})
         self._networks.pop(value, None) if kind == "peerhost" else None
+        self._count_automatic((kind, value), 0)
         if self.told is not None:
             self.told(ban, False)
         return True
@@ -243,16 +258,46 @@ class Bans:
 
     def _purge(self) -> None:
         """Forget bans whose time is over; the file forgets them when it is written next."""
-        now = self._seconds()
-        over = [
-            key for key, ban in self._bans.items() if ban.until is not None and ban.until <= now
-        ]
-        for key in over:
-            ban = self._bans.pop(key)
-            if self.drawer is not None:
-                self.drawer.delete(ban.key())
-            if key[0] == "peerhost":
-                self._networks.pop(key[1], None)
+        now, ends = self._seconds(), self._ends
+        while ends and ends[0][0] <= now:
+            until, key = heappop(ends)
+            ban = self._bans.get(key)
+            if ban is not None and ban.until is not None and ban.until <= now:
+                self._forget(key, ban)
+
+    def _forget(self, key: tuple[str, str], ban: Ban) -> None:
+        del self._bans[key]
+        if self.drawer is not None:
+            self.drawer.delete(ban.key())
+        if key[0] == "peerhost":
+            self._networks.pop(key[1], None)
+        self._count_automatic(key, 0)
+
+    def _note_end(self, ban: Ban) -> None:
+        """A ban was made: know when it is over."""
+        if ban.until is None:
+            return
+        heappush(self._ends, (ban.until, (ban.kind, ban.value)))
+        if len(self._ends) > 2 * len(self._bans) + 1000:
+            self._ends = [
+                (each.until, key) for key, each in self._bans.items() if each.until is not None
+            ]
+            heapify(self._ends)
+
+    def _make_room(self, size: int) -> None:
+        """There is to be another automatic ban, of somebody with a name of `size` bytes."""
+        automatic = self._automatic
+        while automatic and (
+            len(automatic) >= MOST_AUTOMATIC or self._automatic_bytes + size > AUTOMATIC_BYTES
+        ):
+            key = next(iter(automatic))
+            self._forget(key, self._bans[key])
+
+    def _count_automatic(self, key: tuple[str, str], size: int) -> None:
+        """A ban is an automatic one, or (0) is not any more."""
+        self._automatic_bytes += size - self._automatic.pop(key, 0)
+        if size:
+            self._automatic[key] = size
 
     def _load(self) -> None:
         try:

@@ -142,7 +142,10 @@ class Ground(Server):
 
     def crowded(self) -> None:
         """Those who have not been let in hold more than they may: the oldest go."""
-        most = self.settings.memory_unauthenticated
+        self.crowd_out(self.settings.memory_unauthenticated)
+
+    def crowd_out(self, most: int) -> None:
+        """The oldest of those who have not been let in go until the others hold `most` bytes."""
         while self.account.unauthenticated > most and self.strangers:
             oldest: Channel | None = None
             seen = 0

@@ -21,7 +21,10 @@ says, and that is asked for only near the budget.
 
 The process is to stay within the budget and 64 MiB: what it takes beyond 32 MiB before it serves
 anybody comes off the budget (`limit`). One that has grown beyond it all the same, though less is
-held, gives back what is free.
+held, gives back what is free. Where that is not enough, since what is free lies between what is
+not, *held* is what the process has grown by: those who have not been let in keep a sixteenth of
+the budget, then the steps above follow, for as long as clients hold an eighth of it. Below that it
+is not they who fill it, and to refuse them would help nobody.
 
 Retained messages may take half of the budget: the other half is held by somebody who can go.
 
@@ -72,6 +75,11 @@ _LOOKS: Final = 12
 _SPARE: Final = 64 << 20
 #: Milliseconds between two times that a process beyond the budget gives back what is free.
 _TRIM: Final = 1000
+#: Bytes by which the process may grow beyond the budget before that counts as held, ...
+_ROOM: Final = 16 << 20
+#: ... the part of the budget that has to be held for it, and the part that strangers keep then.
+_FLOOR: Final = 8
+_STRANGERS: Final = 16
 #: Milliseconds between two lines about those who were shed.
 _TELL: Final = 1000
 
@@ -122,6 +130,9 @@ class Memory:
         self._odd: int = 0
         self._own: int = 0
         self._trimmed_at: int = broker.now
+        #: By how much the process had grown at the last tick, and what was held then.
+        self._seen: int = 0
+        self._seen_used: int = 0
         self._share_out()
 
     def watch(
@@ -186,6 +197,9 @@ class Memory:
         most = used + used // 4
         # Divided, not multiplied: a product of large numbers looks for signals half way, and a
         # watchdog that breaks a plugin off right there ends the process (CPython 3.11, mypyc).
+        beyond = self._seen + used - self._seen_used - self.limit - _ROOM
+        if beyond > 0 and self._seen and used > self.limit // _FLOOR:
+            return self.limit + beyond
         if most // _HIGH < self.limit // 100:
             return used
         if fresh or self._asked_at < 0 or abs(used - self._asked_at) > _MOVED:
@@ -202,10 +216,8 @@ class Memory:
             for asked in self.others:
                 other += int(asked())
             self._others = other
-            if budget and self.broker.now - self._trimmed_at >= _TRIM and self.grown() > budget:
-                self._trimmed_at = self.broker.now
-                for cache in self.caches:
-                    cache()
+            if budget:
+                self._see(budget)
             if self.broker.now - self._looked_at >= _LOOK:
                 self._looked_at = self.broker.now
                 self._compare(budget)
@@ -222,6 +234,17 @@ class Memory:
             self._save(budget)
         elif self.step and held // _LOW < budget // 100:
             self._relax()
+
+    def _see(self, budget: int) -> None:
+        """Look at the process; one that has grown beyond the budget gives back what is free."""
+        grown = self.grown()
+        if grown > budget and self.broker.now - self._trimmed_at >= _TRIM:
+            self._trimmed_at = self.broker.now
+            for cache in self.caches:
+                cache()
+            grown = self.grown()
+        self._seen = grown
+        self._seen_used = self.used()
 
     def unexplained(self) -> int:
         """Bytes by which the process has grown more than what is held accounts for."""
@@ -259,6 +282,9 @@ class Memory:
         if self.step < CACHES:
             self._drop_caches()
             self._begin(CACHES)
+        if account.unauthenticated > budget // _STRANGERS and self.held(True) > budget:
+            broker.crowd_out(budget // _STRANGERS)
+            broker.perform_later()
         if self.held(True) > budget:
             if self.step < TIGHT:
                 account.tight = True

@@ -135,6 +135,9 @@ class Lobby:
                 seconds = silent // 1000
                 server.refused(channel, f"silent for {seconds} s, and others want to connect")
                 channel.end("made room for others")
+                # Its descriptor goes at the end of the turn: nobody is to look at it again.
+                if self.strangers.pop(channel, None) is not None:
+                    house.strangers -= 1
                 return True
         return False
 

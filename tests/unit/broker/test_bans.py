@@ -205,3 +205,41 @@ def test_a_store_that_takes_no_more_refuses_a_ban_but_no_automatic_one() -> None
     assert not banned(bans)
     bans.add("client_id", "c", stored=False)
     assert banned(bans)
+
+
+def test_automatic_bans_are_bounded_by_number_and_bytes_and_leave_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mqttd.broker.bans.MOST", 5)
+    monkeypatch.setattr("mqttd.broker.bans.MOST_AUTOMATIC", 3)
+    monkeypatch.setattr("mqttd.broker.bans.AUTOMATIC_BYTES", 1000)
+    bans = Bans()
+    for number in range(10):
+        bans.add("client_id", f"c{number}", until=1e12, stored=False)
+    assert [ban.value for ban in bans.list()] == ["c7", "c8", "c9"]
+    bans.add("client_id", "x" * 996, until=1e12, stored=False)
+    assert [ban.value[:2] for ban in bans.list()] == ["c8", "c9", "xx"]
+    bans.add("client_id", "c8")  # an operator's from now on
+    bans.add("client_id", "mine")
+    for number in range(10):
+        bans.add("client_id", f"d{number}", until=1e12, stored=False)
+    assert [ban.value for ban in bans.list()] == ["c8", "mine", "d7", "d8", "d9"]
+    assert bans.remove("client_id", "d8")
+    bans.add("client_id", "last", until=1e12, stored=False)
+    assert [ban.value for ban in bans.list()][2:] == ["d7", "d9", "last"]
+
+
+def test_bans_end_each_at_its_time_whatever_was_made_longer_or_lifted() -> None:
+    now = [0.0]
+    bans = Bans(seconds=lambda: now[0])
+    for number in range(3000):
+        bans.add("client_id", f"c{number % 10}", until=1.0 + number % 7)
+    bans.add("client_id", "c0", until=100.0)
+    bans.add("client_id", "c1")
+    bans.remove("client_id", "c2")
+    before = {ban.value: ban.until for ban in bans.list()}
+    assert len(bans._ends) < 2000
+    for second in range(1, 9):
+        now[0] = float(second)
+        left = {ban.value for ban in bans.list()}
+        assert left == {name for name, until in before.items() if until is None or until > second}

@@ -634,3 +634,48 @@ def test_who_is_ended_for_its_connect_is_not_let_in() -> None:
     assert intruder.closed and not client.closed
     assert node.broker.registry.channels == 1
     audit(node.broker, [client.channel])
+
+
+def test_free_memory_that_nobody_can_use_leaves_less_for_strangers_first() -> None:
+    """After attacks a process stays large, though little is held: what comes on top is bounded."""
+    node = node_with(64 * MIB)
+    process = [0]
+    node.broker.memory.watch(0, lambda: process[0], lambda: None)
+    resident = node.connect("resident", 5)
+    process[0] = 64 * MIB  # as large as it may be, and nothing of it is held
+    node.advance(1000)
+    assert node.broker.memory.step == 0
+    wire = serialize(Connect("c", version=5, username="u" * 60000), 5)
+    strangers = []
+    for _ in range(600):
+        stranger = node.client(5)
+        stranger.feed(wire[:-1])
+        strangers.append(stranger)
+        node.broker.perform()
+        assert node.broker.account.unauthenticated < 17 * MIB
+    assert strangers[0].closed and not strangers[-1].closed and not resident.closed
+    node.run_soon()
+    assert node.broker.account.unauthenticated < 17 * MIB
+    assert node.connect("new", 5).connack is not None and not node.broker.account.full
+
+
+def test_a_process_beyond_its_budget_is_what_is_held_while_clients_hold_a_part_of_it() -> None:
+    """But where clients hold little nobody is refused for what is not theirs."""
+    node = node_with(64 * MIB)
+    node.settings.mqueue_max_bytes = 0
+    process = [90 * MIB]
+    node.broker.memory.watch(0, lambda: process[0], lambda: None)
+    away = node.connect("away", 5, properties=dict(LASTING))
+    away.send(Subscribe(1, [Subscription("q", 1)]))
+    away.drop()
+    sender = node.connect("sender", 5)
+    node.advance(1000)
+    assert node.broker.memory.step == 0 and node.broker.memory.held() < MIB
+    for number in range(1, 18):
+        assert not node.broker.account.full
+        sender.send(Publish("q", b"x" * (MIB // 2), 1, packet_id=number))
+        node.run_soon()
+    assert "away" not in node.broker.sessions and not sender.closed
+    assert node.broker.metrics.memory_shed == 1
+    node.advance(1000)
+    assert node.broker.memory.step == 0

@@ -79,6 +79,16 @@ def test_whoever_is_silent_for_longest_makes_room(halls: list[Hall]) -> None:
     assert hall.node.broker.metrics.strangers_ended == 1
 
 
+def test_in_one_turn_as_many_make_room_as_have_to(halls: list[Hall]) -> None:
+    """Those who have are closed at its end, and stood before all others until then."""
+    hall = hall_of(halls, strangers_each=200)
+    crowd = [hall.comes() for _ in range(200)]
+    assert all(hall.lobby.make_room("", SILENT) for _ in crowd)
+    assert [channel.state for channel in crowd] == [CLOSED] * 200
+    assert hall.lobby.houses[CROWD].strangers == 0
+    assert not hall.lobby.can_make_room(SILENT)
+
+
 def test_others_houses_and_those_let_in_are_left_alone(halls: list[Hall]) -> None:
     hall = hall_of(halls, each=2)
     other, inside = hall.comes(OTHER), hall.comes()
