@@ -24,8 +24,8 @@ from mqttd.session.state import Keeper
 
 __all__ = ["Session"]
 
-#: Retained messages, or filters without any, that one session is served in a turn.
-_REPLAYED: Final = 1000
+#: Retained messages, or filters without any, that a turn serves, as with queues (`DRAINED`).
+_REPLAYED: Final = 500
 #: Places that a search looks at for the work of one message, as a power of two.
 _SEARCH: Final = 6
 #: Messages out of queues that a turn sends: of those that come back together none waits for all
@@ -264,13 +264,13 @@ class Session(Sending):
         replays = self.replays
         if channel is None or replays is None or self.put_off:
             return
-        settings = self.server.settings
-        left = _REPLAYED
+        server = self.server
+        settings = server.settings
         while replays:
-            left -= 1
-            if left < 0:
+            if server.drained >= _REPLAYED:
                 self.put_off_replays()
                 return
+            server.drained += 1
             if self.mqueue is not None:
                 return  # goes on when the queue has drained
             inflight = self.inflight
@@ -284,7 +284,7 @@ class Session(Sending):
                     return
             replay = next(iter(replays.values()))
             delivery = replay.next(self)
-            left -= replay.looked >> _SEARCH
+            server.drained += replay.looked >> _SEARCH
             if delivery is None:
                 if not replay.done():
                     self.put_off_replays()

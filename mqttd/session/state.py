@@ -438,7 +438,7 @@ class State(Filters):
     def put_off_replays(self) -> None:
         """Go on with retained messages in a later turn, whatever is acknowledged meanwhile."""
         self.put_off = True
-        self.server.resume_later(self)
+        self.server.drain_later(self)
 
     def drain(self) -> None:
         """Move what waits on, as far as there is room."""
