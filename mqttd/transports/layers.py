@@ -224,10 +224,10 @@ class LayeredEdge(Carrier):
         if event & _IN:
             if channel.paused or channel.state == CLOSED:
                 return
-            if self.shaking:
+            if self.shaking and self.stack.costly():
                 engine = self.engine
                 steps = engine.steps_of.get(self.house, 0)
-                if engine.steps >= _STEPS or steps >= _STEPS_EACH:
+                if engine.steps >= _STEPS or (steps >= _STEPS_EACH and not self.nameless):
                     return  # the poll tells again: other connections first
                 if self._waits(channel):
                     return

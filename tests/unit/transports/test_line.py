@@ -5,13 +5,17 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from mqttd.testing import MemoryBroker
 from mqttd.transports.admission import Admission
 from mqttd.transports.engine import Engine
+from mqttd.transports.layers import Stack
 from mqttd.transports.ports import Port
+from mqttd.transports.proxy import ProxyHeader, ProxyLayer
+from mqttd.types import PeerIdentity
 
 CROWD, OTHER, THIRD = "127.0.0.66", "127.0.0.7", "127.0.0.8"
 RATE = 5
@@ -20,7 +24,7 @@ RATE = 5
 class Porch:
     """A port of the engine that lets ten in at once, and five a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Any], Stack] | None = None) -> None:
         self.node = MemoryBroker()
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.engine = Engine(
@@ -28,7 +32,7 @@ class Porch:
         )
         self.listening = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.listening.setblocking(False)
-        self.engine.listen("tcp:porch", self.listening, 0)
+        self.engine.listen("tcp:porch", self.listening, 0, make)
         self.port: Port = self.engine.by_name["tcp:porch"]
         self.port.gate = Admission([(True, None)], RATE, self.node.broker.now)
         self.socks: list[socket.socket] = []
@@ -141,3 +145,25 @@ def test_a_listener_that_stops_closes_who_waits(porch: Porch) -> None:
     porch.come(CROWD, 14)
     porch.engine.unlisten("tcp:porch")
     assert porch.gone() == 4
+
+
+def test_headers_of_proxies_are_no_handshakes_and_all_are_read_in_their_turn() -> None:
+    """Eight a turn, of whom half had said for whom they come: that is for TLS."""
+
+    def known(header: ProxyHeader) -> PeerIdentity:
+        return PeerIdentity(header.host, header.port)
+
+    porch = Porch(lambda address: Stack([ProxyLayer(known)]))
+    try:
+        porch.port.gate = None
+        porch.port.proxied = True
+        address = porch.listening.getsockname()
+        for _ in range(40):
+            porch.socks.append(socket.create_connection(address, 10, (CROWD, 0)))
+        porch.engine.accept(porch.port)
+        for number, sock in enumerate(porch.socks):
+            sock.sendall(b"PROXY TCP4 192.0.2.%d 127.0.0.1 40000 1883\r\n" % (number + 1))
+        porch.engine.doRead()
+        assert len(porch.port.lobby.houses) == 40 and porch.inside()["192.0.2.40"] == 1
+    finally:
+        porch.close()
