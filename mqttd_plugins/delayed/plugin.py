@@ -248,18 +248,23 @@ class Delayed:
     def _may_still(self, message: Any, kept: Kept) -> bool:
         """Whether the publisher may publish it now."""
         client = self.handle.client(message.client_id)
-        here = (
-            client is not None
-            and _is_by(client, message)
-            and ((client.peerhost, client.listener) == (kept.peerhost, kept.listener))
-        )
-        if not here:
+        if (
+            client is None
+            or not _is_by(client, message)
+            or (client.peerhost, client.listener) != (kept.peerhost, kept.listener)
+        ):
             if not kept.asked:
                 return True
             client = ClientInfo(
-                message.client_id, message.username, kept.peerhost, 0, kept.listener, 5, False,
+                message.client_id,
+                message.username,
+                kept.peerhost,
+                0,
+                kept.listener,
+                5,
+                False,
                 mountpoint=kept.mountpoint,
-            )  # fmt: skip
+            )
         action = Action(ACTION_PUBLISH, message.qos, message.retain)
         if self.handle.authorize(client, action, message.topic):
             return True
