@@ -2,9 +2,11 @@
 
     alone    one whole message in this process: columns, its share of a block; no broker, no network
     off      a broker without the plugin                        -> what exporting is compared with
+    shipped  the plugin as it comes: clients, sessions, every publish, what is dropped
     on       every message.publish is exported
     acked    and acknowledgements wait until it is written (QoS 1)
-    all      every event there is, that of each delivery and its acknowledgement, too
+    all      every event there is: with that of each delivery and of its acknowledgement, which
+             nothing shipped asks for, three events a message
 
 p2p, QoS 0 and 1, as fast as it goes, where p99 is that of full queues; and 1,000 messages a second,
 where it is that of a message. The brokers take turns, each started afresh; shown are medians of
@@ -71,18 +73,22 @@ MOST_ALONE: Final = 1.0
 CONF: Final = 'events = ["message.publish"]\nretention_bytes = 1_000_000_000\n'
 VARIANTS: Final[dict[str, str | None]] = {
     "off": None,
+    "shipped": "retention_bytes = 1_000_000_000\n",
     "on": CONF,
     "acked": CONF + "acked_means_logged = true\n",
     "all": CONF.replace('"message.publish"', '"*"'),
 }
 TITLES: Final = {
     "off": "off",
+    "shipped": "as shipped",
     "on": "every publish exported",
     "acked": "and acked means logged",
     "all": "every event exported",
 }
 #: Variant and QoS -> how many times the CPU per message of a broker without the plugin.
-MOST: Final = {("on", 0): 4.0, ("on", 1): 2.0, ("acked", 1): 3.0}
+MOST: Final = {
+    ("shipped", 0): 4.0, ("on", 0): 4.0, ("shipped", 1): 2.0, ("on", 1): 2.0, ("acked", 1): 3.0
+}  # fmt: skip
 
 CORES: Final = (0, 1)
 LIMIT: Final = 60.0
@@ -198,7 +204,7 @@ def judged(work: Work, found: Runs, against: str | None) -> tuple[list[str], boo
         f"{TITLES[name]}: {_median(runs, 'cpu') - _median(found['off'], 'cpu'):+.2f} us of CPU"
         " a message."
         for name, runs in found.items()
-        if name in ("on", "acked", "all")
+        if name in ("shipped", "on", "acked", "all")
     ]
     met = True
     for name, runs in found.items():

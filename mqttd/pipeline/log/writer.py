@@ -50,6 +50,9 @@ __all__ = ["RESERVE", "Encoded", "Writer", "boot_id"]
 RESERVE: Final = 1 << 20
 #: Blocks handed to the kernel in one call.
 MOST_AT_ONCE: Final = 64
+#: Blocks of a segment: a new reader looks at each of the newest one, and they are merged only when
+#: it is closed.
+MOST_BLOCKS: Final = 16_384
 #: Offsets that one gap covers.
 MOST_LOST: Final = (1 << 32) - 1
 
@@ -74,7 +77,7 @@ def boot_id() -> str:
 class Writer:
     """The log of `node` below `path`, opened for writing; one writer at a time.
 
-    segment_bytes, segment_seconds: a segment is closed when it has one of them.
+    segment_bytes, segment_seconds: a segment is closed when it has one of them, or `MOST_BLOCKS`.
     fsync: every `write` waits until the disk has it.
     boot: see `boot_id`; clock: seconds since 1970.
 
@@ -121,6 +124,7 @@ class Writer:
         self._fd = -1
         self._size = 0
         self._born = clock()
+        self._blocks = 0
         self._reserved = 0
         #: What log.json has of it.
         self._noted = 0
@@ -210,6 +214,7 @@ class Writer:
         size = os.fstat(self._fd).st_size
         self._size = found.whole if cut else size
         self.next = found.end
+        self._blocks = len(found.blocks)
         if found.blocks:
             self._born = found.blocks[0].first_time / 1e6
         self.cut = size - self._size
@@ -290,7 +295,11 @@ class Writer:
     def _due(self) -> bool:
         if not self._size:
             return False
-        return self._size >= self.segment_bytes or self.clock() - self._born >= self.segment_seconds
+        return (
+            self._size >= self.segment_bytes
+            or self._blocks >= MOST_BLOCKS
+            or self.clock() - self._born >= self.segment_seconds
+        )
 
     def _gone(self) -> bool:
         """Whether somebody has taken away the file that is written to."""
@@ -314,6 +323,7 @@ class Writer:
                     break
                 done -= len(block.data)
                 self._size += len(block.data)
+                self._blocks += 1
                 self.next = block.base + block.rows
             if waiting:
                 os.ftruncate(self._fd, self._size)
@@ -329,7 +339,7 @@ class Writer:
         fd = os.open(name, os.O_CREAT | os.O_RDWR | os.O_EXCL, 0o640)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._size, self._born = fd, 0, self.clock()
+        self._fd, self._size, self._blocks, self._born = fd, 0, 0, self.clock()
         sync_directory(self.folder)
         self.clean_up()
 

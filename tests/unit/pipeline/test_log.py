@@ -517,6 +517,19 @@ def test_old_segments_go_and_the_newest_stays(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_a_segment_is_closed_when_it_has_many_blocks_after_a_restart_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new reader looks at each block of the newest one."""
+    monkeypatch.setattr("mqttd.pipeline.log.writer.MOST_BLOCKS", 4)
+    written(tmp_path, 3)
+    writer = Writer(str(tmp_path), NODE, segment_seconds=1e12)
+    fill(writer, 3)
+    names = segments_in(str(tmp_path / NODE))
+    assert [int(name.partition(".")[0]) for name in names] == [0, 40]
+    writer.close()
+
+
 def test_a_group_keeps_what_it_has_not_read_up_to_the_hard_cap(tmp_path: Path) -> None:
     limits = Retention(bytes=8000, held_bytes=40_000)
     writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=limits)
