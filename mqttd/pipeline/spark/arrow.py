@@ -84,6 +84,7 @@ class _Blocks:
             self.runs = np.concatenate([part.counts() for part in self.parts])
         self._flags: Any = None
         self._sizes: Any = None
+        self._numbered: tuple[list[bytes], Any] | None = None
 
     def spread(self, values: Any) -> Any:
         """Values of runs for each event; numpy."""
@@ -176,15 +177,26 @@ class _Blocks:
     def _properties(self, name: str) -> Any:
         """A column that is read from the property blocks; the same block is read once."""
         read, kind = _OF_PROPERTIES[name]
-        known: dict[bytes, Any] = {b"": None}
-        found: list[Any] = []
-        for part in self.parts:
-            for block in part.properties():
-                value = known.get(block, known)
-                if value is known:
-                    value = known[block] = read(block)
-                found.append(value)
-        return self._take(pa.array(found, kind))
+        blocks, numbers = self._property_blocks()
+        if not blocks:
+            return pa.nulls(self.rows, kind)
+        values = pa.array([read(block) for block in blocks], kind)
+        return values.take(pa.array(numbers, mask=numbers < 0))
+
+    def _property_blocks(self) -> tuple[list[bytes], Any]:
+        """The property blocks that differ, and for each event the number of its own; -1: none."""
+        if self._numbered is None:
+            numbers = np.full(sum(part.runs for part in self.parts), -1, np.int32)
+            known: dict[bytes, int] = {}
+            first = 0
+            for part in self.parts:
+                found = [(i, known.setdefault(one, len(known))) for i, one in part.properties()]
+                if found:
+                    places, values = zip(*found, strict=True)
+                    numbers[first + np.array(places)] = values
+                first += part.runs
+            self._numbered = list(known), self.spread(numbers)
+        return self._numbered
 
 
 def _binary(kind: Any, offsets: Any, data: Any, valid: Any) -> Any:

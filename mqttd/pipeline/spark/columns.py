@@ -78,10 +78,9 @@ class Plain:
         """Payloads, one behind the other."""
         return bytes(self._raw(10))
 
-    def properties(self) -> Iterator[bytes]:
-        """The property block of each run."""
-        lengths = np.frombuffer(self._raw(11), np.uint32)
-        return _cut(lengths.tolist() or [0] * self.rows, bytes(self._raw(12)))
+    def properties(self) -> Iterator[tuple[int, bytes]]:
+        """The runs that have a property block, and it."""
+        return _cut(np.frombuffer(self._raw(11), np.uint32), bytes(self._raw(12)))
 
 
 class Packed:
@@ -142,17 +141,18 @@ class Packed:
         """Payloads, one behind the other."""
         return self._columns[packed.PAYLOADS]
 
-    def properties(self) -> Iterator[bytes]:
-        """The property block of each run."""
+    def properties(self) -> Iterator[tuple[int, bytes]]:
+        """The runs that have a property block, and it."""
         lengths = self._numbers(packed.LENGTHS, np.uint32)
-        return _cut(lengths.tolist(), self._columns[packed.PROPERTIES])
+        return _cut(lengths, self._columns[packed.PROPERTIES])
 
 
-def _cut(lengths: list[int], data: bytes) -> Iterator[bytes]:
+def _cut(lengths: Any, data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
-    for length in lengths:
-        yield data[at : at + length]
-        at += length
+    for i in np.flatnonzero(lengths).tolist():
+        end = at + int(lengths[i])
+        yield i, data[at:end]
+        at = end
 
 
 def _properties(block: bytes) -> Properties:
