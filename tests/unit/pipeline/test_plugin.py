@@ -285,10 +285,12 @@ def test_acked_means_logged(node: Node) -> None:
     node.export(events=["message.publish"], acked_means_logged=True)
     alice = node.connect("alice")
     full(node, True)
+    asked = node.loaded.handle.budget.calls
     alice.send(*[Publish("a", b"%d" % i, 1, packet_id=i) for i in range(1, 4)])
     alice.send(Publish("a", b"4", 2, packet_id=4))
     node.until(lambda: node.log.failing)
     assert answers(alice) == []
+    assert node.loaded.handle.budget.calls > asked  # it is asked on the budget
     full(node, False)
     node.until(lambda: len(answers(alice)) == 4)
     assert answers(alice) == [1, 2, 3, 4]
