@@ -380,3 +380,36 @@ def test_exactly_once_while_driver_and_broker_are_killed(spark: Any, tmp_path: P
     # Equal row for row and column for column, or it had raised.
     assert found["rows_in_table"] == found["events_in_log"] >= found["acknowledged"] > 1000
     assert found["broker_kills"] >= 1 and sum(found["driver_kills"].values()) >= 1
+
+
+def test_a_table_of_the_catalog_reads_the_log_in_batches_and_streams(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Spark keeps no options of a Python source's table: they are in its schema."""
+    path = tmp_path / "a log"
+    written(path, 3, 10)
+    written(tmp_path / "other", 1, 7, node="other")
+    before = sorted(path.rglob("*"))
+    options = f"OPTIONS (path '{path};{tmp_path}/other', maxEventsPerTrigger '20')"
+    spark.sql("DROP TABLE IF EXISTS events")
+    try:
+        spark.sql(f"CREATE TABLE events USING mqttd {options}")
+        assert spark.sql("SELECT seq FROM events").count() == 37
+        assert spark.sql("SELECT seq FROM events WHERE node = 'other' AND seq < 5").count() == 5
+        later = 'WITH (startingOffsets = \'{"mqttd": 25, "other": -1}\')'
+        assert spark.sql(f"SELECT * FROM events {later}").count() == 5
+        frame = spark.readStream.option("startingOffsets", "earliest").table("events")
+        query = ran(frame, tmp_path)
+        assert len(query.recentProgress) >= 2  # maxEventsPerTrigger
+        assert spark.read.parquet(str(tmp_path / "table")).count() == 37
+    finally:
+        spark.sql("DROP TABLE IF EXISTS events")
+    assert sorted(path.rglob("*")) == before
+    with pytest.raises(Exception, match="a catalog is no place for a token"):
+        spark.sql("CREATE TABLE events USING mqttd OPTIONS (url 'https://b:1', token 'secret')")
+    try:
+        spark.sql(f"CREATE TABLE narrow (seq BIGINT) USING mqttd OPTIONS (path '{path}')")
+        with pytest.raises(Exception, match="a table is created without columns"):
+            spark.sql("SELECT * FROM narrow").collect()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS narrow")

@@ -36,29 +36,30 @@ class MqttdDataSource(DataSource):
             if place not in sys.path:
                 sys.path.append(place)
 
-    def _read_options(self) -> Any:
+    def _read_options(self, schema: Any = None) -> Any:
         self._find()
         from mqttd.pipeline.spark.options import CORES, read_options
+        from mqttd.pipeline.spark.table import given
 
-        return read_options(self.options, self.cores or CORES)
+        return read_options(given(self.options, schema), self.cores or CORES)
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """The columns asked for; raises ValueError for a wrong option."""
         options = self._read_options()
-        from mqttd.pipeline.spark.options import schema_of
+        from mqttd.pipeline.spark.table import kept
 
-        return schema_of(options)
+        return kept(options, self.options)
 
     def reader(self, schema: Any) -> Any:
         """For batch queries."""
-        options = self._read_options()
+        options = self._read_options(schema)
         from mqttd.pipeline.spark.source import BatchReader
 
         return BatchReader(options, schema)
 
     def streamReader(self, schema: Any) -> Any:
         """For streaming queries."""
-        options = self._read_options()
+        options = self._read_options(schema)
         from mqttd.pipeline.spark.source import StreamReader
 
         return StreamReader(options, schema)

@@ -129,11 +129,6 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
 
     Raises ValueError for the first one that is wrong.
     """
-    if "owner" in given:
-        raise ValueError(
-            "mqttd: a table keeps no options of a Python data source (Spark 4.3), so that it could"
-            " not be read; use CREATE TEMPORARY VIEW ... USING mqttd OPTIONS (path '...')"
-        )
     options: dict[str, str] = {}
     for name, value in given.items():
         known = _ANY.get(name.lower())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from mqttd.pipeline.log.schema import CODES, COLUMNS, GAP
 from mqttd.pipeline.spark.options import read_options, schema_of
+from mqttd.pipeline.spark.table import given, kept
 
 
 def test_a_path_is_enough() -> None:
@@ -120,3 +124,39 @@ def test_every_column_has_a_type_for_arrow() -> None:
     from mqttd.pipeline.spark.arrow import ARROW_TYPES
 
     assert {kind for kind, _ in COLUMNS.values()} == set(ARROW_TYPES)
+
+
+DDL = {
+    "long": "BIGINT", "string": "STRING", "timestamp": "TIMESTAMP", "binary": "BINARY",
+    "byte": "TINYINT", "boolean": "BOOLEAN", "integer": "INT",
+}  # fmt: skip
+CREATED = {"owner": "root", "provider": "mqttd", "option.subscribe": "a/#", "subscribe": "a/#"}
+
+
+def test_a_table_keeps_its_options_in_its_schema_and_a_query_may_say_otherwise() -> None:
+    created = {**CREATED, "path": "file:/srv/a%20log", "location": "file:/srv/a%20log"}
+    options = read_options(given(created, None))
+    assert (options.path, options.filters) == ("/srv/a log", ("a/#",))
+    schema = kept(options, created)
+    assert schema_of(options) == ", ".join(
+        f"{one.name} {DDL[one.dataType.typeName()]}{'' if one.nullable else ' NOT NULL'}"
+        for one in schema.fields
+    )
+    again = StructType.fromJson(json.loads(schema.json()))
+    assert read_options(given({}, again)) == options
+    other = read_options(given({"SUBSCRIBE": "b"}, again))
+    assert (other.path, other.filters) == (options.path, ("b",))
+    assert kept(options, {"path": "/srv/a log"}) == schema_of(options)
+
+
+def test_every_column_can_be_a_tables() -> None:
+    options = read_options({"path": "a", "columns": ",".join(COLUMNS)})
+    schema = kept(options, {**CREATED, "path": "a"})
+    assert [one.name for one in schema.fields] == list(COLUMNS)
+
+
+def test_a_catalog_is_given_no_token_and_a_table_no_columns() -> None:
+    with pytest.raises(ValueError, match="a catalog is no place for a token"):
+        given({**CREATED, "url": "https://b:1", "token": "secret"}, None)
+    with pytest.raises(ValueError, match="a table is created without columns"):
+        given({}, StructType([StructField("seq", LongType())]))
