@@ -22,9 +22,10 @@ says, and that is asked for only near the budget.
 The process is to stay within the budget and 64 MiB: what it takes beyond 32 MiB before it serves
 anybody comes off the budget (`limit`). One that has grown beyond it all the same, though less is
 held, gives back what is free. Where that is not enough, since what is free lies between what is
-not, *held* is what the process has grown by: those who have not been let in keep a sixteenth of
-the budget, then the steps above follow, for as long as clients hold an eighth of it. Below that it
-is not they who fill it, and to refuse them would help nobody.
+not, *held* is what the process has grown by, for as long as clients hold an eighth of the budget;
+below that it is not they who fill it, and to refuse them would help nobody. Those who have not been
+let in keep a sixteenth of it then, and connections with large unfinished packets or unread answers
+end, the largest first, without their sessions; then the steps above follow.
 
 Retained messages may take half of the budget: the other half is held by somebody who can go.
 
@@ -45,6 +46,7 @@ from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.shedding import offenders, weight_of
 from mqttd.codec import reasons
+from mqttd.session.channel import OPEN, Channel
 from mqttd.session.session import Session
 
 __all__ = ["LARGEST", "Memory"]
@@ -80,6 +82,8 @@ _ROOM: Final = 16 << 20
 #: ... the part of the budget that has to be held for it, and the part that strangers keep then.
 _FLOOR: Final = 8
 _STRANGERS: Final = 16
+#: Bytes from which on the unfinished packet and the output of a connection are worth its end.
+_LARGE: Final = 64 << 10
 #: Milliseconds between two lines about those who were shed.
 _TELL: Final = 1000
 
@@ -197,8 +201,8 @@ class Memory:
         most = used + used // 4
         # Divided, not multiplied: a product of large numbers looks for signals half way, and a
         # watchdog that breaks a plugin off right there ends the process (CPython 3.11, mypyc).
-        beyond = self._seen + used - self._seen_used - self.limit - _ROOM
-        if beyond > 0 and self._seen and used > self.limit // _FLOOR:
+        beyond = self._beyond(used)
+        if beyond > 0 and used > self.limit // _FLOOR:
             return self.limit + beyond
         if most // _HIGH < self.limit // 100:
             return used
@@ -234,6 +238,10 @@ class Memory:
             self._save(budget)
         elif self.step and held // _LOW < budget // 100:
             self._relax()
+
+    def _beyond(self, used: int) -> int:
+        """By how much the process is larger than it may be, where `used` is held by now."""
+        return self._seen + used - self._seen_used - self.limit - _ROOM if self._seen else 0
 
     def _see(self, budget: int) -> None:
         """Look at the process; one that has grown beyond the budget gives back what is free."""
@@ -285,6 +293,10 @@ class Memory:
         if account.unauthenticated > budget // _STRANGERS and self.held(True) > budget:
             broker.crowd_out(budget // _STRANGERS)
             broker.perform_later()
+            return
+        beyond = self._beyond(self.used())
+        if beyond > 0 and self.held(True) > budget and self._hang_up(beyond):
+            return
         if self.held(True) > budget:
             if self.step < TIGHT:
                 account.tight = True
@@ -300,6 +312,30 @@ class Memory:
                         self._drop_caches()  # new topics have come since
                     if self.held(True) > budget + budget // _SLACK:
                         self._shed_largest(budget)
+
+    def _hang_up(self, beyond: int) -> bool:
+        """Disconnect whose unfinished packets and unread answers are largest; sessions stay.
+
+        That gives back what the process can give back, and loses nothing that was acknowledged.
+        """
+        broker = self.broker
+        found: list[tuple[int, int, Channel]] = []
+        for session in broker.sessions.values():
+            channel = broker.channel_of(session)
+            if channel is not None and channel.state == OPEN:
+                weight = channel.out_bytes + channel.held()
+                if weight > _LARGE:
+                    found.append((-weight, len(found), channel))
+        found.sort()
+        for minus, _, channel in found[:_SHED]:
+            if beyond <= 0:
+                break
+            beyond += minus
+            broker.metrics.memory_hung_up += 1
+            broker.end_channel(channel, reasons.QUOTA_EXCEEDED, "it held most of a full memory")
+        if found:
+            broker.perform_later()
+        return len(found) > 0
 
     def _begin(self, step: int) -> None:
         broker = self.broker

@@ -84,6 +84,7 @@ class Metrics:
         "memory_caches_dropped",
         "memory_refused",
         "memory_shed",
+        "memory_hung_up",
         "memory_unauthenticated_closed",
         "clients_flapping",
         "clients_kicked",
@@ -163,6 +164,7 @@ class Metrics:
         self.memory_caches_dropped: int = 0
         self.memory_refused: int = 0
         self.memory_shed: int = 0
+        self.memory_hung_up: int = 0
         self.memory_unauthenticated_closed: int = 0
         self.clients_flapping: int = 0
         self.clients_kicked: int = 0
@@ -290,6 +292,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "memory_caches_dropped",
     "memory_refused",
     "memory_shed",
+    "memory_hung_up",
     "memory_unauthenticated_closed",
     "clients_flapping",
     "clients_kicked",

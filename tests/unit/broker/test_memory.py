@@ -679,3 +679,25 @@ def test_a_process_beyond_its_budget_is_what_is_held_while_clients_hold_a_part_o
     assert node.broker.metrics.memory_shed == 1
     node.advance(1000)
     assert node.broker.memory.step == 0
+
+
+def test_unfinished_packets_go_before_sessions_where_the_process_is_too_large() -> None:
+    node = node_with(64 * MIB)
+    process = [64 * MIB]
+    node.broker.memory.watch(0, lambda: process[0], lambda: None)
+    resident = node.connect("resident", 5, clean=False, properties=dict(LASTING))
+    resident.send(Subscribe(1, [Subscription(f"{i}" + "/+" * 120, 1) for i in range(100)]))
+    node.advance(1000)
+    wire = serialize(Publish("t", bytes(MIB - 100), 1, packet_id=1), 5)
+    attackers = []
+    for number in range(40):
+        attacker = node.connect(f"a{number}", 5, clean=False, properties=dict(LASTING))
+        attacker.feed(wire[:-1])
+        attackers.append(attacker)
+        node.run_soon()
+        assert node.broker.account.unfinished < 19 * MIB
+    hung_up = [attacker.closed for attacker in attackers].count(True)
+    assert hung_up == node.broker.metrics.memory_hung_up > 20
+    assert node.broker.metrics.memory_shed == 0 and not resident.closed
+    assert len(node.broker.sessions) == 41
+    assert not node.broker.account.full
