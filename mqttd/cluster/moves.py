@@ -26,13 +26,12 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
 from mqttd.broker.endings import Burial
 from mqttd.broker.records import Record, queue_more, queue_of, subscribe_all
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.etcd import EtcdError
-from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.mesh.frames import STATE, frame, number_of, packed, unpacked
 from mqttd.session.session import Session
 from mqttd.types import SessionState
@@ -86,15 +85,15 @@ class _Coming:
         self.late: Any = None
 
 
-class _Promised(Taken):
-    """Other nodes have to take what was sent so far."""
+class _Promised:
+    """So many other nodes have to take what was sent to them; then `then` is called."""
 
     def __init__(self, then: Callable[[], object]) -> None:
         self.then = then
         self.count = 0
 
     def taken(self) -> None:
-        """See `Taken.taken`."""
+        """One has."""
         self.count -= 1
         if not self.count:
             self.then()
@@ -178,7 +177,7 @@ class Moves:
         waits = _Promised(lambda: self._go(client_id, leaves))
         if Record(state.record).incoming:
             for node in self.mesh.nodes.values():
-                waits.count += node.ferry.call(waits)
+                waits.count += node.ferry.call(Settling([], waits.taken))
         if waits.count:
             leaves.late = self.reactor.callLater(MARKS, self._go, client_id, leaves)
         else:
