@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from mqttd.admin.ctl_client import CtlError, client_of
 from mqttd.admin.ctl_print import print_json, print_table, printable
@@ -16,6 +16,9 @@ from mqttd.admin.ctl_print import print_json, print_table, printable
 __all__ = ["add_commands"]
 
 Json = dict[str, Any]
+
+#: Rules of each kind that a plan shows.
+_RULES: Final = 10
 
 
 def add_commands(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
@@ -46,8 +49,10 @@ def _reload(options: argparse.Namespace) -> int | None:
     if options.json:
         print_json(answer)
         return 1 if held else None
-    for change in (*answer["changes"], *answer["files"]):
+    for change in answer["changes"]:
         print(printable(change["text"]))
+    for file in answer["files"]:
+        _print_file(file)
     if not answer["changes"] and not answer["files"]:
         print("no key, rule or user differs from what is in force")
     for note in (*answer["warnings"], *answer["notes"]):
@@ -57,6 +62,18 @@ def _reload(options: argparse.Namespace) -> int | None:
     if answer["applied"]:
         print("reloaded: configuration, users, rules, certificates")
     return None
+
+
+def _print_file(file: Json) -> None:
+    """What differs in a file; of rules the first ones of each kind."""
+    print(printable(file["text"]))
+    if file["kind"] != "rules":
+        return
+    for mark, kind in (("-", "removed"), ("+", "added"), ("~", "changed")):
+        for rule in file[kind][:_RULES]:
+            print(printable(f"  {mark} {rule}"))
+        if len(file[kind]) > _RULES:
+            print(f"  {mark} and {file['counts'][kind] - _RULES} more")
 
 
 def _show(options: argparse.Namespace) -> None:

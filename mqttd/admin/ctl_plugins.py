@@ -109,6 +109,8 @@ def _info(options: argparse.Namespace) -> None:
     if options.json:
         return print_json(answer)
     registered: Json = answer.pop("registered", {})
+    if registered:
+        answer.pop("commands", None)  # they are among these
     budget: Json = answer.pop("budget", {})
     limits: Json = budget.pop("limits", {})
     if "loaded_at" in answer:

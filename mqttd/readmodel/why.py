@@ -34,6 +34,8 @@ __all__ = [
 
 #: Files of the ring, the one that is written included.
 FILES: Final = 8
+#: A rule with its place: of a file, a role, a client's own.
+_RULE: Final = re.compile(r":\d+ \{deny\b")
 #: Why a message, or one delivery of it, was lost.
 REASONS: Final[dict[str, str]] = {
     **DROP_REASONS,
@@ -254,7 +256,7 @@ def life_of(steps: list[Step]) -> Life:
 
 def _sentence(step: Step) -> str:
     text = REASONS.get(step.reason, step.reason)
-    if step.reason == "denied" and ".conf:" in step.detail:
+    if step.reason == "denied" and _RULE.search(step.detail):
         text = "a rule denies it to the publisher"
     if step.detail:
         text = f"{text}: {step.detail}"
