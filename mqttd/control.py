@@ -158,6 +158,12 @@ class Control(MultiService):
             if service is not None:
                 limit_body(service.site, most)
 
+    def held(self) -> int:
+        """Bytes of answers that nobody has read yet."""
+        return sum(
+            service.site.crowd.held for service in (self.tcp, self.page) if service is not None
+        )
+
     def start_audit(self) -> None:
         """Have a thread write the audit."""
         if self.audit is not None:

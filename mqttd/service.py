@@ -200,7 +200,7 @@ class MqttdService(MultiService):
             gone=self._plugin_gone,
             first=place is None or place.number == 1,
         )
-        self.broker.memory.others.append(self.plugins.held)
+        self.broker.memory.others += [self.plugins.held, lambda: self.control.held()]
         self.plugins.check()
         self.sys_topics.more.append(self.plugins.sys_topics)
         model = Model(self.broker, self._more_metrics)

@@ -8,6 +8,9 @@ however much of the answers waits already, and counts each byte as a sign of lif
 has one request a turn of the loop, none while the peer does not read, and `TIMEOUT` seconds for
 each, from the end of the one before until it is whole.
 
+What its peer does not read of an answer is in our memory: where that is more than `UNREAD` bytes,
+who has read nothing for longest goes.
+
 Promise: a request's body is refused, not buffered, beyond the site's `max_body` bytes, and beyond
 `STRANGER` where nobody knows who asks; forms are not taken apart. HTTP/1.1 alone.
 """
@@ -35,6 +38,8 @@ MOST: Final = 512
 EACH: Final = 384
 #: Seconds without a whole request after which a connection makes room for another.
 SILENT: Final = 1.0
+#: Bytes of answers that the peers of a door have not read.
+UNREAD: Final = 32 << 20
 #: Bytes of the body of a request that shows nothing: a log-in is smaller.
 STRANGER: Final = 64 << 10
 
@@ -56,6 +61,9 @@ class Crowd:
         self._count: dict[str, int] = {}
         #: Without a request, of the longest ago first: since when.
         self._idle: dict[Any, float] = {}
+        #: Bytes that wait for peers who do not read, of the longest ago first; and in all.
+        self._unread: dict[Any, int] = {}
+        self.held = 0
 
     def enter(self, channel: Any, house: str, now: float) -> bool:
         """One more; False if it is one too many."""
@@ -79,8 +87,23 @@ class Crowd:
         if channel in self._houses:
             self._idle[channel] = now
 
+    def waits(self, channel: Any, size: int) -> None:
+        """A peer does not read, and so many bytes are there for it."""
+        self.held += size - self._unread.get(channel, 0)
+        self._unread[channel] = size
+        while self.held > UNREAD:
+            first = next(iter(self._unread))
+            self.ended += 1
+            self.reads(first)
+            first.transport.abortConnection()
+
+    def reads(self, channel: Any) -> None:
+        """It has read what there was, or is gone."""
+        self.held -= self._unread.pop(channel, 0)
+
     def leave(self, channel: Any) -> None:
         """One that has entered is gone."""
+        self.reads(channel)
         house = self._houses.pop(channel, None)
         self._idle.pop(channel, None)
         if house is not None:
@@ -113,6 +136,21 @@ class _Channel(HTTPChannel):
 
     site: Any
     _call: Any = None
+    #: Bytes that were written since the peer has last read all there was, or more.
+    _said = 0
+
+    def write(self, data: bytes) -> None:
+        """A part of an answer."""
+        self.writeSequence([data])
+
+    def writeSequence(self, iovec: Any) -> None:
+        """Parts of an answer."""
+        if not self._waitingForTransport:
+            self._said = 0
+        self._said += sum(map(len, iovec))
+        super().writeSequence(iovec)  # type: ignore[no-untyped-call]
+        if self._waitingForTransport and self.site.crowd is not None:
+            self.site.crowd.waits(self, self._said)
 
     def resetTimeout(self) -> None:
         """A byte of a request is no request."""
@@ -137,6 +175,8 @@ class _Channel(HTTPChannel):
 
     def resumeProducing(self) -> None:
         """The peer has read what was said."""
+        if self.site.crowd is not None:
+            self.site.crowd.reads(self)
         super().resumeProducing()  # type: ignore[no-untyped-call]
         self._go_on_later()
 

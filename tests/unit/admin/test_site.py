@@ -193,6 +193,32 @@ def test_over_a_network_so_many_are_connected_at_most() -> None:
     assert door.site.crowd.refused == 2
 
 
+def test_what_nobody_reads_is_bounded_and_who_has_read_nothing_for_longest_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mqttd.admin.site.UNREAD", 25_000)
+    door = Door(crowd=Crowd())
+    crowd = door.site.crowd
+    slow = [door.connect(f"192.0.2.{n}") for n in range(4)]
+    reads, _ = door.connect("192.0.2.9")
+    reads.dataReceived(GET)
+    assert crowd.held == 0  # all of it is with the peer
+    for protocol, transport in slow[:2]:
+        transport.producer.pauseProducing()
+        protocol.writeSequence([b"x" * 10_000, b"y"])
+    assert crowd.held == 20_002
+    slow[0][1].producer.resumeProducing()
+    assert crowd.held == 10_001
+    for protocol, transport in slow[2:]:
+        transport.producer.pauseProducing()
+        protocol.write(b"x" * 10_000)
+    assert [transport.disconnected for _, transport in slow] == [False, True, False, False]
+    assert (crowd.held, crowd.ended) == (20_000, 1)
+    for protocol in (reads, *(protocol for protocol, _ in slow)):
+        protocol.connectionLost(Failure(ConnectionDone()))
+    assert crowd.held == 0
+
+
 def test_who_asks_nothing_makes_room() -> None:
     """Half a request is nothing; who waits for an answer stays."""
     door = Door(crowd=Crowd(most=4, each=3))
