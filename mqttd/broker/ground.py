@@ -26,6 +26,7 @@ from mqttd.session.channel import NEW, Channel, Server
 from mqttd.session.framing import ALLOWANCE
 from mqttd.session.general import General
 from mqttd.session.guid import Guid
+from mqttd.session.message import Message
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 from mqttd.session.state import State
@@ -93,6 +94,11 @@ class Ground(Server):
     def next_message_id(self) -> int:
         """A new 128-bit message id."""
         return self.guid.next(self.instant())
+
+    def name_message(self, message: Message) -> None:
+        """Give a message a new id, as `next_message_id`."""
+        half = self.guid.reserve(self.instant(), 1)
+        message.named(self.guid.timestamp, half)
 
     def instant(self) -> int:
         """Microseconds since 1970; what is read in one turn of the loop has come at one time."""

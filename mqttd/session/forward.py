@@ -419,6 +419,9 @@ class Forwarding(Missing):
                 return
         else:
             router.metrics.messages_received_qos0 += 1
+        if gear == HOOKED and not retain and not router.watched:
+            self._hooked(route, data, pos, p, topic_end, at, body, end, expiry, packet_id)
+            return
         inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
         message: Message | None = None
         if gear & FOLLOWED or (router.watched and self.is_watched()):
@@ -467,3 +470,29 @@ class Forwarding(Missing):
         elif not count and router.tap_unheard:
             self.missed(None, route, data, pos, p, topic_end, at, body, end, end - pos)
         self.published(first, packet_id, count, gear, route.topic)
+
+    def _hooked(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+        packet_id: int,
+    ) -> None:
+        """The rest of `_geared` where message.publish is asked and nothing else looks."""
+        router = self.router
+        first = data[pos]
+        message = self.whole(route, data, pos, at, body, end, expiry)
+        changed = router.ask_publish(message)
+        if changed is not message or self.state != OPEN or route.seq != router.topics.changes.seq:
+            receivers = router.refusal if changed is None else router.route_message(changed)
+            self.published(first, packet_id, receivers, HOOKED, route.topic)
+        elif packet_id:
+            self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
+        else:
+            self._qos0(route, data, pos, p, topic_end, at, body, end, end - pos, expiry)

@@ -64,11 +64,13 @@ class Message:
     """
 
     __slots__ = (
+        "_half",
+        "_id",
         "_properties",
+        "_when",
         "block",
         "client_id",
         "expires_at",
-        "id",
         "payload",
         "qos",
         "retain",
@@ -88,7 +90,9 @@ class Message:
         username: str | None = None,
         expires_at: int = 0,
     ) -> None:
-        self.id = id
+        self._id = id
+        self._when: int = -1
+        self._half: int = 0
         self.topic = topic
         self.payload = payload
         self.qos = qos
@@ -99,6 +103,23 @@ class Message:
         self.client_id = client_id
         self.username = username
         self.expires_at = expires_at
+
+    @property
+    def id(self) -> int:
+        """The 128-bit message id; 0: it has none."""
+        number = self._id
+        if not number and self._when >= 0:
+            number = self._id = self._when << 64 | self._half
+        return number
+
+    @id.setter
+    def id(self, number: int) -> None:
+        self._id = number
+
+    def named(self, when: int, half: int) -> None:
+        """Its id in halves (`mqttd.session.guid`), put together only for those who look."""
+        self._when = when
+        self._half = half
 
     @property
     def properties(self) -> Properties | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from mqttd.session.general import General
 from mqttd.session.inbound import Inbound
+from mqttd.session.message import Message
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import Route
+from mqttd.session.wheel import milliseconds
 
 __all__ = ["Missing"]
 
@@ -82,4 +84,31 @@ class Missing(General):
         )
         if expiry:
             made.expires(self.router.now, expiry)
+        return made
+
+    def whole(
+        self, route: Route, data: bytes, pos: int, at: int, body: int, end: int, expiry: int
+    ) -> Message:
+        """The message of a PUBLISH of this client without RETAIN, as `Inbound.message`."""
+        session = self.session
+        assert session is not None
+        router = self.router
+        expires_at = 0
+        if expiry:
+            seconds = int.from_bytes(data[expiry : expiry + 4], "big")
+            expires_at = router.now + milliseconds(seconds) or 1
+        made = Message(
+            0,
+            route.topic,
+            data[body:end],
+            data[pos] >> 1 & 3,
+            False,
+            None,
+            session.client_id,
+            session.username,
+            expires_at,
+        )
+        if self.v5 and data[at]:
+            made.block = data[at:body]
+        router.name_message(made)
         return made

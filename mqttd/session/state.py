@@ -69,6 +69,10 @@ class Keeper(Turn):
         """A new 128-bit message id."""
         raise NotImplementedError
 
+    def name_message(self, message: Message) -> None:
+        """Give a message a new id, which costs less than to ask for one."""
+        raise NotImplementedError
+
     def session_due(self, session: State) -> None:
         """A deadline of a session that is away has passed (will delay, expiry)."""
         raise NotImplementedError

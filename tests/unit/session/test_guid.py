@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttd.session.guid import Guid, node_of, process_of, sequence_of, timestamp_of, to_hex
+from mqttd.session.message import Message
 
 NOW = 1_700_000_000_000_000
 
@@ -50,3 +51,14 @@ def test_two_processes_never_share_an_id() -> None:
 def test_a_node_or_process_that_does_not_fit_is_refused(node: int, process: int) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         Guid(node, process)
+
+
+def test_the_halves_of_a_message_make_the_id_that_follows() -> None:
+    guid, other = Guid(65_535, 4_294_967_295), Guid(65_535, 4_294_967_295)
+    for now in (0, 0, 7, 5):
+        message = Message(0, "t", b"")
+        assert message.id == 0
+        half = guid.reserve(now, 1)
+        message.named(guid.timestamp, half)
+        assert message.id == message.replace(payload=b"x").id == other.next(now)
+        assert message.timestamp == timestamp_of(message.id)
