@@ -137,6 +137,8 @@ class Memory:
         #: By how much the process had grown at the last tick, and what was held then.
         self._seen: int = 0
         self._seen_used: int = 0
+        #: When nobody was found whose end would give back much.
+        self._nobody_at: int = -_TRIM
         self._share_out()
 
     def watch(
@@ -290,13 +292,17 @@ class Memory:
         if self.step < CACHES:
             self._drop_caches()
             self._begin(CACHES)
-        if account.unauthenticated > budget // _STRANGERS and self.held(True) > budget:
+        over = self.held(True) - budget
+        strangers = account.unauthenticated
+        if over > 0 and strangers > budget // _STRANGERS:
             broker.crowd_out(budget // _STRANGERS)
             broker.perform_later()
-            return
+            over -= strangers - account.unauthenticated
         beyond = self._beyond(self.used())
-        if beyond > 0 and self.held(True) > budget and self._hang_up(beyond):
-            return
+        if over > 0 and beyond > 0:
+            over -= self._hang_up(beyond)
+        if over <= 0:
+            return  # what was ended gives it back at the end of the turn
         if self.held(True) > budget:
             if self.step < TIGHT:
                 account.tight = True
@@ -313,29 +319,35 @@ class Memory:
                     if self.held(True) > budget + budget // _SLACK:
                         self._shed_largest(budget)
 
-    def _hang_up(self, beyond: int) -> bool:
+    def _hang_up(self, beyond: int) -> int:
         """Disconnect whose unfinished packets and unread answers are largest; sessions stay.
 
         That gives back what the process can give back, and loses nothing that was acknowledged.
+        Returns how many bytes.
         """
         broker = self.broker
         found: list[tuple[int, int, Channel]] = []
+        if broker.now - self._nobody_at < _TRIM:
+            return 0
         for session in broker.sessions.values():
             channel = broker.channel_of(session)
             if channel is not None and channel.state == OPEN:
                 weight = channel.out_bytes + channel.held()
                 if weight > _LARGE:
                     found.append((-weight, len(found), channel))
+        if not found:
+            self._nobody_at = broker.now
         found.sort()
+        freed: int = 0
         for minus, _, channel in found[:_SHED]:
-            if beyond <= 0:
+            if freed >= beyond:
                 break
-            beyond += minus
+            freed -= minus
             broker.metrics.memory_hung_up += 1
             broker.end_channel(channel, reasons.QUOTA_EXCEEDED, "it held most of a full memory")
-        if found:
+        if freed:
             broker.perform_later()
-        return len(found) > 0
+        return freed
 
     def _begin(self, step: int) -> None:
         broker = self.broker

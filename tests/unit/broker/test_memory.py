@@ -701,3 +701,18 @@ def test_unfinished_packets_go_before_sessions_where_the_process_is_too_large() 
     assert node.broker.metrics.memory_shed == 0 and not resident.closed
     assert len(node.broker.sessions) == 41
     assert not node.broker.account.full
+
+
+def test_strangers_that_come_again_and_again_do_not_put_the_other_steps_off() -> None:
+    node = node_with(4 * MIB)
+    filler = node.connect("filler", 5, properties=dict(LASTING))
+    wire = serialize(Connect("c", version=5, username="u" * 60000), 5)
+    for i in range(2000):
+        for _ in range(6):
+            node.client(5).feed(wire[:-1])
+        filler.send(Subscribe(1, [Subscription(f"{i}/{j}" + "/+" * 120, 1) for j in range(20)]))
+        node.run_soon()
+        assert node.broker.memory.used() < 4 * MIB + MIB // 2
+        if filler.closed:
+            break
+    assert filler.closed and i < 100 and node.broker.metrics.memory_shed == 1
