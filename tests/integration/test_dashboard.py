@@ -247,10 +247,14 @@ def test_a_configuration_is_planned_and_applied_and_an_alarm_taken_back(
         return str(next(key["value"] for key in keys if key["key"] == "mqtt.max_topic_levels"))
 
     path.write_text(before + "\n[mqtt]\nmax_topic_levels = 99\n")
+    rules = broker.directory / "etc/acl.conf"
+    rules.write_text(rules.read_text() + '{deny, {user, "nobody"}}.\n')
     board.go("config")
     board.shows("The file differs from what is in force in one key")
     board.click("Plan")
     board.shows("What the file would change")
+    board.shows("rules: 1 added")
+    board.shows('+ {deny, {user, "nobody"}}')
     assert in_force() == "256"
     board.click("Apply")
     board.shows("The configuration was applied.")

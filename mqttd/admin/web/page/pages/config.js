@@ -25,7 +25,9 @@ export async function config(main, about) {
     sheet("What the file would change", told.changes.length || told.files.length || told.warnings.length ? about.may("administrator")
       ? [button("Apply", () => apply(told.warnings), "main", { id: "apply" })] : [] : [],
     ...told.warnings.map((one) => note(visible(one), "bad")),
-    ...told.files.map((one) => note(visible(one.text))),
+    ...told.files.map((one) => make("div", null, note(visible(one.text)), one.kind === "rules" ? make("ul", { class: "mono" },
+      [...one.removed.map((rule) => `- ${rule}`), ...one.added.map((rule) => `+ ${rule}`)].slice(0, 20)
+        .map((rule) => make("li", null, visible(rule)))) : "")),
     table("Changes", [["Key", (c) => make("code", null, c.key)], ["In force", (c) => c.before, "wrap"], ["Will be", (c) => c.after, "wrap"],
       ["Effect", (c) => c.effect]], told.changes))), about.failed);
   const check = ({ text }) => post("/config/validate", { text }).then(({ mistakes }) => checked.replaceChildren(mistakes.length
