@@ -89,14 +89,16 @@ class Crowd:
                     publisher.connect(self.port)
                 for _ in range(self.dice.randint(0, 4)):
                     publisher.publish(self.dice)
-            if self.dice.random() < 0.01:
+            if self.dice.random() < 0.01 or self.comes.sock is None:
                 self.comes.connect(self.port)  # takes itself over
             if self.dice.random() < 0.02 or self.reborn.sock is None:
                 self.reborn.choose(self.dice)
                 self.reborn.connect(self.port)
             if self.dice.random() < 0.2:
                 self.reborn.talk()
-            count += self.turn()
+            if came := self.turn():
+                count += came
+                patience = Patience(DEADLINE)
             assert patience.left(), self._told()
         if self.dice.random() < 0.4:
             self._last_word()

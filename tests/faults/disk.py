@@ -95,6 +95,10 @@ class Disk:
         struct.pack_into("<QQ", self._shared, 8, first, first + count if count else _ALWAYS)
         struct.pack_into("<II", self._shared, 24, kind, error)
 
+    def syncs(self) -> int:
+        """How many calls of fsync were noted since the power was lost last."""
+        return sum(what == _SYNC for what, *_ in self._records())
+
     # -- power ---------------------------------------------------------------------------------
 
     def lose_power(self, folder: Path, dice: random.Random) -> None:

@@ -15,8 +15,8 @@ __all__ = ["DEADLINE", "Member", "Reborn"]
 WINDOW = 12
 #: Seconds for anything to happen at all.
 DEADLINE = 60.0
-#: A worker is being started again; the broker comes to its end, or is being drained.
-LATER = (0x88, 0x8B, 0x9C)
+#: A worker is started again, or the machine is busy; the broker comes to its end, or is drained.
+LATER = (0x88, 0x89, 0x8B, 0x9C)
 
 
 class Member:
