@@ -32,6 +32,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "callback failed": ("mqttd.plugins", "error"),
     "certificate loaded": ("mqttd.transports", "info"),
     "certificate refused": ("mqttd.transports", "error"),
+    "clock was set": ("mqttd.storage", "warn"),
     "configuration refused": ("mqttd", "error"),
     "connection refused": ("mqttd.transports", "info"),
     "denied": ("mqttd.access", "info"),

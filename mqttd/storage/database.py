@@ -24,6 +24,7 @@ __all__ = [
     "FORGET_WILL",
     "KEEP",
     "LEAVE_SESSION",
+    "MOVE_CLOCK",
     "OPEN_SESSION",
     "PLACE_SESSION",
     "SET_WILL",
@@ -81,6 +82,8 @@ STATEMENTS: Final = (
     "DELETE FROM will WHERE client_id = ?",
     "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)",
     "DELETE FROM kept WHERE plugin = ? AND key = ?",
+    "UPDATE session SET away_since = away_since + ?"
+    " WHERE away_since > 0 AND away_since NOT BETWEEN ? AND ?",
 )
 OPEN_SESSION: Final = 0
 PLACE_SESSION: Final = 1
@@ -93,6 +96,7 @@ SET_WILL: Final = 7
 FORGET_WILL: Final = 8
 KEEP: Final = 9
 UNKEEP: Final = 10
+MOVE_CLOCK: Final = 11
 
 
 class StoreError(Exception):

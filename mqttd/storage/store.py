@@ -24,7 +24,7 @@ from twisted.internet.threads import deferToThreadPool
 
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
-from mqttd.storage.database import Damaged, StoreError, connect, look, set_aside
+from mqttd.storage.database import MOVE_CLOCK, Damaged, StoreError, connect, look, set_aside
 from mqttd.storage.durability import NAMES, Durability
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
@@ -42,6 +42,8 @@ T = TypeVar("T")
 _PAUSE: Final = 0.001
 #: Seconds between two looks at how much room the disk has.
 _LOOK: Final = 10.0
+#: Seconds that the clock of the day moves at once when somebody sets it, and not when it is slewed.
+_SET: Final = 5
 
 
 class Store:
@@ -71,6 +73,8 @@ class Store:
         #: See `[store]`; 0: no limit.
         self.max_bytes = max_bytes
         self.min_free = min_free
+        #: See `_clock`, as it was last.
+        self._clock = 0
         self._failing = False
         self._opened: tuple[sqlite3.Connection, Contents] | None = None
         self._full = False
@@ -136,8 +140,8 @@ class Store:
         broker.journal = journal
         writer.start()
         broker.drawers.follow()
-        if self.min_free:
-            self._looking.start(_LOOK)
+        self._clock = _clock()
+        self._looking.start(_LOOK)
         restored = restore(broker, journal, base, contents)
         damaged = contents.damaged + restored.unreadable
         if damaged:
@@ -236,9 +240,25 @@ class Store:
             broker.alarms.clear(alarm)
 
     def _look(self) -> None:
-        """Have the writer ask how much room there is."""
+        """Have the writer ask how much room there is; see whether the clock was set."""
         if self.writer is not None:
-            self.writer.between(self._ask)
+            self._see_clock()
+            if self.min_free:
+                self.writer.between(self._ask)
+
+    def _see_clock(self) -> None:
+        """Where the clock of the day was set, sessions went as long ago as before.
+
+        While the broker runs, what expires goes by a clock that nobody sets; a restart has rows.
+        """
+        moved = _clock() - self._clock
+        if abs(moved) < _SET or self.journal is None:
+            return
+        self._clock += moved
+        self.log("clock was set", {"seconds": moved})
+        now = _seconds()  # those that went since then have the new time
+        self.ledger.row(MOVE_CLOCK, (moved, now - min(abs(moved), int(_LOOK)) + 1, now))
+        self.journal.begin()
 
     def _ask(self, base: object) -> None:
         found = os.statvfs(os.path.dirname(self.path) or ".")
@@ -445,6 +465,11 @@ class _Wake:
         except BlockingIOError:
             return
         self.store.turn()
+
+
+def _clock() -> int:
+    """Seconds since 1970 when the clock that nobody sets was 0."""
+    return (time.time_ns() - time.monotonic_ns()) // 1_000_000_000
 
 
 def _seconds() -> int:
