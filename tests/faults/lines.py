@@ -9,10 +9,14 @@ until they try (`shut` also ends what there is, as a switch that answers for the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from mqttd.cluster.hello import hello_of
 
 __all__ = ["Gate", "Lines"]
+
+#: Pieces that may be under way in one direction.
+_MOST = 1000
 
 
 class Gate:
@@ -96,23 +100,30 @@ async def _pass_on(
     ends: set[asyncio.StreamWriter],
 ) -> None:
     loop = asyncio.get_running_loop()
-    due = 0.0
+    # One behind the other: what is read when the line is fast again must not overtake.
+    late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MOST)
+    writing = asyncio.create_task(_write(gate, other, late))
     try:
         while data := await one.read(65536):
-            # Later by the delay, and in order: what was read meanwhile goes behind it.
-            due = max(due, loop.time() + gate.delay)
-            if due > loop.time():
-                loop.call_at(due, _write, gate, other, data)
-            else:
-                _write(gate, other, data)
-                await other.drain()
+            await late.put((loop.time() + gate.delay, data))
     except OSError:
         pass
+    finally:
+        writing.cancel()
     for writer in ends:
         writer.transport.abort()
     gate.writers -= ends
 
 
-def _write(gate: Gate, other: asyncio.StreamWriter, data: bytes) -> None:
-    if gate.open and not other.transport.is_closing():
-        other.write(data)
+async def _write(
+    gate: Gate, other: asyncio.StreamWriter, late: asyncio.Queue[tuple[float, bytes]]
+) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due, data = await late.get()
+        if due > loop.time():
+            await asyncio.sleep(due - loop.time())
+        if gate.open and not other.transport.is_closing():
+            other.write(data)
+            with contextlib.suppress(OSError):
+                await other.drain()
