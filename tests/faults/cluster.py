@@ -150,10 +150,13 @@ class Faults:
         """What is compared is not compared again."""
         for sender in self.senders:
             sender.acked.clear()
+            under_way = sender.sent.get(sender.current)
             sender.sent.clear()
+            if under_way is not None:
+                sender.sent[sender.current] = under_way
         for reader in self.readers:
             reader.seen.clear()
-            reader.gaps.clear()
+            del reader.gaps[:-2]
 
     async def _hops(self) -> None:
         while True:

@@ -166,7 +166,7 @@ class Sender(Roamer):
 
     def take(self, packet: mq.Packet) -> None:
         """Acknowledgements."""
-        if packet.type == mq.PUBREC and packet.packet_id == self._id() and not packet.reason:
+        if packet.type == mq.PUBREC and packet.packet_id == self._id() and packet.reason < 0x80:
             self.received = True
             self.acked.setdefault(self.current, time.monotonic())
             self.send(mq.pubrel(self._id(), mq.V5))
@@ -199,6 +199,8 @@ class Reader(Roamer):
         if resumed:
             return
         self.known.clear()
+        # What comes before the SUBACK is the new session's.
+        heard = self.heard
         self.send(mq.subscribe([("l/+", 2)], 1, version=mq.V5))
         while True:
             packet = await asyncio.wait_for(self.receive(), _ANSWER)
@@ -209,7 +211,7 @@ class Reader(Roamer):
             # Still without: say goodbye to this session, and begin anew.
             self.send(mq.disconnect(mq.V5, 0, [(mq.SESSION_EXPIRY, 0)]))
             raise OSError("not subscribed")
-        self.gaps.append((self.heard - 2.0, time.monotonic()))
+        self.gaps.append((heard - 2.0, time.monotonic()))
 
     def take(self, packet: mq.Packet) -> None:
         """A message, or the end of one."""
