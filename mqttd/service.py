@@ -293,7 +293,7 @@ class MqttdService(MultiService):
     def _recover(self, result: object) -> object:
         """Take in what was kept, before clients are let in."""
         if self.store is not None:
-            self.store.recover(self.broker)
+            self.store.recover(self.broker, self.engine)
         return self.broker.recover()
 
     # -- service -------------------------------------------------------------------------------

@@ -302,7 +302,8 @@ class Publishing(Rights):
     def with_journal(self, keepers: object, topic: str, listener: str) -> object:
         """See `Router.with_journal`."""
         if self.journal.promises(topic, listener):
-            keepers = (self.journal, *keepers) if isinstance(keepers, tuple) else (self.journal,)
+            journal = self.journal
+            keepers = (journal, *keepers) if isinstance(keepers, tuple) else journal.alone
         crossed = self.crossed
         if crossed:
             self.crossed = ()

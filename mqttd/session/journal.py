@@ -27,7 +27,7 @@ __all__ = ["Journal", "Numbers"]
 class Journal(Ending):
     """Keeps nothing. Subclasses override what they want to know."""
 
-    __slots__ = ("changes", "holding", "receipt", "touched", "unwritten")
+    __slots__ = ("alone", "changes", "holding", "receipt", "soon", "touched", "unwritten")
 
     def __init__(self) -> None:
         #: Something was kept that an acknowledgement promises; whoever publishes sets it back.
@@ -38,6 +38,10 @@ class Journal(Ending):
         self.holding: bool = False
         #: Bytes of memory that what is not written yet takes, as it was after the last turn.
         self.unwritten: int = 0
+        #: Itself, where nobody else keeps what a turn promises.
+        self.alone: tuple[object, ...] = (self,)
+        #: Something is being written, for which somebody may wait.
+        self.soon: bool = False
         #: For what was `queued` last (`mqttd.session.message`); 0: it cannot be read again.
         self.receipt: int = 0
 

@@ -386,6 +386,7 @@ class StoreJournal(ReadingJournal):
         self._waiting = _Waiting()
         self._waiting_for = waiting
         self._under_way = group
+        self.soon = not self.failing
         self.submit(group)
 
     def written(self, group: Group) -> None:
@@ -393,6 +394,7 @@ class StoreJournal(ReadingJournal):
         if group is not self._under_way:
             return
         self._under_way = None
+        self.soon = False
         self.groups += 1
         if group.reads:
             self.ledger.rewrite(group.found)

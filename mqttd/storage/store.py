@@ -6,7 +6,7 @@
     stop()      what was told is written, closed
 
 The writer's thread begins with `recover`, so nothing of it crosses a fork. What it has written it
-tells through an eventfd that the reactor reads.
+tells through an eventfd that the engine reads, or the reactor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import LoopingCall, deferLater
@@ -44,6 +44,16 @@ _PAUSE: Final = 0.001
 _LOOK: Final = 10.0
 #: Seconds that the clock of the day moves at once when somebody sets it, and not when it is slewed.
 _SET: Final = 5
+
+
+class Watcher(Protocol):
+    """Who polls for descriptors (`mqttd.transports.engine`)."""
+
+    def watch(self, fd: int, called: Callable[[], None], gone: Callable[[], None]) -> None:
+        """Call this whenever the descriptor is readable; `gone` when nobody reads any more."""
+
+    def unwatch(self, fd: int) -> None:
+        """Call neither any more."""
 
 
 class Store:
@@ -107,21 +117,22 @@ class Store:
         self._opened = base, contents
         broker.drawers.restore(kept)
 
-    def recover(self, broker: Broker) -> Restored:
+    def recover(self, broker: Broker, engine: Watcher | None = None) -> Restored:
         """Read the file into a broker that has just begun, and keep what happens from now on.
 
+        engine: polls for the writer; without one the reactor does.
         Raises StoreError if it cannot be used.
         """
         # What is made here stays: to look for garbage among it takes a quarter of the time.
         collects = gc.isenabled()
         gc.disable()
         try:
-            return self._recover(broker)
+            return self._recover(broker, engine)
         finally:
             if collects:
                 gc.enable()
 
-    def _recover(self, broker: Broker) -> Restored:
+    def _recover(self, broker: Broker, engine: Watcher | None) -> Restored:
         self._broker = broker
         if self._opened is None:
             self.open(broker)
@@ -130,7 +141,7 @@ class Store:
         self._opened = None
         now = time.time_ns()
         since = now // 1_000_000 - broker.now
-        self._wake.start(self.reactor)
+        self._wake.start(self.reactor, engine)
         self.writer = writer = Writer(base, self._wake.wake)
         journal = StoreJournal(self.ledger, broker, writer.submit, _seconds, since, self.durability)
         journal.listeners = broker.listeners
@@ -310,7 +321,7 @@ class Store:
         def copy(base: sqlite3.Connection) -> None:
             assert writer is not None
             if os.path.lexists(path):
-                raise StoreError("it is there already, and a copy replaces nothing")
+                raise StoreError("File exists")
             remove(making)
             backup(base, making, writer.pass_by)
 
@@ -423,23 +434,36 @@ def _close_to_others(path: str) -> None:
 
 
 class _Wake:
-    """What the reactor reads when the writer has written."""
+    """What the engine, or the reactor, reads when the writer has written."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.descriptor = -1
         self.reactor: Any = None
+        self.engine: Watcher | None = None
 
-    def start(self, reactor: Any) -> None:
-        """Have the reactor look."""
+    def start(self, reactor: Any, engine: Watcher | None) -> None:
+        """Have the one or the other look."""
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.reactor = reactor
-        reactor.addReader(self)
+        self.engine = engine
+        if engine is not None:
+            engine.watch(self.descriptor, self.doRead, self._left)
+        else:
+            reactor.addReader(self)
+
+    def _left(self) -> None:
+        """The engine comes to its end before the store does: have the reactor look."""
+        self.engine = None
+        self.reactor.addReader(self)
 
     def stop(self) -> None:
-        """Have it look no more."""
+        """Have nobody look any more."""
         if self.descriptor >= 0:
-            self.reactor.removeReader(self)
+            if self.engine is not None:
+                self.engine.unwatch(self.descriptor)
+            else:
+                self.reactor.removeReader(self)
             os.close(self.descriptor)
             self.descriptor = -1
 

@@ -55,6 +55,9 @@ class Accepting(Sockets):
         self.by_name: dict[str, Port] = {}
         #: Runs something in so many seconds, where somebody can; else who waits waits for `tick`.
         self.later: Later | None = later
+        #: Descriptors that are nobody's connection, and what is called when they are readable.
+        self.bells: dict[int, Callable[[], None]] = {}
+        self.gone: dict[int, Callable[[], None]] = {}
         self._looks: bool = False
 
     def read(self, channel: Channel, fd: int) -> None:
@@ -75,6 +78,24 @@ class Accepting(Sockets):
         self.ports[port.fd] = port
         self.by_name[name] = port
         self.epoll.register(port.fd, _IN)
+
+    def watch(self, fd: int, called: Callable[[], None], gone: Callable[[], None]) -> None:
+        """Call this whenever the descriptor is readable; `gone` when the engine reads no more."""
+        self.bells[fd] = called
+        self.gone[fd] = gone
+        self.epoll.register(fd, _IN)
+
+    def unwatch(self, fd: int) -> None:
+        """Call neither any more."""
+        if self.bells.pop(fd, None) is not None:
+            del self.gone[fd]
+            self.epoll.unregister(fd)
+
+    def leave(self) -> None:
+        """Nobody reads for the engine any more: those it reads for have to do so themselves."""
+        for fd, gone in list(self.gone.items()):
+            self.unwatch(fd)
+            gone()
 
     def unlisten(self, name: str) -> None:
         """Stop accepting and close the listening socket; connections stay."""

@@ -96,6 +96,7 @@ def start_reading(reactor: Any, engine: Engine) -> None:
 
 def stop_reading(reactor: Any, engine: Engine) -> None:
     """The end of that."""
+    engine.leave()
     if not engine.shared:
         reactor.removeReader(engine)
     elif engine in reactor.engines:
