@@ -78,6 +78,7 @@ def _key_of(config: Config, path: object) -> str | None:
 def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
     check_files(config)
+    _check_log(config)
     Plugins(config, Host(None, None)).check()
     if config.cluster.kind != "none":
         from mqttd.cluster import refused as in_cluster
@@ -111,6 +112,18 @@ def check_files(config: Config) -> AccessByListener:
     except DoorError as error:
         raise StartError(str(error)) from None
     return access
+
+
+def _check_log(config: Config) -> None:
+    """Whether the log's file could be opened; does not make one."""
+    path = os.path.abspath(config.log.file)
+    folder = os.path.dirname(path)
+    if config.log.to != "file":
+        return
+    if not os.path.isdir(folder):
+        raise StartError(f"log.file = {config.log.file!r}: there is no directory {folder}")
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise StartError(f"log.file = {config.log.file!r}: cannot be written")
 
 
 def _check_doors(config: Config) -> None:

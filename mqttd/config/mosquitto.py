@@ -271,8 +271,7 @@ class _Import:
     def _log_dest(self, line: _Line) -> None:
         kind, _, rest = line.value.partition(" ")
         if kind == "file" and "log.file" in OPTIONS:
-            self._set("log.to", "file")
-            self._set("log.file", rest)
+            self._leave(line, 'a file of its own is log.file, with log.to = "file"')
         elif kind not in ("stderr", "stdout"):
             self._leave(line, "the log goes to standard error, the journal or a file")
 

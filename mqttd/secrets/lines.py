@@ -60,13 +60,14 @@ class Line:
 def read(path: str | os.PathLike[str], check: CheckProof, optional: bool = False) -> dict[str, str]:
     """Names and proofs of a file; `optional`: a line may be a name alone.
 
-    Warns with `PasswordFileWarning` if everybody may read it.  Raises OSError, or
+    Warns with `PasswordFileWarning` if everybody may read or change it.  Raises OSError, or
     `PasswordFileError` with file and line.
     """
     mode = stat.S_IMODE(os.stat(path).st_mode)
-    if mode & stat.S_IROTH:
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        may = "add users" if mode & stat.S_IWOTH else "read the password hashes"
         warnings.warn(
-            f"{path}: mode {mode:04o} lets everybody read the password hashes; expected 0600",
+            f"{path}: mode {mode:04o} lets everybody {may}; expected 0600",
             PasswordFileWarning,
             stacklevel=3,
         )

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import packets as mq
 from tests.support.client import RawClient
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 60.0
@@ -134,3 +135,17 @@ def test_lines_as_json_into_a_file_that_is_rotated(start: Start, tmp_path: Path)
     assert gone["client_id"] == "lamp" and gone["reason"] == "client disconnected"
     assert gone["messages"] == 2 and gone["seconds"] >= 0
     assert lines[-1]["message"] == "Server Shut Down."
+
+
+@pytest.mark.parametrize("log", ["", 'to = "file"\nfile = "{}/mqttd.log"'], ids=["stderr", "file"])
+def test_sigusr1_begins_a_new_file_and_ends_nobody(start: Start, tmp_path: Path, log: str) -> None:
+    with open(tmp_path / "stderr", "wb") as stderr:
+        process, port = start(log.format(tmp_path), stderr)
+    process.send_signal(signal.SIGUSR1)
+    said = tmp_path / ("mqttd.log" if log else "stderr")
+    wanted = b"the log begins a new file" if log else b"SIGUSR1 begins a new file"
+    until(lambda: said.exists() and wanted in said.read_bytes(), "what became of the signal")
+    assert (tmp_path / "mqttd.log.1").exists() is bool(log)
+    client = RawClient(port)
+    client.connect("still")
+    client.close()

@@ -34,7 +34,9 @@ def change(folder: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-@pytest.mark.parametrize("fault", ["key", "rules", "listener's rules", "certificate", "users"])
+@pytest.mark.parametrize(
+    "fault", ["key", "rules", "listener's rules", "certificate", "users", "log"]
+)
 def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
     if fault == "key":
         change(folder, "#max_qos", "max_quos")
@@ -57,6 +59,11 @@ def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
     elif fault == "certificate":
         change(folder, "#[listener.ssl.default]", "[listener.ssl.default]")
         told = f"listener.ssl.default: {folder}/certs/server.crt: No such file or directory"
+    elif fault == "log":
+        text = (folder / "mqttd.conf").read_text("utf-8")
+        named = f'[log]\nto = "file"\nfile = "{folder}/logs/mqttd.log"\n'
+        (folder / "mqttd.conf").write_text(text.replace("[log]\n", named, 1), "utf-8")
+        told = f"log.file = '{folder}/logs/mqttd.log': there is no directory {folder}/logs"
     else:
         (folder / "users.conf").mkdir(mode=0o700)
         told = f"auth.username.file = '{folder}/users.conf': Is a directory"

@@ -157,7 +157,6 @@ class Plugins:
 
     def _do(self, ask: Ask, operation: str) -> Deferred[Json]:
         name, plugins = ask.path["name"], self._plugins()
-        before = self._state(name)["state"]
 
         def done(_: object) -> Json:
             told = self._state(name)
@@ -165,6 +164,7 @@ class Plugins:
             return told
 
         try:
+            before = self._state(name)["state"]
             work: Deferred[None] = getattr(plugins, operation)(name)
         except PluginError as error:
             raise ApiError(422, "plugin_failed", str(error)) from None

@@ -184,12 +184,28 @@ class Log(Service):
     def startService(self) -> None:
         """Write by a thread from here on: twistd has become a daemon, if it does."""
         super().startService()  # type: ignore[no-untyped-call]
-        target = self.writer.target
-        if isinstance(target, FileTarget) and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR1, lambda number, frame: target.turn())
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            # Its default would end the process, whatever the log is written to.
+            signal.signal(signal.SIGUSR1, self._turn)
         self.writer.start()
         # However the process ends, what waits is written.
         atexit.register(self.writer.stop)
+
+    def _turn(self, number: int, frame: object) -> None:
+        """SIGUSR1: begin a new file, where the log is one."""
+        target = self.writer.target
+        if isinstance(target, FileTarget):
+            target.turn()
+            self._from_signal("the log begins a new file", target)
+        else:
+            self._from_signal("SIGUSR1 begins a new file, and the log is none", target)
+
+    def _from_signal(self, event: str, target: Target) -> None:
+        """A line, which also has the target write now, said outside the handler of a signal."""
+        from twisted.internet import reactor
+
+        fields = {"to": target.describe()}
+        reactor.callFromThread(self.say, "info", "mqttd.log", event, fields)  # type: ignore[attr-defined]
 
     def stopService(self) -> None:
         """Write what waits; what comes from here on is Twisted's farewell."""

@@ -90,10 +90,10 @@ class FileTarget(Target):
         self, lines: Sequence[bytes], late: Callable[[], bool], seconds: float | None = None
     ) -> None:
         """See `Target.write`."""
+        asked, self._asked = self._asked, False
         if self._gone():
             self._open()
-        if self._asked:
-            self._asked = False
+        elif asked:
             self._turn()
         held: list[bytes] = []
         size = self._size
@@ -115,7 +115,10 @@ class FileTarget(Target):
             view = view[written:]
 
     def turn(self) -> None:
-        """Begin a new file with the next write; from any thread or signal handler."""
+        """Begin a new file with the next write; from any thread or signal handler.
+
+        One that somebody else has moved away is begun anew anyway, and nothing more.
+        """
         self._asked = True
 
     def _gone(self) -> bool:

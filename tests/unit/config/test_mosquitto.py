@@ -122,6 +122,7 @@ def test_a_setting_finds_its_key(tmp_path: Path, text: str) -> None:
         ("max_qos many", "its value is none"),
         ("acl_file none.acl", "everything is denied until rules are written"),
         ("log_dest syslog", "log_dest syslog: "),
+        ("log_dest file /var/log/mosquitto/mosquitto.log", 'log.to = "file"'),
         ("listener 1\nmount_point a", 'ends with "/"'),
     ],
 )

@@ -185,6 +185,11 @@ def test_a_file_that_is_moved_away_is_opened_anew(tmp_path: Path) -> None:
     target.turn()
     target.write([b"three\n"], never)
     assert path.read_bytes() == b"three\n" and (tmp_path / "mqttd.log.1").read_bytes() == b"two\n"
+    path.rename(tmp_path / "moved")
+    target.turn()
+    target.write([b"four\n"], never)
+    assert path.read_bytes() == b"four\n" and (tmp_path / "mqttd.log.1").read_bytes() == b"two\n"
+    assert not (tmp_path / "mqttd.log.2").exists()
 
 
 def test_the_journal_gets_an_entry_a_line(tmp_path: Path) -> None:
