@@ -38,9 +38,10 @@ from mqttd.types import SessionState
 
 __all__ = ["Moves"]
 
-#: Seconds that both nodes wait for the marks of nodes that are there, whatever keeps them: their
-#: links or etcd may be away. And a new one for the session to be entered.
+#: Seconds that the old node waits for the marks of nodes that are there, whatever keeps them: their
+#: links or etcd may be away. The new one when it has the rest, and for the session to be entered.
 MARKS: Final = 30.0
+LATE: Final = 5.0
 ENTERS: Final = 10.0
 
 _STATE: Final = b"state"
@@ -321,7 +322,7 @@ class Moves:
         if self._has_all(comes.catcher):
             self._whole(client_id, comes)
         elif comes.late is None:
-            comes.late = self.reactor.callLater(MARKS, self._whole, client_id, comes)
+            comes.late = self.reactor.callLater(LATE, self._whole, client_id, comes)
 
     def _whole(self, client_id: str, comes: _Coming) -> None:
         comes.whole = True
