@@ -72,6 +72,12 @@ class Reports:
             has = {name: fields[name] for name in ("added", "changed") if fields[name]}
             self.audited(f"users of {fields['module']}", had, has)
             return
+        name = f"users of {fields.get('module')}"
+        if event == "user file not taken":
+            text = f"the file does not count, and a start would fail: {fields['error']}"
+            self.broker.alarms.activate(name, text)
+        elif event == "user file taken again":
+            self.broker.alarms.clear(name)
         name = f"auth breaker {fields.get('module')}"
         if event == "auth breaker opened":
             text = f"authentication by {fields['module']} fails: {fields['error']}"

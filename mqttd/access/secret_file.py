@@ -34,14 +34,15 @@ LARGE: Final = 64 * 1024
 _SERVER_BUSY: Final = 0x89
 
 OnChange: TypeAlias = Callable[[frozenset[str]], None]
-OnFault: TypeAlias = Callable[[Exception], None]
+OnFault: TypeAlias = Callable[[Exception | None], None]
 
 
 class SecretFile:
     """The names and proofs of one file, in a running broker.
 
     `check` and `optional` as for `read`.  ``on_change(names)`` is told which names are gone or have
-    another proof after each reading, ``on_fault(error)`` of a changed file that cannot be read.
+    another proof after each reading, ``on_fault(error)`` of a changed file that cannot be read,
+    ``on_fault(None)`` when that is over.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class SecretFile:
         self._on_fault = on_fault
         #: Told of names and proofs before and after each reading but the first that differs.
         self._on_diff = on_diff
-        self._told = False
+        self._told = self._faulty = False
         self._mark: tuple[int, ...] | None = None
         self._reading = False
         self._call: Any = None
@@ -90,6 +91,7 @@ class SecretFile:
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
+        self._well()
 
     def _watch(self) -> None:
         self._call = self._reactor.callLater(INTERVAL, self._watch)
@@ -115,8 +117,14 @@ class SecretFile:
         self._fault(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
     def _fault(self, error: Exception) -> None:
+        self._faulty = True
         if self._on_fault is not None:
             self._on_fault(error)
+
+    def _well(self) -> None:
+        if self._faulty and self._on_fault is not None:
+            self._on_fault(None)
+        self._faulty = False
 
     def _look(self) -> tuple[int, ...] | None:
         """What changes when the file does; None while there is none."""
@@ -135,6 +143,7 @@ class SecretFile:
             return {}
 
     def _take(self, names: dict[str, str]) -> None:
+        self._well()
         old, self.names = self.names, names
         if self._told and self._on_diff is not None and old != names:
             self._on_diff(old, names)
@@ -240,6 +249,10 @@ class SecretFileModule:
         if self._on_gone is not None:
             self._on_gone(self._name, gone)
 
-    def _fault(self, error: Exception) -> None:
-        if self._on_event is not None:
+    def _fault(self, error: Exception | None) -> None:
+        if self._on_event is None:
+            return
+        if error is None:
+            self._on_event("user file taken again", {"module": self._name})
+        else:
             self._on_event("user file not taken", {"module": self._name, "error": str(error)})

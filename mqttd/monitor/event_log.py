@@ -58,6 +58,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "store ready": ("mqttd.storage", "info"),
     "store works again": ("mqttd.storage", "info"),
     "user file not taken": ("mqttd.access", "error"),
+    "user file taken again": ("mqttd.access", "info"),
     "users changed": ("mqttd.access", "info"),
 }
 _PLAIN: Final = ("mqttd.broker", "info")

@@ -22,6 +22,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 from tests.support.needs import needs_program
+from tests.support.waiting import until
 
 Ctl = Callable[..., Any]
 DEADLINE = 30.0
@@ -80,9 +81,11 @@ def test_users_come_and_go_while_the_broker_runs(started: Any, ctl: Ctl, tmp_pat
     lines = file.read_text()
     file.write_text("nonsense\n")
     assert "users.conf:1" in ctl("auth", "reload", status=1).stderr
+    until(lambda: "users of username" in ctl("alarms").stdout, "an alarm")
     bob.ping()
     file.write_text("\n".join(line for line in lines.splitlines() if "bob" not in line))
     bob.expect_close(0x87, deadline=DEADLINE)
+    assert "users of username" not in ctl("alarms").stdout
     for client in (alice, bob):
         client.close()
     modules = json.loads(ctl("auth", "list", "--json").stdout)["modules"]

@@ -94,6 +94,9 @@ def test_CVE_2018_12551_a_changed_file_with_a_mistake_changes_nothing_and_is_tol
     assert set(watched.file.names) == {"alice"}
     assert len(watched.faults) == 1
     assert watched.faults[0].startswith(f"{path}:1: ")
+    write(path, f"alice:{sha512('a')}\nbob:{sha512('b')}\n")
+    watched.clock.advance(2.0)
+    assert watched.faults[1:] == ["None"]
 
 
 def test_CVE_2017_7652_without_file_descriptors_the_users_stay_and_nobody_else_comes_in(
