@@ -411,3 +411,4 @@ def test_a_table_of_the_catalog_reads_the_log_in_batches_and_streams(
             spark.sql("SELECT * FROM narrow").collect()
     finally:
         spark.sql("DROP TABLE IF EXISTS narrow")
+    assert sorted(path.rglob("*")) == before
