@@ -19,7 +19,8 @@ def main() -> None:
 
     Options.called = "mqttd"
     # The lock on the data directory tells a second broker, more clearly than a pid file.
-    sys.argv[:] = ["twistd", "--nodaemon", "--pidfile=", "mqttd", *sys.argv[1:]]
+    given = ["--help" if each == "-h" else each for each in sys.argv[1:]]  # twistd has no -h
+    sys.argv[:] = ["twistd", "--nodaemon", "--pidfile=", "mqttd", *given]
     run()
 
 

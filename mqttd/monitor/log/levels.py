@@ -57,7 +57,7 @@ class Levels:
             raise ValueError(f"{level!r} is no level; there are {', '.join(LEVELS)}")
         if not module:
             if level is None:
-                raise ValueError("there is always a level for all")
+                raise ValueError("there is always a level for all: name one, or `mqttd-ctl reload`")
             self.level = level
         elif level is None:
             self.modules.pop(module, None)
