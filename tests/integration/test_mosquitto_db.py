@@ -146,7 +146,7 @@ def test_what_mosquitto_kept_is_delivered_here(
     before = file.read_bytes()
     taken = ctl(config, "import", str(file))
     assert taken.returncode == 0, taken.stderr
-    assert "session" in taken.stdout and "1 of retained" in taken.stdout
+    assert "session" in taken.stdout and "1 retained message" in taken.stdout
     assert file.read_bytes() == before
     broker = start_broker(tmp_path, store={"kind": "sqlite"}, auth={"anonymous": "any"})
     try:
