@@ -57,15 +57,7 @@ class Peer:
 
     async def receive(self) -> mq.Packet:
         """The next packet."""
-        first = (await self.reader.readexactly(1))[0]
-        length = shift = 0
-        while True:
-            byte = (await self.reader.readexactly(1))[0]
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        return mq.read(first, await self.reader.readexactly(length), mq.V5)
+        return await mq.receive(self.reader)
 
     async def until(self, kind: int) -> mq.Packet:
         """The next packet of this type."""

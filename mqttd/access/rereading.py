@@ -48,11 +48,11 @@ class FileChange:
     changed: list[str]
     clients: int = 0
     connected: Counter[str] = field(default_factory=Counter)
+    #: Names that who is connected came in by, and which do not hold any more.
+    gone: frozenset[str] = field(init=False)
 
-    @property
-    def gone(self) -> set[str]:
-        """Names that who is connected came in by, and which do not hold any more."""
-        return {*self.removed, *self.changed}
+    def __post_init__(self) -> None:
+        self.gone = frozenset((*self.removed, *self.changed))
 
     def describe(self) -> dict[str, Any]:
         """The change as the API shows it."""

@@ -4,10 +4,9 @@
                     '--> all else: to the mesh
 
 The worker where a message came in has asked for its publisher's right, run the hooks and chosen the
-members of shared groups; here it meets sessions only, so a message goes on only
-where the member that was chosen has left nobody behind.
-What is counted is acknowledged at the end of what was read: when the sessions have it, and where a
-store keeps something of it, when that has been written.
+members of shared groups; here it meets sessions only, so a message goes on only where the member
+that was chosen has left nobody behind. What is counted is acknowledged at the end of what was read:
+when the sessions have it, and where a store keeps something of it, when that has been written.
 
 Promise: a PUBLISH costs what one of this worker's own does; a run of equal ones of QoS 0 is one
 slice for each receiver.

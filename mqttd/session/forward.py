@@ -433,14 +433,7 @@ class Forwarding(Missing):
         if gear & (HOOKED | TOLD) or (retain and router.tap_dropped):
             message = inbound.message(route.topic, router.next_message_id())
         if gear & HOOKED and message is not None:
-            changed = router.ask_publish(message)
-            if (
-                changed is not message
-                or self.state != OPEN
-                or route.seq != router.topics.changes.seq
-            ):
-                receivers = router.refusal if changed is None else router.route_message(changed)
-                self.published(first, packet_id, receivers, gear, route.topic)
+            if self._taken(route, message, first, packet_id, gear):
                 return
         if gear & TOLD:
             inbound.whole = message
@@ -485,14 +478,21 @@ class Forwarding(Missing):
         packet_id: int,
     ) -> None:
         """The rest of `_geared` where message.publish is asked and nothing else looks."""
-        router = self.router
         first = data[pos]
         message = self.whole(route, data, pos, at, body, end, expiry)
-        changed = router.ask_publish(message)
-        if changed is not message or self.state != OPEN or route.seq != router.topics.changes.seq:
-            receivers = router.refusal if changed is None else router.route_message(changed)
-            self.published(first, packet_id, receivers, HOOKED, route.topic)
-        elif packet_id:
+        if self._taken(route, message, first, packet_id, HOOKED):
+            return
+        if packet_id:
             self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
         else:
             self._qos0(route, data, pos, p, topic_end, at, body, end, end - pos, expiry)
+
+    def _taken(self, route: Route, message: Message, first: int, packet_id: int, gear: int) -> bool:
+        """Ask message.publish; whether the bytes cannot go on as they came, and all is done."""
+        router = self.router
+        changed = router.ask_publish(message)
+        if changed is message and self.state == OPEN and route.seq == router.topics.changes.seq:
+            return False
+        receivers = router.refusal if changed is None else router.route_message(changed)
+        self.published(first, packet_id, receivers, gear, route.topic)
+        return True

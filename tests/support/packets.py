@@ -14,6 +14,7 @@ specification open: MQTT 3.1.1 and MQTT 5.0, chapters 2 and 3.
 
 from __future__ import annotations
 
+from asyncio import StreamReader
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,6 +37,7 @@ __all__ = [
     "pubrel",
     "pingreq",
     "read",
+    "receive",
     "subscribe",
     "unsubscribe",
     "utf8",
@@ -474,6 +476,19 @@ class _Cursor:
             self.check(value > 0, "subscription identifier 0")
             return value
         return self.number({"byte": 1, "two": 2, "four": 4}[kind])
+
+
+async def receive(reader: StreamReader, version: int = V5) -> Packet:
+    """A broker's next packet from a stream of asyncio; raises IncompleteReadError at its end."""
+    first = (await reader.readexactly(1))[0]
+    length = shift = 0
+    while True:
+        byte = (await reader.readexactly(1))[0]
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return read(first, await reader.readexactly(length), version)
 
 
 def read(first: int, body: bytes, version: int) -> Packet:
