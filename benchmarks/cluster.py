@@ -34,6 +34,9 @@ NAMES = "abc"
 _STAYS = [(mq.SESSION_EXPIRY, 600)]
 #: Lanes side by side, seconds for a message, filters of a SUBSCRIBE, and for a client to be back.
 LANES, PATIENCE, FILTERS, BACK = 4, 5.0, 1000, 5.0
+#: What the command line says: seconds of a lease, and where logs are kept.
+LEASE = "5s"
+FOLDER: Path | None = None
 
 
 class Peer:
@@ -88,13 +91,17 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def cluster(**settings: Any) -> AsyncIterator[tuple[Path, Any, Nodes]]:
-    """An etcd of three, and three nodes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
+    """An etcd of three, and three nodes; `FOLDER` is kept, with their logs."""
+    with contextlib.ExitStack() as stack:
+        path = (
+            FOLDER
+            if FOLDER is not None
+            else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        )
         etcd = await asyncio.to_thread(start_etcd, path / "etcd", 3)
         nodes: Nodes = {}
         try:
-            wanted: dict[str, dict[str, Any]] = {name: {} for name in NAMES}
+            wanted: dict[str, dict[str, Any]] = {name: {"lease": LEASE} for name in NAMES}
             nodes.update(
                 await asyncio.to_thread(
                     start_nodes, path, etcd, wanted, store={"kind": "sqlite"}, **settings
@@ -103,9 +110,15 @@ async def cluster(**settings: Any) -> AsyncIterator[tuple[Path, Any, Nodes]]:
             await asyncio.to_thread(_linked, path)
             yield path, etcd, nodes
         finally:
-            for node in nodes.values():
+            for name, node in nodes.items():
                 await asyncio.to_thread(node.stop, hard=True)
+                _keep_log(path, name, node)
             etcd.stop()
+
+
+def _keep_log(path: Path, name: str, node: Any) -> None:
+    with open(path / f"{name}.log", "a", encoding="utf-8") as file:
+        file.write(node.output + "\n")
 
 
 def _at(path: Path, name: str, what: str) -> Any:
@@ -249,6 +262,9 @@ class Member(Roamer):
 
     async def began(self, resumed: bool) -> None:
         """Subscribe at first; send again what was not acknowledged."""
+        if self._known and not resumed:
+            at = time.strftime("%H:%M:%S")
+            print(f"{at} {self.name}: its session is lost, now at {self.at}", file=sys.stderr)
         await super().began(resumed)
         if not resumed:
             self.send(mq.subscribe([(self.topic, 1)], 1, version=mq.V5))
@@ -303,9 +319,11 @@ async def rolling(clients: int, rate: int) -> dict[str, Any]:
             process = nodes[name].process
             assert process is not None
             await asyncio.to_thread(process.wait, 120)
+            _keep_log(path, name, nodes[name])
             nodes[name] = await asyncio.to_thread(
-                start_node, path, etcd, name, store={"kind": "sqlite"}, **more
-            )
+                start_node, path, etcd, name, store={"kind": "sqlite"},
+                cluster={"lease": LEASE}, **more
+            )  # fmt: skip
             ports[name] = nodes[name].port
             await asyncio.to_thread(_linked, path)
             seconds.append(round(time.monotonic() - began, 1))
@@ -340,6 +358,11 @@ async def rolling(clients: int, rate: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _set(lease: str, folder: Path | None) -> None:
+    global LEASE, FOLDER
+    LEASE, FOLDER = lease, folder
+
+
 def main() -> int:
     """One of them; the status is 1 if something was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -347,7 +370,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--clients", type=int, default=3000)
     parser.add_argument("--rate", type=int, default=200, help="messages a second of all clients")
+    parser.add_argument("--lease", default=LEASE)
+    parser.add_argument("--folder", type=Path, help="an empty one, kept with the nodes' logs")
     options = parser.parse_args()
+    _set(options.lease, options.folder)
     if options.what == "races":
         told = asyncio.run(races(options.rounds or 1000))
     elif options.what == "routes":

@@ -5,10 +5,12 @@ Promise: a broker by itself imports nothing of either; whatever is wrong is a `S
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import CannotListenError
 
+from mqttd.net.addresses import address_text
 from mqttd.net.tls import TlsError
 from mqttd.options import StartError
 from mqttd.storage.store import StoreError
@@ -16,8 +18,11 @@ from mqttd.storage.store import StoreError
 if TYPE_CHECKING:
     from twisted.logger import Logger
 
+    from mqttd.admin.tcp import AdminTcpService
     from mqttd.cluster.cluster import Cluster
     from mqttd.config.schema import Config
+    from mqttd.control import Control
+    from mqttd.plugins.plugins import Plugins
 
 __all__ = ["cluster_of", "from_workers", "listen"]
 
@@ -49,10 +54,24 @@ def cluster_of(config: Config, reactor: Any) -> Cluster | None:
         raise StartError(f"cluster: {error}") from None
 
 
-def listen(cluster: Cluster | None) -> None:
-    """Open the door for other nodes; raises StartError."""
+def listen(cluster: Cluster | None, control: Control, plugins: Plugins) -> None:
+    """Open the door for other nodes, which are told where our event log is; raises StartError."""
     if cluster is not None:
         try:
             cluster.listen()
         except CannotListenError as error:
             raise StartError(f"cluster.bind: {error}") from None
+        cluster.exported = lambda: _exported(cluster, control.tcp, plugins.loaded())
+
+
+def _exported(cluster: Cluster, tcp: AdminTcpService | None, loaded: Sequence[str]) -> str:
+    """Where other programs read this node's event log; empty: they do not."""
+    if tcp is None or "spark" not in loaded:
+        return ""
+    if cluster.settings.export:
+        return cluster.settings.export
+    host = tcp.settings.address[0]
+    if host in ("", "0.0.0.0", "::"):
+        host = cluster.address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    scheme = "https" if tcp.settings.certificate else "http"
+    return f"{scheme}://{address_text(host, tcp.port)}"

@@ -1,7 +1,6 @@
 """`twistd mqttd`: reads the configuration, puts the layers together, runs them as a service.
 
-The only module that knows all the others. It imports no reactor when it is imported, so that
-`--reactor` and a test's clock stay free to choose.
+Knows all other modules. Imports no reactor, so that `--reactor` and a test's clock are free.
 """
 
 from __future__ import annotations
@@ -109,8 +108,8 @@ OnStart = Callable[[Failure | None], None]
 class MqttdService(MultiService):
     """The broker with its listeners.
 
-    Everything that can be refused is refused in the constructor (files unreadable, port or data
-    directory in use), before twistd turns into a daemon.
+    What can be refused is refused in the constructor (files unreadable, port or data directory in
+    use), before twistd is a daemon.
 
     With `on_start` the process is somebody else's (`mqttd.embed`): it is called with None when
     clients are let in, or with the Failure that prevents it; signals, exit status, garbage
@@ -252,7 +251,7 @@ class MqttdService(MultiService):
             self.doors.bind()
         except ListenError as error:
             raise StartError(str(error)) from None
-        listen(self.cluster)
+        listen(self.cluster, self.control, self.plugins)
         own = on_start is None
         self.garbage = Garbage(on_pause=self.reports.paused) if own else None
         metrics = self.broker.metrics

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, Final, cast
 
 from klein import Klein
+from klein.resource import KleinResource
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
@@ -90,6 +91,17 @@ class _AnyText(BaseConverter):
     part_isolating = False
 
 
+class _Readable(KleinResource):
+    """Refuses a path that is no UTF-8; klein would tell the log of each with a traceback."""
+
+    def render(self, request: Any) -> Any:
+        try:
+            b"/".join((*request.prepath, *request.postpath)).decode()
+        except UnicodeDecodeError:
+            return refusal(request, 400, "bad_request", "the path is not UTF-8")
+        return super().render(request)
+
+
 class Api:
     """The HTTP interface of the broker that `parts` are of; `seconds` is a clock."""
 
@@ -115,7 +127,7 @@ class Api:
 
     def resource(self) -> IResource:
         """What a `twisted.web.server.Site` serves, behind one who says who asks."""
-        return cast(IResource, self.app.resource())
+        return cast(IResource, _Readable(self.app))
 
     @get("/openapi.json", answer=dict[str, Any])
     def openapi(self, ask: Ask) -> bytes:

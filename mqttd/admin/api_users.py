@@ -28,7 +28,16 @@ from mqttd.admin.requests import ROLES, Caller
 from mqttd.secrets.files import replace_file
 from mqttd.secrets.passwords import Cost, hash_password
 
-__all__ = ["ApiUser", "ApiUserError", "ApiUsers", "add_token", "add_user", "delete_user", "read"]
+__all__ = [
+    "ApiUser",
+    "ApiUserError",
+    "ApiUsers",
+    "add_token",
+    "add_user",
+    "change_role",
+    "delete_user",
+    "read",
+]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 #: What a token begins with, by which one that got lost is recognized.
@@ -86,6 +95,20 @@ def add_token(path: str, name: str, role: str, expires: float | None) -> str:
     token = _PREFIX + secrets.token_urlsafe(32)
     _put(path, name, ApiUser(role, token=_digest(token), expires=expires))
     return token
+
+
+def change_role(path: str, name: str, role: str, expires: float | None) -> str | None:
+    """Give somebody with a password another role, and another end if one is given.
+
+    Returns the role before; None, and nothing is changed, if nobody of that name has a password.
+    Raises as `read`.
+    """
+    user = read(path).get(name)
+    if user is None or not user.password:
+        return None
+    until = user.expires if expires is None else expires
+    _put(path, name, ApiUser(role, password=user.password, expires=until))
+    return user.role
 
 
 def delete_user(path: str, name: str) -> bool:

@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twisted.internet.protocol import connectionDone
-from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from mqttd.net.fair import FairQueue, house_of
+from mqttd.net.records import Records
 
 __all__ = ["TURN", "Handshakes"]
 
@@ -64,7 +65,7 @@ class Handshakes(TLSMemoryBIOFactory):
                 following.step()
 
 
-class _Records(BufferingTLSTransport):
+class _Records(Records):
     """One connection."""
 
     #: What came, while it is not its turn.

@@ -108,6 +108,16 @@ class Asking(Asker):
                 promise.ask(holder)
                 holder.hold(_Release(self.holders, promise, holder), self.client_id)
 
+    def joins(self, promise: Promise, keepers: object) -> bool:
+        """See `Asker.joins`: the journal alone was asked, and is again."""
+        asked = promise.keepers
+        if asked is None or len(asked) != 1:
+            return False
+        journal = asked[0]
+        return (
+            isinstance(journal, Journal) and keepers is journal.alone and journal.gathers(promise)
+        )
+
 
 class _Release:
     """What a holder calls."""

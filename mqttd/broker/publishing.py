@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from mqttd.broker.deliveries import Keeping
 from mqttd.broker.fans import Fans, InboundFan
 from mqttd.broker.ground import Given
 from mqttd.broker.holders import Asking, Hold, Holder, Holders
@@ -22,7 +23,6 @@ from mqttd.broker.retainer import RetainedLevel
 from mqttd.broker.rights import Rights
 from mqttd.broker.seams import Trail
 from mqttd.broker.shared import Group
-from mqttd.broker.taps import Keeping
 from mqttd.codec import reasons
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
@@ -95,8 +95,7 @@ class Publishing(Rights):
 
     def ask_publish(self, message: Message) -> Message | None:
         """Hook message.publish: None stops the message, and `refusal` is what `publish` returns."""
-        result: Any = self.hooks.run_hooks("message.publish", (), message)
-        return self._asked(message, result[1])
+        return self._asked(message, self.hooks.ask_publish(message))
 
     def _asked(self, message: Message, changed: object) -> Message | None:
         """What the chain of message.publish has made of a message, as `ask_publish`."""
@@ -230,8 +229,8 @@ class Publishing(Rights):
         end: int,
         size: int,
         count: int,
-    ) -> None:
-        """See `General.note`."""
+    ) -> int:
+        """See `Router.note`."""
         session = channel.session
         assert session is not None
         guid = self.guid
@@ -244,6 +243,7 @@ class Publishing(Rights):
                     time, number, topic, session.client_id, session.username, data[pos], data,
                     block, body, end, size, count,
                 )  # fmt: skip
+        return number
 
     def note_message(self, message: Message) -> None:
         """See `General.note_message`."""

@@ -293,15 +293,32 @@ class PubSub:
         if not len(group):
             # There is no other; of a large message a copy would be made, for each group.
             return False
+        known = delivery.message is not None
         message = delivery.get_message(self.server.next_message_id())
         if message.expires_at and message.expires_at <= self.server.now:
             return False
         member = group.choose(message.client_id, message.topic)
+        if not known:
+            # Beside the bytes it is them once more, for each message of a session that ends.
+            delivery.message = None
         if member is not None:
             self._deliver(
-                member, message, group.options(member), group.identifiers(member), {}, group
+                member,
+                message,
+                group.options(member),
+                group.identifiers(member),
+                {} if delivery.expires_at else _as_it_is(delivery),
+                group,
             )
         return member is not None
+
+
+def _as_it_is(delivery: Delivery) -> dict[tuple[int, ...], Delivery]:
+    """The shape that a delivery has, for another receiver who is to get the same bytes."""
+    number = delivery.qos | (4 if delivery.wire[0] & 1 else 0) | (8 if delivery.v5 else 0)
+    identifiers = delivery.identifiers
+    key = (number, *identifiers) if identifiers is not None and delivery.v5 else (number,)
+    return {key: delivery}
 
 
 class _Dispatch(Fan):

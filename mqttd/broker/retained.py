@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from mqttd.broker.abroad import Abroad
 from mqttd.broker.retainer import RetainedCursor, RetainedLevel, Retainer
-from mqttd.codec.frame import cut
+from mqttd.codec.frame import ONE_BYTE, cut
 from mqttd.codec.reasons import QUOTA_EXCEEDED, SUCCESS
 from mqttd.session.inbound import Inbound, inbound_of
 from mqttd.session.message import Delivery, Message
@@ -85,10 +85,11 @@ class Retained(Delivery):
         """Keep a PUBLISH with RETAIN as it came: what `retained_of` its cut would be."""
         data = inbound.data
         pos = inbound.pos
-        wire = cut(data, pos, inbound.end)
         first = data[pos]
         if first & 8 or not first & 1:
-            wire = bytes((first & 0xF7 | 1,)) + wire[1:]
+            wire = ONE_BYTE[first & 0xF7 | 1] + data[pos + 1 : inbound.end]
+        else:
+            wire = cut(data, pos, inbound.end)
         qos = inbound.qos
         made = Retained(
             wire,

@@ -23,8 +23,12 @@ from mqttd.broker.trie import Level, Trie
 from mqttd.session.metrics import Metrics
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
+    HELD,
     NO_LOCAL,
+    NOTED,
+    RECORDED,
     SPREAD,
+    TOLD,
     Route,
     Target,
     merge_options,
@@ -269,6 +273,8 @@ class Router(Topics):
                 self._along(route, levels)
         route.gear |= self.gears.of(topic)
         route.hear()
+        if route.gear & RECORDED and not _is_plain(route):
+            route.gear = route.gear & ~RECORDED | TOLD
 
     def _match(self, topic: str) -> list[Level]:
         """The filters that fit; the walk is work though it finds nothing."""
@@ -372,6 +378,16 @@ class Router(Topics):
                         route.owns.setdefault(subscriber, []).append(identifier)
         known = found.get(subscriber, -1)
         found[subscriber] = options if known < 0 else merge_options(known, options)
+
+
+def _is_plain(route: Route) -> bool:
+    """Whether nothing but its deliveries is kept, and these are to sessions of this process."""
+    if route.gear & ~(HELD | NOTED | RECORDED):
+        return False
+    for receiver in route.sessions:
+        if not isinstance(receiver, Session):
+            return False
+    return True
 
 
 def _without(

@@ -147,6 +147,9 @@ class HookChains(Protocol):
     ) -> tuple[HookResult, Any]:
         """Run a chain; its end and the accumulator."""
 
+    def ask_publish(self, message: Any, /) -> Any:
+        """Run the chain of message.publish; its accumulator."""
+
     def ask_hooks(
         self, point: str, args: Sequence[Any], acc: Any = None, /
     ) -> tuple[HookResult, Any] | Answer:

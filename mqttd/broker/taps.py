@@ -12,21 +12,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqttd.broker.deliveries import Deliveries, Keeping
 from mqttd.broker.ground import Given
 from mqttd.broker.points import POINTS
 from mqttd.broker.reports import Reports
 from mqttd.broker.seams import HookChains, Trail
-from mqttd.broker.trie import Trie
 from mqttd.codec import reasons
 from mqttd.codec.packets import Publish
 from mqttd.session.general import General
 from mqttd.session.message import Delivery, Message
+from mqttd.session.named import Named
 from mqttd.session.notes import Notes
-from mqttd.session.route import HOOKED, TOLD, UNHEARD
+from mqttd.session.route import HOOKED, RECORDED, TOLD, UNHEARD
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
-__all__ = ["Keeping", "Taps"]
+__all__ = ["Taps"]
 
 #: Points that hear of the deliveries of a message.
 _TOLD: Final = (
@@ -41,20 +42,6 @@ _ACKNOWLEDGED: Final = frozenset(("message.acked", "message.nack"))
 _FAREWELLS: Final = frozenset(("client.disconnected", "session.terminated"))
 
 
-class Keeping:
-    """One who keeps messages, or what becomes of them: of these topics, or (None) of all."""
-
-    def __init__(self, notes: Notes, topic_filters: list[str] | None) -> None:
-        #: Under which it has asked for its topics (`mqttd.broker.gears`).
-        self.name: str = f"notes {id(self)}"
-        self.notes = notes
-        self.topics: Trie | None = None
-        if topic_filters is not None:
-            self.topics = Trie()
-            for topic_filter in topic_filters:
-                self.topics.insert(topic_filter)
-
-
 class Taps(Reports):
     """Knows who listens, and tells them of clients and deliveries."""
 
@@ -66,9 +53,11 @@ class Taps(Reports):
         self.trail: Trail | None = None
         #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
         self.completing: dict[str, dict[int, Message]] = {}
-        #: Who is noted deliveries, and who acknowledgements.
-        self.delivering: list[Keeping] = []
-        self.acking: list[Keeping] = []
+        #: Deliveries and acknowledgements that somebody keeps.
+        self.deliveries = Deliveries(self, given.clock)
+        #: Hooks hear of a delivery, or of an acknowledgement.
+        self.hooked_delivered: bool = False
+        self.hooked_acked: bool = False
         #: The hook points somebody listens to.
         self.points: set[str] = {point for point in POINTS if given.hooks.listening(point)}
         self.hooks_changed("", False)
@@ -81,12 +70,11 @@ class Taps(Reports):
         else:
             self.points.discard(point)
         self.tap_completed = "delivery.completed" in self.points
-        self.tap_delivered = (
-            "message.delivered" in self.points or self.tap_completed or bool(self.delivering)
-        )
-        self.tap_acked = (
-            self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED) or bool(self.acking)
-        )
+        kept = self.deliveries
+        self.hooked_delivered = self.tap_completed or "message.delivered" in self.points
+        self.hooked_acked = self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED)
+        self.tap_delivered = self.hooked_delivered or bool(kept.delivering)
+        self.tap_acked = self.hooked_acked or bool(kept.acking)
         self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
         self.fast = self.settings.fast_path and not self.settings.upgrade_qos
         gears = self.router.gears
@@ -97,7 +85,7 @@ class Taps(Reports):
         #: Somebody wants to hear of every delivery, so also of those that remember no message.
         self.tell_all = any(
             point in self.points and self.hooks.topic_filters(point) is None for point in _TOLD
-        ) or any(keeping.topics is None for keeping in (*self.delivering, *self.acking))
+        ) or any(keeping.topics is None for keeping in (*kept.delivering, *kept.acking))
         if changed:
             self.router.all_changed()
 
@@ -114,10 +102,10 @@ class Taps(Reports):
         """
         keeping = Keeping(notes, topic_filters)
         if delivered:
-            self.delivering.append(keeping)
+            self.deliveries.delivering.append(keeping)
         if acked:
-            self.acking.append(keeping)
-        if self.router.gears.ask(keeping.name, TOLD, topic_filters):
+            self.deliveries.acking.append(keeping)
+        if self.router.gears.ask(keeping.name, RECORDED, topic_filters):
             self.router.all_changed()
         self.hooks_changed("", False)
         return keeping
@@ -125,7 +113,8 @@ class Taps(Reports):
     def remove_deliveries(self, token: object) -> None:
         """Tell one who keeps deliveries no more."""
         assert isinstance(token, Keeping)
-        for kept in (self.delivering, self.acking):
+        self.deliveries.end_turn()
+        for kept in (self.deliveries.delivering, self.deliveries.acking):
             if token in kept:
                 kept.remove(token)
         if self.router.gears.forget(token.name):
@@ -193,30 +182,43 @@ class Taps(Reports):
                 self.message_dropped(message, "denied")
 
     def delivered(self, session: State, delivery: Delivery) -> None:
-        """Hooks message.delivered (and delivery.completed for QoS 0)."""
+        """Hooks message.delivered (and delivery.completed for QoS 0), and who keeps it."""
+        if isinstance(delivery, Named):
+            self.deliveries.named(False, session, delivery)
+            if not self.hooked_delivered:
+                return
         if delivery.message is None and not self.tell_all:
             return
         message = delivery.get_message(self.next_message_id())
         if self.tap_followed and self.trail is not None:
             self.trail.step(message, "sent", session.client_id, f"QoS {delivery.qos}")
-        for keeping in self.delivering:
-            if keeping.topics is None or keeping.topics.match(message.topic):
-                keeping.notes.note_delivery(False, session.client_id, session.username, message)
+        if not isinstance(delivery, Named):
+            self.deliveries.whole(False, session, message)
         if "message.delivered" in self.points:
             self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
         if delivery.qos == 0 and "delivery.completed" in self.points:
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
+    def delivered_run(
+        self, session: State, came: int, number: int, topic: str, first: int, size: int, count: int
+    ) -> None:
+        """See `Keeper.delivered_run`: no hook hears of these."""
+        if self.deliveries.delivering:
+            self.deliveries.add(False, session, came, number, topic, first, size, count)
+
     def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
         """Hooks message.acked, and delivery.completed, for QoS 2 when PUBCOMP comes."""
+        if isinstance(delivery, Named):
+            self.deliveries.named(True, session, delivery)
+            if not self.hooked_acked:
+                return
         if delivery.message is None and not self.tell_all:
             return
         message = delivery.get_message(self.next_message_id())
         if self.tap_followed and self.trail is not None:
             self.trail.step(message, "acked", session.client_id, "")
-        for keeping in self.acking:
-            if keeping.topics is None or keeping.topics.match(message.topic):
-                keeping.notes.note_delivery(True, session.client_id, session.username, message)
+        if not isinstance(delivery, Named):
+            self.deliveries.whole(True, session, message)
         if "message.acked" in self.points:
             self.hooks.run_hooks("message.acked", (self.client_of(session),), message)
         if self.tap_completed:

@@ -2,8 +2,8 @@
 
     start: store read --> lease, `node/<node>` --> view of the others --> links --> retained
            messages of one that is ready --> client ids claimed --> clients are let in
-    every third of a lease: keep it --> etcd says it has ended --> member anew, all written anew
-                                   '-> no answer for a whole lease: this node is in a minority
+    a thread keeps the lease --> etcd says it has ended --> member anew, all written anew
+                             '-> no answer for a whole lease: this node is in a minority
 
 In a minority no new filter is accepted and nobody let in whose session is not here;
 `cluster.minority` says what becomes of clients that are there. It ends by itself.
@@ -27,12 +27,13 @@ from mqttd.access.roles import Roles
 from mqttd.broker.broker import Broker
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
-from mqttd.cluster.etcd import TIMEOUT, Etcd, EtcdError, Kv, Watch, absent, created, get, put
+from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, created, put
 from mqttd.cluster.heirs import Heirs
 from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
-from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.keys import Keys, Member
 from mqttd.cluster.leaving import Leaving
+from mqttd.cluster.membership import ClusterError, Membership
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.cluster.owners import Owners
@@ -50,17 +51,13 @@ __all__ = ["Cluster", "ClusterError"]
 
 #: The alarm of a node that etcd does not answer.
 ALARM: Final = "cluster_minority"
-#: Seconds before a lease that was not kept is kept again.
+#: Seconds between two looks at whether the leases are kept.
 _AGAIN: Final = 0.2
 #: Seconds between two looks at all that etcd has, and between lines about one thing.
 _LOOK: Final = 60.0
 _QUIET: Final = 10.0
 #: Seconds for what we have written to come back by the watch.
 _BEHIND: Final = 5.0
-
-
-class ClusterError(Exception):
-    """A node cannot be a member; the text says why."""
 
 
 class Cluster:
@@ -79,8 +76,9 @@ class Cluster:
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
         self.heirs = Heirs(
-            self.etcd, self.keys, self.name, reactor, self._is_of, lambda: self.view.rank()
-        )
+            self.etcd, self.keys, self.name, reactor, self._is_of, lambda: self.view.rank(),
+            self._is_there,
+        )  # fmt: skip
         self.heirs.note = os.path.join(config.node.data_dir, "wills-kept")
         self.owners.lost = self._lost
         self.broker: Broker
@@ -88,6 +86,8 @@ class Cluster:
         self.moves: Moves
         self.commons: Commons
         self.leaves = Leaving(self)
+        #: The URL of our event log, empty where there is none.
+        self.exported: Callable[[], str] = str
         #: See `Follower`.
         self.everything: Callable[[list[tuple[str, str, str, bytes]]], None]
         self.other: Callable[[str, str, str, bytes], None]
@@ -96,8 +96,9 @@ class Cluster:
         self.streams: Streams
         self.beginning: Beginning
         self.id = node_id(config.node.data_dir)
-        self.epoch = 0
-        self.lease = 0
+        self.membership = Membership(
+            self.etcd, self.keys, self.settings, self.name, self.id, reactor, self._member
+        )
         self.minority = False
         #: Messages that were kept for nodes until their leases ended.
         self.dropped = 0
@@ -105,7 +106,6 @@ class Cluster:
         self.address = ""
         self._ready = False
         self._watch: Watch | None = None
-        self._proved = 0.0
         self._keeping = False
         #: Our lease has ended, and what was ours is still to be claimed.
         self._anew = False
@@ -124,7 +124,9 @@ class Cluster:
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
         self.mesh.saw = self.routes.look
         self.routes.mesh = self.mesh
+        self.owners.sessions = broker.sessions
         self.owners.keeps = broker.registry.keep
+        self.owners.resumes = broker.registry.resume_waiting
         self.moves = Moves(
             broker, self.mesh, self.reactor, self.name, self.settled, lambda: self.routes.revision
         )
@@ -134,10 +136,15 @@ class Cluster:
         self.commons.share(roles)
         self.commons.asked = self.leaves.asked
         self.everything, self.other = self.commons.all, self.commons.one
-        self.moves.unclaimed = self.owners.unclaimed
+        self.moves.arrivals.unclaimed = self.owners.unclaimed
+        self.moves.arrivals.overtaken = self.owners.wanted
+        self.moves.gone = self.owners.gone
+        self.moves.asked = self.owners.wanted
         self.moves.expects = self.owners.expects
         self.moves.is_ours = self.owners.is_ours
         self.view = View(self.name, self.keys, self.mesh, self)
+        self.moves.arrivals.home_of = self.view.home_of
+        self.moves.began = self.owners.entered
         self.shown = Shown(
             self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view
         )
@@ -187,46 +194,19 @@ class Cluster:
     async def _claim_all(self) -> None:
         lost = await self.owners.claim_all(list({**self.broker.sessions, **self.owners.owned}))
         if lost:
-            text = "{count} sessions have ended: their client ids are at other nodes"
+            text = "{count} sessions go to other nodes, which have their client ids by now"
             self.log.warn(text, count=lost)
 
     async def _register(self, since: float) -> None:
-        """Be a member anew, with a lease of our own; raises EtcdError, ClusterError."""
-        asked = time.monotonic()
-        lease = await self.etcd.lease_grant(self.settings.lease)
-        key, out = self.keys.node(self.name), self.keys.out(self.name)
-        while True:
-            member = self._member()
-            answer = await self.etcd.transaction(
-                [absent(key), absent(out)], [put(key, member.dump(), lease)], [get(key), get(out)]
-            )
-            if answer.done:
-                break
-            for kv in answer.found:
-                if kv.key == out:
-                    await self.etcd.lease_revoke(lease)
-                    raise EtcdError("this node was put out of the cluster: mqttd-ctl cluster join")
-                other = member_of(self.name, kv.value, kv.created)
-                if other.id == self.id and kv.lease:
-                    # Ours of before: the data directory is locked by this process.
-                    await self.etcd.lease_revoke(kv.lease)
-                    continue
-                if self.reactor.seconds() - since > 2 * self.settings.lease + 2:
-                    raise ClusterError(
-                        f"node.name = {self.name!r}: a node of this name is in the cluster"
-                        f" {self.settings.name!r} already, at {other.address}"
-                    )
-                await deferLater(self.reactor, 0.5)
-                await self.etcd.lease_keep(lease)
-        self.epoch, self.lease = answer.revision, lease
-        self.streams.epoch = self.epoch
-        self.owners.lease = lease
-        self._proved = asked + self.settings.lease
-        self._next_keep = asked + self.settings.lease / 3
-        self.routes.begin(self.epoch, lease)
-        self.heirs.begin(self.epoch)
+        """Be a member anew, with leases of our own; raises EtcdError, ClusterError."""
+        member = self.membership
+        await member.register(since)
+        self.streams.epoch = member.epoch
+        self.owners.lease, self.owners.home = member.lease, member.home
+        self.routes.begin(member.epoch, member.lease)
+        self.heirs.begin(member.epoch)
         text = "member of the cluster {cluster} as {node}, epoch {epoch}"
-        self.log.info(text, cluster=self.settings.name, node=self.name, epoch=self.epoch)
+        self.log.info(text, cluster=self.settings.name, node=self.name, epoch=member.epoch)
 
     def _member(self) -> Member:
         return Member(self.name, self.id, self.address, __version__, SPEAKS, self._ready)
@@ -244,8 +224,9 @@ class Cluster:
 
     def _tell_ready(self) -> None:
         key = self.keys.node(self.name)
-        change = put(key, self._member().dump(), self.lease)
-        told = Deferred.fromCoroutine(self.etcd.transaction([created(key, self.epoch)], [change]))
+        change = put(key, self._member().dump(), self.membership.lease)
+        when = created(key, self.membership.epoch)
+        told = Deferred.fromCoroutine(self.etcd.transaction([when], [change]))
         told.addErrback(lambda failure: self.reactor.callLater(1.0, self._tell_ready))
 
     def leaving(self) -> None:
@@ -264,11 +245,12 @@ class Cluster:
         return left.addErrback(lambda _: None)
 
     async def _leave(self) -> None:
-        lease, self.lease, self.owners.lease = self.lease, 0, 0
-        if lease:
+        self.owners.lease = 0
+        if self.membership.lease:
             try:
                 await self.heirs.end()
-                await self.etcd.lease_revoke(lease)
+                await self.leaves.forget()
+                await self.membership.end(bool(self.broker.sessions))
             except EtcdError:
                 pass
         await self.etcd.close()
@@ -338,7 +320,7 @@ class Cluster:
             self.streams.left(member)
             self.moves.left(member.name)
             self.heirs.left(member.name, member.epoch)
-        elif member.epoch == self.epoch and not self.stopped:
+        elif member.epoch == self.membership.epoch and not self.stopped:
             self._expired()
 
     def _is_there(self, name: str) -> bool:
@@ -354,39 +336,37 @@ class Cluster:
         """A few times a second."""
         now = time.monotonic()
         self.mesh.tick(self.broker.now)
+        self.view.tick()
         self.routes.tick()
         self.leaves.tick()
-        if not self.epoch or self.stopped:
+        if not self.membership.epoch or self.stopped:
             return
+        self.membership.keeper.heard = now
         if not self._keeping and now >= self._next_keep:
             self._keeping = True
-            self._next_keep = now + self.settings.lease / 3
+            self._next_keep = now + _AGAIN
             kept = Deferred.fromCoroutine(self._keep())
             kept.addErrback(self._not_kept).addBoth(self._kept)
-        if now >= self._proved and not self.minority:
+        if now >= self.membership.proved and not self.minority:
             self._is_minority()
         if self.routes.revision <= self.mesh.applied:
             self._in_time = now
         elif now - self._in_time > _BEHIND:
             self._in_time = now
             self._next_look = 0.0  # what we have written does not come back to us
+        if self._ready:
+            self.commons.export(self.exported())
         if now >= self._next_look and not self._looking:
             self._look_again()
 
     def _not_kept(self, failure: Any) -> None:
-        self._next_keep = time.monotonic() + _AGAIN
         self._failed(failure.getErrorMessage())
 
     def _kept(self, result: object) -> None:
         self._keeping = False
 
     async def _keep(self) -> None:
-        asked = time.monotonic()
-        # A member of etcd that has just died must not cost the lease: there is time for others.
-        patience = min(TIMEOUT, self.settings.lease / 4)
-        if self.lease and await self.etcd.lease_keep(self.lease, patience):
-            self._proved = asked + self.settings.lease
-        else:
+        if not self.membership.kept():
             self._anew = True
             await self._register(self.reactor.seconds())
             await self._look()
@@ -394,7 +374,7 @@ class Cluster:
             await self._heal()
 
     async def _heal(self) -> None:
-        self.owners.lease = self.lease
+        self.owners.lease, self.owners.home = self.membership.lease, self.membership.home
         await self._claim_all()
         self.owners.strict = False
         self._anew = False
@@ -405,7 +385,7 @@ class Cluster:
 
     def _expired(self) -> None:
         """Our key is gone: be a member anew at once."""
-        self.lease = self.owners.lease = 0
+        self.membership.lease = self.owners.lease = 0
         self.routes.end()
         self._next_keep = 0.0
 
@@ -442,10 +422,16 @@ class Cluster:
 
     # -- sessions that move --------------------------------------------------------------------
 
+    def given_up(self, name: str, lost: int) -> None:
+        """See `Follower.given_up`."""
+        self.dropped += lost
+        text = "node {node} is not awaited any more, {lost} messages for it are lost"
+        self.log.warn(text, node=name, lost=lost)
+        self.moves.given_up(name)
+
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """See `Follower.taken`."""
         self.owners.taken(client_id, by, revision)
-        self.owners.forget_taken(client_id, revision)
 
     def _told(self, node: Node, kind: int, body: bytes) -> None:
         if kind == STATE:
@@ -468,8 +454,8 @@ class Cluster:
         """This node and the others, for the HTTP interface."""
         state = "minority" if self.minority else "member" if self._ready else "starting"
         state = "draining" if self.leaves.draining and not self.minority else state
-        ago = max(0.0, time.monotonic() - self._proved + self.settings.lease)
-        return self.shown.describe(state, self.epoch, ago)
+        ago = max(0.0, time.monotonic() - self.membership.proved + self.settings.lease)
+        return self.shown.describe(state, self.membership.epoch, ago)
 
     def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
         """The filters that nodes want, or one of them; None: there is no such node."""

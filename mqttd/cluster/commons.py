@@ -5,6 +5,7 @@
     a node begins                --> takes what is there, adds what nobody has heard of
     all/ask/<node>               --> that node does it, and removes the key
     all/out/<node>               --> that node is no member until it is asked to join
+    export/<node>                <-- where readers of all event logs find that of this node
 
 Promise: a node has all bans before it lets clients in. What is made while etcd is away holds here,
 and is told when it is back.
@@ -49,6 +50,8 @@ class Commons:
         #: Set by who has them, before this begins.
         self.roles: SharedRoles | None = None
         self._pending: dict[bytes, bytes] = {}
+        #: What was told of our event log.
+        self._exported: str | None = None
         self._busy = False
 
     def begin(self) -> None:
@@ -118,6 +121,12 @@ class Commons:
         """Have a node do something."""
         self._write(self.keys.ask(node), json.dumps(what).encode())
 
+    def export(self, url: str) -> None:
+        """Here our event log is read; empty: nowhere. It stays told when this node is away."""
+        if url != self._exported:
+            self._exported = url
+            self._write(self.keys.export(self.name), url.encode())
+
     def _told(self, ban: Ban, holds: bool) -> None:
         self._write(self.keys.ban(ban.kind, ban.value), ban.dump() if holds else b"")
 
@@ -147,9 +156,9 @@ class Commons:
     async def _write_all(self) -> None:
         while self._pending:
             some = dict(self._next())
-            asks = self.keys.ask("")
+            short = (self.keys.ask(""), self.keys.exports)
             then = [
-                remove(key) if key.startswith(asks) and not value else put(key, value)
+                remove(key) if key.startswith(short) and not value else put(key, value)
                 for key, value in some.items()
             ]
             try:

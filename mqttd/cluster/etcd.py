@@ -22,8 +22,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-__all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Kv", "Watch", "absent", "equals", "get"]
-__all__ += ["created", "end_of", "put", "remove", "remove_below"]
+__all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Json", "Kv", "Watch", "absent", "equals"]
+__all__ += ["created", "end_of", "get", "nested", "put", "remove", "remove_below"]
 
 #: Seconds for an answer. A member that has no majority takes seven to say so.
 TIMEOUT: Final = 2.0
@@ -50,11 +50,13 @@ class Kv:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was asked: whether it was done, in which revision, and what was read."""
+    """What was asked: whether it was done, in which revision, what was read; of `nested` changes
+    which were made."""
 
     done: bool
     revision: int
     found: tuple[Kv, ...] = ()
+    nested: tuple[bool, ...] = ()
 
 
 def _text(data: bytes) -> str:
@@ -101,6 +103,11 @@ def get(key: bytes) -> Json:
     return {"request_range": {"key": _text(key)}}
 
 
+def nested(when: Json, then: Json) -> Json:
+    """A change that is made if this is so, whatever becomes of others of its transaction."""
+    return {"request_txn": {"compare": [when], "success": [then]}}
+
+
 def _kv(said: Json) -> Kv:
     return Kv(
         b64decode(said["key"]),
@@ -109,6 +116,17 @@ def _kv(said: Json) -> Kv:
         int(said.get("mod_revision", 0)),
         int(said.get("lease", 0)),
     )
+
+
+def _answer(said: Json, revision: int) -> Answer:
+    found = []
+    nested = []
+    for each in said.get("responses", ()):
+        for kv in each.get("response_range", {}).get("kvs", ()):
+            found.append(_kv(kv))
+        if "response_txn" in each:
+            nested.append(bool(each["response_txn"].get("succeeded")))
+    return Answer(bool(said.get("succeeded")), revision, tuple(found), tuple(nested))
 
 
 class Etcd:
@@ -176,12 +194,13 @@ class Etcd:
             "/v3/kv/txn",
             {"compare": list(when), "success": list(then), "failure": list(otherwise)},
         )
-        found = []
-        for each in said.get("responses", ()):
-            for kv in each.get("response_range", {}).get("kvs", ()):
-                found.append(_kv(kv))
+        return _answer(said, int(said["header"]["revision"]))
+
+    async def nested(self, some: Sequence[Json]) -> list[Answer]:
+        """Transactions in one request, each by itself: compare, success, failure of each."""
+        said = await self.ask("/v3/kv/txn", {"success": [{"request_txn": each} for each in some]})
         revision = int(said["header"]["revision"])
-        return Answer(bool(said.get("succeeded")), revision, tuple(found))
+        return [_answer(each["response_txn"], revision) for each in said["responses"]]
 
     async def range_of(self, prefix: bytes) -> Answer:
         """All that begin with this, by their keys."""

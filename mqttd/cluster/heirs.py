@@ -8,8 +8,9 @@
 A will without delay is due when the node is gone; one with a delay is not, when its client is
 somewhere by then.
 
-Promise: published once. What a node has not written when it is killed, some milliseconds, is lost
-or comes twice; CONNACK does not wait for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
+Promise: published once. What a node has not written when it is killed is lost, or comes although
+its client has said DISCONNECT: what a turn of the loop has brought is sent to etcd in the next one,
+behind nothing else. CONNACK does not wait for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, created, equals, get, put, remove
-from mqttd.cluster.keys import Keys
+from mqttd.cluster.keys import Keys, owner_of
 from mqttd.codec.reasons import MqttError
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
@@ -36,6 +37,8 @@ __all__ = ["Heirs"]
 #: Changes, and bytes of them, in one request: etcd takes 128, and 1.5 MiB with base64.
 _MANY: Final = 100
 _BYTES: Final = 512 << 10
+#: Requests side by side: more only where etcd does not answer.
+_LANES: Final = 8
 #: Seconds between two tries, and before the next node looks after a dead one.
 _AGAIN: Final = 0.5
 _TURN: Final = 0.3
@@ -54,7 +57,8 @@ class _Left(msgspec.Struct, array_like=True):
 class Heirs:
     """The wills of the node `name`, and of those that are gone.
 
-    `is_there` says whether a node is a member in this epoch, `rank` how many are before us.
+    `is_there` says whether a node is a member in this epoch, `rank` how many are before us,
+    `is_member` whether it is one at all.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Heirs:
         reactor: Any,
         is_there: Callable[[str, int], bool],
         rank: Callable[[], int],
+        is_member: Callable[[str], bool],
     ) -> None:
         self.etcd = etcd
         self.keys = keys
@@ -72,6 +77,7 @@ class Heirs:
         self.reactor = reactor
         self.is_there = is_there
         self.rank = rank
+        self.is_member = is_member
         self.broker: Broker
         self.log = Logger(namespace="mqttd.cluster")
         #: A file that says that what our store has kept of wills nobody else has seen to.
@@ -81,7 +87,10 @@ class Heirs:
         self._epoch = 0
         self._pending: dict[str, None] = {}
         self._written: set[str] = set()
-        self._busy = False
+        #: Clients whose wills are being written, and whether the next are about to be.
+        self._under_way: set[str] = set()
+        self._called = False
+        self._lanes = 0
         self._due: set[Any] = set()
 
     # -- ours ----------------------------------------------------------------------------------
@@ -120,45 +129,55 @@ class Heirs:
                 pass
 
     def _go(self) -> None:
-        if self._epoch and self._pending and not self._busy:
-            self._busy = True
+        if self._epoch and self._pending and not self._called and self._lanes < _LANES:
+            self._called = True
             self.reactor.callLater(0, self._start)
 
     def _start(self) -> None:
-        written = Deferred.fromCoroutine(self._write())
-        written.addErrback(lambda failure: self.log.failure("wills are not written", failure))
-        written.addBoth(self._idle)
+        """Write what has changed, whatever is under way of others: an end must not wait."""
+        self._called = False
+        there: dict[str, bool] = {}
+        then: list[dict[str, Any]] = []
+        size = 0
+        for client_id in list(self._pending):
+            if len(then) >= _MANY or size >= _BYTES or not self._epoch:
+                break
+            if client_id in self._under_way:
+                continue  # in the order of its changes
+            del self._pending[client_id]
+            key = self.keys.will(self.name, self._epoch, client_id)
+            value = self._value(client_id)
+            if value:
+                then.append(put(key, value))
+            elif client_id in self._written:
+                then.append(remove(key))
+            else:
+                continue
+            there[client_id] = bool(value)
+            size += len(value)
+        if there:
+            self._lanes += 1
+            self._under_way.update(there)
+            written = Deferred.fromCoroutine(self._write(self._epoch, then, there))
+            written.addErrback(lambda failure: self.log.failure("wills are not written", failure))
+        if self._pending and self._pending.keys() - self._under_way:
+            self._go()
 
-    def _idle(self, result: object) -> None:
-        self._busy = False
-
-    async def _write(self) -> None:
-        while self._epoch and self._pending:
-            epoch = self._epoch
-            then: list[dict[str, Any]] = []
-            there: dict[str, bool] = {}
-            size = 0
-            while self._pending and len(then) < _MANY and size < _BYTES:
-                client_id = next(iter(self._pending))
-                del self._pending[client_id]
-                key = self.keys.will(self.name, epoch, client_id)
-                value = self._value(client_id)
-                if value:
-                    then.append(put(key, value))
-                elif client_id in self._written:
-                    then.append(remove(key))
-                else:
-                    continue
-                there[client_id] = bool(value)
-                size += len(value)
-            while then and self._epoch == epoch:
+    async def _write(self, epoch: int, then: list[dict[str, Any]], there: dict[str, bool]) -> None:
+        try:
+            while self._epoch == epoch:
                 try:
                     await self.etcd.transaction([created(self.keys.node(self.name), epoch)], then)
                     break
                 except EtcdError:
                     await deferLater(self.reactor, _AGAIN)
-            for client_id, holds in there.items():
-                (self._written.add if holds else self._written.discard)(client_id)
+            if self._epoch == epoch:
+                for client_id, holds in there.items():
+                    (self._written.add if holds else self._written.discard)(client_id)
+        finally:
+            self._lanes -= 1
+            self._under_way.difference_update(there)
+            self._go()
 
     def _value(self, client_id: str) -> bytes:
         session = self.broker.sessions.get(client_id)
@@ -235,7 +254,8 @@ class Heirs:
         _, _, client_id = self.keys.parts_of_will(kv.key)
         own = get(self.keys.own(client_id))
         answer = await self.etcd.transaction([equals(kv.key, kv.changed)], [remove(kv.key), own])
-        if not answer.done or (left.delay and answer.found):
+        owner = owner_of(answer.found[0].value)[0] if answer.found else ""
+        if not answer.done or (left.delay and owner and self.is_member(owner)):
             return
         try:
             will = load_will(left.packet, client_id, left.username, left.expiry)

@@ -2,17 +2,21 @@
 
     all/node/<node>                       who is there, and where it is reached        lease
     all/route/<node>/<epoch>/<chunk>      filters, as frames (`mqttd.mesh.frames`)     lease
+    all/home/<node>                       its sessions wait for it                     home
     all/taken/<node>/<client id>          another node has this client id now          lease
     all/ban/<kind>/<value>                a ban; empty: lifted                         none
     all/role/<role|group|user>/<name>     a role, a group or a user's; empty: deleted  none
     all/ask/<node>                        what it is to do (`mqttd.cluster.commons`)   none
     all/out/<node>                        it was put out                               none
-    own/<client id>                       who has it: the node                         lease
+    own/<client id>                       who has it: the node, and from whom it was   lease,
+                                          claimed; home for a session that stays       home
     will/<node>/<epoch>/<client id>       its will (`mqttd.cluster.heirs`)             none
+    export/<node>                         the URL of its event log, for readers        none
 
 Every node watches `all/`, in one order; `own/` is asked for one by one. What is under a node's
-lease goes with it. An *epoch* is a revision of etcd, so it grows: of a node that in
-which its key was created, of a client id that in which its owner was written.
+lease goes with it, and what is under its *home* `cluster.keep_sessions` later. An *epoch* is a
+revision of etcd, so it grows: of a node that in which its key was created, of a client id that in
+which its owner was written.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Keys", "Member", "member_of"]
+__all__ = ["Keys", "Member", "claimed", "member_of", "owner_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,20 @@ class Keys:
         self.all = (base + "all/").encode()
         self._node = base + "all/node/"
         self._route = base + "all/route/"
+        self._home = base + "all/home/"
         self._taken = base + "all/taken/"
         self._own = (base + "own/").encode()
         self._will = base + "will/"
+        self.exports = (base + "export/").encode()
         self.wills = self._will.encode()
 
     def node(self, node: str) -> bytes:
         """Who is there."""
         return (self._node + node).encode()
+
+    def home(self, node: str) -> bytes:
+        """The lease under which its sessions wait for a node."""
+        return (self._home + node).encode()
 
     def route(self, node: str, epoch: int, chunk: int) -> bytes:
         """Filters, in the order of their chunks."""
@@ -92,6 +102,10 @@ class Keys:
         """A node that was put out."""
         return self.all + f"out/{node}".encode()
 
+    def export(self, node: str) -> bytes:
+        """Where a node's event log is read, for who reads all of them."""
+        return self.exports + node.encode()
+
     def wills_of(self, node: str, epoch: int) -> bytes:
         """The beginning of all wills of a node."""
         return f"{self._will}{node}/{epoch:016x}/".encode()
@@ -110,6 +124,17 @@ class Keys:
         kind, _, rest = key[len(self.all) :].decode().partition("/")
         node, _, rest = rest.partition("/")
         return kind, node, rest
+
+
+def claimed(node: str, origin: str) -> bytes:
+    """The value of a client id that `node` has, from `origin` if that is not empty."""
+    return f"{node}\0{origin}".encode() if origin else node.encode()
+
+
+def owner_of(value: bytes) -> tuple[str, str]:
+    """Who has a client id, and from whom, if there was somebody."""
+    node, _, origin = value.decode().partition("\0")
+    return node, origin
 
 
 def member_of(node: str, value: bytes, epoch: int) -> Member:

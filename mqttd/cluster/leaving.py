@@ -27,12 +27,15 @@ __all__ = ["Leaving"]
 #: Sessions on offer, seconds until one is offered again, and for the next to go.
 _AT_ONCE: Final = 100
 _AGAIN: Final = 5.0
+#: Milliseconds that a client has for coming to another node by itself, with its session.
+_BACK: Final = 2000
 _PATIENCE: Final = 15.0
 
 
 class Share(Protocol):
     """A node's share in its cluster, as far as it is needed here."""
 
+    name: str
     broker: Broker
     etcd: Etcd
     keys: Keys
@@ -83,7 +86,8 @@ class Leaving:
     def waits(self) -> bool:
         """Whether sessions are still to go, and somebody takes them."""
         cluster = self.cluster
-        left = len(cluster.broker.sessions) + len(cluster.moves.leaving)
+        moves = cluster.moves
+        left = len(cluster.broker.sessions) + len(moves.departures.of) + len(moves.arrivals.of)
         now = time.monotonic()
         if left != self._left:
             self._left, self._since = left, now
@@ -99,7 +103,8 @@ class Leaving:
         """A few times a second."""
         if not self.draining:
             return
-        sessions, now = self.cluster.broker.sessions, time.monotonic()
+        broker, now = self.cluster.broker, time.monotonic()
+        sessions = broker.sessions
         for client_id, since in list(self._offered.items()):
             if client_id not in sessions or now - since > _AGAIN:
                 del self._offered[client_id]
@@ -109,22 +114,31 @@ class Leaving:
         for client_id, session in list(sessions.items()):
             if len(self._offered) >= _AT_ONCE:
                 break
-            if session.channel is None and client_id not in self._offered:
+            away = broker.now - session.away_since
+            if session.channel is None and away >= _BACK and client_id not in self._offered:
                 self._offered[client_id] = now
                 self._turn += 1
                 self.cluster.moves.give(client_id, takers[self._turn % len(takers)])
         self.cluster.broker.perform_later()
+
+    async def forget(self) -> None:
+        """Who leaves is not waited for by those who read its event log; raises EtcdError."""
+        if self.draining and self.parts.exit_when_drained:
+            keys = self.cluster.keys
+            await self.cluster.etcd.transaction([], [remove(keys.export(self.cluster.name))])
 
     # -- members -------------------------------------------------------------------------------
 
     async def put_out(self, name: str) -> bool:
         """Have a node be no member any more; False if there is none. Raises EtcdError."""
         etcd, keys = self.cluster.etcd, self.cluster.keys
-        found = (await etcd.transaction([], [get(keys.node(name))])).found
+        asked = [get(keys.node(name)), get(keys.home(name))]
+        found = (await etcd.transaction([], asked)).found
         if not found:
             return False
-        await etcd.transaction([], [put(keys.out(name), b"1")])
-        await etcd.lease_revoke(found[0].lease)
+        await etcd.transaction([], [put(keys.out(name), b"1"), remove(keys.export(name))])
+        for kv in found:
+            await etcd.lease_revoke(kv.lease)
         return True
 
     async def let_in(self, name: str) -> bool:

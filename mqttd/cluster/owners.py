@@ -15,16 +15,32 @@ Promise: what is ours already is answered at once; while etcd does not answer no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.defer import Deferred, DeferredLock, TimeoutError
+from twisted.internet.task import deferLater
 from zope.interface import implementer
 
-from mqttd.cluster.etcd import Etcd, EtcdError, absent, equals, get, put, remove
-from mqttd.cluster.keys import Keys
+from mqttd.cluster.departures import Leaving
+from mqttd.cluster.etcd import (
+    Answer,
+    Etcd,
+    EtcdError,
+    Json,
+    absent,
+    equals,
+    get,
+    nested,
+    put,
+    remove,
+)
+from mqttd.cluster.keys import Keys, claimed, owner_of
+from mqttd.cluster.many import Many
 from mqttd.cluster.moves import Moves
+from mqttd.cluster.willed import will_in, with_will
 from mqttd.interfaces import IRegistry
+from mqttd.session.session import Session
 from mqttd.types import Claim, Held, SessionState
 
 __all__ = ["Owners"]
@@ -33,8 +49,12 @@ __all__ = ["Owners"]
 PATIENCE: Final = 4.0
 #: How often a claim begins anew because somebody else was faster.
 _TRIES: Final = 10
-#: Client ids in one request.
+#: Client ids in one request, claims of one that wait for one that is under way, and seconds before
+#: etcd is asked again.
 _MANY: Final = 100
+_LINE: Final = 2
+_AGAIN: Final = 1.0
+_SOON: Final = 0.1
 
 
 @implementer(IRegistry)
@@ -44,11 +64,14 @@ class Owners:
     def __init__(self, etcd: Etcd, keys: Keys, name: str, reactor: Any,
                  is_there: Callable[[str], bool]) -> None:  # fmt: skip
         self.etcd = etcd
+        self.many = Many(etcd, reactor)
         self.keys = keys
         self.name = name
         self.reactor = reactor
         self.is_there = is_there
+        #: What is ours is under the first; what outlasts its connection, under the second.
         self.lease = 0
+        self.home = 0
         #: Client id -> revision in which etcd has written that it is ours.
         self.owned: dict[str, int] = {}
         #: What is ours may be somebody else's by now: nobody is let in.
@@ -60,81 +83,136 @@ class Owners:
         self.came = 0
         self.went = 0
         self.without = 0
-        #: Claims under way, and those who have taken a client id from one: node and revision.
-        self._claiming: dict[str, int] = {}
+        #: Claims under way, one after the other; those that etcd is asked for now, who has taken
+        #: them meanwhile, and from whom one was claimed that etcd has not answered.
+        self._turns: dict[str, DeferredLock] = {}
+        self._asking: set[str] = set()
         self._passed: dict[str, tuple[str, int]] = {}
+        self._tried: dict[str, str] = {}
+        #: What we were told was taken, in which revision, until etcd says it no more.
+        self._heard: dict[str, int] = {}
         #: Is told of a session that is lost, and why.
         self.lost: Callable[[str, str], object] = lambda *_: None
-        #: Takes in a session whose client is away: client id, epoch, state.
+        #: The sessions that are here; takes in one whose client is away: client id, epoch, state;
+        #: and has it end, and its will be published, in time.
+        self.sessions: Mapping[str, Session] = {}
         self.keeps: Callable[[str, int, SessionState], object] = lambda *_: None
+        self.resumes: Callable[[Session], object] = lambda session: None
+        #: Sessions that have just begun.
+        self._staying: dict[str, None] = {}
 
     # -- IRegistry -----------------------------------------------------------------------------
 
     def claim(self, client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
         """As `IRegistry.claim`."""
-        revision = self.owned.get(client_id)
-        origin = self.moves.origin_of(client_id)
-        if revision is not None and not self.strict and not origin:
-            return Claim(revision, Held.HERE)
+        turn = self._turns.get(client_id)
+        if turn is None and (claim := self._had(client_id)) is not None:
+            return claim
         if not self.lease:
             raise EtcdError("etcd does not answer")
-        if revision is None or not origin:
-            revision = 0
-        return Deferred.fromCoroutine(self._claim(client_id, origin, revision))
+        if turn is not None and len(turn.waiting) >= _LINE:
+            raise EtcdError("others claim this client id, and are not done")
+        return Deferred.fromCoroutine(self._claim(client_id, ""))
 
-    async def _claim(self, client_id: str, origin: str, revision: int) -> Claim:
-        self._claiming[client_id] = self._claiming.get(client_id, 0) + 1
+    def _had(self, client_id: str) -> Claim | None:
+        """What is ours, with its session, if it has one."""
+        revision = self.owned.get(client_id)
+        if revision is None or self.strict or self.moves.arrivals.pending(client_id):
+            return None
+        return Claim(revision, Held.HERE)
+
+    async def _claim(self, client_id: str, giver: str) -> Claim:
+        """One claim after the other; `giver`: the node that gives it away, or nobody."""
+        turn = self._turns.setdefault(client_id, DeferredLock())
+        await turn.acquire()
         try:
-            if revision:
-                claim = await self._moved(client_id, origin, revision)
-            else:
-                claim = await self._claim_now(client_id)
-            return self._still(client_id, claim)
-        finally:
-            self._passed.pop(client_id, None)
-            self._claiming[client_id] -= 1
-            if not self._claiming[client_id]:
-                del self._claiming[client_id]
-                self._keep_left_over(client_id)
-
-    def _still(self, client_id: str, claim: Claim) -> Claim:
-        """A claim that is answered, unless another has taken the client id meanwhile."""
-        passed = self._passed.pop(client_id, None)
-        if passed is None:
+            claim = self._had(client_id) or await self._claim_now(client_id, giver)
+            if giver:
+                self._take_in(client_id, claim)
             return claim
-        by, revision = passed
-        if revision < claim.epoch:
-            return claim  # and was ours again after that
-        self.owned.pop(client_id, None)
-        self.moves.hand(client_id, by, revision, claim.state)
-        raise EtcdError(f"node {by!r} has claimed it after this one")
+        finally:
+            if not turn.waiting:
+                del self._turns[client_id]
+                self._keep_left_over(client_id)
+            turn.release()
 
-    async def _claim_now(self, client_id: str) -> Claim:
+    async def _claim_now(self, client_id: str, giver: str) -> Claim:
+        """As etcd has it: by one transaction on what was read."""
+        revision = self.moves.arrivals.pending(client_id)
+        if revision and self.owned.get(client_id) == revision:
+            return await self._moved(client_id, revision)
         key, own = self.keys.own(client_id), self.name.encode()
-        lease = self.lease
-        answer = await self.etcd.transaction([absent(key)], [put(key, own, lease)], [get(key)])
-        if answer.done:
-            self.owned[client_id] = answer.revision
-            return Claim(answer.revision, Held.NOWHERE)
+        when, then, origin = [absent(key)], [put(key, own, self.lease)], ""
+        refused, lasts = 0, False
+        if giver:
+            then = []  # only look
         for _ in range(_TRIES):
+            answer = await self._asked(client_id, when, then, origin)
+            if answer.done and then:
+                return await self._won(client_id, answer.revision, origin, lasts)
             found = answer.found[0] if answer.found else None
-            when = absent(key) if found is None else equals(key, found.changed)
-            other = "" if found is None else found.value.decode()
-            then = [put(key, own, lease)]
-            moves = other not in ("", self.name) and self.is_there(other)
-            if moves:
-                then.append(put(self.keys.taken(other, client_id), own, lease))
-            answer = await self.etcd.transaction([when], then, [get(key)])
-            if answer.done:
-                self.owned[client_id] = answer.revision
-                if not moves:
-                    return Claim(answer.revision, Held.NOWHERE)
-                return await self._moved(client_id, other, answer.revision)
+            owner, before = ("", "") if found is None else owner_of(found.value)
+            if giver and owner != giver:
+                raise EtcdError(f"node {giver!r} does not have it any more")
+            if found is not None and owner == self.name:
+                if self.moves.arrivals.pending(client_id) == found.changed:
+                    return await self._won(client_id, found.changed, before, lasts)
+                # Ours, and we do not know: the answer to a claim has not come, or the end of it
+                # was not written. Who had it before us may still have it for us.
+                owner = before
+            origin = owner if owner != self.name and self.is_there(owner) else ""
+            if found is None:
+                when, then = [absent(key)], [put(key, own, self.lease)]
+                continue
+            when = [equals(key, found.changed)]
+            if origin:
+                lasts = found.lease in (self.home, self.moves.arrivals.home_of(origin))
+                lease = self.home if lasts else self.lease
+                taken = self.keys.taken(origin, client_id)
+                then = [put(key, claimed(self.name, origin), lease), put(taken, own, self.lease)]
+            else:
+                then = [put(key, own, self.lease)]
+                if owner not in ("", self.name):
+                    if refused == found.changed:
+                        raise EtcdError(f"its session waits for node {owner!r}, which is away")
+                    refused = found.changed
+                    when += [absent(self.keys.node(owner)), absent(self.keys.home(owner))]
         raise EtcdError(f"{_TRIES} others have claimed this client id meanwhile")
 
-    async def _moved(self, client_id: str, origin: str, revision: int) -> Claim:
+    async def _asked(
+        self, client_id: str, when: list[Json], then: list[Json], origin: str
+    ) -> Answer:
+        """One step of a claim of what `origin` has; who takes it from us meanwhile is held up."""
+        self._asking.add(client_id)
+        try:
+            answer = await self.many.transaction(when, then, [get(self.keys.own(client_id))])
+            self._tried.pop(client_id, None)
+            return answer
+        except EtcdError:
+            if origin:
+                self._tried[client_id] = origin  # it may be ours all the same
+            raise
+        finally:
+            self._asking.discard(client_id)
+            passed = self._passed.pop(client_id, None)
+            if passed is not None:
+                self.reactor.callLater(0, self.taken, client_id, *passed)
+
+    async def _won(self, client_id: str, revision: int, origin: str, lasts: bool) -> Claim:
+        """It is ours from this revision on; where another had it, its session comes from there."""
+        self.owned[client_id] = revision
+        if not origin:
+            return Claim(revision, Held.NOWHERE)
+        comes = self.moves.arrivals.expect(client_id, origin, revision)
+        comes.lasts = comes.lasts or lasts
+        return await self._moved(client_id, revision)
+
+    async def _moved(self, client_id: str, revision: int) -> Claim:
         """The claim of a session that another node has, when that has come."""
-        moved = self.moves.wanted(client_id, origin, revision)
+        arrivals = self.moves.arrivals
+        comes = arrivals.find(client_id, revision)
+        origin = "" if comes is None else comes.origin
+        moved = arrivals.wanted(client_id, revision)
         moved.addTimeout(PATIENCE, self.reactor)
         try:
             state = await moved
@@ -142,65 +220,52 @@ class Owners:
             self.without += 1
             raise EtcdError(f"its session has not come from node {origin!r} yet") from None
         finally:
-            self.moves.unwanted(client_id)
+            arrivals.unwanted(client_id, revision)
         self.came += state is not None
         return Claim(revision, Held.NODE, origin, state)
 
     def expects(self, client_id: str, revision: int) -> bool:
         """Whether a session is asked for that another node sends, as far as is known here."""
-        return client_id in self._claiming or self.owned.get(client_id) == revision
+        if client_id in self._asking or self.owned.get(client_id) == revision:
+            return True
+        return self.moves.arrivals.find(client_id, revision) is not None
 
     async def is_ours(self, client_id: str, revision: int) -> bool:
         """The same as etcd knows it: its answer to a claim may not have come."""
         while self.lease:
             try:
-                answer = await self.etcd.transaction([], [get(self.keys.own(client_id))])
+                answer = await self.many.transaction([], [get(self.keys.own(client_id))])
             except EtcdError:
+                await deferLater(self.reactor, _AGAIN)
                 continue
             kv = answer.found[0] if answer.found else None
-            return kv is not None and kv.changed == revision and kv.value == self.name.encode()
+            return kv is not None and kv.changed == revision and owner_of(kv.value)[0] == self.name
         return False
 
-    def pull(self, client_id: str) -> None:
-        """Claim what another node gives away."""
-        if client_id not in self.owned and client_id not in self._claiming and self.lease:
-            pulled = Deferred.fromCoroutine(self._pull(client_id))
+    def pull(self, client_id: str, giver: str) -> None:
+        """Claim what another node gives away, if it still has it."""
+        if client_id not in self.owned and client_id not in self._turns and self.lease:
+            pulled = Deferred.fromCoroutine(self._claim(client_id, giver))
             pulled.addErrback(lambda failure: None)  # it is offered again
 
-    async def _pull(self, client_id: str) -> None:
-        claim = await self._claim(client_id, "", 0)
+    def _take_in(self, client_id: str, claim: Claim) -> None:
+        """What was claimed for nobody who is there."""
         if claim.state is not None:
-            self.keeps(client_id, claim.epoch, claim.state)
+            self._keep(client_id, claim.epoch, claim.state)
         elif claim.held is not Held.HERE:
             self.release(client_id, claim.epoch)
 
-    def unclaimed(self, client_id: str, revision: int, back: SessionState | None) -> None:
-        """A session has come that nobody waits for, or is `back`: who claimed it is gone."""
-        if back is not None:
-            taken = Deferred.fromCoroutine(self._take_back(client_id, back))
-            taken.addErrback(lambda failure: self.lost(client_id, failure.getErrorMessage()))
-        elif client_id not in self._claiming:
+    def unclaimed(self, client_id: str) -> None:
+        """A session has come that nobody waits for."""
+        if client_id not in self._turns:
             self._keep_left_over(client_id)
 
     def _keep_left_over(self, client_id: str) -> None:
-        revision, state = self.moves.left_over(client_id)
+        revision, state = self.moves.arrivals.left_over(client_id)
         if revision:
             self.owned[client_id] = revision
-            if state is not None:
-                self.came += 1
-                self.keeps(client_id, revision, state)
-            else:
-                self.release(client_id, revision)
-
-    async def _take_back(self, client_id: str, state: SessionState) -> None:
-        key = self.keys.own(client_id)
-        answer = await self.etcd.transaction(
-            [absent(key)], [put(key, self.name.encode(), self.lease)], [get(key)]
-        )
-        if not answer.done:
-            raise EtcdError("another node has claimed it as new")
-        self.owned[client_id] = answer.revision
-        self.keeps(client_id, answer.revision, state)
+            self.came += state is not None
+            self._take_in(client_id, Claim(revision, Held.NODE, state=state))
 
     def release(self, client_id: str, epoch: int) -> Deferred[None] | None:
         """As `IRegistry.release`."""
@@ -212,7 +277,7 @@ class Owners:
     async def _release(self, client_id: str, revision: int) -> None:
         key = self.keys.own(client_id)
         try:
-            await self.etcd.transaction([equals(key, revision)], [remove(key)])
+            await self.many.transaction([equals(key, revision)], [remove(key)])
         except EtcdError:
             pass  # it stays ours in name, until somebody takes it or the lease ends
 
@@ -228,65 +293,189 @@ class Owners:
 
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """A node has this client id since `revision`: the session ends here, and goes there."""
-        if self.owned.get(client_id, 0) > revision:
-            return  # it is ours again
-        self.owned.pop(client_id, None)
-        if client_id in self._claiming:
-            # Its session, if it has one, is on its way to us: it goes on when it has come.
+        if revision <= self._heard.get(client_id, 0):
+            return  # etcd has said so already
+        if client_id in self._asking:
             self._passed[client_id] = (by, revision)
-            return
-        state = self.hand_over(client_id, revision)
+            return  # whether it was ours before that is about to be known
+        self._heard[client_id] = revision
+        if self.owned.get(client_id, 0) < revision:
+            self.owned.pop(client_id, None)
+        tried = self._tried.pop(client_id, None)
+        if tried is not None:
+            self.moves.arrivals.expect(client_id, tried, 0)
+        self._hand(client_id, by, revision)
+        self._forget_taken(client_id, revision)
+
+    def _hand(self, client_id: str, by: str, revision: int) -> None:
+        state = self._hand_over(client_id, revision)
         self.went += state is not None
         self.moves.hand(client_id, by, revision, state)
 
-    def forget_taken(self, client_id: str, revision: int) -> None:
+    def wanted(self, client_id: str, by: str, revision: int) -> None:
+        """A node asks again for what it has claimed: it, or we, may have begun anew."""
+        if client_id in self._asking:
+            self.reactor.callLater(_SOON, self.wanted, client_id, by, revision)
+        elif self.owned.get(client_id, 0) < revision:
+            self.owned.pop(client_id, None)
+            self._hand(client_id, by, revision)
+
+    def _forget_taken(self, client_id: str, revision: int) -> None:
         """We know that it was taken: etcd need not say so any longer."""
-        Deferred.fromCoroutine(self._forget_taken(client_id, revision))
-
-    async def _forget_taken(self, client_id: str, revision: int) -> None:
         key = self.keys.taken(self.name, client_id)
-        try:
-            await self.etcd.transaction([equals(key, revision)], [remove(key)])
-        except EtcdError:
-            pass  # it is under the lease of who has taken it
 
-    async def claim_all(self, client_ids: list[str]) -> int:
-        """Claim those that nobody has; the sessions of the others end. Returns how many."""
-        lost = 0
-        own = self.name.encode()
-        for at in range(0, len(client_ids), _MANY):
-            some = client_ids[at : at + _MANY]
-            wanted = [self.keys.own(client_id) for client_id in some]
-            answer = await self.etcd.transaction(
-                [absent(key) for key in wanted],
-                [put(key, own, self.lease) for key in wanted],
-                [get(key) for key in wanted],
-            )
-            if answer.done:
-                self.owned.update(dict.fromkeys(some, answer.revision))
+        def forgotten(result: object) -> None:
+            if self._heard.get(client_id) == revision:
+                del self._heard[client_id]
+
+        asked = self.many.transaction([equals(key, revision)], [remove(key)])
+        # Where that fails it is under the lease of who has taken it.
+        asked.addCallbacks(forgotten, lambda failure: None)
+
+    def gone(self, client_id: str, leaves: Leaving) -> None:
+        """Who has claimed a session that leaves is not there."""
+        back = Deferred.fromCoroutine(self._bring_back(client_id, leaves))
+        back.addErrback(lambda failure: self.lost(client_id, failure.getErrorMessage()))
+
+    async def _bring_back(self, client_id: str, leaves: Leaving) -> None:
+        """Have a session back, or send it on, as etcd says whose it is."""
+        departures = self.moves.departures
+        key, own = self.keys.own(client_id), self.name.encode()
+        while departures.of.get(client_id) is leaves and not self.is_there(leaves.to):
+            when = absent(key) if leaves.doubt else equals(key, leaves.revision)
+            if not self.lease:
+                await deferLater(self.reactor, _AGAIN)
                 continue
-            held = {kv.key: kv for kv in answer.found}
-            for client_id, key in zip(some, wanted, strict=True):
-                lost += await self._claim_one(client_id, key, held.get(key))
-        return lost
-
-    async def _claim_one(self, client_id: str, key: bytes, held: Any) -> bool:
-        """Claim a client id that nobody has; whether somebody had it."""
-        own = self.name.encode()
-        if held is not None and held.value == own and held.lease == self.lease:
-            self.owned[client_id] = held.changed
-            return False
-        if held is None or held.value == own:
-            when = absent(key) if held is None else equals(key, held.changed)
-            answer = await self.etcd.transaction([when], [put(key, own, self.lease)], [get(key)])
+            try:
+                answer = await self.many.transaction([when], [put(key, own, self.home)], [get(key)])
+            except EtcdError:
+                await deferLater(self.reactor, _AGAIN)
+                continue
+            if departures.of.get(client_id) is not leaves:
+                return
             if answer.done:
                 self.owned[client_id] = answer.revision
-                return False
-            held = answer.found[0] if answer.found else None
-        if held is not None:
-            # Of two sessions the one of the newer epoch stays: nobody has asked for ours.
-            self.owned.pop(client_id, None)
-            if client_id in self._claiming:
-                self._passed[client_id] = (held.value.decode(), held.changed)
-            self.hand_over(client_id, held.changed)
-        return True
+                self._keep(client_id, answer.revision, departures.recall(client_id))
+                return
+            if not answer.found:
+                leaves.doubt = True  # nobody has it, and nobody will say that he has
+                continue
+            kv = answer.found[0]
+            owner = owner_of(kv.value)[0]
+            if kv.changed != leaves.revision and owner != self.name:
+                state = departures.recall(client_id)
+                departures.begin(client_id, owner, kv.changed, state)
+                return
+            if kv.changed != leaves.revision:
+                self.owned[client_id] = kv.changed
+                self._keep(client_id, kv.changed, departures.recall(client_id))
+                return
+            await deferLater(self.reactor, _AGAIN)
+
+    async def claim_all(self, client_ids: list[str]) -> int:
+        """Claim those that nobody has; the sessions of the others go there. Returns how many."""
+        lost = 0
+        for at in range(0, len(client_ids), _MANY):
+            some = {
+                self.keys.own(client_id): client_id for client_id in client_ids[at : at + _MANY]
+            }
+            found = (await self.etcd.transaction([], [get(key) for key in some])).found
+            held = {kv.key: kv for kv in found}
+            wanted: list[tuple[str, Json, Json]] = []
+            for key, client_id in some.items():
+                kv = held.get(key)
+                owner = "" if kv is None else owner_of(kv.value)[0]
+                lease = self._lease_of(client_id)
+                if kv is not None and owner != self.name:
+                    lost += 1
+                    self._is_elsewhere(client_id, owner, kv.changed)
+                elif kv is not None and kv.lease == lease:
+                    self.owned[client_id] = kv.changed
+                else:
+                    when = absent(key) if kv is None else equals(key, kv.changed)
+                    wanted.append((client_id, when, put(key, self.name.encode(), lease)))
+            await self._put_all(wanted)
+        return lost
+
+    async def _put_all(self, wanted: list[tuple[str, Json, Json]]) -> None:
+        """Each of these, if its condition holds."""
+        if not wanted:
+            return
+        answer = await self.etcd.transaction([], [nested(when, then) for _, when, then in wanted])
+        for (client_id, _, _), done in zip(wanted, answer.nested, strict=True):
+            if done:
+                self.owned[client_id] = answer.revision
+            elif client_id in self.owned:
+                del self.owned[client_id]  # who has claimed it has told us, or is about to
+
+    def _lease_of(self, client_id: str) -> int:
+        session = self.sessions.get(client_id)
+        return self.home if session is not None and session.expiry_interval else self.lease
+
+    def _is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:
+        """Of two sessions that of the newer epoch stays: whose it is says whether it has one."""
+        self.owned.pop(client_id, None)
+        state = self._hand_over(client_id, revision)
+        if state is not None:
+            self.moves.hand(client_id, owner, revision, state)
+
+    # -- sessions that outlast their connections -------------------------------------------------
+
+    def entered(self, session: Session) -> None:
+        """A session is here: when it is to stay, its client id is to wait for this node."""
+        if self.home != self.lease:
+            if not self._staying:
+                self.reactor.callLater(0, self._stay)
+            self._staying[session.client_id] = None
+
+    def _stay(self) -> None:
+        staying, self._staying = self._staying, {}
+        some = [
+            client_id
+            for client_id in staying
+            if client_id in self.owned and self._lease_of(client_id) == self.home
+        ]
+        if some and self.lease:
+            done = Deferred.fromCoroutine(self._stay_all(some))
+            done.addErrback(lambda failure: None)  # they are given up with the lease, then
+
+    async def _stay_all(self, client_ids: list[str]) -> None:
+        for at in range(0, len(client_ids), _MANY):
+            some = [each for each in client_ids[at : at + _MANY] if each in self.owned]
+            before = {each: self.owned[each] for each in some}
+            own = self.name.encode()
+            changes = [
+                nested(equals(self.keys.own(each), before[each]),
+                       put(self.keys.own(each), own, self.home))
+                for each in some
+            ]  # fmt: skip
+            if not changes:
+                continue
+            answer = await self.etcd.transaction([], changes)
+            for client_id, done in zip(some, answer.nested, strict=True):
+                if done and self.owned.get(client_id) == before[client_id]:
+                    self.owned[client_id] = answer.revision
+                elif done and client_id not in self.owned:
+                    await self._release(client_id, answer.revision)  # it has ended meanwhile
+
+    # -- wills of clients that are away ----------------------------------------------------------
+
+    def _hand_over(self, client_id: str, revision: int) -> SessionState | None:
+        """End a session here, for who has it now: what it was, with a will that is to come."""
+        session = self.sessions.get(client_id)
+        will = None if session is None or session.channel is not None else session.will
+        delay = 0 if session is None else session.will_delay
+        state = self.hand_over(client_id, revision)
+        if state is None or will is None:
+            return state
+        return with_will(state, will, delay)
+
+    def _keep(self, client_id: str, revision: int, state: SessionState) -> None:
+        """A session is here whose client is away."""
+        self.keeps(client_id, revision, state)
+        session = self.sessions.get(client_id)
+        if session is not None and session.channel is None and session.will is None:
+            found = will_in(state, client_id, session.username)
+            if found is not None:
+                session.set_will(*found)
+                self.resumes(session)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from mqttd.cluster.absent import Absent
 from mqttd.cluster.etcd import Kv
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.cluster.nodes import Node, NodeMesh
@@ -30,6 +31,9 @@ class Follower(Protocol):
 
     def left(self, member: Member, node: Node | None, lost: int) -> None:
         """It is there no more, and its filters are out of the tables; so many messages for it."""
+
+    def given_up(self, name: str, lost: int) -> None:
+        """A node that is not there is not awaited any more; so many messages were kept for it."""
 
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """Another node has this client id now."""
@@ -66,7 +70,7 @@ def _frames(data: bytes) -> Iterable[tuple[int, bytes]]:
 
 
 #: What this sees to itself.
-_OWN = frozenset(("node", "route", "taken"))
+_OWN = frozenset(("node", "route", "taken", "home"))
 
 
 class View:
@@ -78,6 +82,13 @@ class View:
         self.mesh = mesh
         self.follower = follower
         self.members: dict[str, Member] = {}
+        self.absent = Absent(mesh)
+        #: Nodes whose sessions wait for them while they are not there, and under which lease.
+        self.homes: dict[str, int] = {}
+
+    def home_of(self, name: str) -> int:
+        """The lease under which the sessions of a node wait for it; -1 for none."""
+        return self.homes.get(name, -1)
 
     def rank(self) -> int:
         """How many nodes come before this one."""
@@ -89,6 +100,7 @@ class View:
         chunks: dict[str, list[bytes]] = {}
         taken: list[tuple[str, Kv]] = []
         others: list[tuple[str, str, str, bytes]] = []
+        homes: dict[str, int] = {}
         for kv in found:
             kind, node, rest = self.keys.parts(kv.key)
             if kind == "node":
@@ -97,8 +109,12 @@ class View:
                 chunks.setdefault(node, []).append(kv.value)
             elif kind == "taken" and node == self.name:
                 taken.append((rest, kv))
+            elif kind == "home":
+                homes[node] = kv.lease
             elif kind not in _OWN:
                 others.append((kind, node, rest, kv.value))
+        given_up = self.homes.keys() - homes.keys()
+        self.homes = homes
         for name, member in list(self.members.items()):
             new = members.get(name)
             if new is None or new.epoch != member.epoch:
@@ -108,11 +124,16 @@ class View:
             known = self.mesh.nodes.get(name)
             if known is not None:
                 wanted = filters_of(chunks.get(name, ()))
+                for full_filter in wanted:
+                    self.absent.told(name, full_filter)
+                wanted |= self.absent.untold.get(name, set())
                 for full_filter in list(known.peer.filters):
                     if full_filter not in wanted:
                         self.mesh.remove(known, full_filter)
                 for full_filter in wanted:
                     self.mesh.add(known, full_filter)
+        for name in given_up - members.keys():
+            self._given_up(name)
         self.mesh.applied = revision
         for other in self.mesh.nodes.values():
             self.mesh.tell_seen(other)
@@ -143,6 +164,8 @@ class View:
                     touched[name] = node
             elif kind == "taken" and not gone and name == self.name:
                 taken.append((rest, kv))
+            elif kind == "home":
+                self._home(name, 0 if gone else kv.lease)
             elif kind not in _OWN:
                 self.follower.other(kind, name, rest, b"" if gone else kv.value)
         self.mesh.applied = revision
@@ -150,6 +173,22 @@ class View:
             self.mesh.tell_seen(node)
         for client_id, kv in taken:
             self.follower.taken(client_id, kv.value.decode(), kv.changed)
+
+    def _home(self, name: str, lease: int) -> None:
+        if lease:
+            self.homes[name] = lease
+        elif self.homes.pop(name, 0) and name not in self.members:
+            self._given_up(name)
+
+    def _given_up(self, name: str) -> None:
+        self.follower.given_up(name, self.absent.end(name))
+
+    def tick(self) -> None:
+        """A few times a second."""
+        members = self.members
+        self.absent.tick(lambda name: name in members and members[name].ready)
+        for name in self.absent.too_much():
+            self.follower.given_up(name, self.absent.end(name))
 
     def _routes(self, node: Node, chunk: bytes) -> None:
         mesh, peer = self.mesh, node.peer
@@ -159,6 +198,7 @@ class View:
             elif kind == ADD:
                 for each in unpacked(body):
                     mesh.add(node, each.decode())
+                    self.absent.told(node.name, each.decode())
             elif kind == REMOVE:
                 for each in unpacked(body):
                     mesh.remove(node, each.decode())
@@ -175,12 +215,18 @@ class View:
             node = None
             if member.name != self.name:
                 node = self.mesh.join(member.name, member.epoch)
+                self.absent.back(node)
             self.follower.joined(member, node)
 
     def _leaves(self, member: Member) -> None:
         del self.members[member.name]
         node = self.mesh.nodes.get(member.name)
-        lost = 0 if node is None else self.mesh.leave(node)
+        lost = 0
+        if node is not None:
+            if member.name in self.homes:
+                self.absent.begin(node)
+            else:
+                lost = self.mesh.leave(node)
         self.follower.left(member, node, lost)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
+from mqttd.codec.frame import ONE_BYTE
 from mqttd.codec.packet_types import (
     AUTH,
     CONNACK,
@@ -46,7 +47,6 @@ __all__ = [
     "MAXIMUM_PACKET_SIZE",
     "MAXIMUM_QOS",
     "MESSAGE_EXPIRY_INTERVAL",
-    "ONE_BYTE",
     "PAYLOAD_FORMAT_INDICATOR",
     "PROPERTIES",
     "REASON_STRING",
@@ -221,9 +221,6 @@ def _packet_masks() -> list[int]:
 # type (0: unknown), and to a bit per packet type it is allowed in.
 _WIRE_TYPES: Final[list[int]] = _wire_types()
 _PACKET_MASKS: Final[list[int]] = _packet_masks()
-
-# Every byte ready made: ``bytes((n,))`` costs a tuple and a call.
-ONE_BYTE: Final[list[bytes]] = [bytes((n,)) for n in range(256)]
 
 
 def decode_properties(data: bytes, pos: int, end: int, packet_type: int) -> tuple[Properties, int]:

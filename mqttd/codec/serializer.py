@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqttd.codec.frame import ONE_BYTE
 from mqttd.codec.packet_types import MQTT_3_1, MQTT_5_0
 from mqttd.codec.packets import (
     Acknowledgement,
@@ -31,7 +32,6 @@ from mqttd.codec.packets import (
     Will,
 )
 from mqttd.codec.properties import (
-    ONE_BYTE,
     REASON_STRING,
     RESPONSE_INFORMATION,
     USER_PROPERTY,

@@ -18,7 +18,7 @@ import traceback
 from typing import Final
 
 from mqttd.broker.broker import Broker
-from mqttd.codec.frame import cut
+from mqttd.codec.frame import cut, cut_plain, run_end
 from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.mesh.frames import ABOUT, ACK, COUNTED, MEMBER, RUN, numbered, split, unpacked
@@ -27,7 +27,7 @@ from mqttd.mesh.peer import Choice, Member, Peer
 from mqttd.session.inbound import Inbound, lower, recast
 from mqttd.session.message import Message
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import QOS_MASK, SPREAD, TOLD, WIDE, Route
+from mqttd.session.route import HEARD, QOS_MASK, SPREAD, WIDE, Route
 
 __all__ = ["Arriving", "Control"]
 
@@ -56,7 +56,7 @@ class _Local:
         self.owns = route.owns
         self.gear = route.gear
         made = Route(route.topic, route.key)
-        made.gear = route.gear & TOLD
+        made.gear = route.gear & HEARD
         sessions: list[Receiver] = []
         options: list[int] = []
         for i in range(len(route.sessions)):
@@ -71,7 +71,7 @@ class _Local:
         made.settle()
         self.route = made
         #: The bytes go to all as they are, if they are of the QoS and the version.
-        self.plain: bool = not made.gear & (SPREAD | TOLD | WIDE)
+        self.plain: bool = not made.gear & (SPREAD | HEARD | WIDE)
 
     def is_of(self, route: Route) -> bool:
         """Whether it is what the route leads to now."""
@@ -234,14 +234,10 @@ class Arriving:
             return end
         local = self._local(route)
         size = end - pos
-        stop = end
         plain = local.plain and not self.broker.settings.upgrade_qos
         if first & 6 == 0:
             if plain and not (self.retained or self.source or self.followed):
-                prefix = data[pos:body]
-                n = len(data)
-                while stop + size <= n and data.startswith(prefix, stop):
-                    stop += size
+                stop = run_end(data, pos, topic_end, body, end)
                 self.broker.metrics.messages_crossed += (stop - pos) // size
                 self._run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry, True)
                 return stop
@@ -259,7 +255,7 @@ class Arriving:
         if self.retained:
             inbound.retain = self.retained == route.key
             self.retained = b""
-        if route.gear & TOLD or self.followed:
+        if route.gear & HEARD or self.followed:
             self._whole(inbound, route.topic)
         self._begin()
         self._fan(inbound, local.route, size)
@@ -296,9 +292,7 @@ class Arriving:
         for receiver in route.sessions:
             if receiver.v5:
                 if same is None:
-                    same = cut(data, pos, end)
-                    if same[0] & 9:
-                        same = bytes((same[0] & 0xF6,)) + same[1:]
+                    same = cut_plain(data, pos, end)
                 receiver.take(same, packet_id, topic_end - pos)
             else:
                 if other is None:
@@ -323,7 +317,7 @@ class Arriving:
         for shift in range(0, stop - pos, size):
             at = topic_end + shift
             inbound = self._inbound(data, pos + shift, p + shift, at, at, at, end + shift, 0, False)
-            if route.gear & TOLD:
+            if route.gear & HEARD:
                 self._whole(inbound, route.topic)
             self._fan(inbound, local.route, size)
 
@@ -479,7 +473,7 @@ class Arriving:
         if group is None or member is None:
             broker.metrics.dropped_session_ended += 1
         else:
-            if route.gear & TOLD or self.followed:
+            if route.gear & HEARD or self.followed:
                 self._whole(inbound, route.topic)
             if broker.settings.upgrade_qos:
                 made = self._message_of(inbound, route.topic)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.codec.frame import header
+from mqttd.codec.frame import ONE_BYTE, header
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.serializer import varint
 
@@ -104,7 +104,7 @@ COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 
 def frame(kind: int, body: bytes) -> bytes:
     """One frame."""
-    return bytes((kind,)) + varint(len(body)) + body
+    return ONE_BYTE[kind] + varint(len(body)) + body
 
 
 def numbered(kind: int, number: int, body: bytes = b"") -> bytes:

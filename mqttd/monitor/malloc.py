@@ -19,6 +19,8 @@ memory is short, `trim` gives back what is free wherever it lies.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import cache
 
 __all__ = ["keep_freed", "trim"]
 
@@ -43,8 +45,14 @@ def keep_freed() -> bool:
 
 def trim() -> bool:
     """Give free memory back to the system; says whether there was some, and somebody to ask."""
+    malloc_trim = _malloc_trim()
+    return malloc_trim is not None and bool(malloc_trim(0))
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    # Looked up once: a library that is opened leaves circles of classes.
     try:
-        malloc_trim = ctypes.CDLL(None).malloc_trim
+        return ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
-        return False
-    return bool(malloc_trim(0))
+        return None

@@ -22,11 +22,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from twisted.web.http import RESPONSES
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from mqttd.pipeline.log.blocks import Corrupt
-from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.files import NAME, segments_in
 from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.pull import HEADER
 from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, runs_of
@@ -40,6 +41,7 @@ BUSY: Final = 8
 _METHODS: Final = {
     "bounds": "GET", "state": "GET", "headers": "GET", "blocks": "GET", "progress": "POST",
 }  # fmt: skip
+_TAKES: Final = dict.fromkeys(("headers", "blocks"), ("node", "start", "end"))
 #: Bytes of a body, and nodes in it, that progress may have.
 MOST_BODY: Final = 64 << 10
 
@@ -91,6 +93,11 @@ class LogResource(Resource):
         return NOT_DONE_YET
 
     def _work(self, name: str, request: Any) -> Callable[[], bytes]:
+        takes = _TAKES.get(name, ())
+        for given in request.args:
+            text = given.decode("utf-8", "replace")
+            if text not in takes:
+                raise _Refused(400, "bad_request", f"{name} takes no {text[:40]!r}")
         if name == "bounds":
             return self._bounds
         if name == "state":
@@ -131,7 +138,8 @@ class LogResource(Resource):
     def _refuse(self, request: Any, error: _Refused) -> bytes:
         request.setResponseCode(error.status)
         request.setHeader(b"content-type", b"application/problem+json")
-        told = {"title": error.code, "status": error.status, "code": error.code}
+        title = RESPONSES.get(error.status, b"").decode()
+        told = {"type": "about:blank", "title": title, "status": error.status, "code": error.code}
         return json.dumps({**told, "detail": str(error)}).encode() + b"\n"
 
     # -- in a thread
@@ -236,7 +244,7 @@ class LogResource(Resource):
                 isinstance(group, str)
                 and isinstance(reader_id, str)
                 and all(
-                    isinstance(node, str) and type(offset) is int and offset >= 0
+                    NAME.match(node) and type(offset) is int and offset >= 0
                     for node, offset in nodes.items()
                 )
             )
@@ -250,6 +258,10 @@ class LogResource(Resource):
                 reader = self._open()
                 if reader.log_id != log:
                     raise _Refused(409, "another_log", f"this is log {reader.log_id}")
+                bounds = reader.bounds()
+                for node, offset in nodes.items():  # nobody has read what is not there
+                    if node in bounds and offset > bounds[node].latest:
+                        nodes[node] = bounds[node].latest
                 try:
                     reader.commit(group, nodes, stopped, reader_id)
                 except ValueError as error:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from time import monotonic
+from types import FrameType
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -22,7 +23,7 @@ from twisted.internet.defer import Deferred
 from mqttd.broker.alarms import Alarms
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.callback import FAILED, JUDGING, Callback, HookCallable, meant, no_result
-from mqttd.plugins.watchdog import GUARDS, PluginTimeout, Watch, framed, where
+from mqttd.plugins.watchdog import GUARDS, TICK, PluginTimeout, Watch, framed, where
 from mqttd.types import HookResult
 
 __all__ = ["Account", "OnError"]
@@ -85,6 +86,8 @@ class Account:
         passed = monotonic() - start
         taken = passed - (watch.inner - inner)
         watch.inner = inner + passed
+        if taken > TICK:
+            taken = watch.spent(start, taken)
         entry.budget.time += taken
         if error is None and judged:
             if isinstance(result, Coroutine):
@@ -105,16 +108,19 @@ class Account:
         error: BaseException | None,
         taken: float,
         waiting: bool = False,
+        guard: FrameType | None = None,
     ) -> None:
-        """Charge a call that was not a plain success, or on trial; asked by its guard's frame."""
+        """Charge a call that was not a plain success, or on trial.
+
+        guard: the frame that the watchdog knows it by; None: that of who asks this.
+        """
         budget = entry.budget
         budget.longest = max(budget.longest, taken)
         kind = "late" if isinstance(error, TimeoutError) else "raised"
-        stuck = self.watch.stuck is not None and self.watch.stuck is sys._getframe(1)
+        stuck = self.watch.stuck is not None and self.watch.stuck is (guard or sys._getframe(1))
         if stuck:
             self.watch.stuck = None
-        # Counted only if the watchdog found it, or nobody could overlook it: a process that did
-        # not get the processor for a moment is not the callback's fault.
+        # Counted only if the watchdog found it, or nobody could overlook it.
         if isinstance(error, PluginTimeout):
             kind = "blocked"
         elif error is None and (stuck or taken > 5 * budget.per_call):

@@ -23,19 +23,21 @@ This module is not compiled, because the watchdog finds a callback by its Python
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
+from types import FrameType
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from mqttd.broker.points import POINTS
+from mqttd.broker.points import MESSAGE_PUBLISH, POINTS
 from mqttd.plugins.account import Account, OnError
 from mqttd.plugins.budget import QUARANTINED, Budget
 from mqttd.plugins.callback import DENIED, Callback, HookCallable, meant, name_of, no_result
 from mqttd.plugins.filters import HookFilter, Patterns, hook_filter
 from mqttd.plugins.waiting import Asking, Ended
-from mqttd.plugins.watchdog import GUARDS, framed
+from mqttd.plugins.watchdog import GUARDS, TICK, framed
 from mqttd.types import OK, STOP, HookError, HookResult
 
 __all__ = ["Hooks"]
@@ -56,6 +58,7 @@ class Hooks(Account):
 
     __slots__ = (
         "_chains",
+        "_lone",
         "_number",
         "_resting",
         "_running",
@@ -70,6 +73,8 @@ class Hooks(Account):
         self._chains: dict[str, tuple[Callback, ...]] = {}
         #: The same as tuples, for `run_hooks`.
         self._running: dict[str, tuple[_Running, ...]] = {}
+        #: The callback of message.publish, if it is the only one and for every message.
+        self._lone: tuple[Callback, Budget, HookCallable] | None = None
         #: What `topic_filters` answers, as it was last told.
         self._told: dict[str, list[str] | None] = {}
         #: Those in quarantine that nobody calls before it has lasted long enough.
@@ -218,6 +223,8 @@ class Hooks(Account):
                 passed = monotonic() - start
                 taken = passed - (watch.inner - inner)
                 watch.inner = inner + passed
+                if taken > TICK:
+                    taken = watch.spent(start, taken)
                 budget.time += taken * (budget.mask + 1)
             if (
                 error is not None
@@ -234,6 +241,59 @@ class Hooks(Account):
                 self._stopped = budget
                 return STOP, acc
         return OK, acc
+
+    def ask_publish(self, message: Any) -> Any:
+        """What the chain of message.publish makes of a message: `run_hooks`, its accumulator alone.
+
+        The short way of most messages: one callback that lets them pass and is not timed this time
+        costs 0.13 us instead of 0.22.
+        """
+        lone = self._lone
+        if lone is not None:
+            budget, call = lone[1], lone[2]
+            count = budget.calls
+            watch = self.watch
+            if count & budget.mask and watch.armed and not budget.shut:
+                entry = lone[0]  # by which the watchdog knows this frame
+                budget.calls = count + 1
+                error: BaseException | None = None
+                try:
+                    result = call(message)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as raised:  # as in `run_hooks`
+                    error = raised
+                    result = None
+                if result is None and error is None and watch.stuck is None and not budget.shut:
+                    return message
+                return self._answered(entry, message, result, error, sys._getframe())
+        return self.run_hooks(MESSAGE_PUBLISH, (), message)[1]
+
+    def _answered(
+        self,
+        entry: Callback,
+        acc: Any,
+        answer: object,
+        error: BaseException | None,
+        guard: FrameType,
+    ) -> Any:
+        """What an answer to message.publish makes of the accumulator, as in `run_hooks`."""
+        budget = entry.budget
+        result = answer if isinstance(answer, HookResult) else None
+        if answer is not None and result is None:
+            error = no_result(answer)
+            result = meant(MESSAGE_PUBLISH, answer)
+        if result is not None:
+            acc = result.accumulate(acc)
+        if error is not None or self.watch.stuck is not None or budget.shut:
+            self.returned(MESSAGE_PUBLISH, entry, error, 0.0, guard=guard)
+            if error is not None and budget.policy == "deny":
+                budget.denied += 1
+                self._stopped = budget
+                return DENIED[MESSAGE_PUBLISH](budget)
+        if result is not None and result.stop:
+            self._stopped = budget
+        return acc
 
     def tell_hooks(
         self, point: str, args: Sequence[Any], acc: Any, told: list[tuple[str, str]]
@@ -328,10 +388,14 @@ class Hooks(Account):
         else:
             self._chains.pop(point, None)
             self._running.pop(point, None)
+        if point == MESSAGE_PUBLISH:
+            self._lone = None
+            if len(chain) == 1 and not chain[0].init_args and chain[0].only is None:
+                self._lone = (chain[0], chain[0].budget, chain[0].call)
         self._told[point] = self.topic_filters(point)
         self._call_listeners(point)
 
 
 _ANYBODY: Final = Budget("one of several callbacks", error_limit=1 << 62)
 
-GUARDS.add(Hooks.run_hooks.__code__)
+GUARDS.update((Hooks.run_hooks.__code__, Hooks.ask_publish.__code__))

@@ -14,6 +14,9 @@ with the first step it takes when the broker returns to it. Looks are counted, n
 process that did not get the processor had no look, and what the thread has waited for it since the
 look before (Linux says so) makes a look count for less.
 
+Seconds count where a call comes back that no look has found too long: what it took, less what the
+thread has waited for a processor since the look before it began (`Watch.spent`).
+
 A callback is charged with the looks at what it does, at the broker code it has called, and at the
 callbacks of its own plugin that this calls; those of other plugins have a count of their own, but
 all together may take no more than `NESTED` times its budget.
@@ -38,7 +41,9 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Final, cast
 
@@ -47,6 +52,7 @@ from mqttd.plugins.callback import Callback, HookCallable
 __all__ = [
     "GUARDS",
     "STEPS",
+    "TICK",
     "PluginTimeout",
     "Watch",
     "Watchdog",
@@ -75,6 +81,8 @@ _HARMLESS: Final = ("mqttd.types", "mqttd.codec.", "mqttd.session.message", "mqt
 _PATIENCE: Final = 20
 #: Of a look, what is lost to the moments for which every thread waits now and then.
 _JITTER: Final = 0.25
+#: Looks that are remembered: a call may be so many long.
+_MARKS: Final = 256
 #: What Linux says of a thread: nanoseconds that it ran, and that it waited for a processor.
 _SCHEDSTAT: Final = "/proc/thread-self/schedstat"
 
@@ -91,16 +99,25 @@ class Watch:
 
     `armed`: there are looks; always, without a watchdog, so that nobody calls `arm`. `stuck`: the
     guard's frame whose call a look found too long, until it is back. `inner`: seconds that timed
-    calls have taken in all, so that nested ones are charged once.
+    calls have taken in all, so that nested ones are charged once. `waits`: how many seconds the
+    thread has waited for a processor since about this time (`time.monotonic`).
     """
 
-    __slots__ = ("arm", "armed", "inner", "stuck")
+    __slots__ = ("arm", "armed", "inner", "stuck", "waits")
 
     def __init__(self) -> None:
         self.armed: bool = True
         self.arm: Callable[[], None] = lambda: None
         self.stuck: FrameType | None = None
         self.inner: float = 0.0
+        self.waits: Callable[[float], float] = _never
+
+    def spent(self, start: float, taken: float) -> float:
+        """Of `taken` seconds since `start`, those in which others did not have the processor.
+
+        To be asked of what took longer than a `TICK`: it is a system call.
+        """
+        return max(0.0, taken - self.waits(start))
 
 
 class Watchdog:
@@ -136,6 +153,8 @@ class Watchdog:
         #: Seconds that the reactor's thread has waited for a processor, and until the last look.
         self.waited: Callable[[], float] = lambda: 0.0
         self._waited: float = 0.0
+        #: When the last looks were, and what it had waited by then.
+        self._marks: deque[tuple[float, float]] = deque(maxlen=_MARKS)
         self._schedstat: int = -1
         self._idle: int = 0
         self._bell = threading.Event()
@@ -153,6 +172,7 @@ class Watchdog:
         if self._interrupts:
             self._former = signal.signal(signal.SIGALRM, self._look)
             self._open_schedstat()
+            self.watch.waits = self._waits
         self._bell.clear()
         self._stopped.clear()
         self._thread = threading.Thread(target=self._reports, name="mqttd-watchdog", daemon=True)
@@ -167,6 +187,7 @@ class Watchdog:
         self._running = False
         self.watch.armed = True
         self.watch.arm = lambda: None
+        self.watch.waits = _never
         if self._interrupts:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._former or signal.SIG_DFL)
@@ -180,6 +201,7 @@ class Watchdog:
         self.watch.armed = True
         self._idle = 0
         if self._interrupts:
+            self._counts()
             signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
         self._bell.set()
 
@@ -188,7 +210,7 @@ class Watchdog:
     def _look(self, number: int, frame: FrameType | None) -> None:
         self.looks += 1
         call, outer = calls(frame)
-        counts = 0.0 if call[1] is None else self._counts()
+        counts = self._counts()
         self._same = self._same + counts if _same(call, self._call) else 0
         if not _same(outer, self._outer):
             self._same_outer = self._own = 0
@@ -221,7 +243,19 @@ class Watchdog:
     def _counts(self) -> float:
         """What this look counts: less, as the thread could not run since the one before."""
         before, self._waited = self._waited, self.waited()
+        self._marks.append((monotonic(), self._waited))
         return max(0.0, 1.0 - (self._waited - before) / TICK)
+
+    def _waits(self, since: float) -> float:
+        """See `Watch.waits`: since the last look before that."""
+        found = self.waited()
+        before = found
+        # A copy, made in one step: a look may come in between and append.
+        for at, waited in reversed(tuple(self._marks)):
+            before = waited
+            if at <= since:
+                break
+        return found - before
 
     def _open_schedstat(self) -> None:
         try:
@@ -311,9 +345,11 @@ def calls(frame: FrameType | None) -> tuple[_Call, _Call]:
     at = frame.f_back if frame is not None else None
     while at is not None:
         if at.f_code in GUARDS:
-            outer = (at, at.f_locals.get("entry"))
-            if inner is _NOTHING:
-                inner = outer
+            entry = at.f_locals.get("entry")
+            if entry is not None:  # else it has called nobody itself
+                outer = (at, entry)
+                if inner is _NOTHING:
+                    inner = outer
         at = at.f_back
     return inner, outer
 
@@ -359,6 +395,11 @@ def _is_broker(frame: FrameType, module: str) -> bool:
     """May no exception come up in this frame?"""
     ours = module.startswith("mqttd.") and not module.startswith(_HARMLESS)
     return ours and frame.f_code not in STEPS
+
+
+def _never(since: float) -> float:
+    """Nobody knows how long the thread has waited."""
+    return 0.0
 
 
 def _looks(entry: Callback) -> float:

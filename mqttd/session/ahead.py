@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec.frame import header
+from mqttd.codec.native import mypyc_attr
 from mqttd.session.route import Route
 
 __all__ = ["Ahead", "look_ahead"]
@@ -26,6 +27,7 @@ __all__ = ["Ahead", "look_ahead"]
 _MOST: Final = 256
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Ahead:
     """The routes of the messages in `data`, by where their topics begin."""
 

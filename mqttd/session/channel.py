@@ -132,14 +132,7 @@ class Channel(Framing):
     -1 when it has none of its own), the listener's name.
     """
 
-    __slots__ = (
-        "assigned",
-        "auth",
-        "challenged",
-        "connect",
-        "keepalive",
-        "since",
-    )
+    __slots__ = ("assigned", "auth", "challenged", "connect", "keepalive", "since")
 
     def __init__(self, server: Server, edge: Edge, fd: int, listener: str) -> None:
         super().__init__(server, edge, fd, listener)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec import reasons
-from mqttd.codec.frame import cut
+from mqttd.codec.frame import cut, cut_plain, run_end
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.session.connection import OPEN
 from mqttd.session.general import PUBREC, answer_to
@@ -29,14 +29,15 @@ from mqttd.session.missing import Missing
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
     FOLLOWED,
+    HEARD,
     HELD,
     HOOKED,
     IDENTIFIED,
     NOTED,
     QOS_MASK,
+    RECORDED,
     SPREAD,
     STUCK,
-    TOLD,
     WIDE,
     Route,
     Target,
@@ -98,11 +99,12 @@ class Forwarding(Missing):
                 return end
         gear = route.gear
         if gear & ~(HELD | NOTED) or first & 1:
-            if gear & ~HELD == SPREAD and not first & 1:
-                group = route.lone
-                if group is not None:
-                    self._lent(route, group, data, pos, p, topic_end, at, body, end, expiry)
-                    return end
+            group = route.lone if gear & ~HELD == SPREAD and not first & 1 else None
+            if group is not None:
+                self._lent(route, group, data, pos, p, topic_end, at, body, end, expiry)
+                return end
+            if gear & ~(HELD | NOTED) == RECORDED and not (first & 1 or expiry):
+                return self.recorded(route, data, pos, p, topic_end, at, body, end)
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if first & 6:
@@ -114,27 +116,19 @@ class Forwarding(Missing):
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         size = end - pos
-        n = len(data)
-        if n - end >= size and router.settings.coalesce_runs:
-            # The same header, topic and properties mean the same length and route.
-            prefix = data[pos:body]
-            stop = end
-            run = 1
-            while end + size <= n and data.startswith(prefix, end):
-                end += size
-                run += 1
-            metrics = router.metrics
-            metrics.packets_received += run - 1
-            metrics.messages_received_qos0 += run
-            if gear & NOTED:
-                router.note(self, route.topic, data, pos, at, body, stop, size, run)
-            self._qos0(route, data, pos, p, topic_end, at, body, end, size, expiry)
-        else:
-            router.metrics.messages_received_qos0 += 1
-            if gear & NOTED:
-                router.note(self, route.topic, data, pos, at, body, end, size, 1)
-            self._qos0(route, data, pos, p, topic_end, at, body, end, size, expiry)
-        return end
+        stop = end
+        run = 1
+        metrics = router.metrics
+        if router.settings.coalesce_runs:
+            stop = run_end(data, pos, topic_end, body, end)
+            if stop > end:
+                run = (stop - pos) // size
+                metrics.packets_received += run - 1
+        metrics.messages_received_qos0 += run
+        if gear & NOTED:
+            router.note(self, route.topic, data, pos, at, body, end, size, run)
+        self._qos0(route, data, pos, p, topic_end, at, body, stop, size, expiry)
+        return stop
 
     def _qos0(
         self,
@@ -161,9 +155,7 @@ class Forwarding(Missing):
                 continue
             if channel.v5 == v5 or channel.wraps:
                 if same is None:
-                    same = cut(data, pos, end)
-                    if same[0] & 1:
-                        same = b"\x30" + same[1:]  # one packet: a retained one begins no run
+                    same = cut_plain(data, pos, end)  # a retained one begins no run
                 wire = same
                 if channel.v5 != v5:
                     wire = channel.wrap(same)
@@ -256,9 +248,7 @@ class Forwarding(Missing):
                     wire = lift(data, pos, p, topic_end, end)
                     receiver.take(wire, packet_id, len(wire) - (end - topic_end) - 1)
                 else:
-                    wire = cut(data, pos, end)
-                    if first & 9:
-                        wire = bytes((first & 0xF6,)) + wire[1:]
+                    wire = cut_plain(data, pos, end)
                     if expiry:
                         self._expiring(receiver, wire, packet_id, topic_end - pos, expiry - pos)
                     else:
@@ -271,9 +261,7 @@ class Forwarding(Missing):
             if expiry or not self._same(route, first >> 1 & 3):
                 self.inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
             else:
-                wire = cut(data, pos, end)
-                if first & 9:
-                    wire = bytes((first & 0xF6,)) + wire[1:]
+                wire = cut_plain(data, pos, end)
                 for receiver in sessions:
                     receiver.take(wire, packet_id, topic_end - pos)
             ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
@@ -430,12 +418,12 @@ class Forwarding(Missing):
             router.topics.work += receivers + 1 if receivers > 0 else 1
             self.published(first, packet_id, receivers, gear, route.topic)
             return
-        if gear & (HOOKED | TOLD) or (retain and router.tap_dropped):
+        if gear & (HOOKED | HEARD) or (retain and router.tap_dropped):
             message = inbound.message(route.topic, router.next_message_id())
         if gear & HOOKED and message is not None:
             if self._taken(route, message, first, packet_id, gear):
                 return
-        if gear & TOLD:
+        if gear & HEARD:
             inbound.whole = message
         if gear & NOTED:
             if message is not None:
@@ -449,8 +437,8 @@ class Forwarding(Missing):
                     router.unheard(message, "retained_full")
                 self.published(first, packet_id, -code, gear, route.topic)
                 return
-        wide = gear & (SPREAD | TOLD | WIDE) != 0 and route.is_wide(end - pos)
-        if not wide and not gear & (SPREAD | TOLD):
+        wide = gear & (SPREAD | HEARD | WIDE) != 0 and route.is_wide(end - pos)
+        if not wide and not gear & (SPREAD | HEARD):
             if packet_id:
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             else:
@@ -458,7 +446,7 @@ class Forwarding(Missing):
             return
         count = router.fan_out(inbound, route) if wide else inbound.fan(route)
         router.topics.work += count + 1
-        if not count and gear & TOLD and message is not None:
+        if not count and gear & HEARD and message is not None:
             router.unheard(message, "no_subscriber")
         elif not count and router.tap_unheard:
             self.missed(None, route, data, pos, p, topic_end, at, body, end, end - pos)

@@ -22,6 +22,7 @@ from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MalformedPacket, ProtocolViolation, ReceiveMaximumExceeded
 from mqttd.session.aliases import Aliases
 from mqttd.session.connection import OPEN, Edge
+from mqttd.session.guid import Guid
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
 from mqttd.session.promise import Asker, Promises
@@ -56,6 +57,8 @@ class Router(Judge):
 
     def __init__(self, settings: Settings, now: int, topics: Topics) -> None:
         super().__init__(settings, now, topics)
+        #: What names messages.
+        self.guid = Guid(0, 0)
         #: Packets may go as bytes at all: no switch is set that changes each message.
         self.fast: bool = settings.fast_path
         #: Type of the packet that is being handled, for the log of a fault.
@@ -66,6 +69,10 @@ class Router(Judge):
         self.later: Later | None = None
         #: When so many packets have come a message is followed (`sample`); 0: none is.
         self.sample_at: int = 0
+
+    def instant(self) -> int:
+        """Microseconds since 1970; what is read in one turn of the loop has come at one time."""
+        raise NotImplementedError
 
     def fan_out(self, inbound: Inbound, route: Route) -> int:
         """Deliver to all of a wide route: some now, the others in later turns; see `later`.
@@ -115,10 +122,11 @@ class Router(Judge):
         end: int,
         size: int,
         count: int,
-    ) -> None:
+    ) -> int:
         """Somebody keeps the messages of this topic (`NOTED`): a packet, or a run of `count`.
 
-        pos, at, body, end: places in the first packet, see `Inbound`; size: of each packet.
+        pos, at, body, end: places in the first packet, see `Inbound`; size: of each packet. Returns
+        the lower half of the first one's id, of which `guid.timestamp` is the upper one.
         """
         raise NotImplementedError
 
@@ -373,8 +381,8 @@ class General(Publisher):
     def answer(self, first: int, packet_id: int, code: int) -> bytes:
         """An acknowledgement, with its reason code where the version and the code want one."""
         if self.v5 and code:
-            return bytes((first, 3, packet_id >> 8, packet_id & 255, code))
-        return bytes((first, 2, packet_id >> 8, packet_id & 255))
+            return (first << 32 | 3 << 24 | packet_id << 8 | code).to_bytes(5, "big")
+        return (first << 24 | 2 << 16 | packet_id).to_bytes(4, "big")
 
     def reply(self, data: bytes) -> None:
         """Acknowledge a message, behind those whose acknowledgements are held."""

@@ -12,7 +12,8 @@ Promise: a shape costs one join of its parts. MQTT 5.0, 3.3.
 
 from __future__ import annotations
 
-from mqttd.codec.frame import body_at, cut, topic_end_at
+from mqttd.codec.frame import ONE_BYTE, body_at, cut, topic_end_at
+from mqttd.codec.native import mypyc_attr
 from mqttd.codec.properties import decode_varint
 from mqttd.codec.serializer import varint
 from mqttd.session.message import Delivery, Message
@@ -33,6 +34,7 @@ from mqttd.session.wheel import milliseconds
 __all__ = ["Inbound", "inbound_of", "lift", "lower", "recast"]
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Inbound:
     """The parts of a PUBLISH by their places in `data`; `qos` and `retain` as published.
 
@@ -135,9 +137,10 @@ class Inbound:
         packet_id = self.packet_id() if qos else 0
         at = 0
         if qos == self.qos and v5 == self.v5 and not block:
-            wire = cut(data, pos, self.end)
             if data[pos] != first:
-                wire = bytes((first,)) + wire[1:]
+                wire = ONE_BYTE[first] + data[pos + 1 : self.end]
+            else:
+                wire = cut(data, pos, self.end)
             made = Delivery(
                 wire, qos, v5, packet_id, self.topic_end - pos if qos else 0, self.source
             )
@@ -153,7 +156,7 @@ class Inbound:
             made = Delivery(
                 b"".join(
                     (
-                        bytes((first,)),
+                        ONE_BYTE[first],
                         length,
                         head,
                         identifier,
@@ -332,7 +335,7 @@ def lift(data: bytes, pos: int, p: int, topic_end: int, end: int) -> bytes:
     """A QoS 1 or 2 packet of 3.1.1 as one of 5.0 without properties; RETAIN and DUP are 0."""
     return b"".join(
         (
-            bytes((data[pos] & 0xF6,)),
+            ONE_BYTE[data[pos] & 0xF6],
             varint(end - p + 1),
             data[p : topic_end + 2],
             b"\0",
@@ -345,7 +348,7 @@ def lower(data: bytes, pos: int, p: int, topic_end: int, end: int) -> bytes:
     """The same the other way round, for a packet without properties."""
     return b"".join(
         (
-            bytes((data[pos] & 0xF6,)),
+            ONE_BYTE[data[pos] & 0xF6],
             varint(end - p - 1),
             data[p : topic_end + 2],
             data[topic_end + 3 : end],

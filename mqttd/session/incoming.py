@@ -15,8 +15,8 @@ from typing import Final
 from mqttd.codec.reasons import MalformedPacket, ProtocolViolation
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.codec.serializer import varint
-from mqttd.session.forward import Forwarding
 from mqttd.session.publisher import TRIES
+from mqttd.session.recorded import Recording
 
 __all__ = ["Incoming"]
 
@@ -27,7 +27,7 @@ _RESPONSE: Final = b"\x08"
 _LARGEST: Final = 4096
 
 
-class Incoming(Forwarding):
+class Incoming(Recording):
     """A connection that takes the PUBLISHes of its client apart."""
 
     __slots__ = ()

@@ -134,6 +134,10 @@ class Journal(Ending):
     def wait(self, promise: object) -> None:
         """Keep this `Promise` when everything told so far is kept."""
 
+    def gathers(self, promise: object) -> bool:
+        """Whether a `Promise` that it alone was asked to keep is kept with what was told last."""
+        return False
+
     def retained(self, message: object) -> int:
         """A retained message (`mqttd.broker.retained.Retained`). Returns its number."""
         return 0

@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec import properties as prop
-from mqttd.codec.frame import body_at, packet_id_at, topic_end_at
+from mqttd.codec.frame import ONE_BYTE, body_at, packet_id_at, topic_end_at
+from mqttd.codec.native import mypyc_attr
 from mqttd.codec.packet_types import PUBLISH
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
@@ -55,6 +56,7 @@ _REMEMBERED: Final = 256
 _DECODED: Final = 16
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Message:
     """One application message. Never changed after it is made: `replace` gives a new one.
 
@@ -266,6 +268,10 @@ class Delivery:
         made.expires_at = message.expires_at
         return made
 
+    def identity(self) -> int:
+        """The id of its message; 0: not yet named."""
+        return self.id
+
     def bare(self) -> bool:
         """Whether nothing is remembered beside the bytes."""
         return (
@@ -351,7 +357,7 @@ class Delivery:
             at = self.id_at
             wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
         if dup:
-            wire = bytes((wire[0] | 8,)) + wire[1:]
+            wire = ONE_BYTE[wire[0] | 8] + wire[1:]
         return wire
 
     def fresh(self, v5: bool, now: int) -> Delivery:

@@ -56,6 +56,20 @@ class Missing(General):
                 router.missed(message, "slow_consumer", receiver.client_id)
             shift += size
 
+    def recorded(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+    ) -> int:
+        """Forward bytes whose deliveries somebody keeps (`RECORDED`); the index behind them."""
+        raise NotImplementedError
+
     def inbound(
         self,
         data: bytes,

@@ -1,7 +1,7 @@
 """Messages that somebody keeps as bytes: an event log, a journal, another node.
 
     PUBLISH --> route with the gear NOTED --> note(parts of the packet) --> whoever keeps them
-    a delivery, or its acknowledgement -----> note_delivery ------------->  and has asked for these
+    a delivery, or its acknowledgement -----> note_deliveries ----------->  and has asked for these
 
 A note is one call for one packet or a run of packets, with their places in the bytes received;
 no `Message` is made. What reaches the broker another way (a will, a hook's own message) comes as a
@@ -50,8 +50,23 @@ class Notes:
         """
         raise NotImplementedError
 
-    def note_delivery(
-        self, acked: bool, client_id: str, username: str | None, message: Message
+    def note_deliveries(
+        self,
+        acked: bool,
+        at: int,
+        came: int,
+        number: int,
+        topic: str,
+        client_id: str,
+        username: str | None,
+        first: int,
+        size: int,
+        count: int,
     ) -> None:
-        """A message was written to this client just now, or the client has acknowledged it."""
+        """`count` messages in a row were written to this client, or it has acknowledged them.
+
+        Their ids are ``came << 64 | number`` and those that follow. `at`: the end of the turn in
+        which that was, in µs since 1970. `first`: QoS and RETAIN as published, where a PUBLISH has
+        them; `size`: that of each payload in bytes.
+        """
         raise NotImplementedError

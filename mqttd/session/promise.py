@@ -5,7 +5,9 @@
 
 A topic may have several keepers (a store, an event log, another node); an acknowledgement goes when
 each has kept its promise. Those of one turn that the same keepers are to keep are one promise, and
-the keepers are asked once, at the end of the turn: a promise costs an append for each message. Of a
+the keepers are asked once, at the end of the turn: a promise costs an append for each message. So
+does one of a later turn that a keeper will keep together with the last (`Asker.joins`): what comes
+while a slow disk writes is one promise for each connection. Of a
 keeper that goes, nothing is waited for any more: what only it had promised is no longer in
 anybody's way, and goes if it is kept after all (`forget`), or counts as kept (`release`).
 
@@ -25,13 +27,15 @@ __all__ = ["Asker", "Promise", "Promises"]
 class Promise:
     """Acknowledgements that go together, and who still has to keep something for them."""
 
-    __slots__ = ("keepers", "parts", "queue", "queued", "settled")
+    __slots__ = ("keepers", "parts", "queue", "queued", "settled", "ticket")
 
     def __init__(self, queue: Promises, data: bytes) -> None:
         self.queue = queue
         #: The acknowledgements, as they are sent.
         self.parts: list[bytes] = [data]
         self.keepers: list[object] | None = None
+        #: What a keeper that gathers will keep it with; None: nobody does.
+        self.ticket: object | None = None
         #: Everybody who is to keep something has been asked.
         self.settled: bool = False
         #: Those behind it wait for it.
@@ -71,6 +75,10 @@ class Asker:
         """Ask each of them, by `Promise.ask`; `keepers` is what came with the acknowledgement."""
         raise NotImplementedError
 
+    def joins(self, promise: Promise, keepers: object) -> bool:
+        """Whether what `keepers` are to keep now is kept together with this promise, or not."""
+        return False
+
 
 class Promises(Ending):
     """The acknowledgements of one connection that wait, oldest first.
@@ -106,8 +114,15 @@ class Promises(Ending):
         channel = self._channel
         if channel is None:
             return
+        waiting = self._waiting
+        if waiting:
+            last = waiting[-1]
+            if last.ticket is not None and self._asker.joins(last, keepers):
+                last.parts.append(data)
+                self._counted()
+                return
         promise = Promise(self, data)
-        self._waiting.append(promise)
+        waiting.append(promise)
         self._fresh = promise
         self._keepers = keepers
         channel.turn.endings.append(self)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from mqttd.codec.frame import ONE_BYTE
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.connection import Connection, Edge
@@ -196,7 +197,7 @@ class Publisher(Connection):
                 break
             if route.epoch == self.judge.epoch and (
                 (self.right >= 0 and route.right & ~7 == self.right)
-                or (own is not None and any(bytes((flags,)) + key in own for flags in range(8)))
+                or (own is not None and any(ONE_BYTE[flags] + key in own for flags in range(8)))
             ):
                 found.append(route.topic)
         return found
@@ -245,7 +246,7 @@ class Publisher(Connection):
                 route.right = right
                 return True
         # The flags always stand first: else a topic could pass for another one with flags.
-        key = bytes((flags,)) + route.key
+        key = ONE_BYTE[flags] + route.key
         warm = self.warm
         if warm is not None and warm.own is not None and key in warm.own:
             return True

@@ -8,6 +8,7 @@ with their subscription options, and the *gear* that follows from them:
     NOTED      somebody keeps the bytes: a journal, a log, another node
     HOOKED     message.publish is asked about this topic
     TOLD       hooks hear of its deliveries, so those remember the message they are of
+    RECORDED   somebody keeps its deliveries: those know which message they are of, without one
     UNHEARD    hooks hear of a message that reaches nobody: TOLD, where that may be
     HELD       acknowledgements wait until somebody has kept a promise
     STUCK      what would have to be kept cannot be: it is refused
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLLOWED",
+    "HEARD",
     "HELD",
     "HOOKED",
     "IDENTIFIED",
@@ -39,6 +41,7 @@ __all__ = [
     "OWN",
     "OWN_SHIFT",
     "QOS_MASK",
+    "RECORDED",
     "RETAIN_AS_PUBLISHED",
     "SPREAD",
     "STUCK",
@@ -72,6 +75,9 @@ UNHEARD: Final = 32
 STUCK: Final = 64
 WIDE: Final = 128
 FOLLOWED: Final = 256
+RECORDED: Final = 512
+#: Somebody hears of its deliveries, one way or the other.
+HEARD: Final = TOLD | RECORDED
 
 #: Receivers of a step, a shared group counting for two: with what is written to them, 10 to 40
 #: milliseconds.

@@ -97,6 +97,16 @@ class Keeper(Turn):
         """A delivery was written to a client (only with `tap_delivered`)."""
         raise NotImplementedError
 
+    def delivered_run(
+        self, session: State, came: int, number: int, topic: str, first: int, size: int, count: int
+    ) -> None:
+        """The same of `count` messages of QoS 0 in a row that nothing was made of.
+
+        Their ids are ``came << 64 | number`` and those that follow; `first` is their first byte,
+        `size` that of a payload.
+        """
+        raise NotImplementedError
+
     def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
         """A client acknowledged a message: PUBACK, PUBREC (only with `tap_acked`)."""
         raise NotImplementedError

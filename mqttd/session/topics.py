@@ -21,7 +21,7 @@ from typing import Final
 
 from mqttd.session.ahead import Ahead
 from mqttd.session.changes import Changes
-from mqttd.session.route import HELD, NOTED, Route
+from mqttd.session.route import HELD, NOTED, RECORDED, Route
 from mqttd.session.sights import Sights
 
 __all__ = ["Topics"]
@@ -95,7 +95,7 @@ class Topics:
         route = self._passing
         route.rename(topic, key)
         self._build(route)
-        if route.gear & ~(HELD | NOTED):
+        if route.gear & ~(HELD | NOTED | RECORDED):
             self._passing = Route("")
             self._keep(route)
         return route

@@ -1,7 +1,8 @@
 """What a store is made of: rows, records numbered together, and what is written at once.
 
 Group    what is gathered, then written in one transaction; it becomes a
-Block    one row of the file
+Block    one row of the file, or several where it is large: a
+Part     of a group that is a block already
 Home     records with numbers one behind the other, and the block that they are in now
 Present  what a file says of each record, before it is a part of a home
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-__all__ = ["Block", "Group", "Home", "Present"]
+__all__ = ["Block", "Group", "Home", "Part", "Present"]
 
 #: A number in a list, in memory.
 _WORD: Final = 40
@@ -143,11 +144,23 @@ class Home:
         self.dead = _with(self.dead, at)
 
 
+class Part:
+    """A block that is full, of a group that is still gathered or being written."""
+
+    __slots__ = ("block", "data", "size", "words")
+
+    def __init__(self, block: Block, words: list[int], data: list[bytes], size: int) -> None:
+        self.block = block
+        self.words = words
+        self.data = data
+        self.size = size
+
+
 class Group:
     """What is written in one transaction."""
 
-    __slots__ = ("block", "data", "drops", "error", "found", "fsync", "home", "last", "reads",
-                 "rows", "rows_size", "size", "words")  # fmt: skip
+    __slots__ = ("block", "data", "drops", "error", "found", "fsync", "full", "home", "last",
+                 "parts", "reads", "rows", "rows_size", "size", "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
         self.block = block
@@ -157,6 +170,9 @@ class Group:
         #: Bytes in `data`, the last of them.
         self.size: int = 0
         self.last: bytes = b""
+        #: Blocks that are full, and the bytes that they take in memory.
+        self.parts: list[Part] = []
+        self.full: int = 0
         #: Statements and their parameters (`mqttd.storage.database`), in their order.
         self.rows: list[tuple[int, tuple[object, ...]]] = []
         #: Bytes that they take in memory.
@@ -173,11 +189,42 @@ class Group:
 
     def weight(self) -> int:
         """Bytes that it takes in memory."""
-        return self.size + self.rows_size + _WORD * len(self.words)
+        return self.full + self.size + self.rows_size + _WORD * len(self.words)
+
+    def measure(self) -> int:
+        """Have the block at hand know how large it is; returns its bytes."""
+        block = self.block
+        words = len(self.words)
+        block.count = words // 2
+        if block.live == 0:
+            self.data = []
+            self.size = 0
+        block.size = self.size + 8 * words
+        return block.size
+
+    def part(self, block: Block, home: Home) -> None:
+        """The block at hand is full; go on with this one."""
+        self.parts.append(Part(self.block, self.words, self.data, self.size))
+        self.full += self.size + _WORD * len(self.words)
+        self.block = block
+        self.home = home
+        self.words = []
+        self.data = []
+        self.size = 0
+        self.last = b""
+
+    def data_of(self, block: Block) -> list[bytes] | None:
+        """The bytes of one of its blocks, in pieces; None for any other."""
+        if block is self.block:
+            return self.data
+        for part in self.parts:
+            if block is part.block:
+                return part.data
+        return None
 
     def empty(self) -> bool:
         """Whether there is nothing to write or read."""
-        return not (self.words or self.rows or self.drops or self.reads)
+        return not (self.words or self.parts or self.rows or self.drops or self.reads)
 
 
 class Present:

@@ -13,7 +13,7 @@ from typing import Final
 
 from mqttd.broker.retained import Retained
 from mqttd.broker.wills import Testament
-from mqttd.codec.frame import body_at, packet_id_at, size_at
+from mqttd.codec.frame import ONE_BYTE, body_at, packet_id_at, size_at
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.session.message import Delivery, Message, entry_delivery
@@ -69,9 +69,10 @@ def _dump(delivery: Delivery, since: int, flags: int, texts: list[str]) -> bytes
         if delivery.expiry_at:
             flags |= _COUNTED
             parts.append(delivery.expiry_at.to_bytes(4, "big"))
-    if delivery.id:
+    message_id = delivery.identity()
+    if message_id:
         flags |= _NAMED
-        parts.append(delivery.id.to_bytes(16, "big"))
+        parts.append(message_id.to_bytes(16, "big"))
     if delivery.source:
         flags |= _SOURCE
         texts = [delivery.source, *texts]
@@ -84,7 +85,7 @@ def _dump(delivery: Delivery, since: int, flags: int, texts: list[str]) -> bytes
         flags |= _ORIGINAL
         parts.append(len(original).to_bytes(4, "big"))
         parts.append(original)
-    parts[0] = bytes((flags,))
+    parts[0] = ONE_BYTE[flags]
     parts.append(delivery.wire)
     return b"".join(parts)
 

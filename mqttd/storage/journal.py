@@ -248,12 +248,12 @@ class StoreJournal(ReadingJournal):
 
     # -- read again ---------------------------------------------------------------------------
 
-    def group_of(self, block: Block) -> Group | None:
-        """See `ReadingJournal.group_of`."""
-        if block is self.ledger.group.block:
-            return self.ledger.group
-        under_way = self._under_way
-        return under_way if under_way is not None and block is under_way.block else None
+    def data_of(self, block: Block) -> list[bytes] | None:
+        """See `ReadingJournal.data_of`."""
+        data = self.ledger.group.data_of(block)
+        if data is None and self._under_way is not None:
+            data = self._under_way.data_of(block)
+        return data
 
     # -- what waits ----------------------------------------------------------------------------
 
@@ -277,9 +277,16 @@ class StoreJournal(ReadingJournal):
     def wait(self, promise: object) -> None:
         """See `Journal.wait`."""
         assert isinstance(promise, Promise)
-        self._waiting.promises.append(promise)
+        waiting = self._waiting
+        waiting.promises.append(promise)
+        promise.ticket = waiting
         if not self._noted:
             self._begin()
+
+    def gathers(self, promise: object) -> bool:
+        """See `Journal.gathers`: until its group is closed."""
+        assert isinstance(promise, Promise)
+        return promise.ticket is self._waiting
 
     def hold(self, channel: Connection, data: bytes) -> None:
         """See `Journal.hold`."""

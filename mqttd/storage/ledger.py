@@ -1,6 +1,6 @@
 """The records of a store: gathered into groups, counted as long as they live, moved together.
 
-    group     the records of one turn or more: one row of the file, a *block*
+    group     the records of one turn or more: one row of the file, a *block*; a large one several
       words   two numbers a record:  owner << 29 | length     number << 20 | kind << 16 | packet id
       data    the bytes of the records, one behind the other
 
@@ -78,9 +78,11 @@ _READ: Final = 8
 _WASTED: Final = 4
 #: A block of fewer records is small: many of them are made one.
 _SMALL: Final = 16
-#: Bytes of such a block at most, and of the blocks that are read at once beside the first.
+#: Bytes of such a block at most, and of those that are read at once.
 _LIGHT: Final = 256 << 10
 _READ_BYTES: Final = 4 << 20
+#: Bytes with which a block is full: what is moved stands in memory, with more each time it was.
+_FULL: Final = 2 << 20
 #: A row in memory beside the bytes of its parameters.
 _ROW: Final = 200
 #: Numbers between two that live, beyond which a home ends (recovery).
@@ -111,16 +113,34 @@ class Ledger:
         self.group: Group = self._begin()
 
     def _begin(self) -> Group:
+        block = self._block()
+        return Group(block, Home(self.number, block))
+
+    def _block(self) -> Block:
         block = Block(self.next_block)
         self.next_block += 1
         self.blocks[block.id] = block
-        return Group(block, Home(self.number, block))
+        return block
+
+    def _part(self) -> None:
+        """The block of this group is full: it goes on with another."""
+        group = self.group
+        full = group.block
+        self.bytes += group.measure()
+        block = self._block()
+        group.part(block, Home(self.number, block))
+        if full.live == 0 and full.needed == 0:
+            self._drop(full)
+        else:
+            full.stored = True
 
     # -- records -------------------------------------------------------------------------------
 
     def note(self, owner: int, kind: int, packet_id: int, data: bytes) -> int:
         """One more record, which lives; returns its number."""
         group = self.group
+        if group.size >= _FULL:
+            self._part()
         number = self.number
         self.number = number + 1
         length = len(data)
@@ -228,12 +248,8 @@ class Ledger:
         words = group.words
         if not words and group.empty():
             return None
-        block.count = len(words) // 2
-        if block.live == 0:
-            group.data = []
-            group.size = 0
-        block.size = group.size + 8 * len(words)
-        self.bytes += block.size
+        group.parts = [part for part in group.parts if part.block.stored]
+        self.bytes += group.measure()
         if not words or (block.live == 0 and block.needed == 0):
             # Everything in it is over already.
             group.words = []
@@ -251,6 +267,7 @@ class Ledger:
                 continue  # moved elsewhere already
             for home in block.homes:
                 self._forget_home(home)
+            block.homes = []  # or they would be a circle
             self.bytes -= block.size
             if block.stored:
                 block.stored = False
@@ -299,10 +316,12 @@ class Ledger:
             block = self.blocks.get(hand.pop())
             if block is None or not block.stored or block.id > oldest:
                 continue
-            if block.wasted() * _WASTED > block.count:
-                wanted.append(block.id)
-                size += block.size
-            elif thorough and (block.live < block.count or block.count < _SMALL):
+            if block.wasted() * _WASTED > block.count or (
+                thorough and (block.live < block.count or block.count < _SMALL)
+            ):
+                if size and size + block.size > _READ_BYTES:
+                    hand.append(block.id)
+                    break
                 wanted.append(block.id)
                 size += block.size
             elif many and block.count < _SMALL and block.size < _LIGHT:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from mqttd.session.journal import Journal
 from mqttd.session.kept import Kept
-from mqttd.storage.blocks import Block, Group
+from mqttd.storage.blocks import Block
 from mqttd.storage.entries import entry_of
 from mqttd.storage.ledger import KIND_MASK, Ledger
 
@@ -63,8 +63,8 @@ class ReadingJournal(Journal):
         """Something is to be done at the end of this turn: `serve`."""
         raise NotImplementedError
 
-    def group_of(self, block: Block) -> Group | None:
-        """The group with this block, if it is not written yet."""
+    def data_of(self, block: Block) -> list[bytes] | None:
+        """The bytes of this block in pieces, if it is not written yet."""
         raise NotImplementedError
 
     def fetch(
@@ -87,14 +87,14 @@ class ReadingJournal(Journal):
                 continue
             block, start = place
             size = receipts[at] >> 8
-            group = self.group_of(block)
-            if group is None:
+            unwritten = self.data_of(block)
+            if unwritten is None:
                 pieces.append((block.id, start, size))
                 where.append(at)
             else:
                 data = gathered.get(block.id)
                 if data is None:
-                    data = b"".join(group.data)
+                    data = b"".join(unwritten)
                     gathered[block.id] = data
                 found[at] = data[start : start + size]
         if pieces:
@@ -128,7 +128,7 @@ class ReadingJournal(Journal):
                     pieces.append((0, 0, 0))  # dropped meanwhile
                     continue
                 block, start = place
-                if self.group_of(block) is not None:
+                if self.data_of(block) is not None:
                     break
                 pieces.append((block.id, start, fetch.receipts[at] >> 8))
             if pieces:

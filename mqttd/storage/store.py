@@ -6,7 +6,7 @@
     stop()      what was told is written, closed
 
 The writer's thread begins with `recover`, so nothing of it crosses a fork. What it has written it
-tells through an eventfd that the engine reads, or the reactor.
+tells by `mqttd.storage.wake`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import LoopingCall, deferLater
@@ -32,6 +32,7 @@ from mqttd.storage.place import remove
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
 from mqttd.storage.tools import backup, finish, shrink
+from mqttd.storage.wake import Wake, Watcher
 from mqttd.storage.writer import Reading, Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
@@ -42,18 +43,10 @@ T = TypeVar("T")
 _PAUSE: Final = 0.001
 #: Seconds between two looks at how much room the disk has.
 _LOOK: Final = 10.0
+#: What was read that goes to its sessions in one turn, some hundred messages each.
+_READINGS: Final = 2
 #: Seconds that the clock of the day moves at once when somebody sets it, and not when it is slewed.
 _SET: Final = 5
-
-
-class Watcher(Protocol):
-    """Who polls for descriptors (`mqttd.transports.engine`)."""
-
-    def watch(self, fd: int, called: Callable[[], None], gone: Callable[[], None]) -> None:
-        """Call this whenever the descriptor is readable; `gone` when nobody reads any more."""
-
-    def unwatch(self, fd: int) -> None:
-        """Call neither any more."""
 
 
 class Store:
@@ -79,7 +72,7 @@ class Store:
         self.journal: StoreJournal | None = None
         self.writer: Writer | None = None
         self._broker: Broker | None = None
-        self._wake = _Wake(self)
+        self._wake = Wake(self.turn)
         #: See `[store]`; 0: no limit.
         self.max_bytes = max_bytes
         self.min_free = min_free
@@ -218,9 +211,13 @@ class Store:
             journal.weigh()
         while writer.done:
             journal.written(writer.done.popleft())
-        while writer.read:
+        for _ in range(_READINGS):
+            if not writer.read:
+                break
             reading = writer.read.popleft()
             journal.was_read(reading.of, reading.pieces, reading.found)
+        if writer.read:
+            self._wake.wake()  # in the next turn: a thousand sessions may come back at once
         if journal.unreadable > self._unreadable:
             lost = journal.unreadable - self._unreadable
             self._unreadable = journal.unreadable
@@ -431,64 +428,6 @@ def _close_to_others(path: str) -> None:
                 os.chmod(name, 0o600)
         except OSError:
             pass  # there is none, or it is somebody else's: `connect` says so
-
-
-class _Wake:
-    """What the engine, or the reactor, reads when the writer has written."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.descriptor = -1
-        self.reactor: Any = None
-        self.engine: Watcher | None = None
-
-    def start(self, reactor: Any, engine: Watcher | None) -> None:
-        """Have the one or the other look."""
-        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.reactor = reactor
-        self.engine = engine
-        if engine is not None:
-            engine.watch(self.descriptor, self.doRead, self._left)
-        else:
-            reactor.addReader(self)
-
-    def _left(self) -> None:
-        """The engine comes to its end before the store does: have the reactor look."""
-        self.engine = None
-        self.reactor.addReader(self)
-
-    def stop(self) -> None:
-        """Have nobody look any more."""
-        if self.descriptor >= 0:
-            if self.engine is not None:
-                self.engine.unwatch(self.descriptor)
-            else:
-                self.reactor.removeReader(self)
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-    def wake(self) -> None:
-        """Called in the writer's thread."""
-        os.eventfd_write(self.descriptor, 1)
-
-    def fileno(self) -> int:
-        """As Twisted's IReadDescriptor."""
-        return self.descriptor
-
-    def logPrefix(self) -> str:
-        """As Twisted's IReadDescriptor."""
-        return "mqttd-store"
-
-    def connectionLost(self, reason: object) -> None:
-        """As Twisted's IReadDescriptor."""
-
-    def doRead(self) -> None:
-        """Something was written."""
-        try:
-            os.eventfd_read(self.descriptor)
-        except BlockingIOError:
-            return
-        self.store.turn()
 
 
 def _clock() -> int:

@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
 from mqttd.storage.blobs import forget_closed
-from mqttd.storage.blocks import Group
+from mqttd.storage.blocks import Group, Part
 from mqttd.storage.database import STATEMENTS
 
 __all__ = ["RETRY", "Reading", "Stopped", "Writer", "read", "write"]
@@ -247,15 +247,11 @@ def _nothing(base: sqlite3.Connection) -> None:
 def write(base: sqlite3.Connection, group: Group) -> None:
     """One transaction; then the blocks that are to be read again are read."""
     execute = base.execute
-    if group.words or group.rows or group.drops:
-        words = array("Q", group.words).tobytes()
+    if group.words or group.parts or group.rows or group.drops:
         execute("BEGIN IMMEDIATE")
-        if words and group.size > _PIECE:
-            execute(_MAKE_ROOM, (group.block.id, words, group.size, zlib.crc32(words)))
-            _fill(base, group)
-        elif words:
-            data = b"".join(group.data)
-            execute(_INSERT, (group.block.id, words, data, zlib.crc32(words)))
+        for part in group.parts:
+            _insert(base, part)
+        _insert(base, group)
         for number in group.drops:
             execute(_DELETE, (number,))
         for statement, parameters in group.rows:
@@ -267,8 +263,19 @@ def write(base: sqlite3.Connection, group: Group) -> None:
             group.found.append((number, found[0], found[1]))
 
 
-def _fill(base: sqlite3.Connection, group: Group) -> None:
-    """Write the bytes of a group into the row that was made for them, a piece at a time."""
+def _insert(base: sqlite3.Connection, part: Group | Part) -> None:
+    """Write a block."""
+    words = array("Q", part.words).tobytes()
+    if words and part.size > _PIECE:
+        base.execute(_MAKE_ROOM, (part.block.id, words, part.size, zlib.crc32(words)))
+        _fill(base, part)
+    elif words:
+        data = b"".join(part.data)
+        base.execute(_INSERT, (part.block.id, words, data, zlib.crc32(words)))
+
+
+def _fill(base: sqlite3.Connection, group: Group | Part) -> None:
+    """Write the bytes of a block into the row that was made for them, a piece at a time."""
     piece: list[bytes] = []
     size = 0
     with base.blobopen("block", "data", group.block.id) as blob:

@@ -34,6 +34,7 @@ __all__ = ["Accepting"]
 Later = Callable[[float, Callable[[], None]], object]
 
 _IN: Final = 1
+_IN_EDGE: Final = _IN | select.EPOLLET
 #: Accepts per listener and turn.
 _ACCEPTS: Final = 256
 #: Seconds between two looks at who waits in line, where the rate does not ask for more.
@@ -80,10 +81,12 @@ class Accepting(Sockets):
         self.epoll.register(port.fd, _IN)
 
     def watch(self, fd: int, called: Callable[[], None], gone: Callable[[], None]) -> None:
-        """Call this whenever the descriptor is readable; `gone` when the engine reads no more."""
+        """Call this whenever the descriptor has become readable, which need not be read for that;
+        `gone` when the engine reads no more.
+        """
         self.bells[fd] = called
         self.gone[fd] = gone
-        self.epoll.register(fd, _IN)
+        self.epoll.register(fd, _IN_EDGE)
 
     def unwatch(self, fd: int) -> None:
         """Call neither any more."""

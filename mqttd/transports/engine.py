@@ -9,12 +9,15 @@ effects of the turn (`Server.perform`): one write per dirty channel, then the cl
 descriptor number is never reused within a batch of events. Where packets come one by one but
 densely, the engine rests for some microseconds between turns, and the kernel gathers them.
 
-Level-triggered with one read per turn is fair between clients. When a turn has read `_TURN` bytes,
-the others come first in the next one: packets that pile up in the kernel while nobody may publish
-would fill the memory in one turn, at whose end the budget is looked at. EPOLLOUT is asked for only
-after a short write. Where the kernel defers accepting until bytes have come, those are read at
-once, so that a connection and its CONNECT cost one event. Measured reasons:
-docs/design/hot-path.md; reads over 64 KiB cost 9 times as much (malloc's mmap threshold).
+Level-triggered with one read per turn is fair between clients. Those who have much to do wait in
+line until the others were served, and have as long together, or half a millisecond (`line`): who
+was not read from for a while and has filled each read since, and who is sent a queue, a thousand of
+them after an outage. A client that comes between waits for a turn, not for all of these. When a
+turn has read `_TURN` bytes, the others come first in the next one: packets that pile up in the
+kernel while nobody may publish would fill the memory in one turn, at whose end the budget is looked
+at. EPOLLOUT is asked for only after a short write. Where the kernel defers accepting until bytes
+have come, those are read at once, so that a connection and its CONNECT cost one event. Measured
+reasons: docs/design/hot-path.md; reads over 64 KiB cost 9 times as much (malloc's mmap threshold).
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ import os
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.session.channel import NEW, OPEN, Channel, Server
 from mqttd.session.connection import Connection
 from mqttd.session.output import give_back, take
-from mqttd.session.unfinished import Unfinished
+from mqttd.session.unfinished import READ, Unfinished
 from mqttd.transports.accepting import Accepting, Later
 from mqttd.transports.layers import os_reason, read_from
 from mqttd.transports.lobby import House
@@ -49,6 +53,8 @@ _AGAIN: Final = 4
 _HASTY: Final = 64
 #: Bytes that a turn reads, or makes room for: it may pass the budget by so much.
 _TURN: Final = 4 << 20
+#: Nanoseconds of a turn for those in line, at least.
+_SHARE: Final = 500_000
 
 
 def _raised(error: BaseException, count: int) -> None:
@@ -70,6 +76,16 @@ class Engine(Accepting):
         self.shared: bool = epoll is not None
         #: What was readable when a turn had read enough.
         self.left: dict[int, int] = {}
+        #: Who is readable and waits for the others, in this order; and those as a set.
+        self.line: deque[int] = deque()
+        self.lined: set[int] = set()
+        #: Who is read from again, and had more than a read each time.
+        self.resumed: set[int] = set()
+        #: When this turn began, in nanoseconds.
+        self.began: int = 0
+        #: How many of the line were served, and how many it takes until somebody is accepted.
+        self.served: int = 0
+        self.knock: int = 0
         #: Turns in a row that raised, and who is told of it with their number.
         self.faults: int = 0
         self.failed: Callable[[BaseException, int], object] = _raised
@@ -94,15 +110,17 @@ class Engine(Accepting):
 
         Where the store writes what this has brought, its answer is waited for here: another way
         through Twisted's loop for it costs a third of a message that comes alone. Connections end
-        that wait; what else the reactor has may wait a millisecond.
+        that wait; what else the reactor has may wait a millisecond. And while somebody is in line.
         """
         self.serve(self.epoll.poll(0, _EVENTS))
         journal = self.server.journal
         if self.hasty:
             self.hasty -= 1
-            return
         for _ in range(_AGAIN):
-            if not journal.soon:
+            if self.line:
+                self.serve(self.epoll.poll(0, _EVENTS))
+                continue
+            if not journal.soon or self.hasty:
                 return
             events = self.epoll.poll(_SOON, _EVENTS)
             if not events:
@@ -140,13 +158,15 @@ class Engine(Accepting):
             events = self._in_line(events)
         before = metrics.packets_received
         others = self._feed(events)
+        if self.line:
+            self._serve_line()
         came = metrics.packets_received - before
         server.perform()
         reads = len(events)
         if others:
             reads -= len(others)
             others = self._knocked(others)
-        if self.rests(reads, came):
+        if not self.line and self.rests(reads, came):
             metrics.gather_rests += 1
             time.sleep(server.settings.gather)
         return others
@@ -158,8 +178,9 @@ class Engine(Accepting):
         for fd, event in others:
             port = self.ports.get(fd)
             if port is not None:
-                self.accept(port)
-                accepted = True
+                if self._may_accept():
+                    self.accept(port)
+                    accepted = True
             elif fd in self.bells:
                 self.bells[fd]()
             elif not self.linger.ready(fd):
@@ -167,6 +188,38 @@ class Engine(Accepting):
         if accepted:
             self.server.perform()
         return left
+
+    def _may_accept(self) -> bool:
+        """Whether all were served that were in line when somebody knocked; else he knocks again."""
+        if self.line:
+            if not self.knock:
+                self.knock = self.served + len(self.line)
+            if self.served < self.knock:
+                return False
+        self.knock = 0
+        return True
+
+    def _serve_line(self) -> None:
+        """Feed those in line for their share of a turn; the others keep their places.
+
+        As long as the others took: who acknowledges keeps up with those who publish.
+        """
+        channels = self.channels.by_fd
+        now = time.monotonic_ns()
+        until = now + max(_SHARE, now - self.began)
+        while self.line:
+            fd = self.line.popleft()
+            self.lined.discard(fd)
+            self.served += 1
+            channel = channels[fd] if fd < len(channels) else None
+            if channel is None or channel.paused:
+                continue
+            before = self.taken
+            self.read(channel, fd)
+            if self.taken - before < READ:
+                self.resumed.discard(fd)
+            if self.taken >= _TURN or time.monotonic_ns() >= until:
+                return
 
     def _in_line(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those that the turn before has left come first; of them the poll knows best."""
@@ -183,7 +236,8 @@ class Engine(Accepting):
     def _feed(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Feed what is readable, write where there is room; returns what is no connection's."""
         server = self.server
-        server.now = time.monotonic_ns() // 1_000_000
+        self.began = time.monotonic_ns()
+        server.now = self.began // 1_000_000
         channels = self.channels.by_fd
         others: list[tuple[int, int]] = []
         for fd, event in events:
@@ -203,7 +257,13 @@ class Engine(Accepting):
             if event & _IN:
                 if channel.paused:
                     continue
-                self.read(channel, fd)
+                session = channel.session
+                if (session is not None and session.waiting) or fd in self.resumed:
+                    if fd not in self.lined:
+                        self.lined.add(fd)
+                        self.line.append(fd)
+                else:
+                    self.read(channel, fd)
             elif event & _ERR_HUP:
                 channel.end("connection reset")
             if event & _OUT:
@@ -338,6 +398,7 @@ class Engine(Accepting):
         if self.channels.take(fd):
             self.close(fd, channel)
             self.fresh.pop(fd, None)
+            self.resumed.discard(fd)
             if isinstance(channel.io, House) and isinstance(channel, Channel):
                 channel.io.lobby.left(channel, channel.io)
             port = self.by_name.get(channel.listener)
@@ -354,6 +415,7 @@ class Engine(Accepting):
     def resume(self, channel: Connection) -> None:
         """Read from this descriptor again."""
         if channel.fd >= 0:
+            self.resumed.add(channel.fd)
             self._watch(channel)
 
     def peer(self, channel: Connection) -> tuple[str, int]:

@@ -42,6 +42,8 @@ _BINARY: Final = 2
 _CLOSE: Final = 8
 _PING: Final = 9
 _PONG: Final = 10
+#: Headers of short binary frames that are whole messages, by the length of the payload.
+_HEADERS: Final[list[bytes]] = [bytes((0x82, n)) for n in range(126)]
 
 
 class WebSocketLayer(Layer):
@@ -284,9 +286,9 @@ def unmask(data: bytes, mask: bytes) -> bytes:
 def frame_header(length: int) -> bytes:
     """Header of an unmasked binary frame that is a whole message."""
     if length < 126:
-        return bytes((0x82, length))
+        return _HEADERS[length]
     if length < 65536:
-        return bytes((0x82, 126, length >> 8, length & 0xFF))
+        return b"\x82\x7e" + length.to_bytes(2, "big")
     return b"\x82\x7f" + length.to_bytes(8, "big")
 
 

@@ -18,11 +18,12 @@ from typing import Any, Final
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from mqttd.codec.sniff import looks_like
+from mqttd.net.records import Records
 from mqttd.transports.protocol import MqttFactory, MqttProtocol
 from mqttd.transports.proxy import ProxyLayer
 from mqttd.transports.tls import Tls
@@ -147,7 +148,7 @@ class _Handshakes(TLSMemoryBIOFactory):
             self._look_again()
 
 
-class _Records(BufferingTLSTransport):
+class _Records(Records):
     """Twisted's TLS, which tells what came when it was no TLS, and does not wait for ever at the
     end for a peer that says no goodbye."""
 

@@ -22,6 +22,8 @@ _STAYS = [(mq.SESSION_EXPIRY, 600)]
 #: Seconds before it tries again, and for an answer.
 _AGAIN = 0.1
 _ANSWER = 6.0
+#: Seconds in which a message was on its way to a node that was killed.
+_ON_ITS_WAY = 1.0
 
 
 class Roamer:
@@ -221,27 +223,37 @@ class Reader(Roamer):
                 self.send(mq.puback(packet.packet_id, mq.V5))
             self.seen.setdefault(packet.topic, []).append(int(packet.payload))
 
-    def missing(self, sender: Sender) -> list[int]:
-        """What it should have of a sender and has not."""
+    def missing(self, sender: Sender, killed: float = 0.0) -> list[int]:
+        """What it should have of a sender and has not; `killed`: when a node was, if one was."""
         seen = set(self.seen.get(sender.topic, ()))
         return [
             number
             for number, acked in sender.acked.items()
-            if number not in seen and not self._may_miss(sender.sent.get(number, acked), acked)
+            if number not in seen
+            and not self._may_miss(sender.sent.get(number, acked), acked)
+            and not (sender.qos == 2 and killed - _ON_ITS_WAY < acked < killed + _ON_ITS_WAY)
         ]
 
     def _may_miss(self, sent: float, acked: float) -> bool:
         return any(sent <= until and acked >= since for since, until in self.gaps)
 
-    def faults(self, sender: Sender) -> list[str]:
-        """What is wrong with what it has had of a sender."""
-        found = [f"{self.name} misses {each} of {sender.name}" for each in self.missing(sender)]
+    def faults(self, sender: Sender, killed: float = 0.0, back: float = 0.0) -> list[str]:
+        """What is wrong with what it has had of a sender, while a node was killed and away."""
+        missing = self.missing(sender, killed)
+        found = [f"{self.name} misses {each} of {sender.name}" for each in missing]
         seen = self.seen.get(sender.topic, [])
         first = list(dict.fromkeys(seen))
+        since, until = killed - _ON_ITS_WAY, back + _ON_ITS_WAY
         if sender.qos == 2 and len(first) != len(seen):
-            twice = sorted({each for each in seen if seen.count(each) > 1})
-            found.append(f"{self.name} has {twice[:20]} of {sender.name} twice")
-        if first != sorted(first):
-            wrong = [b for a, b in zip(first, first[1:], strict=False) if b < a]
+            often = sorted({each for each in seen if seen.count(each) > 1})
+            until_then = killed + _ON_ITS_WAY
+            twice = [
+                each for each in often if not since <= sender.sent.get(each, 0.0) <= until_then
+            ]
+            if twice:
+                found.append(f"{self.name} has {twice[:20]} of {sender.name} twice")
+        late = [b for a, b in zip(first, first[1:], strict=False) if b < a]
+        wrong = [each for each in late if not since <= sender.sent.get(each, 0.0) <= until]
+        if wrong:
             found.append(f"{self.name} has {wrong[:20]} of {sender.name} late")
         return found

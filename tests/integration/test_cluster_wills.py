@@ -36,7 +36,7 @@ def wills_of(etcd: Etcd, node: str) -> set[str]:
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_wills_of_a_killed_node_are_published_once(etcd: Etcd, tmp_path: Path, store: str) -> None:
     """Without delay, after it, and not at all where the client is elsewhere in time."""
-    names: dict[str, dict[str, Any]] = {name: {} for name in "abc"}
+    names: dict[str, dict[str, Any]] = {name: {"keep_sessions": "0s"} for name in "abc"}
     nodes = start_nodes(tmp_path, etcd, names, store={"kind": store})
     stays = [(mq.SESSION_EXPIRY, 600)]
     try:
@@ -61,7 +61,8 @@ def test_wills_of_a_killed_node_are_published_once(etcd: Etcd, tmp_path: Path, s
         for watcher in watchers:
             assert sorted(watcher.message().topic for _ in wanted) == wanted
         # It comes back, and what it has kept is nobody's will any more.
-        nodes["c"] = start_node(tmp_path, etcd, "c", store={"kind": store})
+        kept = {"kind": store}
+        nodes["c"] = start_node(tmp_path, etcd, "c", store=kept, cluster={"keep_sessions": "0s"})
         publisher = RawClient(nodes["c"].port, mq.V5).connect()
         publisher.publish("w/end", b"", qos=1)
         for watcher in watchers:

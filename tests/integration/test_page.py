@@ -123,6 +123,27 @@ def test_users_and_tokens_are_made_by_an_administrator(port: int, users: dict[st
     assert Asked(port, "DELETE", "/api/v1/api-users/robot", **shown).status == 404
 
 
+def test_another_role_leaves_the_password(port: int, users: dict[str, str]) -> None:
+    shown = {"Authorization": f"Bearer {users['administrator']}"}
+    path = "/api/v1/api-users"
+    given = {"name": "eva", "role": "viewer", "password": PASSWORD}
+    assert Asked(port, "POST", path, given, **shown).told["new"] is True
+    got = Asked(port, "POST", path, {"name": "eva", "role": "operator"}, **shown).told
+    assert got == {"name": "eva", "role": "operator", "new": False, "token": None}
+    login = Asked(port, "POST", "/api/v1/session", {"username": "eva", "password": PASSWORD})
+    assert (login.status, login.told["role"]) == (200, "operator")
+    assert Asked(port, "DELETE", f"{path}/eva", **shown).status == 200
+
+
+def test_a_path_that_is_no_text_is_refused_without_noise(
+    broker: Broker, port: int, users: dict[str, str]
+) -> None:
+    shown = {"Authorization": f"Bearer {users['viewer']}"}
+    got = Asked(port, "GET", "/api/v1/clients/%ff", **shown)
+    assert (got.status, got.told["code"]) == (400, "bad_request")
+    assert "critical" not in broker.output and "Traceback" not in broker.output
+
+
 def test_users_are_kept_in_a_file_for_the_broker_alone(
     broker: Broker, users: dict[str, str]
 ) -> None:

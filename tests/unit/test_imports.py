@@ -210,6 +210,16 @@ def test_what_is_a_circle() -> None:
     assert circles(arrows) == [{"a.b", "a.c", "a.d"}]
 
 
+def test_no_module_is_longer_than_one_idea_takes() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for part in ("mqttd", "mqttd_plugins")
+        for path in (ROOT / part).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 500
+    }
+    assert not long, f"more than 500 lines: take them apart, {long}"
+
+
 def test_pyspark_is_imported_in_one_place() -> None:
     wrong = [
         str(found)

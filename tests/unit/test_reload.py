@@ -56,6 +56,7 @@ SPECIAL: dict[str, Any] = {
     "ciphers": "ECDHE+AESGCM",
     "cluster.endpoints": ("http://127.0.0.1:2380",),
     "cluster.advertise": "127.0.0.1:7883",
+    "cluster.export": "https://node-1.example:8081",
     "bind": "127.0.0.2:0",
     "certificate": "copy.crt",
     "private_key": "copy.key",

@@ -13,7 +13,14 @@ from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from mqttd.admin.api_users import ApiUserError, add_token, add_user, delete_user, read
+from mqttd.admin.api_users import (
+    ApiUserError,
+    add_token,
+    add_user,
+    change_role,
+    delete_user,
+    read,
+)
 from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ADMINISTRATOR, ApiError
 from mqttd.admin.route import Ask, delete, get, post
@@ -39,7 +46,10 @@ class ApiUserList(Struct):
 
 
 class NewApiUser(Struct, forbid_unknown_fields=True):
-    """A user with its password, or without one a program, which is given a token."""
+    """A user with its password, or without one a program, which is given a token.
+
+    Without one somebody who has a password keeps it, and has another role.
+    """
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     role: Role
@@ -91,17 +101,20 @@ class ApiUsers:
         path, given = self._path(), ask.body
         expires = None if given.seconds is None else time.time() + given.seconds
 
-        def work() -> Made:
-            new = given.name not in read(path)
+        def work() -> tuple[Made, str | None]:
+            before = read(path).get(given.name)
             token = None
-            if given.password is None:
-                token = add_token(path, given.name, given.role, expires)
-            else:
+            if given.password is not None:
                 add_user(path, given.name, given.role, given.password, expires)
-            return Made(given.name, given.role, new, token)
+            elif change_role(path, given.name, given.role, expires) is None:
+                token = add_token(path, given.name, given.role, expires)
+            made = Made(given.name, given.role, before is None, token)
+            return made, None if before is None else before.role
 
-        def done(made: Made) -> Made:
-            ask.changed(None if made.new else made.name, {"name": made.name, "role": made.role})
+        def done(found: tuple[Made, str | None]) -> Made:
+            made, role = found
+            before = None if role is None else {"name": made.name, "role": role}
+            ask.changed(before, {"name": made.name, "role": made.role})
             return made
 
         return self._work(work).addCallback(done)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from mqttd.config.schema import keys
-from mqttd.config.schema.keys import MINUTE
+from mqttd.config.schema.keys import HOUR, MINUTE
 
 __all__ = ["Cluster"]
 
@@ -90,6 +90,16 @@ class Cluster(Struct, frozen=True, kw_only=True):
             " node that it names, so that is no authority that others use."
         ),
     ] = ""
+    export: Annotated[
+        str,
+        keys.plain(
+            "The URL at which readers of all nodes' event logs are told to find this one's; empty:"
+            " that of `admin.tcp`, with the host of `advertise` where that is all addresses.",
+            reload=False,
+            pattern=r"^(https?://[^\s/]+)?\Z",
+            expects='a URL, such as "https://node-1.example:8081"',
+        ),
+    ] = ""
     lease: Annotated[
         int,
         keys.duration(
@@ -100,6 +110,18 @@ class Cluster(Struct, frozen=True, kw_only=True):
             False,
         ),
     ] = 5
+    keep_sessions: Annotated[
+        int,
+        keys.duration(
+            "Time for which the sessions of a node that is gone wait for it, beyond `lease`:"
+            " their clients are told 0x88 elsewhere, instead of being given empty sessions; `0s`"
+            " gives them up with the lease.",
+            "broker",
+            0,
+            HOUR,
+            False,
+        ),
+    ] = 30
     minority: Annotated[
         Literal["serve", "refuse"],
         keys.plain(

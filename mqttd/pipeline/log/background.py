@@ -154,7 +154,7 @@ class Background:
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
-        if status not in (0, _NOTHING):
+        if status not in (0, _NOTHING) and os.path.exists(path):  # else retention was quicker
             self._bad(f"status {status}")
 
     def _finish_archive(self, status: int) -> None:

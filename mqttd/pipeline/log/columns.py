@@ -3,7 +3,7 @@
     append(row)            what happened to a client       --+
     note(packet or run)    messages as they came, in bytes --+-->  columns  --take-->  packed.pack
     note_message(message)  messages that are whole already --+
-    note_delivery(message) what becomes of them -------------+
+    note_deliveries(run)   what becomes of them -------------+
 
 The first event of a batch is told with `started`, a full batch with `full`; both must not raise.
 
@@ -17,7 +17,6 @@ Compiled with the hot path.
 
 from __future__ import annotations
 
-import time as clock
 from array import array
 from collections.abc import Callable
 from typing import Final
@@ -251,28 +250,35 @@ class Columns(Notes):
         self._payloads.append(payload)
         self._grow(1, len(payload))
 
-    def note_delivery(
-        self, acked: bool, client_id: str, username: str | None, message: Message
+    def note_deliveries(
+        self,
+        acked: bool,
+        at: int,
+        came: int,
+        number: int,
+        topic: str,
+        client_id: str,
+        username: str | None,
+        first: int,
+        size: int,
+        count: int,
     ) -> None:
-        """See `Notes.note_delivery`; the payload is in the event of its publish."""
-        topic = message.topic
+        """See `Notes.note_deliveries`; payloads are in the events of their publishes."""
         if topic.startswith(_OWN) or (self.wants is not None and not self.wants(client_id)):
             return
-        came = message.id >> 64
         # The low bits count the ids of one microsecond; these differ from one to the next.
         if self.sample < ALL and came * 40503 & 0xFFFF >= self.sample:
             return
-        at = clock.time_ns() // 1000
-        flags = message.qos | _MESSAGE | (_RETAIN if message.retain else 0)
-        run = self._begin(_ACKED if acked else _DELIVERED, at, flags, 1)
-        self._ids.append(message.id & _HALF)
+        flags = first >> 1 & 3 | _MESSAGE | (_RETAIN if first & 1 else 0)
+        run = self._begin(_ACKED if acked else _DELIVERED, at, flags, count)
+        self._ids.append(number)
         if came != at:
             self._id_times[run] = _signed(came - at)
         self._clients.append("" if self.hide_client else client_id)
         self._users.append("" if username is None or self.hide_user else username)
         self._topics.append("" if self.hide_topic else topic)
-        self._sizes.append(len(message.payload))
-        self._grow(1, 0)
+        self._sizes.append(size)
+        self._grow(count, 0)
 
     def _grow(self, count: int, size: int) -> None:
         started = not self.count

@@ -37,6 +37,9 @@ _MARK: Final = "~"
 #: every minute, but not within a long batch.
 SILENT: Final = 600.0
 
+#: Readers of all groups together: each may keep the log from being deleted, and is a file.
+MOST: Final = 500
+
 
 def readers(path: str, only: str = "") -> dict[tuple[str, str], Record]:
     """(group, reader) -> {"log", "nodes", "time", "stopped", "found"} of the log at `path`.
@@ -99,7 +102,8 @@ def commit_group(
 ) -> None:
     """Note that a reader of `group` has read the log up to these offsets, and if it has stopped.
 
-    Raises ValueError for a name that cannot be a file's, OSError when it cannot be written.
+    Raises ValueError for a name that cannot be a file's and for a new reader beside `MOST` others,
+    OSError when it cannot be written.
     """
     if not NAME.match(group):
         raise ValueError(f"groupId = {group!r}: expected letters, digits and _ . @ -, at most 100")
@@ -109,6 +113,8 @@ def commit_group(
     os.makedirs(folder, mode=0o750, exist_ok=True)
     others = {name: one for (_, name), one in readers(path, group).items()}
     own = others.pop(reader, None)
+    if own is None and len(os.listdir(folder)) >= MOST:
+        raise ValueError(f"groupId = {group!r}: there are {MOST} readers already, end some of them")
     # Who was there when this reader came, and when they were heard of: later than that is alive.
     before = own.get("found", {}) if own else {name: _heard(one) for name, one in others.items()}
     gone = [name for name, one in others.items() if _succeeded(one, before.get(name), log, nodes)]

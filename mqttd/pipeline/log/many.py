@@ -4,19 +4,20 @@
     "https://a1:8081,https://a2:8081;https://b"   url: `;` between brokers, `,` between addresses
 
 A node is in one log only: its name says which. The id of all is theirs with `+` between; a query
-that knew some of them goes on when others join (`knows`). A broker that is away has nothing new to
-tell, and the others go on; when it has been away for too long it is an error.
+that knew some of them goes on when others join (`knows`). Of a cluster (`pipeline.log.cluster`) it
+says whose each is, ``a=ID+b=ID``: there nodes may be missing as well. A broker that is away has
+nothing new to tell, and the others go on; when it has been away for too long it is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mqttd.pipeline.log.blocks import Block
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, EventLog, Run
 
-__all__ = ["ManyLogs", "knows", "parts", "pull_of"]
+__all__ = ["ManyLogs", "joined", "knows", "parts", "pull_of", "remade"]
 
 _BETWEEN = ";"
 
@@ -28,7 +29,40 @@ def parts(text: str) -> list[str]:
 
 def knows(now: str, before: str) -> bool:
     """Whether offsets of the log `before` mean the same in the log `now`."""
-    return set(before.split("+")) <= set(now.split("+"))
+    return not _others(now, before)
+
+
+def _others(now: str, before: str) -> set[str]:
+    """The ids of `before` that are not in `now`, but for nodes of a cluster that are not there."""
+    there = set(now.split("+"))
+    ids = {one.rpartition("=")[2] for one in there}
+    nodes = {one.partition("=")[0] for one in there}
+    return {
+        one
+        for one in before.split("+")
+        if one.rpartition("=")[2] not in ids
+        and not (_of_cluster(now) and "=" in one and one.partition("=")[0] not in nodes)
+    }
+
+
+def _of_cluster(log_id: str) -> bool:
+    return not log_id or "=" in log_id
+
+
+def remade(now: str, before: str, nodes: Iterable[str]) -> set[str]:
+    """Those of `nodes` whose log was made anew since `before`."""
+    others = _others(now, before)
+    if not _of_cluster(now) or not all("=" in one for one in others):
+        return set(nodes) if others else set()
+    return {one.partition("=")[0] for one in others}.intersection(nodes)
+
+
+def joined(now: str, before: str) -> str:
+    """The id of `now`, with what `before` had of nodes that are not there."""
+    if not _of_cluster(now):
+        return now
+    ids = dict(one.split("=", 1) for text in (before, now) for one in text.split("+") if "=" in one)
+    return "+".join(f"{node}={ids[node]}" for node in sorted(ids))
 
 
 def pull_of(log: EventLog | None) -> PullReader | None:
@@ -110,8 +144,11 @@ class ManyLogs:
     def commit(
         self, group: str, nodes: dict[str, int], stopped: bool = False, reader: str = ""
     ) -> None:
-        """See `EventLog.commit`: each log hears of its own nodes."""
+        """See `EventLog.commit`: each log hears of its own nodes, unless it is away."""
         for log in self.logs:
+            pull = pull_of(log)
+            if pull is not None and pull.away_since is not None:
+                continue
             own = {node: at for node, at in nodes.items() if self._of.get(node) is log}
             log.commit(group, own, stopped, reader)
 

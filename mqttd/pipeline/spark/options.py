@@ -32,6 +32,12 @@ READ_OPTIONS: Final = {
     " are separated by commas, several brokers by semicolons",
     "token": "bearer token of the pull endpoint",
     "caFile": "file of certificates to trust for url, in place of the system's",
+    "cluster": "name of a cluster of brokers (cluster.name), in place of path: etcd says which"
+    " nodes there are, and where they are read",
+    "etcd": "with cluster: URLs of the members of etcd, separated by commas",
+    "etcdCaFile": "file of certificates to trust for etcd, in place of the system's",
+    "etcdCertificate": "certificate by which etcd knows this query",
+    "etcdPrivateKey": "private key of etcdCertificate",
     "outageTimeout": "how long a broker at url that is away is waited for, such as 90s or 5m"
     " (default 5m)",
     "archive": "where the broker archives finished segments, as its archive is set: what is not in"
@@ -100,12 +106,18 @@ class Options:
     outage: float = 300.0
     #: How many tasks run at once.
     cores: int = CORES
+    #: A cluster, and where etcd is.
+    cluster: str | None = None
+    etcd: tuple[str, ...] = ()
+    etcd_ca_file: str = ""
+    etcd_certificate: str = ""
+    etcd_private_key: str = ""
 
     @property
     def description(self) -> str:
         """Which log is read, and what of it, for people; neither token nor password."""
         url = re.sub(r"//[^/@]*@", "//", self.url or "")
-        told = [self.path or url]
+        told = [self.path or url or f"cluster {self.cluster}"]
         for name, text in (
             ("archive", (self.archive or "").partition("?")[0]),
             ("subscribe", ",".join(self.filters)),
@@ -142,14 +154,21 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         if ours in options:
             raise ValueError(f"mqttd: options {ours} and {known} say the same: give one of them")
         options[ours] = _time(known, value) if known in TIMES else value
-    path, url = options.get("path"), options.get("url")
-    if not path and not url:
+    path, url, cluster = options.get("path"), options.get("url"), options.get("cluster")
+    given_of = [name for name in ("path", "url", "cluster") if options.get(name)]
+    if not given_of:
         raise ValueError(
             "mqttd: set the option path (directory of the event log, such as data/events) or url"
-            " (pull endpoint of a broker, https://host:port)"
+            " (pull endpoint of a broker, https://host:port), or cluster and etcd"
         )
-    if path and url:
-        raise ValueError("mqttd: options path and url were both given: one of them is enough")
+    if len(given_of) > 1:
+        both = " and ".join(given_of)
+        raise ValueError(f"mqttd: options {both} were both given: one of them is enough")
+    etcd = _list(options.get("etcd", ""))
+    if bool(cluster) is not bool(etcd):
+        raise ValueError("mqttd: options cluster and etcd go together: the name, and who knows it")
+    if not all(re.fullmatch(r"https?://[^/\s]+", one) for one in etcd):
+        raise _wrong("etcd", options["etcd"], "http://host:2379 or https://host:2379")
     if url and not all(re.match(r"\s*https?://[^/\s]", one) for one in re.split("[,;]", url)):
         raise _wrong("url", url, "http://host:port or https://host:port")
     if "subscribe" in options and "subscribePattern" in options:
@@ -183,6 +202,11 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         group=group,
         outage=_duration(options, "outageTimeout", 300.0),
         cores=cores,
+        cluster=cluster or None,
+        etcd=tuple(etcd),
+        etcd_ca_file=options.get("etcdCaFile", ""),
+        etcd_certificate=options.get("etcdCertificate", ""),
+        etcd_private_key=options.get("etcdPrivateKey", ""),
     )
 
 

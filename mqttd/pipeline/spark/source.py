@@ -30,7 +30,7 @@ class BatchReader(Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks; raises DataLoss if what was asked for by number is gone."""
         options = self.options
-        _, found = self.bounds()
+        _, found = self.bounds(everybody=True)
         starts = self.at(options.starting or "earliest", found)
         ends = self.at(options.ending or "latest", found)
         tasks: list[Task] = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,7 +25,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mqttd.pipeline.log.many import ManyLogs, knows, pull_of
+from mqttd.pipeline.log.cluster import ClusterLog
+from mqttd.pipeline.log.many import ManyLogs, joined, knows, pull_of, remade
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, DataLoss
 from mqttd.pipeline.spark.options import Options
@@ -64,12 +65,14 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported: Offset | None = None
         self._end: dict[str, int] = {}
         self._bytes = 0
+        #: Nodes of a cluster that are not there, as was told.
+        self._absent: Set[str] = frozenset()
         #: When a broker that is away is asked again.
         self._ask_at = 0.0
 
     def initialOffset(self) -> Offset:
         """Where a query without a checkpoint begins."""
-        log_id, found = self.bounds()
+        log_id, found = self.bounds(everybody=True)
         at = self.at(self.options.starting or "latest", found)
         self._register(_offset(log_id, at))
         if self.options.group and self.options.starting == "earliest":
@@ -106,7 +109,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there now: this run ends with it."""
-        self._target = {node: bounds.latest for node, bounds in self.bounds()[1].items()}
+        found = self.bounds(everybody=True)[1]
+        self._target = {node: bounds.latest for node, bounds in found.items()}
 
     def _away(self) -> float | None:
         """For how many seconds the broker has been away; None if it is there."""
@@ -164,23 +168,28 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             for node, end in _limited(begin, there, found, limit.max_rows).items():
                 ends[node] = end if end == there[node] else self._behind_gap(node, end)
         self._end = ends
-        return _offset(log_id, ends)
+        return _offset(joined(log_id, start["log"]), ends)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, none for an empty range."""
         log_id, found = self.bounds()
-        if not knows(log_id, end["log"]):
-            self._lost(
-                f"the event log was made anew: the query's checkpoint is of log {end['log']},"
-                f" here is log {log_id}",
-                _OTHER_LOG,
-            )
-            known = start["nodes"] if start["log"] == end["log"] else {}
-            gone = [(node, known.get(node, 0), stop) for node, stop in end["nodes"].items()]
-            return [task for one in gone for task in self._gap(*one, "the log was made anew")]
-        begin = self._begin(start, log_id, found)
+        wanted = {node for node, stop in end["nodes"].items() if start["nodes"].get(node, 0) < stop}
+        if isinstance(self.log(), ClusterLog) and wanted - found.keys():
+            log_id, found = self.bounds(everybody=True)
         tasks: list[Task] = []
+        anew = remade(log_id, end["log"], end["nodes"])
+        if anew:
+            self._anew(end, log_id)
+            known = start["nodes"] if start["log"] == end["log"] else {}
+            for node in sorted(anew):
+                stop = end["nodes"][node]
+                tasks += self._gap(node, known.get(node, 0), stop, "the log was made anew")
+            if anew == end["nodes"].keys():
+                return tasks
+        begin = self._begin(start, log_id, found)
         for node, stop in end["nodes"].items():
+            if node in anew:
+                continue
             first = begin.get(node, 0)
             bounds = found.get(node, Bounds(stop, first))
             if bounds.latest < stop:
@@ -251,18 +260,18 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self, start: Offset, log_id: str, found: dict[str, Bounds]) -> dict[str, int]:
         """Where each node's next event is; a new node begins at its first one."""
-        if not knows(log_id, start["log"]):
-            self._lost(
-                f"the event log was made anew: the query's checkpoint is of log {start['log']},"
-                f" here is log {log_id}",
-                _OTHER_LOG,
-            )
-            return {node: bounds.earliest for node, bounds in found.items()}
         begin: dict[str, int] = dict(start["nodes"])
+        if not knows(log_id, start["log"]):
+            self._anew(start, log_id)
+            for node in remade(log_id, start["log"], start["nodes"]):
+                del begin[node]
         for node in begin.keys() - found.keys():
-            self._lost(
-                f"the log of node {node} is gone, the query has read {begin[node]} of it", _NO_NODE
-            )
+            text = f"the query has read {begin[node]} of it"
+            if not isinstance(self._log, ClusterLog):
+                self._lost(f"the log of node {node} is gone, {text}", _NO_NODE)
+            elif node not in self._absent:
+                print(f"mqttd: node {node} is not there, {text}", file=sys.stderr)
+        self._absent = begin.keys() - found.keys()
         for node, (earliest, latest) in found.items():
             first = begin.setdefault(node, earliest)
             if first < earliest:
@@ -276,6 +285,13 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f" {first}"
                 )
         return begin
+
+    def _anew(self, offset: Offset, log_id: str) -> None:
+        self._lost(
+            f"the event log was made anew: the query's checkpoint is of log {offset['log']},"
+            f" here is log {log_id}",
+            _OTHER_LOG,
+        )
 
     def _lost(self, what: str, advice: str = _KEEP) -> None:
         if self.options.fail_on_data_loss:

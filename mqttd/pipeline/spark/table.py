@@ -74,7 +74,7 @@ def given(options: Mapping[str, str], schema: StructType | None) -> dict[str, st
     found = schema.fields[0].metadata.get(_MARK)
     if found is not None:
         return {**json.loads(found), **own}
-    if "path" not in own and "url" not in own:
+    if not any(name in own for name in ("path", "url", "cluster")):
         raise ValueError(
             "mqttd: a table is created without columns, so that it gets those of the log:"
             " CREATE TABLE t USING mqttd OPTIONS (path '...')"

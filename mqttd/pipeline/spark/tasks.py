@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from mqttd.pipeline.log.blocks import Block, lost_text, parse_header
+from mqttd.pipeline.log.cluster import ClusterLog, Exports
 from mqttd.pipeline.log.many import ManyLogs, parts
 from mqttd.pipeline.log.pull import open_log
 from mqttd.pipeline.log.reader import (
@@ -53,6 +54,8 @@ class Task(InputPartition):
     runs: list[Run] = field(default_factory=list)
     #: Why the events [start, end) are missing; empty for a task that reads.
     missing: str = ""
+    #: Where this node is read, of a cluster: an executor need not ask etcd.
+    url: str = ""
 
     def __post_init__(self) -> None:
         self.value = (self.node, self.start)
@@ -82,16 +85,17 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
     spread = min(options.cores, rows // WORTH_A_TASK)
     wanted = max(options.min_partitions, wanted, spread, 1)
     share = max(-(-rows // wanted), 1)
+    url = log.where(node) if isinstance(log, ClusterLog) else ""
     chosen: list[Block] = []
     filled = 0
     for block in blocks:
         chosen.append(block)
         filled += 0 if block.gap else block.rows
         if filled >= share:
-            tasks.append(Task(node, start, end, runs_of(chosen)))
+            tasks.append(Task(node, start, end, runs_of(chosen), url=url))
             chosen, filled = [], 0
     if chosen:
-        tasks.append(Task(node, start, end, runs_of(chosen)))
+        tasks.append(Task(node, start, end, runs_of(chosen), url=url))
     return tasks
 
 
@@ -122,32 +126,51 @@ class Reader:
         """The log, opened once in each process."""
         if self._log is None:
             options = self.options
+            if options.cluster:
+                self._log = self._open_cluster()
+                return self._log
             logs = [self._open(path, None) for path in parts(options.path or "")]
             logs += [self._open(None, url) for url in parts(options.url or "")]
             self._log = logs[0] if len(logs) == 1 else ManyLogs(logs, options.outage)
             self._known = True
         return self._log
 
-    def _open(self, path: str | None, url: str | None) -> EventLog:
+    def _open(self, path: str | None, url: str | None, now: bool = False) -> EventLog:
+        """One log; `now`: a broker that is away is not waited for."""
         options = self.options
-        log = open_log(path, url, options.token, options.ca_file, options.outage, self._known)
+        patience = 0.0 if now else options.outage
+        known = now or self._known
+        log = open_log(path, url, options.token, options.ca_file, patience, known)
         if options.archive:
             from mqttd.pipeline.log.archive import ArchivedLog
 
             log = ArchivedLog(log, options.archive)
         return log
 
-    def bounds(self) -> tuple[str, dict[str, Bounds]]:
-        """The log's id, and what is there now."""
-        log = self.log()
+    def _open_cluster(self) -> ClusterLog:
+        options = self.options
+        exports = Exports(
+            list(options.etcd), options.cluster or "", options.etcd_ca_file,
+            options.etcd_certificate, options.etcd_private_key,
+        )  # fmt: skip
+        return ClusterLog(exports, lambda url: self._open(None, url, True), options.outage)
+
+    def bounds(self, everybody: bool = False) -> tuple[str, dict[str, Bounds]]:
+        """The log's id, and what is there now; of a cluster of `everybody`, who is waited for."""
         try:
-            return log.log_id, log.bounds()
+            return self._bounds(everybody)
         except DataLoss:
             # Made anew: the one that is there now, under its own id.
-            log.close()
+            self.log().close()
             self._log = None
-            log = self.log()
-            return log.log_id, log.bounds()
+            return self._bounds(everybody)
+
+    def _bounds(self, everybody: bool) -> tuple[str, dict[str, Bounds]]:
+        log = self.log()
+        if everybody and isinstance(log, ClusterLog):
+            log.meet()
+        found = log.bounds()
+        return log.log_id, found
 
     def at(self, position: Position, found: dict[str, Bounds]) -> dict[str, int]:
         """Where `position` is on each node."""
@@ -202,7 +225,7 @@ class Reader:
             options.pattern,
             options.gaps,
         )
-        log = self.log()
+        log = self._open(None, partition.url) if partition.url else self.log()
         yield from batches.read(self._pieces(log, partition.runs))
 
     def _pieces(self, log: EventLog, runs: Sequence[Run]) -> Iterator[memoryview | Missing]:

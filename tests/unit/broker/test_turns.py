@@ -330,3 +330,29 @@ def test_searches_that_find_nothing_are_work_of_their_turn() -> None:
         turns += 1
         a_turn(node)
     assert turns > 1
+
+
+@pytest.mark.parametrize("properties", [{}, {prop.CONTENT_TYPE: "x"}])
+@pytest.mark.parametrize("version", [4, 5])
+def test_issue_12_what_a_member_leaves_is_not_copied(version: int, properties: Properties) -> None:
+    """40 members with 100 KB each that end at once: each message was there three times."""
+    node = node_with()
+    other = node.connect("other", 5, properties=dict(LASTING))
+    subscribed(other, "$share/g/t", qos=1)
+    other.drop()
+    member = node.connect("member", version)
+    subscribed(member, "$share/g/t", qos=1)
+    sender = node.connect("sender", 5)
+    for number in range(3):
+        said = Publish("t", bytes([number]) * 1000, 1, packet_id=number + 1)
+        sender.send(Publish(said.topic, said.payload, 1, packet_id=said.packet_id,
+                            properties=dict(properties)))  # fmt: skip
+    held = [delivery.wire for delivery in member.session.shared()]
+    assert len(held) == 3
+    member.drop()
+    kept = node.broker.sessions["other"].queued()
+    assert [delivery.get_message(0).payload[:1] for delivery in kept] == [b"\0", b"\1", b"\2"]
+    assert [delivery.get_message(0).properties or {} for delivery in kept] == 3 * [properties]
+    if version == 5:
+        assert all(now.wire is was for now, was in zip(kept, held, strict=True))
+    audit(node.broker, [sender.channel])

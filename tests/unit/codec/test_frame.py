@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mqttd.codec.frame import body_at, header, packet_id_at, size_at, topic_end_at
+from mqttd.codec.frame import body_at, header, packet_id_at, run_end, size_at, topic_end_at
 from mqttd.codec.packets import Publish
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.serializer import serialize, varint
@@ -102,3 +104,26 @@ def _read_aloud(wire: bytes, version: int) -> tuple[int, int, bool]:
         packets += 1
         pos = body + length
     return packets, len(wire) - pos, False
+
+
+@given(
+    st.lists(st.sampled_from([b"a/1", b"a/2", b"b/2", b"a/22"]), min_size=1, max_size=6),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_a_run_ends_where_a_packet_differs_in_more_than_its_payload(
+    topics: list[bytes], cut_off: int, v5: bool
+) -> None:
+    block = b"\0" if v5 else b""
+    version = 5 if v5 else 4
+    packets = [serialize(Publish(topic.decode(), b"load"), version) for topic in topics]
+    if len(packets) > 1:
+        packets[-1] = packets[-1][: len(packets[-1]) - cut_off]
+    data = b"".join(packets)
+    whole = len(packets) - (cut_off > 0 and len(packets) > 1)
+    run = 1
+    while run < whole and topics[run] == topics[0]:
+        run += 1
+    topic_end = 4 + len(topics[0])
+    end = len(packets[0])
+    assert run_end(data, 0, topic_end, topic_end + len(block), end) == run * end

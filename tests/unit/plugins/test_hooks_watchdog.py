@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.plugins import watchdog
+from mqttd.plugins import hooks, watchdog
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.watchdog import IDLE, NESTED, SOON, TICK, PluginTimeout, Watch, Watchdog
@@ -51,6 +51,26 @@ def test_the_third_look_at_the_same_call_breaks_it_off(timers: list[float]) -> N
     assert timers == []
 
 
+def test_the_short_way_of_a_message_is_broken_off_too(timers: list[float]) -> None:
+    stage = Stage(lambda stage: stage.look(3))
+    stage.owner.mask = 1
+    assert [stage.hooks.ask_publish("same") for _ in range(2)] == ["same", "same"]
+    assert stage.owner.faults == {"blocked": 2}
+    assert stage.hooks.watch.stuck is None
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_look_below_the_long_way_of_a_message_finds_one_call(
+    timers: list[float], others: int
+) -> None:
+    stage = Stage(lambda stage: stage.look(3))
+    for _ in range(others):
+        stage.hooks.hook(POINT, lambda message: None, priority=1)
+    assert stage.hooks.ask_publish("same") == "same"  # timed, or of several
+    assert stage.owner.faults == {"blocked": 1}
+    assert stage.hooks.watch.stuck is None
+
+
 @pytest.mark.parametrize(("waited", "looks"), [(0.0001, 3), (0.005, 5), (0.0075, 8)])
 def test_a_look_counts_less_if_the_processor_was_anothers(waited: float, looks: int) -> None:
     """A loaded machine breaks nothing off that has had no more than its time."""
@@ -71,6 +91,28 @@ def test_a_look_counts_less_if_the_processor_was_anothers(waited: float, looks: 
     steps: list[str] = []
     assert Stage(callback).run() == {"blocked": 1}
     assert steps == ["in time"]
+
+
+@pytest.mark.parametrize(("waited", "charged"), [(0.3, 0.004), (0.1, 0.204)])
+def test_what_the_thread_has_waited_for_a_processor_is_not_charged(
+    monkeypatch: pytest.MonkeyPatch, waited: float, charged: float
+) -> None:
+    """A machine that is busy for 300 ms makes no call of 4 ms one that blocks."""
+    now = [1000.0]
+    waits = [7.0]
+
+    def callback(stage: Stage) -> None:
+        now[0] += 0.304
+        waits[0] += waited
+
+    for module in (hooks, watchdog):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    stage = Stage(callback)
+    stage.dog.waited = lambda: waits[0]
+    stage.hooks.watch.waits = stage.dog._waits
+    stage.look()
+    assert stage.run() == ({"blocked": 1} if charged > 5 * stage.owner.per_call else {})
+    assert stage.owner.time == pytest.approx(charged)
 
 
 def test_the_system_says_how_long_a_thread_has_waited(timers: list[float]) -> None:
@@ -298,3 +340,24 @@ def test_without_a_watchdog_nobody_is_asked_to_arm_it() -> None:
     watch = Watch()
     assert watch.armed
     watch.arm()
+
+
+def test_a_look_may_come_while_the_looks_are_read() -> None:
+    """The looks come by a signal, between any two steps of what asks for them."""
+
+    class Since(float):
+        def __ge__(self, at: float) -> bool:
+            dog._counts()
+            return super().__ge__(at)
+
+    dog = Watchdog(Watch())
+    waits = [0.0]
+
+    def told() -> float:
+        waits[0] += 0.25
+        return waits[0]
+
+    dog.waited = told
+    for _ in range(3):
+        dog._counts()
+    assert dog._waits(Since(0.0)) == 0.75

@@ -5,6 +5,7 @@
           --> broker without `coalesce_runs`   -->                         |
           --> broker that always looks ahead   -->                         |
           --> broker without `cache_grants`    -->                         |
+          --> broker whose deliveries are kept -->                         |
           --> broker with none of them         -->                       --+
 
 A story is a list of steps of a few clients of 3.1, 3.1.1 and 5.0: bursts of packets, cut into
@@ -45,6 +46,9 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
+from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.decode import decode_block
+from mqttd.pipeline.log.packed import pack
 from mqttd.session.listener import Listener
 from mqttd.session.message import Message
 from mqttd.session.settings import Settings
@@ -240,7 +244,11 @@ class Stage:
     """Plays a story on one broker and keeps what every client received."""
 
     def __init__(
-        self, story: Story, hook: Callable[..., Any] | None = None, **switches: bool
+        self,
+        story: Story,
+        hook: Callable[..., Any] | None = None,
+        kept: Columns | None = None,
+        **switches: bool,
     ) -> None:
         configured = Settings()
         twist = story.twist | switches
@@ -253,6 +261,9 @@ class Stage:
             self.node.broker.listeners["memory"] = Listener("memory", mountpoint=mountpoint)
         if hook is not None:
             self.node.hooks.hook("message.publish", hook)
+        if kept is not None:
+            self.node.broker.add_notes(kept)
+            self.node.broker.add_deliveries(kept, True, True)
         self.story = story
         self.output: list[bytearray] = [bytearray() for _ in range(CLIENTS)]
         #: Received packets, one list per connection, packet ids by order of delivery.
@@ -417,6 +428,35 @@ def test_every_path_gives_the_same_bytes_to_hooks_too(
     assert fast.state() == slow.state()
     dropped = [stage.node.broker.metrics.dropped_hook for stage in (fast, slow)]
     assert dropped[0] == dropped[1]
+
+
+def events_of(kept: Columns) -> dict[tuple[str, str | None], list[Any]]:
+    """Deliveries and acknowledgements by client, with the number of the publish they are of."""
+    numbers: dict[bytes | None, int] = {}
+    found: dict[tuple[str, str | None], list[Any]] = {}
+    for one in decode_block(pack(kept.take(), 0), "n") if kept.count else ():
+        if one.event == "message.publish":
+            numbers[one.message_id] = len(numbers)
+        else:
+            # What is sent to a new subscriber may have an id of its own.
+            number = -1 if one.retain else numbers[one.message_id]
+            row = (number, one.topic, one.qos, one.retain, one.payload_size)
+            found.setdefault((one.event, one.client_id), []).append(row)
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(story=stories())
+@pytest.mark.slow
+def test_who_keeps_deliveries_is_not_seen(story: Story) -> None:
+    """The same goes out, and the same is kept by the fast path as by the slow one."""
+    columns = [Columns(1 << 30, lambda: None, lambda: None) for _ in range(2)]
+    plain = Stage(story).play()
+    fast = Stage(story, kept=columns[0]).play()
+    slow = Stage(story, kept=columns[1], fast_path=False).play()
+    assert with_numbers(plain) == with_numbers(fast) == with_numbers(slow)
+    assert plain.state() == fast.state() == slow.state()
+    assert events_of(columns[0]) == events_of(columns[1])
 
 
 def test_a_broker_without_hooks_takes_the_fast_path() -> None:

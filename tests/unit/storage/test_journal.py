@@ -133,6 +133,35 @@ def test_an_acknowledgement_waits_until_the_message_is_written(kept: Kept) -> No
     assert [packet.packet_id for packet in publisher.take()] == [1, 2]
 
 
+def test_what_several_turns_bring_for_one_group_is_promised_together(kept: Kept) -> None:
+    """One promise for each group and connection, however many turns the disk takes."""
+    kept.subscriber("away", "kept", 1, kept=True).drop()
+    kept.settle()
+    publisher = kept.client("publisher", kept=False)
+    other = kept.client("other", kept=False)
+    asked: list[object] = []
+    publish(publisher, "kept", 1, 1)
+    promises = publisher.channel.promises
+    assert promises is not None
+    for number in range(2, 5):
+        publish(publisher, "kept", 1, number)
+        publish(other, "kept", 1, number)
+        asked.append(len(kept.journal._waiting.promises))
+    assert asked == [2, 2, 2]
+    publish(publisher, "free", 1, 5)  # waits behind them, for nothing of its own
+    publish(publisher, "kept", 1, 6)
+    assert len(kept.waiting) == 1 and len(promises) == 6
+    kept.write()
+    assert [packet.packet_id for packet in publisher.take()] == [1]
+    publish(publisher, "kept", 1, 7)  # the group is under way: the next one's
+    kept.write()
+    assert [packet.packet_id for packet in publisher.take()] == [2, 3, 4, 5, 6]
+    assert [packet.packet_id for packet in other.take()] == [2, 3, 4]
+    kept.settle()
+    assert [packet.packet_id for packet in publisher.take()] == [7]
+    assert len(promises) == 0
+
+
 def connecting(kept: Kept, client_id: str, clean: bool, **fields: object) -> MemoryClient:
     """A client that has sent CONNECT and PINGREQ."""
     client = kept.node.client(5)

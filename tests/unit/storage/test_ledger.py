@@ -26,6 +26,8 @@ class Store:
         self.base = connect(self.path)
         self.ledger = Ledger()
         self.model: dict[int, tuple[int, int, int, bytes]] = {}
+        #: Bytes that were read at once, at most.
+        self.most = 0
         for owner in range(1, OWNERS + 1):
             self.ledger.row(OPEN_SESSION, (owner, f"client {owner}", None, 100))
         self.write()
@@ -49,6 +51,7 @@ class Store:
         group = self.ledger.close()
         if group is not None:
             write(self.base, group)
+            self.most = max(self.most, sum(len(data) for _, _, data in group.found))
             if group.reads:
                 self.ledger.rewrite(group.found)
 
@@ -238,6 +241,32 @@ def test_one_slow_owner_does_not_hold_the_file(store: Store) -> None:
     assert store.ledger.moved > 0
     assert store.ledger.bytes < 2 * living + 400_000
     assert store.read(store.reopen()) == store.model
+
+
+def test_what_is_moved_at_once_is_bounded_however_large_a_group_was(store: Store) -> None:
+    """A queue of 40 MiB told in one group, a part of it acknowledged again and again."""
+    dice = random.Random(4)
+    numbers = [store.note(dice.randint(1, OWNERS), dice.randbytes(50_000)) for _ in range(800)]
+    store.forget(numbers.pop(3))
+    for number in numbers[100:150]:
+        store.forget(number)  # a block of the group at hand, and more
+        numbers.remove(number)
+    store.check()
+    store.write()
+    assert store.blocks() > 15
+    store.check()
+    store.ledger.old = 2
+    for turn in range(60):
+        for _ in range(8):
+            store.forget(numbers.pop(dice.randrange(len(numbers))))
+        store.send(dice.choice(numbers), turn + 1)
+        numbers += [store.note(1, b"more%d" % turn) for _ in range(3)]
+        store.write()
+    assert store.ledger.moved > 100
+    assert store.most < 9 << 20, store.most
+    store.check()
+    assert store.read(store.reopen()) == store.model
+    store.check()
 
 
 @pytest.mark.parametrize(("size", "least"), [(2, 6_000), (60, 30_000)], ids=["calm", "busy"])

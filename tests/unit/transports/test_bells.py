@@ -53,6 +53,19 @@ def test_it_is_told_until_it_wants_no_more(engine: Engine) -> None:
     os.close(bell.fd)
 
 
+def test_it_is_told_once_for_each_ring_though_nobody_reads_it(engine: Engine) -> None:
+    told: list[int] = []
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    engine.watch(fd, lambda: told.append(1), lambda: None)
+    for rings in range(1, 4):
+        os.eventfd_write(fd, 1)
+        engine.doRead()
+        engine.doRead()
+        assert len(told) == rings
+    engine.unwatch(fd)
+    os.close(fd)
+
+
 def test_it_hears_that_the_engine_reads_no_more(engine: Engine) -> None:
     bell = Bell(engine)
 

@@ -68,8 +68,10 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--path", metavar="DIRECTORY", help="the event log, data/events")
     where.add_argument("--url", metavar="URL", help="a broker's pull endpoint, https://host:port")
+    where.add_argument("--cluster", metavar="NAME", help="a cluster of brokers, with --etcd")
+    command.add_argument("--etcd", metavar="URLS", default="", help="where etcd is, with commas")
     command.add_argument(
-        "--token-file", metavar="FILE", help=f"with --url: its token (default: ${TOKEN})"
+        "--token-file", metavar="FILE", help=f"not with --path: the token (default: ${TOKEN})"
     )
     command.add_argument("--ca-file", metavar="FILE", help="certificates to trust")
     command.add_argument("--subscribe", metavar="FILTERS", help="topic filters, comma-separated")
@@ -138,7 +140,11 @@ def _configured(reader: Any, options: argparse.Namespace) -> Any:
         if options.token_file:
             lines = Path(options.token_file).read_text(encoding="utf-8").splitlines()
             token = next((one.strip() for one in lines if one[:1] not in ("", "#")), "")
-        reader = reader.option("url", options.url).option("token", token)
+        reader = reader.option("token", token)
+        if options.url:
+            reader = reader.option("url", options.url)
+        else:
+            reader = reader.option("cluster", options.cluster).option("etcd", options.etcd)
     for name, value in (
         ("caFile", options.ca_file),
         ("subscribe", options.subscribe),

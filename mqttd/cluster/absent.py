@@ -1,0 +1,111 @@
+"""Nodes that are gone and awaited: what is published for their sessions is kept meanwhile.
+
+    a node is gone, its home is there --> its filters stay, nobody behind them: QoS 1 and 2 is kept
+    it is back, with its store        --> filters and messages are the new one's, in their order
+    it has told its own filters       --> those that it does not want any more go
+    its home is gone, or too much is kept for it --> so is all of that, and counted
+
+What had been sent to it and not acknowledged it may have: QoS 1 is sent again, QoS 2 is not.
+
+Promise: at most `MOST` bytes for each node. A node that joins meanwhile knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.mesh.frames import STATE, split
+from mqttd.mesh.lost import tell_lost
+from mqttd.mesh.peer import NEVER
+
+__all__ = ["MOST", "Absent"]
+
+#: Bytes that are kept for a node that is away; above `mqttd.mesh.peer.MOST` publishers would wait.
+MOST: Final = 48 << 20
+#: Milliseconds in which a node that is ready has told its filters.
+_TELLS: Final = 10_000
+
+
+class Absent:
+    """The nodes of `mesh` that are awaited."""
+
+    def __init__(self, mesh: NodeMesh) -> None:
+        self.mesh = mesh
+        self.nodes: dict[str, Node] = {}
+        #: Node -> filters that it had before, and has not told since it is back; and since when.
+        self.untold: dict[str, set[str]] = {}
+        self._since: dict[str, int] = {}
+
+    def begin(self, node: Node) -> None:
+        """This node is gone, and awaited."""
+        self.end(node.name)
+        mesh = self.mesh
+        if node.link is not None:
+            mesh.unlinked(node.link)
+        if mesh.nodes.get(node.name) is node:
+            del mesh.nodes[node.name]
+        self.nodes[node.name] = node
+
+    def end(self, name: str) -> int:
+        """It is awaited no more: how many messages were kept for it."""
+        node = self.nodes.pop(name, None)
+        return 0 if node is None else self.mesh.leave(node)
+
+    def back(self, node: Node) -> None:
+        """It is there again: what was kept is its own, before anything else."""
+        old = self.nodes.pop(node.name, None)
+        if old is None:
+            return
+        ferry, sent = old.ferry, len(old.ferry.before)
+        lost: list[bytes] = []
+        for at, (_, data) in enumerate(ferry.kept):
+            qos = _qos(data)
+            if qos == 2 and at < sent:
+                lost.append(data)
+            elif qos:
+                node.ferry.kept.append((NEVER, data))
+                node.ferry.kept_bytes += len(data)
+        ferry.kept.clear()
+        tell_lost(self.mesh.broker, lost, "node_gone", old.peer.place)
+        filters = set(old.peer.filters)
+        for full_filter in filters:
+            self.mesh.add(node, full_filter)
+        self.mesh.leave(old)
+        self.untold[node.name] = filters
+        self._since[node.name] = self.mesh.broker.now
+
+    def told(self, name: str, full_filter: str) -> None:
+        """A node wants this filter."""
+        if name in self.untold:
+            self.untold[name].discard(full_filter)
+
+    def tick(self, ready: Callable[[str], bool]) -> None:
+        """A few times a second; `ready` says whether a node has let clients in."""
+        now = self.mesh.broker.now
+        for name, since in list(self._since.items()):
+            if name in self.mesh.nodes and not (ready(name) and now - since > _TELLS):
+                continue
+            del self._since[name]
+            node = self.mesh.nodes.get(name)
+            for full_filter in self.untold.pop(name):
+                if node is not None:
+                    self.mesh.remove(node, full_filter)
+
+    def too_much(self) -> list[str]:
+        """Those for whom too much is kept."""
+        return [name for name, each in self.nodes.items() if each.ferry.kept_bytes > MOST]
+
+
+def _qos(data: bytes) -> int:
+    """Of the message in these frames; 0 for none, as where a session moves."""
+    at = 0
+    while at < len(data):
+        kind = data[at]
+        if kind == STATE:
+            return 0
+        if kind >= 0x30:
+            return kind >> 1 & 3
+        at = split(data, at)[1]
+    return 0

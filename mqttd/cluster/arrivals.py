@@ -1,0 +1,327 @@
+"""Sessions that this node has claimed and another has, until they are here.
+
+    claimed --> STATE --> a `Catcher` with its filters; when all nodes have these: MARK to everybody
+            --> TAIL and the marks of all --> whole --> taken --> entered: what was caught follows
+    claimed by others meanwhile --> it goes on to them, in the order of their revisions
+    its node is gone --> as far as it has come; nothing yet: it waits while that node is awaited
+
+Promise: what has come is given to who waits for it, kept, or sent on; never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from mqttd.broker.records import queue_more
+from mqttd.cluster.catcher import Catcher
+from mqttd.cluster.etcd import EtcdError
+from mqttd.cluster.nodes import Node
+from mqttd.cluster.transit import DONE, MARK, WANT, Transit, cancel
+from mqttd.session.session import Session
+from mqttd.types import SessionState
+
+__all__ = ["Arrivals"]
+
+#: Seconds for the marks of nodes that are there when the rest has come, and for a session to be
+#: entered that somebody was given.
+LATE: Final = 5.0
+ENTERS: Final = 10.0
+
+
+class _Coming:
+    """A session that was claimed in `revision`; `older` was claimed before and is not here yet."""
+
+    def __init__(self, origin: str, revision: int, older: _Coming | None) -> None:
+        self.origin = origin
+        self.revision = revision
+        self.older = older
+        self.state: SessionState | None = None
+        self.catcher: Catcher | None = None
+        #: It outlasts its connection: while its node is awaited, so is it.
+        self.lasts = False
+        #: What others are to know before they give their marks: a revision of etcd.
+        self.known = 0
+        #: What the old node has caught is here; all of it is here that will ever be; and somebody
+        #: was given it.
+        self.has_tail = False
+        self.whole = False
+        self.taken = False
+        #: Who has claimed it meanwhile, and when.
+        self.next: tuple[str, int] | None = None
+        self.waits: Deferred[SessionState | None] | None = None
+        self.late: Any = None
+
+
+class Arrivals:
+    """Those of the node `name`.
+
+    `settled` waits until other nodes know filters; `at` says the revision of etcd in which this
+    node's own were written last.
+    """
+
+    def __init__(
+        self,
+        transit: Transit,
+        name: str,
+        settled: Callable[[list[str]], Awaitable[None]],
+        at: Callable[[], int],
+    ) -> None:
+        self.transit = transit
+        self.name = name
+        self.settled = settled
+        self.at = at
+        self.log = Logger(namespace="mqttd.cluster")
+        self.of: dict[str, _Coming] = {}
+        #: Set by who makes this: goes on to another node; nobody waits for it; a session that was
+        #: entered is another node's by now; by which lease the sessions of a node wait for it.
+        self.goes: Callable[[str, tuple[str, int], SessionState | None], object]
+        self.unclaimed: Callable[[str], object] = lambda client_id: None
+        self.overtaken: Callable[[str, str, int], object] = lambda *_: None
+        self.home_of: Callable[[str], int] = lambda name: -1
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def _all(self) -> Iterator[tuple[str, _Coming]]:
+        for client_id, newest in list(self.of.items()):
+            comes: _Coming | None = newest
+            while comes is not None:
+                yield client_id, comes
+                comes = comes.older
+
+    def find(self, client_id: str, revision: int) -> _Coming | None:
+        """The one that was claimed in this revision."""
+        comes = self.of.get(client_id)
+        while comes is not None and comes.revision != revision:
+            comes = comes.older
+        return comes
+
+    def _unlink(self, client_id: str, comes: _Coming) -> None:
+        cancel(comes.late)
+        comes.late = None
+        newest = self.of.get(client_id)
+        if newest is comes:
+            if comes.older is None:
+                del self.of[client_id]
+            else:
+                self.of[client_id] = comes.older
+            return
+        while newest is not None and newest.older is not comes:
+            newest = newest.older
+        if newest is not None:
+            newest.older = comes.older
+
+    # -- who waits -----------------------------------------------------------------------------
+
+    def pending(self, client_id: str) -> int:
+        """The revision of what was claimed last and nobody has been given; 0 for none."""
+        comes = self.of.get(client_id)
+        return 0 if comes is None or comes.taken or comes.next is not None else comes.revision
+
+    def expect(self, client_id: str, origin: str, revision: int) -> _Coming:
+        """A session comes from this node, claimed in this revision; 0: that is not known."""
+        comes = self.find(client_id, revision)
+        if comes is None:
+            unknown = self.find(client_id, 0) if revision else None
+            newest = self.of.get(client_id)
+            if unknown is not None:  # this is it
+                unknown.revision = revision
+                return unknown
+            if newest is None or newest.revision < revision:
+                comes = self.of[client_id] = _Coming(origin, revision, newest)
+            else:
+                while newest.older is not None and newest.older.revision > revision:
+                    newest = newest.older
+                comes = newest.older = _Coming(origin, revision, newest.older)
+        return comes
+
+    def wanted(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
+        """The state of a session that is expected, when all of it is here; None for none."""
+        comes = self.find(client_id, revision)
+        assert comes is not None
+        if comes.whole:
+            return succeed(self._given(client_id, comes))
+        comes.waits = Deferred()
+        return comes.waits
+
+    def unwanted(self, client_id: str, revision: int) -> None:
+        """Nobody waits for it any more; it comes all the same."""
+        comes = self.find(client_id, revision)
+        if comes is not None:
+            comes.waits = None
+
+    def left_over(self, client_id: str) -> tuple[int, SessionState | None]:
+        """What has come and nobody has taken: its revision, 0 for nothing, and its state."""
+        comes = self.of.get(client_id)
+        if comes is None or not comes.whole or comes.taken:
+            return 0, None
+        return comes.revision, self._given(client_id, comes)
+
+    def passed(self, client_id: str, by: str, revision: int) -> bool:
+        """A node has claimed it in this revision, after us: it goes on when it is here.
+
+        False where nothing comes that was claimed before.
+        """
+        comes = self.of.get(client_id)
+        while comes is not None and comes.revision >= revision:
+            comes = comes.older
+        if comes is None:
+            return False
+        if comes.next is None or comes.next[1] < revision:
+            comes.next = (by, revision)
+        if comes.whole and not comes.taken:
+            self._goes_on(client_id, comes)
+        return True
+
+    def _goes_on(self, client_id: str, comes: _Coming) -> None:
+        assert comes.next is not None
+        self._unlink(client_id, comes)
+        state, catcher = comes.state, comes.catcher
+        if state is not None:
+            state = self.transit.with_caught(state, catcher)
+        waits, comes.waits = comes.waits, None
+        self.goes(client_id, comes.next, state)
+        if waits is not None:
+            waits.errback(EtcdError(f"node {comes.next[0]!r} has claimed it after this one"))
+
+    # -- it comes ------------------------------------------------------------------------------
+
+    def state(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
+        """What was sent of it first; nothing where there is nothing."""
+        comes = self.expect(client_id, node.name, revision)
+        if comes.whole or comes.state is not None:
+            return  # it was sent again
+        if not fields:
+            self._whole(client_id, comes)
+            return
+        comes.origin = node.name  # who had it may have died before it came to him
+        comes.state = SessionState(fields[0], tuple(fields[1:]), revision)
+        comes.catcher = self.transit.catch(client_id, comes.state, True)
+        if comes.catcher is None:
+            self._whole(client_id, comes)
+            return
+        filters = list(comes.catcher.subscriptions or ())
+        done = Deferred.fromCoroutine(self._meet(client_id, comes, filters))
+        done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
+
+    def _is_coming(self, client_id: str, comes: _Coming) -> bool:
+        return self.find(client_id, comes.revision) is comes and not comes.whole
+
+    async def _meet(self, client_id: str, comes: _Coming, filters: list[str]) -> None:
+        mesh = self.transit.mesh
+        await self.settled(filters)
+        while any(mesh.lacks(each) for each in filters):
+            await self.settled(filters)  # etcd has not answered
+        if not self._is_coming(client_id, comes):
+            return
+        comes.known = self.at()
+        for node in mesh.nodes.values():
+            self._ask(node, client_id, comes)
+        self.marked(client_id, comes.revision, 0)
+        self.transit.broker.perform_later()
+
+    def _ask(self, node: Node, client_id: str, comes: _Coming) -> None:
+        ends = [comes.known.to_bytes(8, "big"), comes.origin.encode(), self.name.encode()]
+        self.transit.say(node, MARK, client_id, comes.revision, *ends)
+
+    def marked(self, client_id: str, revision: int, link: int) -> None:
+        """A mark has come on a link (0: all that we publish goes there from now on)."""
+        comes = self.find(client_id, revision)
+        if comes is not None and comes.catcher is not None:
+            comes.catcher.marked.add(link)
+            self._complete(client_id, comes)
+
+    def tail(self, client_id: str, revision: int, packets: list[bytes]) -> None:
+        """What the old node has caught."""
+        comes = self.find(client_id, revision)
+        if comes is not None and comes.state is not None and not comes.has_tail:
+            state = comes.state
+            comes.state = SessionState(state.record, (*state.queue, *packets), revision)
+            comes.has_tail = True
+            self._complete(client_id, comes)
+
+    def _complete(self, client_id: str, comes: _Coming) -> None:
+        """Go on, if nothing can come any more that the old node has caught."""
+        if not comes.has_tail or comes.whole or comes.catcher is None:
+            return
+        if self.transit.has_all(comes.catcher):
+            self._whole(client_id, comes)
+        elif comes.late is None:
+            comes.late = self.transit.reactor.callLater(LATE, self._whole, client_id, comes)
+
+    def _whole(self, client_id: str, comes: _Coming) -> None:
+        if not self._is_coming(client_id, comes):
+            return
+        comes.whole = True
+        cancel(comes.late)
+        comes.late = None
+        origin = self.transit.mesh.nodes.get(comes.origin)
+        if origin is not None and comes.state is not None:
+            self.transit.say(origin, DONE, client_id, comes.revision)
+        if comes.next is not None:
+            self._goes_on(client_id, comes)
+            return
+        waits, comes.waits = comes.waits, None
+        if waits is not None:
+            waits.callback(self._given(client_id, comes))
+        else:
+            self.unclaimed(client_id)
+
+    # -- it is entered -------------------------------------------------------------------------
+
+    def _given(self, client_id: str, comes: _Coming) -> SessionState | None:
+        """Its state is about to be entered, as far as its client still wants it."""
+        comes.taken = True
+        if comes.catcher is None:
+            self._unlink(client_id, comes)
+        elif comes.late is None:
+            call = self.transit.reactor.callLater
+            comes.late = call(ENTERS, self._not_entered, client_id, comes)
+        return comes.state
+
+    def entered(self, session: Session, with_state: bool) -> None:
+        """A session is here: what came for it meanwhile waits behind what came with it."""
+        client_id = session.client_id
+        comes = self.of.get(client_id)
+        if comes is None or not comes.taken:
+            return
+        self._unlink(client_id, comes)
+        if comes.catcher is not None:
+            if with_state:
+                queue_more(self.transit.broker, session, self.transit.caught(comes.catcher), 0)
+            self.transit.bury(comes.catcher)
+        if comes.next is not None:
+            self.transit.reactor.callLater(0, self.overtaken, client_id, *comes.next)
+
+    def _not_entered(self, client_id: str, comes: _Coming) -> None:
+        """Nobody has entered it: its client does not want it, or is not let in."""
+        if self.find(client_id, comes.revision) is not comes:
+            return
+        if comes.next is not None:
+            self._goes_on(client_id, comes)
+            return
+        self._unlink(client_id, comes)
+        if comes.catcher is not None:
+            self.transit.bury(comes.catcher)
+
+    # -- nodes come and go ---------------------------------------------------------------------
+
+    def joined(self, node: Node) -> None:
+        """A node is there: its mark is wanted, too, and what it may have in its store."""
+        for client_id, comes in self._all():
+            if comes.known and not comes.whole:
+                self._ask(node, client_id, comes)
+            elif comes.origin == node.name and comes.state is None and comes.revision:
+                self.transit.say(node, WANT, client_id, comes.revision)
+
+    def left(self, name: str) -> None:
+        """A node is gone, with what it had not sent."""
+        for client_id, comes in list(self._all()):
+            if comes.origin != name or comes.whole:
+                self._complete(client_id, comes)
+            elif comes.state is not None or not (comes.lasts and self.home_of(name) >= 0):
+                self._whole(client_id, comes)

@@ -1,0 +1,187 @@
+"""Sessions that have ended here because another node has claimed them, until that node has them.
+
+    claimed by b --> STATE --> b; a `Catcher` keeps what comes before the marks
+                 --> marks of all nodes --> TAIL --> b: DONE --> forgotten
+    claimed again meanwhile --> all of it goes to who has claimed it last
+    b is gone    --> the catcher goes on; who it is for is asked of etcd (`Owners.bring_back`)
+
+Promise: what leaves is here until somebody else says that he has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from mqttd.broker.records import Record
+from mqttd.cluster.catcher import Catcher
+from mqttd.cluster.nodes import Node, Settling
+from mqttd.cluster.transit import TAIL, WHOLE, Transit, cancel
+from mqttd.types import SessionState
+
+__all__ = ["Departures", "Leaving"]
+
+#: Seconds for the marks of nodes that are there, whatever keeps them: their links or etcd may be
+#: away.
+MARKS: Final = 30.0
+
+
+class Leaving:
+    """A session that the node `to` has claimed in `revision`."""
+
+    def __init__(
+        self, to: str, revision: int, state: SessionState, catcher: Catcher | None
+    ) -> None:
+        self.to = to
+        self.revision = revision
+        self.state = state
+        self.catcher = catcher
+        self.sent = False
+        #: All of it was sent; and once it was, to a node that is gone since: that may have let the
+        #: client in, and have more than we have.
+        self.whole = False
+        self.doubt = False
+        self.late: Any = None
+
+
+class _Promised:
+    """So many other nodes have to take what was sent to them; then `then` is called."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then = then
+        self.count = 0
+
+    def taken(self) -> None:
+        """One has."""
+        self.count -= 1
+        if not self.count:
+            self.then()
+
+
+class Departures:
+    """Those of one node; `gone(client_id, leaving)` is told of one whose taker is not there."""
+
+    def __init__(self, transit: Transit, gone: Callable[[str, Leaving], object]) -> None:
+        self.transit = transit
+        self.gone = gone
+        self.log = Logger(namespace="mqttd.cluster")
+        self.of: dict[str, Leaving] = {}
+
+    def begin(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
+        """This node has claimed a session: all that there is of it goes there."""
+        transit = self.transit
+        old = self.of.pop(client_id, None)
+        if old is not None:
+            cancel(old.late)
+            if old.catcher is not None:
+                transit.bury(old.catcher)
+        to = transit.mesh.nodes.get(by)
+        if state is None:
+            if to is not None:
+                transit.say(to, WHOLE, client_id, revision)
+            return
+        leaves = Leaving(by, revision, state, transit.catch(client_id, state, False))
+        self.of[client_id] = leaves
+        if to is None:
+            leaves.doubt = True
+            self.gone(client_id, leaves)
+        else:
+            self._send(client_id, leaves)
+
+    def recall(self, client_id: str) -> SessionState:
+        """All that there is of a session that has not gone yet; it leaves no more."""
+        leaves = self.of.pop(client_id)
+        cancel(leaves.late)
+        return self.transit.with_caught(leaves.state, leaves.catcher)
+
+    def done(self, client_id: str, revision: int) -> None:
+        """It is where it belongs."""
+        leaves = self.of.get(client_id)
+        if leaves is not None and leaves.revision == revision:
+            self.recall(client_id)
+
+    # -- it goes -------------------------------------------------------------------------------
+
+    def _send(self, client_id: str, leaves: Leaving) -> None:
+        transit = self.transit
+        waits = _Promised(lambda: self._go(client_id, leaves))
+        leaves.sent = False
+        if leaves.catcher is not None and Record(leaves.state.record).incoming:
+            for node in transit.mesh.nodes.values():
+                waits.count += node.ferry.call(Settling([], waits.taken))
+        if waits.count:
+            leaves.late = transit.reactor.callLater(MARKS, self._go, client_id, leaves)
+        else:
+            self._go(client_id, leaves)
+
+    def _go(self, client_id: str, leaves: Leaving) -> None:
+        """All that its client has published here is where it is wanted."""
+        to = self.transit.mesh.nodes.get(leaves.to)
+        if self.of.get(client_id) is not leaves or leaves.sent or to is None:
+            return
+        leaves.sent = True
+        cancel(leaves.late)
+        leaves.late = None
+        state = leaves.state
+        self.transit.say(to, WHOLE, client_id, leaves.revision, state.record, *state.queue)
+        if leaves.catcher is None:
+            del self.of[client_id]  # nobody can read it
+
+    def marked(self, client_id: str, revision: int, link: int) -> None:
+        """A mark has come on a link (0: all that we publish goes there from now on)."""
+        leaves = self.of.get(client_id)
+        if leaves is None or leaves.revision != revision or leaves.catcher is None:
+            return
+        leaves.catcher.marked.add(link)
+        self._look(client_id, leaves)
+
+    def _look(self, client_id: str, leaves: Leaving) -> None:
+        catcher = leaves.catcher
+        if catcher is None or leaves.whole or not leaves.sent:
+            return
+        if self.transit.has_all(catcher):
+            self._tail(client_id, leaves)
+        elif leaves.late is None:
+            call = self.transit.reactor.callLater
+            leaves.late = call(MARKS, self._tail, client_id, leaves)
+
+    def _tail(self, client_id: str, leaves: Leaving) -> None:
+        cancel(leaves.late)
+        leaves.late = None
+        catcher, to = leaves.catcher, self.transit.mesh.nodes.get(leaves.to)
+        if self.of.get(client_id) is not leaves or catcher is None or to is None:
+            return
+        state = leaves.state
+        tail = self.transit.caught(catcher)
+        leaves.state = SessionState(state.record, (*state.queue, *tail), state.epoch)
+        leaves.catcher = None
+        leaves.whole = True
+        self.transit.bury(catcher)
+        self.transit.say(to, TAIL, client_id, leaves.revision, *tail)
+
+    # -- nodes come and go ---------------------------------------------------------------------
+
+    def joined(self, node: Node) -> None:
+        """A node is there, maybe again: it has what is for it, or is sent it."""
+        for client_id, leaves in list(self.of.items()):
+            if leaves.to == node.name:
+                self._send(client_id, leaves)
+
+    def left(self, name: str) -> None:
+        """A node is gone, with what it had not said; and so are the marks that it owed."""
+        for client_id, leaves in list(self.of.items()):
+            if leaves.to != name:
+                if leaves.catcher is not None and leaves.catcher.marked:
+                    self._look(client_id, leaves)
+                continue
+            cancel(leaves.late)
+            leaves.late = None
+            leaves.doubt = leaves.doubt or leaves.whole
+            leaves.sent = leaves.whole = False
+            if leaves.catcher is None:
+                leaves.catcher = self.transit.catch(client_id, leaves.state, False)
+            else:
+                leaves.catcher.marked.clear()
+            self.gone(client_id, leaves)

@@ -1,0 +1,129 @@
+"""That a node is a member: its key in etcd, under the leases that it keeps.
+
+    register --> `all/node/<node>`   lease   others count with it, and know what it wants
+                 `all/home/<node>`   home    its sessions wait for it `cluster.keep_sessions` longer
+
+    an older one of this data directory is ended; another node of this name is waited for, then
+    it is an error
+
+Promise: nothing is kept here that etcd has not said.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.task import deferLater
+
+from mqttd.cluster.etcd import Etcd, EtcdError, absent, get, put
+from mqttd.cluster.keeper import Keeper
+from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.config.schema import Cluster as Settings
+
+__all__ = ["ClusterError", "Membership"]
+
+#: Seconds before it is looked again whether another node of our name has gone.
+_AGAIN: Final = 0.5
+
+
+class ClusterError(Exception):
+    """A node cannot be a member; the text says why."""
+
+
+class Membership:
+    """That of the node `name`, whose data directory has the id `id`; `member` describes it."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        keys: Keys,
+        settings: Settings,
+        name: str,
+        id: str,
+        reactor: Any,
+        member: Callable[[], Member],
+    ) -> None:
+        self.etcd = etcd
+        self.keys = keys
+        self.settings = settings
+        self.name = name
+        self.id = id
+        self.reactor = reactor
+        self.member = member
+        #: 0: there is none. Without `cluster.keep_sessions` both are one.
+        self.lease = 0
+        self.home = 0
+        #: The revision in which the key was created.
+        self.epoch = 0
+        self.keeper = Keeper(settings, etcd.endpoints)
+
+    async def register(self, since: float) -> None:
+        """Be a member anew; `since` it is tried. Raises EtcdError, ClusterError."""
+        asked = time.monotonic()
+        lease = await self.etcd.lease_grant(self.settings.lease)
+        home = await self._home(lease)
+        key, out = self.keys.node(self.name), self.keys.out(self.name)
+        while True:
+            changes = [put(key, self.member().dump(), lease)]
+            if home != lease:
+                said = json.dumps({"id": self.id}).encode()
+                changes.append(put(self.keys.home(self.name), said, home))
+            when = [absent(key), absent(out)]
+            answer = await self.etcd.transaction(when, changes, [get(key), get(out)])
+            if answer.done:
+                break
+            for kv in answer.found:
+                if kv.key == out:
+                    await self.etcd.lease_revoke(lease)
+                    raise EtcdError("this node was put out of the cluster: mqttd-ctl cluster join")
+                other = member_of(self.name, kv.value, kv.created)
+                if other.id == self.id and kv.lease:
+                    # Ours of before: the data directory is locked by this process.
+                    await self.etcd.lease_revoke(kv.lease)
+                    continue
+                if self.reactor.seconds() - since > 2 * self.settings.lease + 2:
+                    raise ClusterError(
+                        f"node.name = {self.name!r}: a node of this name is in the cluster"
+                        f" {self.settings.name!r} already, at {other.address}"
+                    )
+                await deferLater(self.reactor, _AGAIN)
+                await self.etcd.lease_keep(lease)
+        self.lease, self.home, self.epoch = lease, home, answer.revision
+        leases = (lease,) if home == lease else (lease, home)
+        self.keeper.begin(leases, asked + self.settings.lease)
+
+    @property
+    def proved(self) -> float:
+        """Until then the lease is proved, by this process's clock."""
+        return self.keeper.proved
+
+    async def _home(self, lease: int) -> int:
+        if not self.settings.keep_sessions:
+            return lease
+        if self.home and await self.etcd.lease_keep(self.home):
+            return self.home
+        return await self.etcd.lease_grant(self.settings.lease + self.settings.keep_sessions)
+
+    def kept(self) -> bool:
+        """Whether we are a member, as far as is known; False if a lease has ended.
+
+        Raises EtcdError where etcd does not answer.
+        """
+        keeper = self.keeper
+        if not self.lease or not keeper.ended.isdisjoint((self.lease, self.home)):
+            return False
+        if keeper.error or time.monotonic() >= keeper.proved:
+            raise EtcdError(keeper.error or "it has not been asked for a while")
+        return True
+
+    async def end(self, returns: bool) -> None:
+        """Be a member no more; `returns`: sessions are left, and wait. Raises EtcdError."""
+        self.keeper.end()
+        lease, self.lease = self.lease, 0
+        if lease:
+            await self.etcd.lease_revoke(lease)
+            if self.home != lease and not returns:
+                await self.etcd.lease_revoke(self.home)

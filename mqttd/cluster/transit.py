@@ -1,0 +1,80 @@
+"""What both ends of a session's way need: to say something of it, to catch what comes for it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mqttd.broker.broker import Broker
+from mqttd.broker.endings import Burial
+from mqttd.broker.records import Record, queue_of, subscribe_all
+from mqttd.cluster.catcher import Catcher
+from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.mesh.frames import STATE, frame, packed
+from mqttd.types import SessionState
+
+__all__ = ["DONE", "GIVE", "MARK", "MARKED", "TAIL", "WANT", "WHOLE", "Transit", "cancel"]
+
+#: What is said of a session: its state, a mark asked for and given, what was caught, an end,
+#: an offer, and a question for what was claimed.
+WHOLE: Final = b"state"
+MARK: Final = b"mark"
+MARKED: Final = b"marked"
+TAIL: Final = b"tail"
+DONE: Final = b"done"
+GIVE: Final = b"give"
+WANT: Final = b"want"
+
+
+class Transit:
+    """The means of `broker`, among the nodes of `mesh`."""
+
+    def __init__(self, broker: Broker, mesh: NodeMesh, reactor: Any) -> None:
+        self.broker = broker
+        self.mesh = mesh
+        self.reactor = reactor
+
+    def say(self, to: Node, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
+        """A frame, kept until that node has taken it."""
+        start = [what, client_id.encode(), revision.to_bytes(8, "big")]
+        to.ferry.keep(frame(STATE, packed([*start, *fields])))
+
+    def catch(self, client_id: str, state: SessionState, behind: bool) -> Catcher | None:
+        """One that has the filters of a session; None where its record cannot be read."""
+        try:
+            record = Record(state.record)
+        except ValueError:
+            return None  # the registry says so
+        catcher = Catcher(self.broker, client_id, record.username, self.mesh.choice, behind)
+        subscribe_all(self.broker, catcher, record)
+        return catcher
+
+    def has_all(self, catcher: Catcher) -> bool:
+        """Whether all nodes that are there have given their marks, and this one has."""
+        marked = catcher.marked
+        return 0 in marked and all(node.number in marked for node in self.mesh.nodes.values())
+
+    def with_caught(self, state: SessionState, catcher: Catcher | None) -> SessionState:
+        """A state with what was caught for it behind its queue; the catcher is done."""
+        if catcher is None:
+            return state
+        caught = self.caught(catcher)
+        self.bury(catcher)
+        return SessionState(state.record, (*state.queue, *caught), state.epoch)
+
+    def caught(self, catcher: Catcher) -> tuple[bytes, ...]:
+        """What was caught so far."""
+        return tuple(queue_of(self.broker, catcher))
+
+    def bury(self, catcher: Catcher) -> None:
+        """Take its filters out of the router, if they are many bit by bit."""
+        catcher.ended = True
+        burial = Burial(self.broker, catcher)
+        if burial.slice():
+            self.broker.turns.add(burial)
+        catcher.forget()
+
+
+def cancel(late: Any) -> None:
+    """End a call that may be over, or was never made."""
+    if late is not None and late.active():
+        late.cancel()

@@ -1,0 +1,253 @@
+"""The event logs of a cluster's nodes as one: etcd says where each is read.
+
+    etcd  export/<node> --> the URL of its pull endpoint --> PullReader --> `ManyLogs`
+    a node joins                       it is read from its first event
+    it ends or dies                    the others go on; it is waited for, up to `patience`
+    it leaves, or is put out           nobody waits; what was not read comes when it is back
+
+Offsets are by node, and so are the ids of the logs: ``a=ID+b=ID``. An offset keeps the ids of nodes
+that are not there, so that one which comes back with another log is told from one with its own.
+
+Standard library only; etcd 3.4 and later by the JSON it speaks over HTTP.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import sys
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from mqttd.pipeline.log.many import ManyLogs, pull_of
+from mqttd.pipeline.log.pull import Away, PullError
+from mqttd.pipeline.log.reader import Bounds, EventLog
+
+__all__ = ["LOOK_EVERY", "ClusterLog", "Exports"]
+
+#: Seconds between two looks at who is there, and for an answer of etcd.
+LOOK_EVERY: Final = 2.0
+TIMEOUT: Final = 5.0
+#: Seconds before a node that was away, or etcd, is tried again by who waits for it.
+PAUSE: Final = 0.5
+
+#: Opens the log at a URL; raises PullError, Away where it is not there now.
+Open = Callable[[str], EventLog]
+
+
+class Exports:
+    """Where the nodes of the cluster `name` are read, as etcd at `endpoints` has it.
+
+    ca_file, certificate, private_key: PEM files for TLS with etcd; empty: what the system trusts,
+    none of our own. Raises OSError for a file that cannot be read.
+    """
+
+    def __init__(
+        self, endpoints: list[str], name: str, ca_file: str = "", certificate: str = "",
+        private_key: str = "",
+    ) -> None:  # fmt: skip
+        self.endpoints = list(endpoints)
+        self.name = name
+        self._prefix = f"/mqttd/{name}/v1/export/".encode()
+        self._tls: ssl.SSLContext | None = None
+        if any(one.startswith("https:") for one in endpoints):
+            self._tls = ssl.create_default_context(cafile=ca_file or None)
+            if certificate:
+                self._tls.load_cert_chain(certificate, private_key or None)
+
+    def urls(self) -> dict[str, str]:
+        """Node -> URL. Raises Away where no member of etcd answers."""
+        why = ""
+        for _ in range(len(self.endpoints)):
+            try:
+                return self._ask(self.endpoints[0])
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+                why = f"etcd at {self.endpoints[0]}: {error!r}"
+                self.endpoints.append(self.endpoints.pop(0))
+        raise Away(why)
+
+    def _ask(self, endpoint: str) -> dict[str, str]:
+        parts = urlsplit(endpoint)
+        host = parts.hostname or ""
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                host, parts.port, timeout=TIMEOUT, context=self._tls
+            )
+        else:
+            connection = http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT)
+        end = self._prefix[:-1] + bytes((self._prefix[-1] + 1,))
+        body = {"key": b64encode(self._prefix).decode(), "range_end": b64encode(end).decode()}
+        try:
+            connection.request(
+                "POST", "/v3/kv/range", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            answer = connection.getresponse()
+            data = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise ValueError(f"{answer.status}: {data[:200].decode(errors='replace')}")
+        found: dict[str, Any] = json.loads(data)
+        return {
+            b64decode(kv["key"])[len(self._prefix) :].decode(): b64decode(kv["value"]).decode()
+            for kv in found.get("kvs", ())
+        }
+
+
+class ClusterLog(ManyLogs):
+    """An `EventLog` of the nodes that `exports` tells of, each opened by `opens`.
+
+    patience: seconds that a node, or etcd, may be away. Raises PullError where etcd cannot be
+    asked for so long, or says nothing.
+    """
+
+    def __init__(
+        self,
+        exports: Exports,
+        opens: Open,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__([], patience)
+        self.exports = exports
+        self._opens, self._clock, self._sleep = opens, clock, sleep
+        #: Node of the cluster -> where it is read; and its log, where it was met.
+        self._urls: dict[str, str] = {}
+        self._met: dict[str, EventLog] = {}
+        #: Nodes that were not met yet: since when they are waited for, and when they are tried.
+        self._since: dict[str, float] = {}
+        self._try_at: dict[str, float] = {}
+        self._look_at = 0.0
+        self._etcd_away = False
+        self._first()
+
+    @property
+    def away_seconds(self) -> float | None:
+        """See `ManyLogs.away_seconds`; nodes that were never met count, too."""
+        now = self._clock()
+        away = [now - since for since in self._since.values()]
+        known = super().away_seconds
+        return max([*away, *([] if known is None else [known])], default=None)
+
+    def where(self, node: str) -> str:
+        """The URL that this node's events are read at, of the column `node`."""
+        log = self._log(node)
+        return next((self._urls[name] for name, one in self._met.items() if one is log), "")
+
+    def bounds(self) -> dict[str, Bounds]:
+        """See `ManyLogs.bounds`: of the nodes that were met. Nobody is waited for."""
+        self._look()
+        found = super().bounds()
+        ids = {node: log.log_id for node, log in self._of.items() if node in found}
+        self.log_id = "+".join(f"{node}={ids[node]}" for node in sorted(ids))
+        return found
+
+    def meet(self) -> None:
+        """Wait for nodes that were not met; raises PullError for one that does not come."""
+        self._look()
+        while self._since:
+            self._sleep(PAUSE)
+            self._look()
+
+    # -- who is there --------------------------------------------------------------------------
+
+    def _first(self) -> None:
+        began = self._clock()
+        while True:
+            try:
+                self._take(self.exports.urls())
+                break
+            except Away as error:
+                if self._clock() - began >= self.patience:
+                    raise PullError(
+                        f"mqttd: {error}; it was away for {self.patience:.0f} s"
+                    ) from None
+                self._say_etcd(error)
+                self._sleep(PAUSE)
+        if not self._urls:
+            raise PullError(
+                f"mqttd: no node of the cluster {self.exports.name!r} exports an event log: set"
+                " cluster to its name (cluster.name), load the plugin spark at its nodes and give"
+                " them admin.tcp"
+            )
+
+    def _look(self) -> None:
+        """Ask etcd, if that is not long ago, and try nodes that were not met."""
+        now = self._clock()
+        if now >= self._look_at:
+            try:
+                self._take(self.exports.urls())
+            except Away as error:
+                self._say_etcd(error)  # it is known who was there
+                self._look_at = now + LOOK_EVERY
+        for name in list(self._since):
+            if self._clock() >= self._try_at.get(name, 0.0):
+                self._try(name)
+
+    def _say_etcd(self, error: Away) -> None:
+        if not self._etcd_away:
+            self._etcd_away = True
+            _say(f"mqttd: {error}; nodes that come are not seen until it answers")
+
+    def _take(self, urls: dict[str, str]) -> None:
+        self._look_at = self._clock() + LOOK_EVERY
+        if self._etcd_away:
+            self._etcd_away = False
+            _say("mqttd: etcd answers again")
+        for name in list(self._urls):
+            if urls.get(name) != self._urls[name]:
+                self._drop(name, left=name not in urls)
+                del self._urls[name]
+        for name in urls.keys() - self._urls.keys():
+            self._since.setdefault(name, self._clock())
+            self._try_at[name] = 0.0
+        self._urls = dict(urls)
+
+    def _drop(self, name: str, left: bool) -> None:
+        """A node has left, or is somewhere else."""
+        log = self._met.pop(name, None)
+        self._since.pop(name, None)
+        if left:
+            _say(
+                f"mqttd: node {name} has left the cluster; what was not read of it comes when it"
+                " is back"
+            )
+        if log is None:
+            return
+        pull = pull_of(log)
+        if not left and pull is not None and pull.away_since is not None:
+            self._since[name] = self._clock() - pull.away_seconds
+        log.close()
+        self.logs.remove(log)
+        self._of = {node: one for node, one in self._of.items() if one is not log}
+
+    def _try(self, name: str) -> None:
+        """Open the log of a node; it may be away."""
+        try:
+            log = self._opens(self._urls[name])
+        except Away as error:
+            away = self._clock() - self._since[name]
+            if away >= self.patience:
+                raise PullError(
+                    f"mqttd: node {name}: {error}; it has been away for {away:.0f} s"
+                    " (outageTimeout). Bring it back, or put it out: mqttd-ctl cluster force-leave"
+                ) from None
+            if not self._try_at.get(name):
+                _say(f"mqttd: node {name}: {error}; the others go on")
+            pause = min(max(away, PAUSE), 10.0, self.patience - away)
+            self._try_at[name] = self._clock() + pause
+            return
+        del self._since[name]
+        self._try_at.pop(name, None)
+        self._met[name] = log
+        self.logs.append(log)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

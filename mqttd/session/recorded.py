@@ -1,0 +1,189 @@
+"""PUBLISH on its way where somebody keeps its deliveries: the gear RECORDED.
+
+    run of QoS 0  --> bytes to each session, and one call: so many of them delivered to it
+    QoS 1 and 2   --> one `Named` for all, in their windows; told when it is sent, and acknowledged
+
+The slow twin is a topic of gear `TOLD`, whose deliveries remember a `Message`; both tell the same
+(tests/unit/pipeline/test_deliveries.py). MQTT 5.0, 3.3, 4.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.codec.frame import cut, run_end
+from mqttd.session.forward import Forwarding
+from mqttd.session.inbound import recast
+from mqttd.session.named import Named
+from mqttd.session.receiver import Receiver
+from mqttd.session.route import NOTED, Route
+from mqttd.session.state import State
+
+__all__ = ["Recording"]
+
+_ACK1: Final = b"\x40\x02"
+_ACK2: Final = b"\x50\x02"
+#: As in `mqttd.session.forward`.
+_LIGHT0: Final = 5
+_LIGHT1: Final = 3
+
+
+class Recording(Forwarding):
+    """A connection that forwards bytes, and names them for those who keep what becomes of them."""
+
+    __slots__ = ()
+
+    def recorded(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+    ) -> int:
+        """See `Missing.recorded`."""
+        router = self.router
+        first = data[pos]
+        if first & 6:
+            packet_id = data[topic_end] << 8 | data[topic_end + 1]
+            router.journal.touched = False
+            if self._accept(route, first, packet_id):
+                self._recorded_qos1(route, data, pos, p, topic_end, at, body, end)
+            return end
+        size = end - pos
+        stop = end
+        run = 1
+        if router.settings.coalesce_runs:
+            stop = run_end(data, pos, topic_end, body, end)
+            run = (stop - pos) // size
+            router.metrics.packets_received += run - 1
+        router.metrics.messages_received_qos0 += run
+        number = self._name(route, data, pos, at, body, end, run)
+        if not route.sessions:
+            self._qos0(route, data, pos, p, topic_end, at, body, stop, size, 0)
+            return stop
+        came = router.guid.timestamp
+        same: bytes | None = None
+        other: bytes | None = None
+        sent = 0
+        for receiver in route.sessions:
+            channel = receiver.channel
+            wire = b""
+            if channel is None or channel.special:
+                pass
+            elif channel.v5 == self.v5:
+                if same is None:
+                    same = cut(data, pos, stop)
+                wire = same
+            else:
+                if other is None:
+                    other = recast(data, pos, p, topic_end, body, stop, size, self.v5)
+                wire = other
+            if channel is None or not wire or len(wire) // run > receiver.max_packet:
+                self._one_by_one(
+                    receiver, route, data, pos, p, topic_end, at, body, stop, size, came, number
+                )
+                continue
+            if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
+                router.metrics.dropped_slow_consumer += run
+                receiver.dropped += run
+                if router.tap_slow:
+                    self.missed(receiver, route, data, pos, p, topic_end, at, body, stop, size)
+                continue
+            channel.send(wire)
+            sent += run
+            assert isinstance(receiver, State)
+            router.delivered_run(receiver, came, number, route.topic, first, end - body, run)
+        router.metrics.messages_sent += sent
+        router.topics.work += len(route.sessions) >> _LIGHT0
+        return stop
+
+    def _name(
+        self, route: Route, data: bytes, pos: int, at: int, body: int, end: int, run: int
+    ) -> int:
+        """Name the messages of a run; the lower half of the first one's id."""
+        router = self.router
+        if route.gear & NOTED:
+            return router.note(self, route.topic, data, pos, at, body, end, end - pos, run)
+        return router.guid.reserve(router.instant(), run)
+
+    def _one_by_one(
+        self,
+        receiver: Receiver,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        stop: int,
+        size: int,
+        came: int,
+        number: int,
+    ) -> None:
+        """The packets of a run for one receiver that needs single deliveries, as `_apart`."""
+        for shift in range(0, stop - pos, size):
+            inbound = self.inbound(
+                data,
+                pos + shift,
+                p + shift,
+                topic_end + shift,
+                at + shift,
+                body + shift,
+                pos + shift + size,
+                0,
+            )
+            inbound.whole = inbound.message(route.topic, came << 64 | number)
+            number += 1
+            receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
+
+    def _recorded_qos1(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+    ) -> None:
+        """One QoS 1 or 2 packet to the sessions of a route, as `_qos1`."""
+        router = self.router
+        number = self._name(route, data, pos, at, body, end, 1)
+        if not route.sessions:
+            self._qos1(route, data, pos, p, topic_end, at, body, end, 0)
+            return
+        first = data[pos]
+        packet_id = data[topic_end] << 8 | data[topic_end + 1]
+        came = router.guid.timestamp
+        router.topics.work += len(route.sessions) >> _LIGHT1
+        if self._same(route, first >> 1 & 3):
+            session = self.session
+            assert session is not None
+            wire = cut(data, pos, end)
+            if first & 9:
+                wire = bytes((first & 0xF6,)) + wire[1:]
+            made = Named(
+                wire,
+                self.v5,
+                packet_id,
+                topic_end - pos,
+                session.client_id,
+                route.topic,
+                came,
+                number,
+                end - body,
+            )
+            for receiver in route.sessions:
+                receiver.deliver(made, packet_id)
+        else:
+            inbound = self.inbound(data, pos, p, topic_end, at, body, end, 0)
+            inbound.whole = inbound.message(route.topic, came << 64 | number)
+            inbound.fan(route)
+        ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
+        self._settled(ack, route)

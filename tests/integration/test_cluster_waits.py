@@ -1,0 +1,95 @@
+"""Sessions of a node that is gone wait for it: elsewhere nobody is given an empty one instead."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.client import RawClient
+from tests.support.ctl import told
+from tests.support.etcd import Etcd, start_etcd
+from tests.support.nodes import start_node, start_nodes
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(120)
+
+STAYS = [(mq.SESSION_EXPIRY, 600)]
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    started = start_etcd(tmp_path / "etcd")
+    yield started
+    started.stop()
+
+
+def lease_of(etcd: Etcd, key: str) -> str:
+    """The lease of a key of the cluster; empty: there is no such key."""
+    body = {"key": b64encode(f"/mqttd/mqttd/v1/{key}".encode()).decode()}
+    found = etcd.ask("/v3/kv/range", body).get("kvs", [])
+    return str(found[0]["lease"]) if found else ""
+
+
+def test_a_session_waits_for_its_node_until_that_is_put_out(etcd: Etcd, tmp_path: Path) -> None:
+    """Refused while it is killed, resumed with its queue when it is back; then given up."""
+    store = {"kind": "sqlite"}
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, store=store)
+    try:
+        other = RawClient(nodes["a"].port, mq.V5).connect("other")
+        brief = RawClient(nodes["b"].port, mq.V5).connect("brief")
+        for name in ("reader", "lost"):
+            reader = RawClient(nodes["b"].port, mq.V5).connect(name, clean=False, props=STAYS)
+            reader.subscribe("t", qos=1)
+            reader.close()
+        home = lease_of(etcd, "all/home/b")
+        until(lambda: lease_of(etcd, "own/lost") == home, "that its session is to stay")
+        other.publish("t", b"before", qos=1)
+        nodes["b"].stop(hard=True)
+        assert nodes["a"].says("node b is gone")
+        brief.close()
+        RawClient(nodes["a"].port, mq.V5).connect("brief").close()
+        refused = RawClient(nodes["a"].port, mq.V5)
+        refused.connect("reader", clean=False, props=STAYS, reason=0x88)
+        nodes["b"] = start_node(tmp_path, etcd, "b", store=store)
+        back = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        back.connect("reader", clean=False, props=STAYS)
+        assert back.resumed
+        back.message(payload=b"before")
+        back.close()
+        nodes["b"].stop(hard=True)
+        told(nodes["a"], "cluster", "force-leave", "b")
+        given_up = RawClient(nodes["a"].port, mq.V5)
+        given_up.connect("lost", clean=False, props=STAYS)
+        assert not given_up.resumed
+    finally:
+        for node in nodes.values():
+            node.stop()
+
+
+def test_the_will_of_a_client_that_is_away_goes_along(etcd: Etcd, tmp_path: Path) -> None:
+    """Its node hands its session over before the delay is over: published once, in time."""
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}})
+    try:
+        watcher = RawClient(nodes["a"].port, mq.V5, deadline=30.0).connect("watcher")
+        watcher.subscribe("w/#", qos=1)
+        for name, delay in (("due", 8), ("back", 8)):
+            will = mq.Will(f"w/{name}", b"gone", qos=1, props=[(mq.WILL_DELAY, delay)])
+            client = RawClient(nodes["b"].port, mq.V5)
+            client.connect(name, clean=False, props=STAYS, will=will)
+            client.close()
+        told(nodes["b"], "cluster", "leave", "--rate", "100")
+        process = nodes.pop("b").process
+        assert process is not None
+        process.wait(30)
+        back = RawClient(nodes["a"].port, mq.V5).connect("back", clean=False, props=STAYS)
+        assert back.resumed
+        watcher.message(topic="w/due", payload=b"gone")
+        watcher.publish("w/end", b"", qos=1)
+        watcher.message(topic="w/end")
+    finally:
+        for node in nodes.values():
+            node.stop()

@@ -1,0 +1,174 @@
+"""What becomes of messages, kept as runs of bytes or told to hooks one by one: the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish, Subscription
+from mqttd.codec.serializer import serialize
+from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.decode import decode_block
+from mqttd.pipeline.log.packed import pack
+from mqttd.session.route import RECORDED, TOLD
+from mqttd.session.settings import Settings
+from mqttd.testing import MemoryBroker
+
+#: Who reads what: client id, version, QoS, more of the CONNECT.
+READERS: list[tuple[str, int, int, dict[str, Any]]] = [
+    ("zero", 4, 0, {}),
+    ("one", 5, 1, {}),
+    ("older", 4, 1, {"username": "user"}),
+    ("two", 5, 2, {"properties": {prop.SESSION_EXPIRY_INTERVAL: 60}}),
+    ("small", 5, 1, {"properties": {prop.MAXIMUM_PACKET_SIZE: 24, prop.RECEIVE_MAXIMUM: 1}}),
+    ("alias", 5, 2, {"properties": {prop.TOPIC_ALIAS_MAXIMUM: 2}}),
+]
+Story = list[tuple[Any, ...]]
+
+
+@st.composite
+def bursts(draw: st.DrawFn) -> tuple[str, int, list[Publish]]:
+    """Packets of one chunk: runs of them differ in their payloads alone."""
+    packets: list[Publish] = []
+    for _ in range(draw(st.integers(1, 3))):
+        qos = draw(st.sampled_from([0, 0, 1, 1, 2]))
+        topic = draw(st.sampled_from(["a", "a", "a/b", "nobody", "$mqttd/x"]))
+        retain = draw(st.integers(0, 7)) == 0
+        expiry = {prop.MESSAGE_EXPIRY_INTERVAL: 9} if draw(st.integers(0, 7)) == 0 else None
+        size = draw(st.sampled_from([0, 3, 20]))
+        for _ in range(draw(st.sampled_from([1, 1, 4]))):
+            packets.append(Publish(topic, b"x" * size, qos, retain, False, 0, expiry))
+    return "publish", draw(st.integers(0, 1)), packets
+
+
+stories = st.lists(
+    st.one_of(
+        bursts(),
+        bursts(),
+        bursts(),
+        st.tuples(st.just("silent"), st.sampled_from(READERS)),
+        st.tuples(st.just("answer"), st.sampled_from(READERS)),
+        st.tuples(st.just("drop"), st.sampled_from(READERS)),
+        st.tuples(st.just("hook"), st.just(0)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def lived(
+    story: Story, who: set[str], hooked: bool, **changed: Any
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """What is kept of deliveries in a story, and what hooks hear where they are asked.
+
+    By event and client: the number of the publish it is of, topic, QoS and RETAIN as published,
+    size of the payload.
+    """
+    limits = Settings()
+    limits.max_inflight = 3
+    limits.mqueue_store_qos0 = True
+    for name, value in changed.items():
+        setattr(limits, name, value)
+    node = MemoryBroker(limits)
+    columns = Columns(100_000, lambda: None, lambda: None)
+    node.broker.add_notes(columns)
+    node.broker.add_deliveries(columns, True, True)
+    heard: defaultdict[Any, list[Any]] = defaultdict(list)
+
+    def hear(point: str) -> None:
+        node.hooks.hook(
+            point,
+            lambda client, message: heard[point, client.client_id].append(
+                (message.id, message.topic, message.qos, message.retain, len(message.payload))
+            ),
+        )
+
+    if hooked:
+        hear("message.delivered")
+        hear("message.acked")
+    clients = {}
+    for name, version, qos, more in READERS:
+        if name in who:
+            clients[name] = node.connect(name, version, clean_start=not more, **more)
+            clients[name].subscribe(Subscription("a/#", qos))
+    publishers = [node.connect("old", 4), node.connect("new", 5)]
+    packet_id = 0
+    for step in story:
+        if step[0] == "publish":
+            data = b""
+            for packet in step[2]:
+                packet_id += 1
+                packet.packet_id = packet_id if packet.qos else 0
+                version = 5 if step[1] else 4
+                data += serialize(packet, version)
+            publishers[step[1]].feed(data)
+        elif step[0] == "hook":
+            node.hook("message.acked", lambda client, message: None, topic_filter="a/b")
+        elif step[1][0] in clients:
+            name, version, qos, more = step[1]
+            if step[0] == "drop":
+                clients[name].drop()
+                clients[name] = node.connect(name, version, clean_start=not more, **more)
+                clients[name].subscribe(Subscription("a/#", qos))
+            else:
+                clients[name].acknowledge = step[0] == "answer"
+        node.advance(1.0)
+    assert not node.faults
+    found: defaultdict[Any, list[Any]] = defaultdict(list)
+    numbers: dict[int, int] = {}
+    events = list(decode_block(pack(columns.take(), 0), "n")) if columns.count else []
+    for one in events:
+        number = int.from_bytes(one.message_id or b"", "big")
+        if one.event == "message.publish":
+            assert one.timestamp == number >> 64
+            numbers[number] = len(numbers)
+        else:
+            assert one.timestamp >= number >> 64
+            # What is sent to a new subscriber may have an id of its own.
+            number = -1 if one.retain else numbers[number]
+            row = (number, one.topic, one.qos, one.retain, one.payload_size)
+            found[one.event, one.client_id].append(row)
+    told = {
+        key: [(-1 if row[3] else numbers[row[0]], *row[1:]) for row in rows]
+        for key, rows in heard.items()
+    }
+    return dict(found), told
+
+
+@settings(max_examples=30, deadline=None)
+@given(stories, st.sets(st.sampled_from([name for name, *_ in READERS])))
+@pytest.mark.slow
+def test_deliveries_as_bytes_and_as_hooks_hear_of_them(story: Story, who: set[str]) -> None:
+    fast, _ = lived(story, who, False)
+    kept, told = lived(story, who, True)
+    assert kept == told
+    assert fast == kept
+    assert fast == lived(story, who, False, fast_path=False)[0]
+    assert fast == lived(story, who, False, coalesce_runs=False)[0]
+
+
+def test_14_a_run_of_deliveries_is_one_run_of_the_log() -> None:
+    node = MemoryBroker()
+    columns = Columns(100_000, lambda: None, lambda: None)
+    node.broker.add_notes(columns)
+    node.broker.add_deliveries(columns, True, True)
+    for name in ("one", "other"):
+        node.connect(name).subscribe(Subscription("a/#", 1))
+    alice = node.connect("alice")
+    assert node.broker.router.of("a/b").gear & (RECORDED | TOLD) == RECORDED
+    for qos in (0, 1):
+        packets = [
+            Publish("a/b", b"%3d" % i, qos, False, False, i if qos else 0) for i in range(1, 9)
+        ]
+        alice.feed(b"".join(serialize(packet, 5) for packet in packets))
+        taken = columns.take()
+        # Published; to each of both; acknowledged by each.
+        assert (taken.rows, len(taken.columns[1])) == ((24, 3), (40, 5))[qos]
+    # Who keeps deliveries no more keeps those of this turn.
+    node.broker.add_deliveries(columns, True, False, ["a/c"])
+    assert node.broker.router.of("a/b").gear & (RECORDED | TOLD) == RECORDED
