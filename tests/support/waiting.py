@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import termios
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["Patience", "until"]
+__all__ = ["Patience", "arrived", "until"]
 
 #: Seconds that one look may count: a process that was stopped meanwhile is none the wiser.
 MOST_OF_ONE: Final = 0.5
@@ -38,3 +41,14 @@ def until(true: Callable[[], Any], what: str = "it", deadline: float = 60.0) -> 
         assert time.monotonic() < end, f"not in time: {what}"
         time.sleep(0.02)
     return found
+
+
+def arrived(fd: int, count: int) -> None:
+    """Wait until so many bytes can be read: a busy kernel takes its time, on loopback too."""
+
+    def there() -> bool:
+        waiting = array("i", [0])
+        fcntl.ioctl(fd, termios.FIONREAD, waiting)
+        return waiting[0] >= count
+
+    until(there, f"{count} bytes")

@@ -11,6 +11,7 @@ from mqttd.session.channel import Channel
 from mqttd.transports.engine import Engine
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
+from tests.support.waiting import arrived
 
 #: Some more than a read.
 MANY = b"".join(mq.publish("much/x", bytes(100), 1, number) for number in range(1, 701))
@@ -53,6 +54,7 @@ class Door:
             channel.pause()
             channel.resume()
             peer.sendall(MANY)
+            arrived(channel.fd, len(MANY) // 2)
         return [channel for _, channel in connected]
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -83,6 +85,8 @@ def test_who_was_not_read_from_comes_behind_the_others(door: Door) -> None:
     channel.resume()
     much.sendall(MANY)
     little.sendall(mq.publish("little", b"x", 0))
+    arrived(channel.fd, len(MANY) // 2)
+    arrived(other.fd, 1)
     door.engine.turn([(channel.fd, 1), (other.fd, 1)])
     topics = [packet.topic for packet in watcher.published()]
     assert topics[0] == "little" and set(topics[1:]) == {"much/x"}
@@ -123,6 +127,8 @@ def test_a_client_that_is_sent_its_queue_comes_behind_the_others(door: Door) -> 
     watcher.take()
     first.sendall(mq.publish("away", b"x", 0))
     other.sendall(mq.publish("beside", b"x", 0))
+    arrived(channel.fd, 1)
+    arrived(beside.fd, 1)
     door.engine.turn([(channel.fd, 1), (beside.fd, 1)])
     assert [packet.topic for packet in watcher.published()] == ["beside", "away"]
     first.close()  # one that goes while it is in line is nobody's business
