@@ -1,8 +1,12 @@
-"""Log-ins of the page: a password once, then a cookie that scripts cannot read.
+"""Log-ins of the page: a password once, then two secrets that count only together.
 
-    POST /api/v1/session  --password, in a thread-->  cookie (HttpOnly, SameSite=Strict)
-                                                      and a token that changing requests show
-    every request         --cookie-->  who            while its user is there and unchanged
+    POST /api/v1/session  --password, in a thread-->  cookie (HttpOnly, SameSite=Strict), for the
+                                                      browser; X-CSRF-Token, for the page, told once
+    every request         --both-->  who              while its user is there and unchanged
+
+Browsers send a cookie to every port of a host, so that whoever serves something beside the broker
+may have it: it opens nothing alone. The page has the token in its sessionStorage, which is of one
+origin, and ports count there. Neither is kept here, but a digest of each.
 
 Promise: at most `MOST` sessions, each for `IDLE` seconds without a request and `LONGEST` in all;
 `BUSY` passwords are looked at at a time; a wrong one is answered late (`mqttd.admin.slow`), and an
@@ -11,6 +15,7 @@ unknown user costs as much as a wrong password.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
@@ -25,7 +30,7 @@ from mqttd.admin.requests import ApiError, Caller
 from mqttd.admin.slow import Slow
 from mqttd.secrets.passwords import dummy_hash, verify
 
-__all__ = ["Login", "Logins", "caller_of_login", "is_own"]
+__all__ = ["Login", "Logins", "caller_of_login"]
 
 MOST: Final = 500
 IDLE: Final = 1800.0
@@ -41,7 +46,8 @@ class Login:
     role: str
     #: What the user's entry was when it logged in.
     password: str
-    csrf: str
+    #: Digest of the token that the page shows with every request.
+    csrf: bytes
     since: float
     at: float
 
@@ -57,10 +63,10 @@ class Logins:
         self.in_thread = in_thread
         self.slow = Slow(reactor)
         self._busy = 0
-        self._logins: OrderedDict[str, Login] = OrderedDict()
+        self._logins: OrderedDict[bytes, Login] = OrderedDict()
 
-    def enter(self, name: str, password: str, host: str) -> Deferred[tuple[str, Login]]:
-        """A cookie and its session, for a right password; fails with ApiError."""
+    def enter(self, name: str, password: str, host: str) -> Deferred[tuple[str, str, Login]]:
+        """A cookie, its token and their session, for a right password; fails with ApiError."""
         if self._busy >= BUSY:
             raise ApiError(503, "busy", "too many log-ins at a time", {"retry-after": "1"})
         user = self.users.get(name)
@@ -82,10 +88,11 @@ class Logins:
         work = self.in_thread(verify, hashed, password.encode("utf-8", "replace"))
         return work.addBoth(checked)
 
-    def find(self, cookie: str) -> Login | None:
-        """The session of a cookie, if it lasts."""
-        login = self._logins.get(cookie)
-        if login is None:
+    def find(self, cookie: bytes, csrf: bytes) -> Login | None:
+        """The session of a cookie and its token, if it lasts."""
+        key = _digest(cookie)
+        login = self._logins.get(key)
+        if login is None or not hmac.compare_digest(login.csrf, _digest(csrf)):
             return None
         now = self.reactor.seconds()
         user = self.users.get(login.name)
@@ -95,24 +102,24 @@ class Logins:
             or user is None
             or (user.password, user.role) != (login.password, login.role)
         ):
-            del self._logins[cookie]
+            del self._logins[key]
             return None
         login.at = now
-        self._logins.move_to_end(cookie)
+        self._logins.move_to_end(key)
         return login
 
-    def leave(self, cookie: str) -> None:
+    def leave(self, cookie: bytes) -> None:
         """Who has it logs out."""
-        self._logins.pop(cookie, None)
+        self._logins.pop(_digest(cookie), None)
 
-    def _begin(self, name: str, role: str, password: str) -> tuple[str, Login]:
+    def _begin(self, name: str, role: str, password: str) -> tuple[str, str, Login]:
         now = self.reactor.seconds()
-        cookie = secrets.token_urlsafe(32)
-        login = Login(name, role, password, secrets.token_urlsafe(32), now, now)
-        self._logins[cookie] = login
+        cookie, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        login = Login(name, role, password, _digest(csrf.encode()), now, now)
+        self._logins[_digest(cookie.encode())] = login
         if len(self._logins) > MOST:
             self._logins.popitem(False)
-        return cookie, login
+        return cookie, csrf, login
 
 
 def caller_of_login(login: Login) -> Caller:
@@ -120,9 +127,8 @@ def caller_of_login(login: Login) -> Caller:
     return Caller(login.name, login.role, browser=True)
 
 
-def is_own(login: Login, shown: bytes) -> bool:
-    """Whether a request shows the token of its session."""
-    return hmac.compare_digest(login.csrf.encode(), shown)
+def _digest(shown: bytes) -> bytes:
+    return hashlib.sha256(shown).digest()
 
 
 def _wrong(_: object) -> Any:

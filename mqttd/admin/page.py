@@ -1,14 +1,15 @@
 """The page's address: the page itself, and the HTTP interface for browsers and programs.
 
     GET /, /page/...     the page: files of `mqttd/admin/web`, for anybody
-    /api/v1/...          with ``Authorization: Bearer TOKEN`` of an API user, or the cookie of a
-                         log-in; then a change shows its X-CSRF-Token, and comes from this page
+    /api/v1/...          with ``Authorization: Bearer TOKEN`` of an API user, or both secrets of a
+                         log-in, cookie and X-CSRF-Token, from this page
     /health/...          for anybody
 
-What stands between a log-in and the pages of others: the cookie is HttpOnly and SameSite=Strict; a
-browser says whence a request comes (Sec-Fetch-Site, Origin), and only this page's count; without
-TLS the Host must be loopback's, so that no name of others leads here; the page may load nothing
-from elsewhere, be in nobody's frame, and run no script but its own files.
+What stands between a log-in and the pages of others: the cookie is HttpOnly and SameSite=Strict,
+and opens nothing without the token that only this page has (`mqttd.admin.logins`); a browser says
+whence a request comes (Sec-Fetch-Site, Origin), and only this page's count; without TLS the Host
+must be loopback's, so that no name of others leads here; the page may load nothing from elsewhere,
+be in nobody's frame, and run no script but its own files.
 
 Promise: closed in the open: behind any address but loopback only with TLS (`mqttd.config.load`).
 """
@@ -25,7 +26,7 @@ from zope.interface import implementer
 
 from mqttd.admin.door import DoorService
 from mqttd.admin.health import OPEN_PATHS
-from mqttd.admin.logins import Logins, caller_of_login, is_own
+from mqttd.admin.logins import Login, Logins, caller_of_login
 from mqttd.admin.requests import Caller, refusal, set_caller
 from mqttd.admin.slow import Slow
 from mqttd.config.schema import AdminPage
@@ -87,7 +88,8 @@ class PageDoor:
         if caller is not None:
             set_caller(request, caller)
         elif path not in _OPEN:
-            return refusal(request, 401, "unauthorized", "log in, or show a token")
+            text = "log in, or show a token; a log-in's cookie takes its X-CSRF-Token beside it"
+            return refusal(request, 401, "unauthorized", text)
         elif request.method not in (b"GET", b"HEAD") and not self._is_from_here(request):
             return refusal(request, 403, "cross_site", "this comes from another page")
         return self.resource.render(request)
@@ -107,17 +109,21 @@ class PageDoor:
             sameSite="strict",
         )  # fmt: skip
 
-    def cookie_of(self, request: Any) -> str:
-        """The cookie that a request shows, "" for none."""
+    def cookie_of(self, request: Any) -> bytes:
+        """The cookie that a request shows, b"" for none."""
         found: bytes = request.getCookie(self.name) or b""
-        return found.decode("latin-1")
+        return found
+
+    def _login_of(self, request: Any) -> Login | None:
+        """The log-in whose cookie and token a request shows."""
+        csrf = request.getHeader(b"x-csrf-token") or b""
+        return self.logins.find(self.cookie_of(request), csrf)
 
     # -- who
 
     def known(self, request: Any) -> bool:
-        """Whether a request shows a token or the cookie of a log-in that is known."""
-        cookie = self.cookie_of(request)
-        if cookie and self.logins.find(cookie) is not None:
+        """Whether a request shows a token or a log-in that is known."""
+        if self._login_of(request) is not None:
             return True
         _, _, token = (request.getHeader(b"authorization") or b"").partition(b" ")
         text = token.strip().decode("utf-8", "replace")
@@ -135,17 +141,10 @@ class PageDoor:
             body = refusal(request, 401, "unauthorized", "this token is not known")
             request.setHeader(b"www-authenticate", b'Bearer realm="mqttd"')
             return None, self.slow.refuse(request, body)
-        cookie = self.cookie_of(request)
-        login = self.logins.find(cookie) if cookie else None
-        if login is None:
-            return None, None
-        if not self._is_from_here(request):
+        if self.cookie_of(request) and not self._is_from_here(request):
             return None, refusal(request, 403, "cross_site", "this comes from another page")
-        if request.method not in (b"GET", b"HEAD"):
-            if not is_own(login, request.getHeader(b"x-csrf-token") or b""):
-                return None, refusal(request, 403, "csrf", "expected X-CSRF-Token of this log-in")
-        request.mqttd_login = login
-        return caller_of_login(login), None
+        login = self._login_of(request)
+        return caller_of_login(login) if login is not None else None, None
 
     def _is_from_here(self, request: Any) -> bool:
         """Whether a browser says that the page itself has asked; a program says nothing."""

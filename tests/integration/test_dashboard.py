@@ -111,6 +111,17 @@ def test_a_wrong_password_and_a_role_without_rights(
     client.close()
 
 
+@pytest.mark.parametrize("word", ["__proto__", "constructor", "roles/__proto__", "access/toString"])
+def test_a_word_that_is_no_page_shows_another_one(
+    board: Dashboard, browser: Chromium, word: str
+) -> None:
+    board.go("bans")
+    board.go(word)
+    board.wait("!!document.querySelector('#pages a[aria-current]')")
+    assert "Not shown" not in board.evaluate("document.querySelector('main').innerText")
+    assert browser.console == []
+
+
 def test_clients_appear_as_they_are_called_and_are_kicked(
     broker: Broker, board: Dashboard, browser: Chromium
 ) -> None:

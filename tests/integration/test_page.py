@@ -8,8 +8,10 @@ import json
 import re
 import stat
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 
@@ -101,7 +103,8 @@ def test_there_is_no_password_before_one_was_made(tmp_path: Path) -> None:
         got = Asked(port, "POST", path, right)
         assert (got.status, got.told["role"]) == (200, "administrator")
         cookie = got.headers["set-cookie"].partition(";")[0]
-        assert Asked(port, "GET", "/api/v1/clients", Cookie=cookie).status == 200
+        shown = {"Cookie": cookie, "X_CSRF_Token": got.told["csrf"]}
+        assert Asked(port, "GET", "/api/v1/clients", **shown).status == 200
         assert Asked(port, "POST", path, {**right, "username": "eve"}).told["code"] == "not_first"
         assert PASSWORD not in broker.output
     finally:
@@ -184,19 +187,98 @@ def test_a_token_ends_with_its_user(broker: Broker, port: int, users: dict[str, 
     assert Asked(port, "GET", "/api/v1/status", **shown).status == 401
 
 
-def test_a_log_in_and_what_it_takes_to_change_something(port: int, users: dict[str, str]) -> None:
+def test_a_log_in_has_two_secrets_and_takes_both(port: int, users: dict[str, str]) -> None:
+    """Browsers send the cookie to every port of the host: alone it opens nothing."""
     wrong = {"username": "ann", "password": "wrong"}
     got = Asked(port, "POST", "/api/v1/session", wrong)
     assert (got.status, got.told["code"]) == (401, "wrong_password")
     cookie, csrf = enter(port)
-    assert Asked(port, "GET", "/api/v1/clients", Cookie=cookie).status == 200
-    assert Asked(port, "GET", "/api/v1/session", Cookie=cookie).told["csrf"] == csrf
+    other = enter(port, "vic")[1]
+    both = {"Cookie": cookie, "X_CSRF_Token": csrf}
     lift = "/api/v1/bans?kind=client_id&value=nobody"
-    assert Asked(port, "DELETE", lift, Cookie=cookie).told["code"] == "csrf"
-    assert Asked(port, "DELETE", lift, Cookie=cookie, X_CSRF_Token="x").told["code"] == "csrf"
-    assert Asked(port, "DELETE", lift, Cookie=cookie, X_CSRF_Token=csrf).status == 404
-    assert Asked(port, "DELETE", "/api/v1/session", Cookie=cookie, X_CSRF_Token=csrf).status == 200
-    assert Asked(port, "GET", "/api/v1/clients", Cookie=cookie).status == 401
+    asked = (
+        ("GET", "/api/v1/clients"), ("GET", "/api/v1/session"), ("GET", "/api/v1/events"),
+        ("GET", "/metrics"), ("GET", "/api/v1/plugins/spark/log"), ("DELETE", lift),
+        ("DELETE", "/api/v1/session"),
+    )  # fmt: skip
+    for method, path in asked:
+        for shown in (
+            {"Cookie": cookie},
+            {"X_CSRF_Token": csrf},
+            {"Cookie": cookie, "X_CSRF_Token": other},
+            {"Cookie": cookie, "X_CSRF_Token": cookie.partition("=")[2]},
+        ):
+            assert Asked(port, method, path, **shown).status == 401, (method, path, shown)
+    assert Asked(port, "GET", "/api/v1/clients", **both).status == 200
+    assert Asked(port, "GET", "/api/v1/session", **both).told == {
+        "name": "ann", "role": "administrator",
+    }  # fmt: skip
+    assert Asked(port, "DELETE", lift, **both).status == 404
+    assert Asked(port, "DELETE", "/api/v1/session", **both).status == 200
+    assert Asked(port, "GET", "/api/v1/clients", **both).status == 401
+
+
+class Neighbour(BaseHTTPRequestHandler):
+    """Another program's page on the same machine; it keeps the cookies that it is sent."""
+
+    cookies: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.cookies.append(self.headers.get("cookie") or "")
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>neighbour</title>")
+
+    def log_message(self, *words: object) -> None:
+        """Nothing."""
+
+
+def test_who_is_sent_the_cookie_on_another_port_does_not_have_the_log_in(
+    port: int, users: dict[str, str]
+) -> None:
+    """And the page goes on: when it is loaded again, and in another tab."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Neighbour)
+    Thread(target=server.serve_forever, daemon=True).start()
+    here = f"http://127.0.0.1:{port}/"
+    in_as = "document.getElementById('who')?.textContent === '{} (administrator)'"
+    try:
+        with Chromium() as browser:
+            page = browser.open(here)
+            page.wait("!!document.querySelector('input[name=password]')")
+            page.evaluate(_log_in("ann", PASSWORD))
+            page.wait(in_as.format("ann"))
+            other = browser.open(f"http://127.0.0.1:{server.server_port}/")
+            other.wait("document.title === 'neighbour'")
+            assert other.evaluate("sessionStorage.length") == 0
+            cookie = next(filter(None, Neighbour.cookies))
+            assert cookie.startswith(f"mqttd-{port}=")
+            own = {"Cookie": cookie, "Origin": here[:-1], "Sec_Fetch_Site": "same-origin"}
+            for path in ("session", "clients", "events", "openapi.json"):
+                got = Asked(port, "GET", f"/api/v1/{path}", **own)
+                assert got.status == 401 and "csrf" not in got.told, path
+            assert Asked(port, "POST", "/api/v1/publish", {"topic": "t"}, **own).status == 401
+            page.evaluate("window.before = true")
+            page.call("Page.reload")
+            page.wait("!window.before && " + in_as.format("ann"))
+            page.wait("document.getElementById('state').textContent === 'Live'")
+            tab = browser.open(here)
+            tab.wait(in_as.format("ann"))
+            tab.evaluate("document.getElementById('leave').click()")
+            page.wait("!!document.querySelector('input[name=password]')")
+            page.evaluate(_log_in("ann", PASSWORD))
+            tab.wait(in_as.format("ann"))
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _log_in(name: str, password: str) -> str:
+    return (
+        f"document.querySelector('input[name=username]').value = {json.dumps(name)};"
+        f"document.querySelector('input[name=password]').value = {json.dumps(password)};"
+        "document.querySelector('form').requestSubmit()"
+    )
 
 
 def test_another_page_gets_nothing_of_a_log_in(port: int, users: dict[str, str]) -> None:
@@ -208,16 +290,17 @@ def test_another_page_gets_nothing_of_a_log_in(port: int, users: dict[str, str])
         {"Origin": "http://127.0.0.1:1"},
         {"Origin": "null"},
     ):
-        got = Asked(port, "GET", "/api/v1/clients", Cookie=cookie, **headers)
+        shown = {"Cookie": cookie, "X_CSRF_Token": csrf, **headers}
+        got = Asked(port, "GET", "/api/v1/clients", **shown)
         assert (got.status, got.told["code"]) == (403, "cross_site"), headers
-        got = Asked(port, "POST", "/api/v1/publish", {"topic": "t"}, Cookie=cookie,
-                    X_CSRF_Token=csrf, **headers)  # fmt: skip
+        got = Asked(port, "POST", "/api/v1/publish", {"topic": "t"}, **shown)
         assert (got.status, got.told["code"]) == (403, "cross_site"), headers
         body = {"username": "ann", "password": PASSWORD}
         assert Asked(port, "POST", "/api/v1/session", body, **headers).status == 403
         assert "access-control-allow-origin" not in got.headers
     own = {"Origin": f"http://127.0.0.1:{port}", "Sec_Fetch_Site": "same-origin"}
-    assert Asked(port, "GET", "/api/v1/clients", Cookie=cookie, **own).status == 200
+    own |= {"Cookie": cookie, "X_CSRF_Token": csrf}
+    assert Asked(port, "GET", "/api/v1/clients", **own).status == 200
 
 
 def test_a_name_of_others_that_leads_here_is_refused(port: int, users: dict[str, str]) -> None:
@@ -285,18 +368,10 @@ def test_an_operator_uses_the_page(broker: Broker, port: int, users: dict[str, s
     with Chromium() as browser:
         page = browser.open(f"http://127.0.0.1:{port}/")
         page.wait("!!document.querySelector('input[name=password]')")
-
-        def log_in(name: str, password: str) -> None:
-            page.evaluate(
-                f"document.querySelector('input[name=username]').value = {json.dumps(name)};"
-                f"document.querySelector('input[name=password]').value = {json.dumps(password)};"
-                "document.querySelector('form').requestSubmit()"
-            )
-
-        log_in("ann", "wrong password")
+        page.evaluate(_log_in("ann", "wrong password"))
         page.wait("document.getElementById('told').textContent.includes('wrong password')")
         browser.console.clear()  # a browser reports each answer from 400
-        log_in("ann", PASSWORD)
+        page.evaluate(_log_in("ann", PASSWORD))
         page.wait("document.querySelectorAll('live-chart canvas').length === 6")
         page.wait("document.querySelectorAll('.tile').length === 6")
         assert page.evaluate("document.cookie") == ""
@@ -322,6 +397,6 @@ def test_an_operator_uses_the_page(broker: Broker, port: int, users: dict[str, s
         page.wait("/Allowed|Denied/.test(document.querySelector('main').textContent)")
         page.evaluate("document.getElementById('leave').click()")
         page.wait("!!document.querySelector('input[name=password]')")
-        log_in("vic", PASSWORD)
+        page.evaluate(_log_in("vic", PASSWORD))
         page.wait("document.getElementById('who').textContent === 'vic (viewer)'")
         assert [line for line in browser.console if "Content Security Policy" in str(line)] == []

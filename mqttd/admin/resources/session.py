@@ -29,11 +29,16 @@ class FirstBody(LoginBody):
 
 
 class Who(Struct):
-    """Who asks; `csrf` is what a browser shows as X-CSRF-Token with every change."""
+    """Who asks."""
 
     name: str
     role: str
-    csrf: str | None
+
+
+class LoggedIn(Who):
+    """Who has logged in; `csrf` is told this once, and shown as X-CSRF-Token with every request."""
+
+    csrf: str
 
 
 class LoggedOut(Struct):
@@ -62,19 +67,21 @@ class Session:
                 )
                 raise ApiError(401, "no_users", text) from None
             raise
-        login = getattr(ask.request, "mqttd_login", None)
-        return Who(caller.name, caller.role, login.csrf if login is not None else None)
+        return Who(caller.name, caller.role)
 
-    @post("/session", role="", audited=False, body=LoginBody, answer=Who, errors=(401, 429, 503))
-    def enter(self, ask: Ask) -> Deferred[Who]:
+    @post(
+        "/session", role="", audited=False, body=LoginBody, answer=LoggedIn,
+        errors=(401, 429, 503),
+    )  # fmt: skip
+    def enter(self, ask: Ask) -> Deferred[LoggedIn]:
         """Log in: the answer sets a cookie that scripts cannot read; at the page's address."""
         return self._enter(ask, "/api/v1/session", "Log in.")
 
     @post(
-        "/session/first", role="", audited=False, body=FirstBody, answer=Who,
+        "/session/first", role="", audited=False, body=FirstBody, answer=LoggedIn,
         errors=(401, 409, 422, 429, 503),
     )  # fmt: skip
-    def first(self, ask: Ask) -> Deferred[Who]:
+    def first(self, ask: Ask) -> Deferred[LoggedIn]:
         """Make the first administrator by the link in the broker's log, and log in."""
         self._door(ask)
         first = self.parts.need(self.parts.first, "there are no log-ins")
@@ -84,15 +91,15 @@ class Session:
         what = "Make the first administrator, and log in."
         return made.addCallback(lambda _: self._enter(ask, "/api/v1/session/first", what))
 
-    def _enter(self, ask: Ask, path: str, what: str) -> Deferred[Who]:
+    def _enter(self, ask: Ask, path: str, what: str) -> Deferred[LoggedIn]:
         door = self._door(ask)
         host = _host_of(ask)
 
-        def entered(found: Any) -> Who:
-            cookie, login = found
+        def entered(found: Any) -> LoggedIn:
+            cookie, csrf, login = found
             door.give(ask.request, cookie)
             self.parts.audit.put(login.name, login.role, host, "POST", path, what, None, None)
-            return Who(login.name, login.role, login.csrf)
+            return LoggedIn(login.name, login.role, csrf)
 
         work: Deferred[Any] = self._logins().enter(ask.body.username, ask.body.password, host)
         return work.addCallback(entered)

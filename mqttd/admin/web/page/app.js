@@ -34,7 +34,7 @@ function stop() {
 async function show(stay) {
   stop();
   const [name, ...rest] = parts();
-  const page = pages[name] ? name : "overview";
+  const page = Object.hasOwn(pages, name) ? name : "overview";
   const mine = shows += 1;
   document.body.classList.remove("menu");
   here("menu").setAttribute("aria-expanded", "false");
@@ -157,6 +157,11 @@ here("leave").addEventListener("click", () => leave().then(() => login("You are 
 window.addEventListener("hashchange", () => user && show());
 window.addEventListener("logged-out", (event) => user && login(event.detail === "restarted"
   ? "The broker was away and knows you no more. Log in again." : "You are logged out."));
+/* Another tab of this page has logged in or out. */
+window.addEventListener("session", ({ detail }) => {
+  if (detail) who().then(begin, failed);
+  else if (user) login("You are logged out.");
+});
 window.addEventListener("live-state", ({ detail: { state, before } }) => {
   here("state").className = state;
   here("state").textContent = state === "live" ? "Live" : "Connection lost, trying again …";

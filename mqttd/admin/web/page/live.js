@@ -1,9 +1,9 @@
 /* One stream of events for the whole page: who wants which kind; the figures of the last minutes.
  *
- *   on(kind, call) --> one EventSource of all kinds that are wanted --> call(what was told)
+ *   on(kind, call) --> one stream of all kinds that are wanted --> call(what was told)
  *
  * The broker may go and come back meanwhile: that is said, and tried again. */
-import { who } from "./api.js";
+import { events, who } from "./api.js";
 
 const KEPT = 600;
 const SILENT = 12000;
@@ -27,11 +27,11 @@ function tell(name) {
 const kinds = () => [...wanted].filter(([kind, calls]) => calls.size || kind === "counters" || kind === "alarms")
   .map(([kind]) => kind).sort().join(",");
 
-function heard(kind, event) {
+function heard({ event: kind, data }) {
   clearTimeout(beat);
   beat = setTimeout(lost, SILENT);
   let told;
-  try { told = JSON.parse(event.data); } catch { return; }
+  try { told = JSON.parse(data); } catch { return; }
   if (kind === "counters") {
     readings.push(told);
     if (readings.length > KEPT) readings.shift();
@@ -42,20 +42,20 @@ function heard(kind, event) {
 function open() {
   close();
   opened = kinds();
-  source = new EventSource(`/api/v1/events?kinds=${opened}`);
-  source.addEventListener("open", () => {
+  const mine = new AbortController();
+  source = mine;
+  const over = () => { if (source === mine) lost(); };
+  events({ kinds: opened }, mine.signal, () => {
     tell("live");
     // What came before it was open was told to nobody: whoever shows it looks again.
     for (const call of opening) call();
-  });
-  source.addEventListener("error", lost);
-  for (const kind of opened.split(",")) source.addEventListener(kind, (event) => heard(kind, event));
+  }, (told) => { if (source === mine) heard(told); }).then(over, over);
 }
 
 function close() {
   clearTimeout(again);
   clearTimeout(beat);
-  if (source) source.close();
+  if (source) source.abort();
   source = null;
 }
 

@@ -34,4 +34,4 @@ const LIST = [
   ["System", [["nodes", "Nodes"], ["listeners", "Listeners"], ["plugins", "Plugins"], ["config", "Configuration"],
     ["drain", "Drain"], ["audit", "Audit", "administrator"], ["api", "HTTP interface"]]],
 ];
-export const GROUPS = LIST.map(([title, list]) => [title, list.filter(([key]) => key in pages)]);
+export const GROUPS = LIST.map(([title, list]) => [title, list.filter(([key]) => Object.hasOwn(pages, key))]);

@@ -42,7 +42,7 @@ const KINDS = {
 };
 
 export async function roles(main, about) {
-  const part = KINDS[about.rest[0]] ? about.rest[0] : "users";
+  const part = Object.hasOwn(KINDS, about.rest[0] || "") ? about.rest[0] : "users";
   main.append(head("Roles", "What users may by their roles; a change holds at once, for who is connected too."), tabs("roles", PARTS, part));
   return about.rest[1] ? one(main, about, part, about.rest.slice(1).join("/")) : all(main, about, part);
 }
