@@ -243,7 +243,8 @@ class PullReader:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Away(f"{self.url} cannot be reached: {error!r}") from None
+            hint = _other_scheme(error, self._addresses[0].tls)
+            raise Away(f"{self.url} cannot be reached: {error!r}{hint}") from None
         if response.status == 200:
             return data
         raise self._refused(response.status, data)
@@ -277,6 +278,15 @@ class PullReader:
         # A broker that starts answers before its plugins are there.
         away = status in _AWAY or (status == 404 and self._known and "no node" not in text)
         return Away(text) if away else PullError(text)
+
+
+def _other_scheme(error: Exception, tls: bool) -> str:
+    """What to say of a door that answers as one does that is asked with or without TLS in vain."""
+    if tls and isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
+        return " (no TLS is spoken there: http://?)"
+    if not tls and isinstance(error, http.client.RemoteDisconnected):
+        return " (is TLS spoken there: https://?)"
+    return ""
 
 
 def _address(url: str) -> _Address:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +163,23 @@ def test_a_group_is_told_by_url_too(tmp_path: Path, broker: Broker) -> None:
     assert (found["nodes"], found["stopped"]) == ({NODE: 30}, False)
     reader.stop()
     assert groups(str(tmp_path))["etl"]["stopped"]
+
+
+@pytest.mark.parametrize(
+    "url, error, hint",
+    [
+        ("http://a:1", http.client.RemoteDisconnected("closed"), r"is TLS .*: https://\?\)$"),
+        ("https://a:1", ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]"), r"no TLS .* http://\?\)$"),
+        ("https://a:1", http.client.RemoteDisconnected("closed"), r"\('closed'\)$"),
+        ("http://a:1", ConnectionRefusedError(111, "refused"), r"'refused'\)$"),
+    ],
+)  # fmt: skip
+def test_a_door_that_is_asked_in_the_wrong_way_is_told(
+    monkeypatch: pytest.MonkeyPatch, url: str, error: Exception, hint: str
+) -> None:
+    def connect(self: PullReader) -> None:
+        raise error
+
+    monkeypatch.setattr(PullReader, "_connect", connect)
+    with pytest.raises(Away, match=hint):
+        PullReader(url, patience=0.0)
