@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from twisted.internet.defer import Deferred
 
 from mqttd.admin.requests import ROLES, Caller
 from mqttd.secrets.files import replace_file
@@ -160,6 +161,8 @@ class ApiUsers:
         self._changed = changed
         self._seconds = seconds
         self._seen: object = _NEVER
+        #: Changes of our own that are under way.
+        self._own = 0
         self._users: dict[str, ApiUser] = {}
         self._tokens: dict[str, str] = {}
 
@@ -167,6 +170,11 @@ class ApiUsers:
         """Return how many there are, expired ones too."""
         self._look()
         return len(self._users)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is one of this name, expired or not."""
+        self._look()
+        return name in self._users
 
     def get(self, name: str) -> ApiUser | None:
         """One that has not expired."""
@@ -188,8 +196,22 @@ class ApiUsers:
         self._look()
         return {name: user.password for name, user in self._users.items() if user.password}
 
-    def _look(self) -> None:
-        if not self.path:
+    def change(
+        self, in_thread: Callable[..., Deferred[Any]], work: Callable[..., Any], *given: Any
+    ) -> Deferred[Any]:
+        """Call what changes the file; whoever asks for it says so, and `changed` is not told."""
+        self._look()
+        self._own += 1
+
+        def done(result: Any) -> Any:
+            self._own -= 1
+            self._look(told=True)
+            return result
+
+        return in_thread(work, *given).addBoth(done)
+
+    def _look(self, told: bool = False) -> None:
+        if not self.path or self._own:
             return
         try:
             about = os.stat(self.path)
@@ -208,7 +230,7 @@ class ApiUsers:
             self._users = {}
             self._fault(str(error))
         self._tokens = {user.token: name for name, user in self._users.items() if user.token}
-        if not first and before != self._users:
+        if not first and not told and before != self._users:
             self._changed(_differing(before, self._users), _differing(self._users, before))
 
     def look(self) -> None:

@@ -34,6 +34,8 @@ Json = dict[str, Any]
 _LASTING: Final = {"keep_alive", "session_age", "away", "session_expiry_interval", "idle",
                    "expires_in"}  # fmt: skip
 
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
 
 def done(options: argparse.Namespace, answer: Json, text: str) -> None:
     """Say that something was done."""
@@ -49,12 +51,15 @@ def counted(number: int, thing: str) -> str:
 
 
 def seconds_of(option: str, text: str) -> int:
-    """The seconds of a time such as 30s, 10m, 2h or 1d; raises CtlError that names the option."""
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    """The seconds of a time with its unit, as the configuration has it: 30s, 10m, 2h, 1d, 1w.
+
+    Raises CtlError that names the option.
+    """
     number, unit = text[:-1], text[-1:]
-    if unit not in units or not number.isascii() or not number.isdigit() or not int(number):
-        raise CtlError(f"{option} {text}: expected a time such as 30s, 10m, 2h or 1d")
-    return int(number) * units[unit]
+    if unit not in _UNITS or not number.isascii() or not number.isdigit() or not int(number):
+        hint = f"; a time has its unit: {text}h?" if text.isascii() and text.isdigit() else ""
+        raise CtlError(f"{option} {text}: expected a time such as 30s, 10m, 2h, 1d or 1w{hint}")
+    return int(number) * _UNITS[unit]
 
 
 def time_text(seconds: float, exact: bool = False) -> str:

@@ -1,13 +1,14 @@
 """The first administrator of the page: who can read the broker's log makes it, by a link, once.
 
-    start, and nobody may log in --> token --> log: http://127.0.0.1:18083/#first=TOKEN
+    start, and nobody has a password --> token --> log: http://127.0.0.1:18083/#first=TOKEN
     browser on this machine --token, name, password--> api-users.json: an administrator
 
 There is no default password: until somebody was made nobody may log in. The token stands behind the
 `#`, which browsers send to no server and name in no Referer.
 
 Promise: a token is 256 random bits, good once, for `LASTS` seconds, from loopback, and only while
-there are no users; who shows a wrong one is answered late (`mqttd.admin.slow`).
+nobody has a password (tokens of programs open no page); who shows a wrong one is answered late
+(`mqttd.admin.slow`).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class FirstUser:
         self._until = 0.0
 
     def offer(self) -> str:
-        """A new token, which ends the last one; "" where there are users."""
+        """A new token, which ends the last one; "" where somebody may log in."""
         self._token = ""
-        if not self.users.path or len(self.users):
+        if not self.users.path or self.users.passwords():
             return ""
         self._token = secrets.token_urlsafe(32)
         self._until = self.reactor.seconds() + LASTS
@@ -56,8 +57,10 @@ class FirstUser:
         """Make the administrator, for a right token from `host`; fails with ApiError."""
         if not is_loopback(host):
             raise ApiError(403, "not_loopback", "the first user is made on the broker's machine")
-        if len(self.users):
-            raise ApiError(409, "not_first", "there are users: log in")
+        if self.users.passwords():
+            raise ApiError(409, "not_first", "somebody has a password already: log in")
+        if name in self.users:
+            raise ApiError(422, "not_made", f"{name!r} is a program's: choose another name")
         good = self._token and self.reactor.seconds() < self._until
         if not good or not hmac.compare_digest(self._token.encode(), token.encode()):
             held = self.slow.hold(host)
@@ -72,7 +75,8 @@ class FirstUser:
             failure.trap(ApiUserError, OSError)
             raise ApiError(422, "not_made", failure.getErrorMessage())
 
-        work = self.in_thread(add_user, self.users.path, name, ADMINISTRATOR, password, None)
+        given = (self.users.path, name, ADMINISTRATOR, password, None)
+        work = self.users.change(self.in_thread, add_user, *given)
         done: Deferred[None] = work.addCallbacks(lambda _: None, failed)
         return done
 

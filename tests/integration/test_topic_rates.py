@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from mqttd.admin.api_users import add_token
 from mqttd.admin.ctl_client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import run as ctl
 from tests.support.ctl import told as say
 from tests.support.waiting import until
 
@@ -88,6 +92,29 @@ def test_an_alarm_is_a_message(broker: Broker) -> None:
     reader.disconnect()
 
 
+def test_the_audit_names_who_has_used_mqttd_ctl(broker: Broker) -> None:
+    """With the broker there, its file is the broker's to change: nothing is told twice."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    say(broker, "api-users", "add", "eva", "--role", "viewer", stdin="a good password\n")
+    refused = ctl(broker, "api-users", "token", "eva")
+    assert refused.returncode == 1 and "eva has a password" in refused.stderr
+    token = say(broker, "api-users", "token", "dan", "--role", "operator", "--expires", "7d")
+    assert token.startswith("mqttd_")
+    assert "dan" in say(broker, "api-users", "list")
+    say(broker, "api-users", "del", "dan")
+    say(broker, "api-users", "del", "eva")
+    found = [one for one in api(broker).get("/audit")["audit"] if "api-users" in one["path"]]
+    assert [(one["who"], one["method"], one["path"]) for one in reversed(found)] == [
+        (me, "POST", "/api/v1/api-users"),
+        (me, "POST", "/api/v1/api-users"),
+        (me, "DELETE", "/api/v1/api-users/dan"),
+        (me, "DELETE", "/api/v1/api-users/eva"),
+    ]
+    for text in ("7", "7x", "never ever", "0d"):
+        refused = ctl(broker, "api-users", "token", "dan", "--expires", text)
+        assert refused.returncode == 1 and f"--expires {text}: expected a time" in refused.stderr
+
+
 def test_users_that_are_changed_in_their_files_are_in_the_audit(tmp_path: Path) -> None:
     broker = start_broker(
         tmp_path,
@@ -103,11 +130,14 @@ def test_users_that_are_changed_in_their_files_are_in_the_audit(tmp_path: Path) 
         say(broker, "users", "add", "ann", stdin="a good password\n")
         found = until(lambda: entry("users of username"))
         assert found["after"] == {"added": ["ann"]} and found["before"] is None
-        say(broker, "api-users", "token", "robot", "--role", "viewer")
+        assert broker.directory is not None
+        path = str(broker.directory / "data/api-users.json")
+        add_token(path, "robot", "viewer", None)
         found = until(lambda: entry("api-users.json"))
         assert found["after"]["robot"]["role"] == "viewer" and found["before"] is None
-        say(broker, "api-users", "token", "robot", "--role", "operator")
+        add_token(path, "robot", "operator", None)
         until(lambda: (entry("api-users.json") or {})["before"])
         assert entry("api-users.json")["before"]["robot"]["role"] == "viewer"
+        assert entry("api-users.json")["who"] == "file"
     finally:
         broker.stop()

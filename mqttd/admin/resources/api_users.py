@@ -117,7 +117,7 @@ class ApiUsers:
             ask.changed(before, {"name": made.name, "role": made.role})
             return made
 
-        return self._work(work).addCallback(done)
+        return self._change(work).addCallback(done)
 
     @delete("/api-users/{name}", role=ADMINISTRATOR, answer=Deleted, errors=(422,))
     def delete(self, ask: Ask) -> Deferred[Deleted]:
@@ -132,7 +132,7 @@ class ApiUsers:
             ask.changed(name)
             return Deleted(name)
 
-        return self._work(lambda: delete_user(path, name)).addCallback(done)
+        return self._change(lambda: delete_user(path, name)).addCallback(done)
 
     def _path(self) -> str:
         logins = self.parts.logins
@@ -140,8 +140,14 @@ class ApiUsers:
         return str(self.parts.need(path or None, "there are no users of the HTTP interface"))
 
     def _work(self, work: Callable[[], Any]) -> Deferred[Any]:
-        def failed(failure: Failure) -> Any:
-            failure.trap(ApiUserError, OSError)
-            raise ApiError(422, "not_done", failure.getErrorMessage())
+        return self.parts.in_thread(work).addErrback(_failed)
 
-        return self.parts.in_thread(work).addErrback(failed)
+    def _change(self, work: Callable[[], Any]) -> Deferred[Any]:
+        users = self.parts.need(self.parts.logins, "there are no log-ins").users
+        done: Deferred[Any] = users.change(self.parts.in_thread, work)
+        return done.addErrback(_failed)
+
+
+def _failed(failure: Failure) -> Any:
+    failure.trap(ApiUserError, OSError)
+    raise ApiError(422, "not_done", failure.getErrorMessage())

@@ -60,9 +60,9 @@ class Session:
             caller = caller_of(ask.request)
         except ApiError:
             logins = self.parts.logins
-            if logins is not None and not len(logins.users):
+            if logins is not None and not logins.users.passwords():
                 text = (
-                    "there are no users yet: the broker's log has a link that makes the first one,"
+                    "nobody may log in yet: the broker's log has a link that makes the first one,"
                     " or use: mqttd-ctl api-users add NAME"
                 )
                 raise ApiError(401, "no_users", text) from None

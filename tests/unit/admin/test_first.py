@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
-from mqttd.admin.api_users import ApiUsers, add_token
+from mqttd.admin.api_users import ApiUsers, add_token, add_user, read
 from mqttd.admin.first import LASTS, FirstUser
 from mqttd.admin.requests import ApiError
 
@@ -96,7 +96,41 @@ def test_two_at_once_make_one(path: str, clock: Clock) -> None:
     assert len(waiting) == 1
 
 
-def test_there_is_no_link_where_there_are_users(path: str, first: FirstUser) -> None:
-    add_token(path, "program", "viewer", None)
+def test_there_is_no_link_where_somebody_has_a_password(path: str, first: FirstUser) -> None:
+    add_user(path, "ann", "viewer", PASSWORD, None)
     assert first.offer() == ""
     assert FirstUser(ApiUsers(), first.reactor, maybeDeferred).offer() == ""
+
+
+def test_tokens_of_programs_open_no_page_and_keep_their_names(
+    path: str, first: FirstUser, clock: Clock
+) -> None:
+    shown = add_token(path, "robot", "administrator", None)
+    token = first.offer()
+    assert token
+    assert code_of(first, clock, token, name="robot") == "not_made"
+    assert code_of(first, clock, token) == ""
+    assert sorted(read(path)) == ["ann", "robot"]
+    assert first.users.by_token(shown) is not None
+
+
+def test_a_change_of_our_own_is_not_told_as_one_of_the_file(path: str, clock: Clock) -> None:
+    told: list[Any] = []
+    users = ApiUsers(path, changed=lambda before, after: told.append((before, after)))
+    assert not len(users)
+    users.change(maybeDeferred, add_token, path, "robot", "viewer", None)
+    assert len(users) == 1 and told == []
+    waiting: list[Any] = []
+
+    def in_thread(work: Any, *given: Any) -> Deferred[Any]:
+        waiting.append((Deferred(), work(*given)))
+        return waiting[-1][0]  # type: ignore[no-any-return]
+
+    users.change(in_thread, add_token, path, "other", "viewer", None)
+    users.look()
+    waiting[0][0].callback(None)
+    assert len(users) == 2 and told == []
+    add_token(path, "robot", "operator", None)
+    users.look()
+    ((before, after),) = told
+    assert (before["robot"]["role"], after["robot"]["role"]) == ("viewer", "operator")
