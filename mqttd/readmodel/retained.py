@@ -154,5 +154,5 @@ def _checked(topic_filter: str) -> str:
     try:
         validate_topic_filter(topic_filter)
     except MqttError as error:
-        raise BadWish(error.detail) from None
+        raise BadWish(f"filter = {topic_filter[:80]!r}: {error.detail}") from None
     return topic_filter

@@ -8,18 +8,18 @@ are read, compiled and written in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from mqttd.admin.checks import checked_address, checked_listener, checked_topic
 from mqttd.admin.parts import Json, Parts
 from mqttd.admin.requests import ADMINISTRATOR, VIEWER, ApiError
 from mqttd.admin.route import Ask, get, post
-from mqttd.codec.reasons import MqttError
-from mqttd.codec.topic import split_shared, validate_topic_filter, validate_topic_name
+from mqttd.codec.topic import split_shared, validate_topic_name
 from mqttd.readmodel.slices import Slice
 from mqttd.types import Action, ClientInfo
 
@@ -141,7 +141,7 @@ class Access:
     def who(self, ask: Ask) -> Deferred[Json]:
         """Which rules and which clients reach the topics of a filter."""
         topic, kind = ask.query.topic, ask.query.access
-        _check(validate_topic_filter, topic)
+        checked_topic("topic", topic)
         found: Json = {"topic": topic, "access": kind}
         questions = self._questions(ask)
         work = questions.who(topic, kind, self._infos(questions), found)
@@ -222,7 +222,12 @@ class Access:
     # -- clients
 
     def _questions(self, ask: Ask) -> Any:
+        self._check_listener(ask.query.listener)
         return self.parts.access.questions_of(ask.query.listener)
+
+    def _check_listener(self, listener: str | None) -> None:
+        if listener:
+            checked_listener("listener", listener, self.parts.listeners())
 
     def _run(self, work: Iterator[None]) -> Deferred[Any]:
         """Many small steps, a slice of them a turn."""
@@ -252,6 +257,9 @@ class Access:
     def _client(self, given: Question) -> ClientInfo:
         """Who asks: the client of that id, with what the request says in its place."""
         username, peerhost, listener = given.username, given.peerhost, given.listener
+        self._check_listener(listener)
+        if peerhost:
+            checked_address("peerhost", peerhost)
         known = None
         if given.client_id is not None:
             known = self.parts.model.clients.info(given.client_id)
@@ -269,21 +277,10 @@ def _asked(given: Question) -> tuple[Action, str]:
     """What the client of `explain` wants to do."""
     topic = given.topic
     if given.action == "publish":
-        _check(validate_topic_name, topic)
+        checked_topic("topic", topic, validate_topic_name)
         return Action("publish", given.qos, given.retain), topic
-    try:
-        _, topic = split_shared(topic)
-    except MqttError as error:
-        raise ApiError(400, "bad_topic", error.detail) from None
-    _check(validate_topic_filter, topic)
-    return Action("subscribe", given.qos), topic
-
-
-def _check(validate: Callable[[str], object], topic: str) -> None:
-    try:
-        validate(topic)
-    except MqttError as error:
-        raise ApiError(400, "bad_topic", error.detail) from None
+    checked_topic("topic", topic)
+    return Action("subscribe", given.qos), split_shared(topic)[1]
 
 
 def _bad_rules(failure: Failure) -> Any:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from mqttd.admin.checks import checked_listener, checked_topic
 from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask, delete, get
@@ -54,7 +55,7 @@ class Clients:
     @get("/clients", query=Wish, answer=ClientPage)
     def page(self, ask: Ask) -> Any:
         """A page of the clients that fit; `cursor` of the answer asks for the next one."""
-        return self.parts.model.clients.page(ask.query)
+        return self._page(ask.query)
 
     @get("/clients/{client_id}", answer=ClientView)
     def one(self, ask: Ask) -> ClientView:
@@ -77,7 +78,7 @@ class Clients:
     @get("/sessions", query=Wish, answer=ClientPage)
     def sessions(self, ask: Ask) -> Any:
         """A page of sessions: those of clients that are here, and of those that are away."""
-        return self.parts.model.clients.page(ask.query)
+        return self._page(ask.query)
 
     @get("/sessions/{client_id}", answer=ClientView)
     def session(self, ask: Ask) -> ClientView:
@@ -92,6 +93,13 @@ class Clients:
         ask.changed(client)
         self.parts.broker.end_session(client.client_id, code)
         return Ended(client.client_id)
+
+    def _page(self, wish: Wish) -> Any:
+        if wish.subscription is not None:
+            checked_topic("subscription", wish.subscription)
+        if wish.listener is not None:
+            checked_listener("listener", wish.listener, self.parts.listeners())
+        return self.parts.model.clients.page(wish)
 
     def _client(self, ask: Ask) -> ClientView:
         client_id = ask.path["client_id"]

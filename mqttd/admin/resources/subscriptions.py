@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from mqttd.admin.checks import checked_topic
 from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask, delete, get, post
@@ -13,7 +14,7 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
-from mqttd.readmodel.pages import DEFAULT_LIMIT, Limit
+from mqttd.readmodel.pages import DEFAULT_LIMIT, BadWish, Limit
 from mqttd.readmodel.routes import TopicRoutes
 from mqttd.readmodel.subscriptions import FilterPage, SubscriptionPage
 
@@ -68,11 +69,15 @@ class Subscriptions:
         """The subscriptions of one client, or a page of everybody's by client id."""
         which = ask.query
         found = self.parts.model.subscriptions
+        if which.topic_filter is not None:
+            checked_topic("topic_filter", which.topic_filter)
         if which.client_id is None:
             return found.page(which.limit, which.cursor, which.topic_filter)
         mine = found.of(which.client_id)
         if mine is None:
             raise ApiError(404, "not_found", f"no client {which.client_id!r}")
+        if which.cursor is not None:
+            raise BadWish("cursor: the subscriptions of one client are one page; leave it out")
         if which.topic_filter is not None:
             mine = [one for one in mine if one.topic_filter == which.topic_filter]
         return SubscriptionPage(mine, None)
@@ -81,6 +86,7 @@ class Subscriptions:
     def subscribe(self, ask: Ask) -> Wanted:
         """Subscribe a client; its access rules are asked."""
         wanted = ask.body
+        checked_topic("topic_filter", wanted.topic_filter)
         try:
             code = self.parts.broker.subscribe_client(
                 wanted.client_id, Subscription(wanted.topic_filter, wanted.qos)
@@ -99,6 +105,7 @@ class Subscriptions:
     def unsubscribe(self, ask: Ask) -> One:
         """End one subscription of a client."""
         one = ask.query
+        checked_topic("topic_filter", one.topic_filter)
         if not self.parts.broker.unsubscribe_client(one.client_id, one.topic_filter):
             text = f"client {one.client_id!r} has not subscribed to {one.topic_filter!r}"
             raise ApiError(404, "not_found", text)
@@ -113,9 +120,6 @@ class Subscriptions:
     @get("/routes", query=Topic, answer=TopicRoutes)
     def routes(self, ask: Ask) -> TopicRoutes:
         """Where a message to a topic goes: the filters that match it, and who has subscribed."""
-        topic = ask.query.topic
-        try:
-            validate_topic_name(topic, self.parts.broker.settings.max_topic_levels)
-        except MqttError as error:
-            raise ApiError(400, "bad_topic", error.detail) from None
+        most = self.parts.broker.settings.max_topic_levels
+        topic = checked_topic("topic", ask.query.topic, lambda it: validate_topic_name(it, most))
         return self.parts.model.routes.of(topic)

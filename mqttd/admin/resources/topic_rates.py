@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
+from mqttd.admin.checks import checked_topic
 from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask, delete, get, post
-from mqttd.codec.reasons import MqttError
-from mqttd.codec.topic import validate_topic_filter
 from mqttd.readmodel.topic_rates import Busiest, TopicCounts, TopicFigures
 
 __all__ = ["TopicRatesResource"]
@@ -49,7 +48,7 @@ class TopicRatesResource:
     @post("/topic-metrics", body=One, answer=TopicCounts, errors=(409,))
     def add(self, ask: Ask) -> TopicCounts:
         """Count what comes to the topics of a filter, until it is taken back or the broker ends."""
-        topic_filter = _checked(ask.body.topic_filter)
+        topic_filter = checked_topic("topic_filter", ask.body.topic_filter)
         if not self._figures().add(topic_filter):
             raise ApiError(409, "refused", "there are as many filters as are counted")
         ask.changed(None, ask.body)
@@ -58,7 +57,7 @@ class TopicRatesResource:
     @delete("/topic-metrics", query=One, answer=TopicCounts)
     def remove(self, ask: Ask) -> TopicCounts:
         """Count the topics of a filter no more."""
-        topic_filter = ask.query.topic_filter
+        topic_filter = checked_topic("topic_filter", ask.query.topic_filter)
         if not self._figures().remove(topic_filter):
             raise ApiError(404, "not_found", f"{topic_filter[:80]!r} is not counted")
         ask.changed(ask.query)
@@ -68,7 +67,7 @@ class TopicRatesResource:
     def busiest(self, ask: Ask) -> Deferred[Busiest]:
         """Count what comes by topic for some seconds: those with most messages."""
         wish = ask.query
-        topic_filter = _checked(wish.topic_filter)
+        topic_filter = checked_topic("topic_filter", wish.topic_filter)
         if self._asked >= _MOST:
             raise ApiError(409, "busy", f"{_MOST} such questions are being answered")
         self._asked += 1
@@ -83,11 +82,3 @@ class TopicRatesResource:
     def _figures(self) -> TopicFigures:
         figures: TopicFigures = self.parts.need(self.parts.topic_figures, "topics are not counted")
         return figures
-
-
-def _checked(topic_filter: str) -> str:
-    try:
-        validate_topic_filter(topic_filter)
-    except MqttError as error:
-        raise ApiError(400, "bad_topic", error.detail) from None
-    return topic_filter

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
+from mqttd.admin.checks import checked_topic
 from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask, delete, get, post
-from mqttd.codec.reasons import MqttError
-from mqttd.codec.topic import validate_topic_filter
 from mqttd.readmodel.why import REASONS, Life, Lives
 
 __all__ = ["Whys"]
@@ -84,9 +83,10 @@ class Whys:
         wish, trail = ask.query, self._trail()
         if wish.reason is not None and wish.reason not in REASONS:
             known = ", ".join(REASONS)
-            raise ApiError(400, "bad_request", f"reason: expected one of {known}")
+            text = f"reason = {wish.reason[:80]!r}: expected one of {known}"
+            raise ApiError(400, "bad_request", text)
         if wish.topic is not None:
-            _check(wish.topic)
+            checked_topic("topic", wish.topic)
         return self.parts.in_thread(
             trail.why.find, wish.client_id, wish.topic, wish.since, wish.reason, wish.lost,
             wish.limit, wish.cursor.lower() if wish.cursor else None,
@@ -110,7 +110,7 @@ class Whys:
         """Follow the messages of a client, or to the topics of a filter, for a while."""
         wanted = ask.body
         if wanted.kind == "topic":
-            _check(wanted.value)
+            checked_topic("value", wanted.value)
         made = _view(self._trail().trace(wanted.kind, wanted.value, wanted.seconds))
         ask.changed(None, made)
         return made
@@ -119,6 +119,8 @@ class Whys:
     def untrace(self, ask: Ask) -> Ended:
         """Follow the messages of a client, or to these topics, no more."""
         one = ask.query
+        if one.kind == "topic":
+            checked_topic("value", one.value)
         if not self._trail().untrace(one.kind, one.value):
             raise ApiError(404, "not_found", f"{one.kind} {one.value!r} is not followed")
         ask.changed(one)
@@ -136,10 +138,3 @@ class Whys:
 
 def _view(one: Any) -> TracedView:
     return TracedView(kind=one.kind, value=one.value, until=one.until, configured=one.configured)
-
-
-def _check(topic_filter: str) -> None:
-    try:
-        validate_topic_filter(topic_filter)
-    except MqttError as error:
-        raise ApiError(400, "bad_request", f"topic {topic_filter[:80]!r}: {error}") from None

@@ -67,10 +67,69 @@ def test_what_a_client_sent_lost_and_left_for_is_told(ask: Door, broker: Broker)
     assert (shown["bytes_received"], shown["messages_dropped"]) == (0, 1)
 
 
-@pytest.mark.parametrize("given", [{"state": "gone"}, {"address": "nowhere"}])
-def test_a_wish_that_means_nothing_is_refused(ask: Door, given: dict[str, str]) -> None:
-    status, answer = ask("GET", "/clients", **given)
-    assert (status, answer["code"]) == (400, "bad_request")
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        *[("/clients", given) for given in (
+            {"state": "gone"}, {"address": "nowhere"}, {"subscription": "a/#/b"},
+            {"subscription": ""}, {"subscription": "$share/g"}, {"sort": "size"},
+            {"sort": "--idle"}, {"limit": "0"}, {"limit": "1001"}, {"limit": "ten"}, {"limit": ""},
+            {"cursor": "here"}, {"cursor": ""}, {"cursor": "WyIiXQ"}, {"size": "1"},
+            {"listener": "tcp:other"},
+        )],
+        ("/sessions", {"subscription": "#/a"}),
+        ("/subscriptions", {"topic_filter": "a+"}),
+        ("/subscriptions", {"topic_filter": "a+", "client_id": "a"}),
+        ("/subscriptions", {"client_id": "a", "cursor": "WyIiLCJhIl0"}),
+        ("/subscriptions", {"cursor": "e30"}),
+        ("/topics", {"cursor": "x"}),
+        ("/routes", {"topic": "a/#"}),
+        ("/routes", {"topic": ""}),
+        ("/retained", {"filter": "a/#/b"}),
+        ("/retained", {"filter": ""}),
+        ("/retained", {"cursor": "x"}),
+        ("/topics/busiest", {"topic_filter": "a#"}),
+        ("/topics/busiest", {"seconds": "nan"}),
+        ("/acl/who", {"topic": "+a", "access": "publish"}),
+        ("/acl/who", {"topic": "a", "access": "write"}),
+        ("/acl/explain", {"topic": "#", "action": "publish"}),
+        ("/acl/explain", {"topic": "#a", "action": "subscribe"}),
+        ("/acl/explain", {"topic": "a", "action": "publish", "peerhost": "nowhere"}),
+        ("/acl/explain", {"topic": "a", "action": "publish", "listener": "tcp:other"}),
+        ("/acl/rules", {"listener": "tcp:other"}),
+        ("/acl/lint", {"listener": "tcp:other"}),
+        ("/acl/shadow", {"listener": "tcp:other"}),
+        ("/events", {"kinds": "clients,all"}),
+        ("/audit", {"cursor": "new"}),
+    ],
+)  # fmt: skip
+def test_a_wish_that_means_nothing_is_refused_by_its_name(
+    ask: Door, broker: Broker, path: str, given: dict[str, str]
+) -> None:
+    """It is not taken for one that nothing fits."""
+    client = MemoryClient(broker, "a")
+    ask.parts.listeners = lambda: [{"id": "tcp:default"}]
+    status, answer = ask("GET", path, **given)
+    assert status == 400 and answer["code"] in ("bad_request", "bad_topic")
+    assert any(name in answer["detail"] for name in given), answer["detail"]
+    assert not client.edge.closed
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/subscriptions", {"client_id": "a", "topic_filter": "a#"}),
+        ("/retained", {"filter": "#/a"}),
+        ("/clients/a", {"reason_code": "0x01"}),
+        ("/clients/a", {"discard": "maybe"}),
+        ("/bans", {"kind": "ip", "value": "x"}),
+    ],
+)
+def test_so_is_one_of_a_change(ask: Door, broker: Broker, path: str, given: dict[str, str]) -> None:
+    client = MemoryClient(broker, "a")
+    status, answer = ask("DELETE", path, **given)
+    assert status == 400 and not client.edge.closed
+    assert any(name in answer["detail"] for name in given), answer["detail"]
 
 
 def test_a_session_ends_with_its_connection_and_what_waits(ask: Door, broker: Broker) -> None:
