@@ -161,6 +161,8 @@ class Api:
         self, route: Route, serve: Callable[[Ask], Any], request: Any, path: dict[str, str]
     ) -> Any:
         caller = self.admitted(request, route.role) if route.role else _ANYBODY
+        if not _is_in_its_words(route, request.path):
+            raise ApiError(404, "not_found", f"no {request.path.decode('ascii', 'replace')}")
         ask = Ask(request, caller, path, query_of(route, request), body_of(route, request))
         result = serve(ask)
         if isinstance(result, Deferred):
@@ -211,6 +213,8 @@ class Api:
         if not (is_log and caller.role == EVENTS):
             reads = request.method in (b"GET", b"HEAD")
             self.admitted(request, VIEWER if reads else ADMINISTRATOR)
+        if _SLASH in request.path.lower():
+            raise ApiError(404, "not_found", f"no {request.path.decode('ascii', 'replace')}")
         if path in ("load", "unload", "reload", "commands"):
             method = request.method.decode("ascii", "replace")
             text = f"{request.path.decode('ascii', 'replace')} has no method {method}"
@@ -265,6 +269,16 @@ class Api:
         self.log.failure("API request {path} failed", failure, path=path)
         return refusal(request, 500, "internal_error", "internal error; see the broker's log")
 
+
+def _is_in_its_words(route: Route, path: bytes) -> bool:
+    """Whether no `/` of a route stands in a path as `%2F`, where names may not have one."""
+    words = path.split(b"/")
+    if any(name in _ANY_TEXT for name in route.parameters):
+        words = words[: route.full_path.count("/")]
+    return _SLASH not in b"/".join(words).lower()
+
+
+_SLASH: Final = b"%2f"
 
 #: Who asks for what anybody may see.
 _ANYBODY: Final = Caller("anybody", EVENTS)

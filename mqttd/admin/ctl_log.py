@@ -75,7 +75,4 @@ def _level(options: argparse.Namespace) -> None:
     module = modules[0] if modules else ""
     body = {"module": module, "level": None if level == _DEFAULT else level}
     answer = client_of(options).request("POST", "/log/level", body)
-    text = f"{module or 'all modules'}: {level}"
-    if not answer["known"] and level != _DEFAULT:
-        text += "; no line of a module with this name was ever written: is it spelled right?"
-    done(options, answer, text)
+    done(options, answer, f"{module or 'all modules'}: {level}")

@@ -85,8 +85,8 @@ class Ask:
 
     def header(self, name: str) -> str | None:
         """A header of the request as text."""
-        value = self.request.getHeader(name.encode())
-        return value.decode("latin-1") if isinstance(value, bytes) else value
+        values = self.request.requestHeaders.getRawHeaders(name.encode())
+        return b", ".join(values).decode("latin-1") if values else None
 
 
 def _declared(
@@ -176,6 +176,8 @@ def body_of(route: Route, request: Any) -> Any:
     if route.body is None:
         return None
     data = request.content.read()
+    if data:
+        _check_media(request)
     if not data and not route.body.__struct_config__.array_like:
         data = b"{}"
     try:
@@ -184,6 +186,18 @@ def body_of(route: Route, request: Any) -> Any:
         raise ApiError(400, "bad_request", _said(error, route.body)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ApiError(400, "bad_request", f"the body is no JSON: {error}") from None
+
+
+def _check_media(request: Any) -> None:
+    """Refuse a body that says it is something else than JSON in UTF-8."""
+    given = (request.getHeader(b"content-type") or b"application/json").decode("latin-1")
+    coding = (request.getHeader(b"content-encoding") or b"identity").decode("latin-1")
+    media, _, more = given.lower().partition(";")
+    _, _, charset = more.partition("charset=")
+    is_json = media.strip() == "application/json" and charset.strip(' "') in ("", "utf-8", "utf8")
+    if not is_json or coding.strip().lower() != "identity":
+        text = f"Content-Type {given[:80]!r}, {coding[:80]}: expected application/json as it is"
+        raise ApiError(415, "unsupported_media_type", text, {"accept": "application/json"})
 
 
 def _said(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:

@@ -4,7 +4,8 @@
     bytes --> Channel --one request a turn, and while its answers are read--> the resource
 
 Twisted answers all requests that have come in one read in a row, whoever waits meanwhile and
-however much of the answers waits already, and counts each byte as a sign of life. Here a connection
+however much of the answers waits already, counts each byte as a sign of life, and has no word for a
+path that is too long. Here a connection
 has one request a turn of the loop, none while the peer does not read, and `TIMEOUT` seconds for
 each, from the end of the one before until it is whole.
 
@@ -43,7 +44,12 @@ UNREAD: Final = 32 << 20
 #: Bytes of the body of a request that shows nothing: a log-in is smaller.
 STRANGER: Final = 64 << 10
 
+#: Bytes of a request's line and headers.
+HEAD: Final = 16 << 10
+
 _TOO_LARGE: Final = problem(413, "too_large", "the request body is too large")
+_LONG_PATH: Final = problem(414, "too_long", f"path and query have more than {HEAD} bytes")
+_LONG_HEADERS: Final = problem(431, "too_long", f"the headers have more than {HEAD} bytes")
 
 
 class Crowd:
@@ -138,6 +144,8 @@ class _Channel(HTTPChannel):
     _call: Any = None
     #: Bytes that were written since the peer has last read all there was, or more.
     _said = 0
+    #: Bytes of the head of a request.
+    _head = 0
 
     def write(self, data: bytes) -> None:
         """A part of an answer."""
@@ -155,8 +163,25 @@ class _Channel(HTTPChannel):
     def resetTimeout(self) -> None:
         """A byte of a request is no request."""
 
+    def lineReceived(self, line: bytes) -> None:
+        """A line of a request's head."""
+        self._head += len(line)
+        if self._head > HEAD:
+            self.lineLengthExceeded(line)
+        else:
+            super().lineReceived(line)  # type: ignore[no-untyped-call]
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """Its path is too long, or its headers are."""
+        if self.requests:
+            status, text, body = 431, b"Request Header Fields Too Large", _LONG_HEADERS
+        else:
+            status, text, body = 414, b"URI Too Long", _LONG_PATH
+        _end(self, status, text, body)
+
     def allContentReceived(self) -> None:
         """A request is whole."""
+        self._head = 0
         if self.site.crowd is not None:
             self.site.crowd.asks(self)
         super().allContentReceived()  # type: ignore[no-untyped-call]
@@ -201,6 +226,15 @@ class _Channel(HTTPChannel):
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
 
+def _end(channel: Any, status: int, text: bytes, body: bytes) -> None:
+    """Answer what cannot be a request, and close."""
+    channel.transport.write(
+        b"HTTP/1.1 %d %s\r\nContent-Type: application/problem+json\r\n"
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % (status, text, len(body)) + body
+    )
+    channel.loseConnection()
+
+
 class _Request(Request):
     """A request whose body may have so many bytes; a larger one ends the connection."""
 
@@ -242,12 +276,7 @@ class _Request(Request):
 
     def _refuse(self) -> None:
         self.refused = True
-        transport: Any = self.channel.transport
-        transport.write(
-            b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/problem+json\r\n"
-            b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(_TOO_LARGE) + _TOO_LARGE
-        )
-        self.channel.loseConnection()
+        _end(self.channel, 413, b"Content Too Large", _TOO_LARGE)
 
 
 class _Site(Site):

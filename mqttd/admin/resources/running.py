@@ -12,6 +12,7 @@ import hashlib
 import os
 import sqlite3
 import sys
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ from twisted.python.failure import Failure
 from mqttd.admin.parts import Json, Parts
 from mqttd.admin.requests import ADMINISTRATOR, VIEWER, ApiError
 from mqttd.admin.route import Ask, get, post
+from mqttd.admin.tags import matches
 
 __all__ = ["Configuration", "Logging", "Store"]
 
@@ -68,15 +70,29 @@ class Logging:
         """Give a module, or all, another level until a reload or restart."""
         log, module = self._log(), ask.body.module
         before = log.describe()
-        known = not module or module in sys.modules or log.levels.knows(module)
+        if module and not self._is_there(module):
+            near = get_close_matches(module, sys.modules, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            # A level of a name that is wrong would say nothing for ever.
+            raise ApiError(400, "bad_request", f"module = {module!r}: there is none{hint}")
         try:
             log.set_level(module, ask.body.level)
         except (ValueError, TypeError) as error:
             raise ApiError(400, "bad_request", f"level: {error}") from None
         ask.changed({"level": before["level"], "modules": before["modules"]}, ask.body)
         told: Json = log.describe()
-        # A level of a name that is wrong would say nothing for ever.
-        return {**told, "known": known}
+        return told
+
+    def _is_there(self, module: str) -> bool:
+        """Whether a module can write lines, or has a level that can be taken back."""
+        levels = self._log().levels
+        if module in sys.modules or module in levels.modules or levels.knows(module):
+            return True
+        place, _, name = module.rpartition(".")
+        plugins = getattr(self.parts, "plugins", None)
+        if place != "mqttd.plugin" or plugins is None:
+            return False
+        return any(one["name"] == name for one in plugins.list())
 
     def _log(self) -> Any:
         return self.parts.need(self.parts.logging, "the log is not the broker's own")
@@ -181,7 +197,7 @@ class Configuration:
         told = self._reload().describe()
         tag = _tag(told)
         ask.request.setHeader(b"etag", tag.encode())
-        if ask.header("if-none-match") == tag:
+        if matches(ask.header("if-none-match") or "", tag, weak=True):
             ask.status = 304
             return None
         return told
@@ -201,7 +217,7 @@ class Configuration:
     def apply(self, ask: Ask) -> Deferred[Json]:
         """Read the configuration again and apply it, if nobody is cut off or it is `confirmed`."""
         wanted = ask.header("if-match")
-        if wanted is not None and wanted not in ("*", _tag(self._reload().describe())):
+        if wanted is not None and not matches(wanted, _tag(self._reload().describe()), weak=False):
             raise ApiError(412, "changed", "the configuration has changed since it was looked at")
         return self._run(ask, confirmed=ask.body.confirmed)
 

@@ -28,7 +28,8 @@ class Levels:
     def __init__(self, level: str = "info", modules: Mapping[str, str] | None = None) -> None:
         self.level = level
         self.modules: dict[str, str] = dict(modules or {})
-        self._known: dict[str, int] = {}
+        #: Of each module that was asked for; None where it has to be looked up again.
+        self._known: dict[str, int | None] = {}
 
     def least(self, module: str) -> int:
         """The number of the least important level that is written of a module."""
@@ -63,13 +64,17 @@ class Levels:
             self.modules.pop(module, None)
         else:
             self.modules[module] = level
-        self._known.clear()
+        self._forget()
 
     def replace(self, level: str, modules: Mapping[str, str]) -> None:
         """Other levels altogether, those of a configuration."""
         self.level = level
         self.modules = dict(modules)
-        self._known.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Look the levels up again, of modules that stay known."""
+        self._known = dict.fromkeys(self._known)
 
     def _look_up(self, module: str) -> int:
         name = module

@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from mqttd.admin.api import Api
 from mqttd.admin.parts import Parts
 from mqttd.admin.server import LocalDoor
+from mqttd.admin.tags import matches
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
 from mqttd.config.schema import Log as LogSettings
@@ -258,9 +259,18 @@ def test_levels_of_the_log_change_while_it_is_written(ask: Door) -> None:
     assert {"to", "waiting_bytes", "lines", "dropped", "fault"} <= told.keys()
     status, told = ask("POST", "/log/level", {"module": "mqttd.access", "level": "debug"})
     assert status == 200 and told["modules"] == {"mqttd.access": "debug"}
-    assert written.admits("mqttd.access.jwt", "debug") and told["known"]
-    assert not ask("POST", "/log/level", {"module": "mqttd.acess", "level": "debug"})[1]["known"]
-    ask("POST", "/log/level", {"module": "mqttd.acess"})
+    assert written.admits("mqttd.access.jwt", "debug")
+    for level in ("debug", None):
+        status, told = ask("POST", "/log/level", {"module": "mqttd.acess", "level": level})
+        assert status == 400 and "did you mean 'mqttd.access'" in told["detail"]
+    assert list(ask("GET", "/log")[1]["modules"]) == ["mqttd.access"]
+    # Plugins write under names that are no modules.
+    assert ask("POST", "/log/level", {"module": "mqttd.plugin.acme", "level": "warn"})[0] == 400
+    written.admits("mqttd.plugin.acme", "info")
+    assert ask("POST", "/log/level", {"module": "mqttd.plugin.acme", "level": "warn"})[0] == 200
+    assert not written.admits("mqttd.plugin.acme", "info")
+    assert ask("POST", "/log/level", {"module": "mqttd.plugin.acme"})[0] == 200
+    assert written.admits("mqttd.plugin.acme", "info")
     assert ask("POST", "/log/level", {"level": "warn"})[1]["level"] == "warn"
     assert ask("POST", "/log/level", {"module": "mqttd.access"})[1]["modules"] == {}
     for body in ({"level": "loud"}, {}, {"module": 7, "level": "info"}, {"level": ["info"]}):
@@ -490,3 +500,50 @@ def test_the_document_tells_of_every_route(ask: Door) -> None:
         assert name in document["components"]["schemas"]
     names = [route.name for route in ask.api.routes]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({}, 200),
+        ({"content-type": "application/json"}, 200),
+        ({"content-type": "Application/JSON; Charset=UTF-8"}, 200),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/json; charset=utf-16"}, 415),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, 415),
+    ],
+)
+def test_a_body_is_json_and_says_so(ask: Door, given: dict[str, str], status: int) -> None:
+    ask.headers = given
+    got, told = ask("POST", "/publish", {"topic": "t"})
+    assert got == status, told
+    assert status == 200 or told["code"] == "unsupported_media_type"
+    assert ask("POST", "/acl/reload")[0] == 200  # without a body there is no type
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/plugins/a%2Fb", "/plugins/spark%2Fload", "/plugins/spark%2fsettings", "/api-users/a%2Fb",
+     "/listeners/tcp%2Fdefault", "%2Fclients", "/acl%2Frules"],
+)  # fmt: skip
+def test_a_slash_that_is_written_otherwise_is_no_other_path(ask: Door, path: str) -> None:
+    status, told = ask("GET", path)
+    assert (status, told["code"]) == (404, "not_found")
+
+
+def test_a_client_id_may_have_a_slash(ask: Door, broker: Broker) -> None:
+    MemoryClient(broker, "a/b")
+    assert ask("GET", "/clients/a%2Fb")[1]["client_id"] == "a/b"
+    assert ask("GET", "/clients/a/b")[1]["client_id"] == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("header", "weak", "strong"),
+    [('"x"', True, True), ("*", True, True), (' "a" , W/"x"', True, False), ('W/"x"', True, False),
+     ('"a", "x"', True, True), ('"X"', False, False), ("x", False, False), ("", False, False),
+     ('W/"a", "b"', False, False), ('"a*"', False, False)],
+)  # fmt: skip
+def test_tags_are_compared_as_http_says(header: str, weak: bool, strong: bool) -> None:
+    assert matches(header, '"x"', weak=True) is weak
+    assert matches(header, '"x"', weak=False) is strong

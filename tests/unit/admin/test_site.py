@@ -238,3 +238,39 @@ def test_who_asks_nothing_makes_room() -> None:
     assert door.connect("192.0.2.4")[1].disconnected  # those who are there have just come
     half[0].connectionLost(Failure(ConnectionDone()))
     assert (door.site.crowd.refused, door.site.crowd.ended) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * 17_000), b"414 URI Too Long"),
+        (b"GET /?%s" % (b"a" * 17_000), b"414 URI Too Long"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: %s" % (b"a" * 17_000), b"431 Request Header"),
+        (
+            b"GET / HTTP/1.1\r\n" + b"X: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 440,
+            b"431 Request",
+        ),
+    ],
+)
+@pytest.mark.parametrize("before", [b"", GET])
+def test_a_head_that_is_too_long_is_told_so(head: bytes, status: bytes, before: bytes) -> None:
+    door = Door()
+    channel, transport = door.connect()
+    channel.dataReceived(before)
+    door.clock.turn()
+    transport.clear()
+    channel.dataReceived(head)
+    door.clock.turn()
+    answer = transport.value()
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"application/problem+json" in answer and transport.disconnecting
+    assert door.echo.asked == (1 if before else 0)
+
+
+def test_a_head_of_many_requests_is_one_of_each() -> None:
+    door = Door()
+    channel, transport = door.connect()
+    for _ in range(20):
+        channel.dataReceived(b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * 1500))
+        door.clock.turn()
+    assert door.echo.asked == 20 and not transport.disconnecting
