@@ -130,7 +130,7 @@ class ClusterResource:
     @post("/cluster/nodes/{node}/force-leave", role=ADMINISTRATOR, answer=Done, errors=(404, 503))
     def force_leave(self, ask: Ask) -> Any:
         """Put a node out of the cluster: it is no member until it is asked to join."""
-        name = self._member(ask.path["node"])
+        name = self._member(ask.path["node"], True)
         done = Deferred.fromCoroutine(self._cluster().leaves.put_out(name))
         return done.addCallbacks(lambda done: Done(done=done), _no_etcd)
 
@@ -141,8 +141,10 @@ class ClusterResource:
         done = Deferred.fromCoroutine(cluster.leaves.let_in(cluster.name))
         return done.addCallbacks(lambda done: Done(done=done), _no_etcd)
 
-    def _member(self, name: str) -> str:
-        if name not in self._cluster().view.members:
+    def _member(self, name: str, awaited: bool = False) -> str:
+        """The name of a node that is there, or `awaited`: its sessions wait for it."""
+        view = self._cluster().view
+        if name not in view.members and not (awaited and name in view.homes):
             raise ApiError(404, "not_found", f"{name[:80]!r} is no node that is there")
         return name
 
