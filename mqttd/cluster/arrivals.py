@@ -2,8 +2,10 @@
 
     claimed --> STATE --> a `Catcher` with its filters; when all nodes have these: MARK to everybody
             --> TAIL and the marks of all --> whole --> taken --> entered: what was caught follows
+                                          entered, and kept by our store --> DONE
     claimed by others meanwhile --> it goes on to them, in the order of their revisions
     its node is gone --> as far as it has come; nothing yet: it waits while that node is awaited
+    its node has nothing --> who had it before that node is asked: it may not have come there
 
 Promise: what has come is given to who waits for it, kept, or sent on; never dropped.
 """
@@ -37,6 +39,8 @@ class _Coming:
 
     def __init__(self, origin: str, revision: int, older: _Coming | None) -> None:
         self.origin = origin
+        #: Who had it before that node; empty: nobody, or that one was asked.
+        self.before = ""
         self.revision = revision
         self.older = older
         self.state: SessionState | None = None
@@ -82,6 +86,8 @@ class Arrivals:
         self.unclaimed: Callable[[str], object] = lambda client_id: None
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
+        #: What was to leave this node and has not, with who catches what comes for it from now on.
+        self.back: Callable[[str], tuple[SessionState, Catcher | None] | None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self.of)
@@ -183,6 +189,7 @@ class Arrivals:
         state, catcher = comes.state, comes.catcher
         if state is not None:
             state = self.transit.with_caught(state, catcher)
+            self._done(client_id, comes)
         waits, comes.waits = comes.waits, None
         self.goes(client_id, comes.next, state)
         if waits is not None:
@@ -196,7 +203,8 @@ class Arrivals:
         if comes.whole or comes.state is not None:
             return  # it was sent again
         if not fields:
-            self._whole(client_id, comes)
+            if node.name == comes.origin:  # else it has said so before
+                self._nothing(client_id, comes)
             return
         comes.origin = node.name  # who had it may have died before it came to him
         comes.state = SessionState(fields[0], tuple(fields[1:]), revision)
@@ -207,6 +215,19 @@ class Arrivals:
         filters = list(comes.catcher.subscriptions or ())
         done = Deferred.fromCoroutine(self._meet(client_id, comes, filters))
         done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
+
+    def _nothing(self, client_id: str, comes: _Coming) -> None:
+        """Its node has nothing of it."""
+        before, comes.before = comes.before, ""
+        node = self.transit.mesh.nodes.get(before)
+        if node is not None:
+            comes.origin = before
+            self.transit.say(node, WANT, client_id, comes.revision)
+            return
+        found = self.back(client_id) if before == self.name else None
+        if found is not None:
+            comes.state, comes.catcher = found
+        self._whole(client_id, comes)
 
     def _is_coming(self, client_id: str, comes: _Coming) -> bool:
         return self.find(client_id, comes.revision) is comes and not comes.whole
@@ -259,9 +280,6 @@ class Arrivals:
         comes.whole = True
         cancel(comes.late)
         comes.late = None
-        origin = self.transit.mesh.nodes.get(comes.origin)
-        if origin is not None and comes.state is not None:
-            self.transit.say(origin, DONE, client_id, comes.revision)
         if comes.next is not None:
             self._goes_on(client_id, comes)
             return
@@ -278,6 +296,7 @@ class Arrivals:
         comes.taken = True
         if comes.catcher is None:
             self._unlink(client_id, comes)
+            self._done(client_id, comes)
         elif comes.late is None:
             call = self.transit.reactor.callLater
             comes.late = call(ENTERS, self._not_entered, client_id, comes)
@@ -294,8 +313,17 @@ class Arrivals:
             if with_state:
                 queue_more(self.transit.broker, session, self.transit.caught(comes.catcher), 0)
             self.transit.bury(comes.catcher)
+        # Until our store has it, who had it before has: a node that is killed knows nothing of it.
+        self.transit.broker.journal.when_kept(lambda: self._done(client_id, comes))
         if comes.next is not None:
             self.transit.reactor.callLater(0, self.overtaken, client_id, *comes.next)
+
+    def _done(self, client_id: str, comes: _Coming) -> None:
+        """Who had it need not keep it any longer."""
+        origin = self.transit.mesh.nodes.get(comes.origin)
+        if origin is not None and comes.state is not None:
+            self.transit.say(origin, DONE, client_id, comes.revision)
+            self.transit.broker.perform_later()
 
     def _not_entered(self, client_id: str, comes: _Coming) -> None:
         """Nobody has entered it: its client does not want it, or is not let in."""
@@ -305,6 +333,7 @@ class Arrivals:
             self._goes_on(client_id, comes)
             return
         self._unlink(client_id, comes)
+        self._done(client_id, comes)
         if comes.catcher is not None:
             self.transit.bury(comes.catcher)
 

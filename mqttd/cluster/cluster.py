@@ -141,7 +141,7 @@ class Cluster:
         self.moves.gone = self.owners.gone
         self.moves.asked = self.owners.wanted
         self.moves.expects = self.owners.expects
-        self.moves.is_ours = self.owners.is_ours
+        self.moves.whose = self.owners.whose
         self.view = View(self.name, self.keys, self.mesh, self)
         self.moves.arrivals.home_of = self.view.home_of
         self.moves.began = self.owners.entered

@@ -2,6 +2,7 @@
 
     claimed by b --> STATE --> b; a `Catcher` keeps what comes before the marks
                  --> marks of all nodes --> TAIL --> b: DONE --> forgotten
+                     another one keeps what comes after TAIL, for a b that is killed before DONE
     claimed again meanwhile --> all of it goes to who has claimed it last
     b is gone    --> the catcher goes on; who it is for is asked of etcd (`Owners.bring_back`)
 
@@ -132,7 +133,7 @@ class Departures:
     def marked(self, client_id: str, revision: int, link: int) -> None:
         """A mark has come on a link (0: all that we publish goes there from now on)."""
         leaves = self.of.get(client_id)
-        if leaves is None or leaves.revision != revision or leaves.catcher is None:
+        if leaves is None or leaves.revision != revision or leaves.catcher is None or leaves.whole:
             return
         leaves.catcher.marked.add(link)
         self._look(client_id, leaves)
@@ -156,7 +157,8 @@ class Departures:
         state = leaves.state
         tail = self.transit.caught(catcher)
         leaves.state = SessionState(state.record, (*state.queue, *tail), state.epoch)
-        leaves.catcher = None
+        # For what follows, not as a member of groups: what they give is for the new node.
+        leaves.catcher = self.transit.catch(client_id, state, False, groups=False)
         leaves.whole = True
         self.transit.bury(catcher)
         self.transit.say(to, TAIL, client_id, leaves.revision, *tail)
@@ -178,10 +180,12 @@ class Departures:
                 continue
             cancel(leaves.late)
             leaves.late = None
-            leaves.doubt = leaves.doubt or leaves.whole
-            leaves.sent = leaves.whole = False
-            if leaves.catcher is None:
+            if leaves.whole or leaves.catcher is None:
+                since = leaves.catcher
                 leaves.catcher = self.transit.catch(client_id, leaves.state, False)
+                leaves.state = self.transit.with_caught(leaves.state, since)
             else:
                 leaves.catcher.marked.clear()
+            leaves.doubt = leaves.doubt or leaves.whole
+            leaves.sent = leaves.whole = False
             self.gone(client_id, leaves)

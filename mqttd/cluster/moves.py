@@ -31,6 +31,7 @@ from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.cluster.arrivals import Arrivals
+from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.departures import Departures, Leaving
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.transit import DONE, GIVE, MARK, MARKED, TAIL, WANT, WHOLE, Transit
@@ -60,12 +61,14 @@ class Moves:
         self.transit = Transit(broker, mesh, reactor)
         self.arrivals = Arrivals(self.transit, name, settled, at)
         self.arrivals.goes = self._goes_on
+        self.arrivals.back = self._back
         self.departures = Departures(self.transit, self._gone)
         #: A session leaves for a node that is not there.
         self.gone: Callable[[str, Leaving], object] = lambda *_: None
-        #: Whether we have claimed a session that comes, as far as we know, and as etcd does.
+        #: Whether we have claimed a session that comes, as far as we know, and whose it is by etcd:
+        #: owner, from whom, and since which revision; None: that is not known.
         self.expects: Callable[[str, int], bool] = lambda *_: True
-        self.is_ours: Callable[[str, int], Awaitable[bool]]
+        self.whose: Callable[[str], Awaitable[tuple[str, str, int] | None]]
         #: Another node wants us to claim a client id of its own, or asks for one it has claimed.
         self.given: Callable[[str, str], object] = lambda client_id, node: None
         self.asked: Callable[[str, str, int], object] = lambda *_: None
@@ -77,6 +80,8 @@ class Moves:
 
     def _entered(self, session: Session, with_state: bool) -> None:
         self.arrivals.entered(session, with_state)
+        if session.client_id in self.departures.of:
+            self.departures.recall(session.client_id)  # it is here again
         if not with_state:
             self.began(session)
 
@@ -97,6 +102,14 @@ class Moves:
 
     def _goes_on(self, client_id: str, to: tuple[str, int], state: SessionState | None) -> None:
         self.departures.begin(client_id, *to, state)
+
+    def _back(self, client_id: str) -> tuple[SessionState, Catcher | None] | None:
+        leaves = self.departures.of.get(client_id)
+        if leaves is None:
+            return None
+        # First who catches from now on: its filters stay, so others need not be told.
+        catcher = self.transit.catch(client_id, leaves.state, False)
+        return self.departures.recall(client_id), catcher
 
     def _gone(self, client_id: str, leaves: Leaving) -> None:
         self.gone(client_id, leaves)
@@ -141,10 +154,15 @@ class Moves:
     async def _asked_for(
         self, node: Node, client_id: str, revision: int, fields: list[bytes]
     ) -> None:
-        if await self.is_ours(client_id, revision):
+        found = await self.whose(client_id)
+        if found is None:
+            return  # it is kept there, and sent again
+        owner, origin, since = found
+        if (owner, since) == (self.name, revision):
             self._state(node, client_id, revision, fields)
-        else:
+        elif origin != self.name or client_id in self.departures.of:
             self._refuse(node, client_id, revision, fields)
+        # Else who has claimed it from us was told that it is not here, and asks that node.
 
     def _refuse(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
         if fields:

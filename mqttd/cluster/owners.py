@@ -143,23 +143,24 @@ class Owners:
             return await self._moved(client_id, revision)
         key, own = self.keys.own(client_id), self.name.encode()
         when, then, origin = [absent(key)], [put(key, own, self.lease)], ""
-        refused, lasts = 0, False
+        refused, lasts, earlier = 0, False, ""
         if giver:
             then = []  # only look
         for _ in range(_TRIES):
             answer = await self._asked(client_id, when, then, origin)
             if answer.done and then:
-                return await self._won(client_id, answer.revision, origin, lasts)
+                return await self._won(client_id, answer.revision, origin, earlier, lasts)
             found = answer.found[0] if answer.found else None
             owner, before = ("", "") if found is None else owner_of(found.value)
             if giver and owner != giver:
                 raise EtcdError(f"node {giver!r} does not have it any more")
             if found is not None and owner == self.name:
                 if self.moves.arrivals.pending(client_id) == found.changed:
-                    return await self._won(client_id, found.changed, before, lasts)
+                    return await self._won(client_id, found.changed, before, "", lasts)
                 # Ours, and we do not know: the answer to a claim has not come, or the end of it
                 # was not written. Who had it before us may still have it for us.
                 owner = before
+            earlier = before if owner != self.name else ""
             origin = owner if owner != self.name and self.is_there(owner) else ""
             if found is None:
                 when, then = [absent(key)], [put(key, own, self.lease)]
@@ -198,13 +199,17 @@ class Owners:
             if passed is not None:
                 self.reactor.callLater(0, self.taken, client_id, *passed)
 
-    async def _won(self, client_id: str, revision: int, origin: str, lasts: bool) -> Claim:
-        """It is ours from this revision on; where another had it, its session comes from there."""
+    async def _won(
+        self, client_id: str, revision: int, origin: str, before: str, lasts: bool
+    ) -> Claim:
+        """It is ours from this revision on; where another had it, its session comes from there,
+        or from who had it `before`."""
         self.owned[client_id] = revision
         if not origin:
             return Claim(revision, Held.NOWHERE)
         comes = self.moves.arrivals.expect(client_id, origin, revision)
         comes.lasts = comes.lasts or lasts
+        comes.before = before
         return await self._moved(client_id, revision)
 
     async def _moved(self, client_id: str, revision: int) -> Claim:
@@ -230,8 +235,11 @@ class Owners:
             return True
         return self.moves.arrivals.find(client_id, revision) is not None
 
-    async def is_ours(self, client_id: str, revision: int) -> bool:
-        """The same as etcd knows it: its answer to a claim may not have come."""
+    async def whose(self, client_id: str) -> tuple[str, str, int] | None:
+        """Who has it as etcd knows it, from whom, and since when: our answer may not have come.
+
+        Nobody is "". None: we are no member, and not told.
+        """
         while self.lease:
             try:
                 answer = await self.many.transaction([], [get(self.keys.own(client_id))])
@@ -239,8 +247,8 @@ class Owners:
                 await deferLater(self.reactor, _AGAIN)
                 continue
             kv = answer.found[0] if answer.found else None
-            return kv is not None and kv.changed == revision and owner_of(kv.value)[0] == self.name
-        return False
+            return ("", "", 0) if kv is None else (*owner_of(kv.value), kv.changed)
+        return None
 
     def pull(self, client_id: str, giver: str) -> None:
         """Claim what another node gives away, if it still has it."""

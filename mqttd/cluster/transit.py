@@ -9,6 +9,7 @@ from mqttd.broker.endings import Burial
 from mqttd.broker.records import Record, queue_of, subscribe_all
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.codec.topic import split_shared
 from mqttd.mesh.frames import STATE, frame, packed
 from mqttd.types import SessionState
 
@@ -38,13 +39,20 @@ class Transit:
         start = [what, client_id.encode(), revision.to_bytes(8, "big")]
         to.ferry.keep(frame(STATE, packed([*start, *fields])))
 
-    def catch(self, client_id: str, state: SessionState, behind: bool) -> Catcher | None:
-        """One that has the filters of a session; None where its record cannot be read."""
+    def catch(
+        self, client_id: str, state: SessionState, behind: bool, *, groups: bool = True
+    ) -> Catcher | None:
+        """One that has the filters of a session, those of shared groups only if it is to be in
+        these `groups`; None where its record cannot be read."""
         try:
             record = Record(state.record)
         except ValueError:
             return None  # the registry says so
         catcher = Catcher(self.broker, client_id, record.username, self.mesh.choice, behind)
+        if not groups:
+            record.subscriptions = [
+                each for each in record.subscriptions if split_shared(each[0])[0] is None
+            ]
         subscribe_all(self.broker, catcher, record)
         return catcher
 

@@ -70,6 +70,40 @@ def test_a_session_waits_for_its_node_until_that_is_put_out(etcd: Etcd, tmp_path
             node.stop()
 
 
+@pytest.mark.parametrize("at", ["a", "c"])
+def test_a_session_that_its_new_node_had_not_kept_is_where_it_was_before(
+    etcd: Etcd, tmp_path: Path, at: str
+) -> None:
+    """Killed before it has said that it has all of it, and back with nothing."""
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "c": {}})
+    nothing = {"kind": "memory"}
+    says_nothing = """
+from mqttd.cluster.arrivals import Arrivals
+Arrivals._done = lambda *_: None
+"""
+    try:
+        nodes["b"] = start_node(tmp_path, etcd, "b", store=nothing, program=says_nothing)
+        other = RawClient(nodes["c"].port, mq.V5).connect("other")
+        for name in "ab":
+            reader = RawClient(nodes[name].port, mq.V5, deadline=20.0)
+            reader.connect("reader", clean=False, props=STAYS)
+            if name == "a":
+                reader.subscribe("t", qos=1)
+            reader.close()
+        assert reader.resumed
+        nodes["b"].stop(hard=True)
+        assert nodes["a"].says("node b is gone") and nodes["c"].says("node b is gone")
+        other.publish("t", b"meanwhile", qos=1)
+        nodes["b"] = start_node(tmp_path, etcd, "b", store=nothing)
+        back = RawClient(nodes[at].port, mq.V5, deadline=20.0)
+        back.connect("reader", clean=False, props=STAYS)
+        assert back.resumed
+        back.message(payload=b"meanwhile")
+    finally:
+        for node in nodes.values():
+            node.stop()
+
+
 def test_the_will_of_a_client_that_is_away_goes_along(etcd: Etcd, tmp_path: Path) -> None:
     """Its node hands its session over before the delay is over: published once, in time."""
     nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}})
