@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.client import cpu_of
 from mqttd.admin.ctl_client import Client
 from tests.faults.roamers import Roamer
 from tests.support import packets as mq
@@ -137,6 +138,20 @@ def _linked(path: Path) -> None:
         time.sleep(0.1)
 
 
+def _cpu(nodes: Nodes, etcd: Any) -> dict[str, float]:
+    """Seconds of CPU that each node and all of etcd have had."""
+    found = {}
+    for name, node in nodes.items():
+        assert node.process is not None
+        found[name] = cpu_of(node.process.pid)
+    found["etcd"] = sum(cpu_of(member.process.pid) for member in etcd.members)
+    return found
+
+
+def _used(nodes: Nodes, etcd: Any, before: dict[str, float]) -> dict[str, float]:
+    return {name: round(now - before[name], 2) for name, now in _cpu(nodes, etcd).items()}
+
+
 def _owners(path: Path, client_id: str) -> list[str]:
     """The nodes that have a session of this client id."""
     found = []
@@ -206,24 +221,27 @@ async def routes(rounds: int) -> dict[str, Any]:
         for peer in (*here.values(), *there.values()):
             peer.close()
 
-    async with cluster() as (_, _, nodes):
+    async with cluster() as (_, etcd, nodes):
+        before = _cpu(nodes, etcd)
         began = time.monotonic()
         # The first lane alone for how long it takes, then the others side by side.
         await lane(0, nodes, True)
         await asyncio.gather(*(lane(number, nodes, False) for number in range(1, LANES)))
         seconds = time.monotonic() - began
+        used = _used(nodes, etcd, before)
     cuts = statistics.quantiles(took, n=100)
     return {
         "rounds": rounds, "missed": missed, "seconds": round(seconds),
         "suback_ms": {"median": round(cuts[49] * 1000, 1), "p99": round(cuts[98] * 1000, 1)},
-        "wrong": missed,
+        "cpu_s": used, "wrong": missed,
     }  # fmt: skip
 
 
 async def filters(count: int) -> dict[str, Any]:
     """So many filters of one client, until the last SUBACK: all nodes have them then."""
-    async with cluster(session={"max_subscriptions": 1_000_000}) as (path, _, nodes):
+    async with cluster(session={"max_subscriptions": 1_000_000}) as (path, etcd, nodes):
         peer = await Peer(nodes["a"].port, "many").begin()
+        before = _cpu(nodes, etcd)
         began = time.monotonic()
         packets = 0
         for start in range(0, count, FILTERS):
@@ -234,6 +252,7 @@ async def filters(count: int) -> dict[str, Any]:
         for _ in range(packets):
             granted += (await asyncio.wait_for(peer.until(mq.SUBACK), 60)).reasons.count(0)
         seconds = time.monotonic() - began
+        used = _used(nodes, etcd, before)
         known = [
             next(each["filters"] for each in _at(path, name, "/cluster")["nodes"]
                  if each["node"] == "a")
@@ -242,7 +261,7 @@ async def filters(count: int) -> dict[str, Any]:
         peer.close()
     wrong = [] if granted == count and known == [count, count] else [f"{granted}, {known}"]
     return {"filters": count, "seconds": round(seconds, 2),
-            "per_second": round(count / seconds), "wrong": wrong}  # fmt: skip
+            "per_second": round(count / seconds), "cpu_s": used, "wrong": wrong}  # fmt: skip
 
 
 class Member(Roamer):

@@ -1,6 +1,6 @@
 """Three nodes and what may happen to them, under load, again and again, with ledgers.
 
-    python -m tests.faults.cluster ROUNDS [--seed N] [--kinds node,leader,etcd,cut,slow]
+    python -m tests.faults.cluster ROUNDS [--seed N] [--kinds node,away,leader,etcd,cut,slow]
 
 A round: load, a fault in its midst, its end, and all is well again within `HEALED` seconds:
 everybody is let in, everything that was acknowledged has come, QoS 2 once, each client id is at one
@@ -39,7 +39,7 @@ from tests.support.servers import free_port
 __all__ = ["KINDS", "Faults"]
 
 NAMES = "abc"
-KINDS = ("node", "leader", "etcd", "cut", "slow")
+KINDS = ("node", "away", "leader", "etcd", "cut", "slow")
 #: Seconds after the end of a fault.
 HEALED = 10.0
 #: Seconds that a node's clock is off.
@@ -106,6 +106,8 @@ class Faults:
                 "advertise": f"127.0.0.1:{port}",
             },
             "session": {"max_expiry_interval": "1h"},
+            # What is published while a node is away is more than a session keeps by default.
+            "mqueue": {"max_length": 100_000, "max_bytes": "64MiB"},
             "environment": {
                 "PYTHONPATH": os.pathsep.join((str(clock), os.environ.get("PYTHONPATH", "")))
             },
@@ -188,6 +190,11 @@ class Faults:
     def _asked(self, name: str, path: str) -> Any:
         return Client(str(self.path / name / "data" / "mqttd.sock")).get(path)
 
+    def dropped(self, name: str) -> dict[str, float]:
+        """What a node has dropped since its start, and why."""
+        counted = self._asked(name, "/metrics")["counters"]
+        return {key: count for key, count in counted.items() if "dropped" in key and count}
+
     def _settled(self) -> None:
         """All nodes see each other, and are members."""
         end = time.monotonic() + HEALED
@@ -215,12 +222,16 @@ class Faults:
     async def _load(self, least: float = 0.3, most: float = 2.0) -> None:
         await asyncio.sleep(self.dice.uniform(least, most))
 
-    async def _node(self) -> None:
+    async def _away(self) -> None:
+        """Killed, and away for longer than its lease."""
+        await self._node(6.0, 14.0)
+
+    async def _node(self, least: float = 0.3, most: float = 2.0) -> None:
         name = self.dice.choice(NAMES)
         del self.ports[name]
         self.killed = time.monotonic()
         self.nodes[name].stop(hard=True)
-        await self._load()
+        await self._load(least, most)
         await self._start(name)
         self.back = time.monotonic()
 
@@ -277,6 +288,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
             if wrong:
                 for name, node in faults.nodes.items():
                     print(f"--- {name}\n{node.output[-6000:]}", flush=True)
+                    print(json.dumps(faults.dropped(name)), flush=True)
                 if not asked.go_on:
                     break
     finally:

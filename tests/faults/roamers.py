@@ -240,7 +240,9 @@ class Reader(Roamer):
     def faults(self, sender: Sender, killed: float = 0.0, back: float = 0.0) -> list[str]:
         """What is wrong with what it has had of a sender, while a node was killed and away."""
         missing = self.missing(sender, killed)
-        found = [f"{self.name} misses {each} of {sender.name}" for each in missing]
+        found = []
+        if missing:
+            found.append(f"{self.name} misses {len(missing)} of {sender.name}: {missing[:20]}")
         seen = self.seen.get(sender.topic, [])
         first = list(dict.fromkeys(seen))
         since, until = killed - _ON_ITS_WAY, back + _ON_ITS_WAY
