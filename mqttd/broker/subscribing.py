@@ -5,7 +5,9 @@
     UNSUBSCRIBE --> mountpoint --> client.unsubscribe --> router --> UNSUBACK
 
 Promise: as many reason codes as filters, in their order, whatever hooks do to the list. Of a long
-list some are served in each turn (`_SLICE`); what the client sends behind it waits.
+list some are served in each turn (`_SLICE`); what the client sends behind it waits. While other
+processes have yet to take the filters the SUBACK waits alone, `_UNDER_WAY` of a client at most:
+what is sent behind it is served, but for an UNSUBSCRIBE.
 
 MQTT 5.0: 3.8 to 3.11 (MQTT-3.8.4-6, MQTT-3.10.4-4).
 """
@@ -35,6 +37,8 @@ _SUBSCRIBE: Final = "subscribe"
 #: Filters of one packet that are served in a turn, and the units of work of each.
 _SLICE: Final = 200
 _FILTER: Final = 20
+#: SUBSCRIBEs of one client whose SUBACKs wait for other processes.
+_UNDER_WAY: Final = 16
 #: Filters in one log line.
 _TOLD: Final = 8
 
@@ -44,6 +48,9 @@ class Subscribing:
 
     def __init__(self, broker: Publishing) -> None:
         self.broker = broker
+        #: How many SUBACKs of a connection wait for other processes, and who waits for them.
+        self.under_way: dict[Channel, int] = {}
+        self.behind: dict[Channel, _Unsubscribe] = {}
 
     def subscribe(self, channel: Channel, packet: Subscribe) -> None:
         """Serve a SUBSCRIBE: one reason code per filter in the order asked (MQTT-3.8.4-6)."""
@@ -173,7 +180,11 @@ class Subscribing:
                 broker.hooks.unusable("client.unsubscribe", changed)
         asked = _Unsubscribe(self, channel, session, packet.packet_id, len(filters))
         asked.filters = filters
-        asked.begin()
+        if channel in self.under_way:
+            self.behind[channel] = asked
+            asked.work()
+        else:
+            asked.begin()
 
 
 class _Asked(Job):
@@ -197,6 +208,8 @@ class _Asked(Job):
         self.packet_type: int = UNSUBSCRIBE
         self.at: int = 0
         self.codes: list[int] = []
+        #: The client waits for this.
+        self.working: bool = False
 
     def one(self) -> None:
         """See to the filter at `at`."""
@@ -209,25 +222,34 @@ class _Asked(Job):
     def begin(self) -> None:
         """The packet has come; its client waits if not all of it is for this turn."""
         if not self._some():
-            self.channel.begin_work()
+            self.work()
             self.broker.turns.add(self)
-        elif self.waits():
-            self.channel.begin_work()
-        else:
+        elif not self.waits():
             self.answer()
+
+    def work(self) -> None:
+        """Have the client wait until this is done."""
+        if not self.working:
+            self.working = True
+            self.channel.begin_work()
+
+    def _rest(self) -> None:
+        if self.working:
+            self.working = False
+            self.channel.end_work()
 
     def waits(self) -> bool:
         """Whether the answer has to wait; it is `finish` that gives it then."""
         return False
 
     def finish(self) -> None:
-        """What the answer has waited for is there."""
+        """The answer need not wait any longer."""
         channel = self.channel
         if channel.state != OPEN or channel.session is not self.session:
             return
         try:
             self.answer()
-            channel.end_work()
+            self._rest()
         except MqttError as error:
             channel.fail(error, self.packet_type)
         except Exception as error:  # as in the edges: it must end this connection only
@@ -241,14 +263,14 @@ class _Asked(Job):
         try:
             if not self._some():
                 return True
+            if not self.waits():
+                self.finish()
         except MqttError as error:
             channel.fail(error, self.packet_type)
             return False
         except Exception as error:  # as in the edges: it must end this connection only
             self.broker.crashed(channel, error)
             return False
-        if not self.waits():
-            self.finish()
         return False
 
     def _some(self) -> bool:
@@ -293,7 +315,28 @@ class _Subscribe(_Asked):
     def waits(self) -> bool:
         """Whether other processes have yet to take the filters."""
         abroad = self.broker.router.abroad
-        return abroad is not None and abroad.waits(_Told(self))
+        if abroad is None or not abroad.waits(_Told(self)):
+            return False
+        under_way = self.subscribing.under_way
+        count = under_way.get(self.channel, 0) + 1
+        under_way[self.channel] = count
+        if count < _UNDER_WAY:
+            self._rest()
+        else:
+            self.work()
+        return True
+
+    def told(self) -> None:
+        """They have, or are not waited for any longer."""
+        under_way = self.subscribing.under_way
+        count = under_way.pop(self.channel) - 1
+        if count:
+            under_way[self.channel] = count
+        self.finish()
+        if not count:
+            behind = self.subscribing.behind.pop(self.channel, None)
+            if behind is not None:
+                self.broker.turns.add(behind)
 
     def refuse(self) -> None:
         """What the others could not be told of is not subscribed to."""
@@ -344,12 +387,12 @@ class _Told(Taken):
 
     def taken(self) -> None:
         """See `Taken.taken`."""
-        self.asked.finish()
+        self.asked.told()
 
     def refused(self) -> None:
         """See `Taken.refused`."""
         self.asked.refuse()
-        self.asked.finish()
+        self.asked.told()
 
     def filters(self) -> list[str]:
         """See `Taken.filters`."""
