@@ -4,7 +4,8 @@
                                      sources[i].metrics       offsetsBehindLatest, rows, bytes
 
 Spark 4.3 takes neither from a Python source: it shows the name of a class, and no metrics. The
-stream tells them in `latestOffset`, which Spark passes on as it is.
+stream tells them in `latestOffset`, which Spark passes on as it is. A micro-batch that is run again
+after a restart has none: then the rows are all there is to tell.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ def progress(query: Any) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(last.json)
     for source in found["sources"]:
-        latest = source.get("latestOffset")
-        if not isinstance(latest, dict) or "source" not in latest:
+        if not any(_ours(source.get(name)) for name in ("latestOffset", "endOffset")):
             continue
-        source["description"] = latest.pop("source")
+        latest = source.get("latestOffset") or {}
+        source["description"] = latest.pop("source", "mqttd")
         metrics = {name: str(latest.pop(name)) for name in TOLD if name in latest}
         source["metrics"] = {**metrics, "rows": str(source.get("numInputRows", 0))}
     return found
+
+
+def _ours(offset: Any) -> bool:
+    """Whether this is an offset of a source `mqttd`."""
+    return isinstance(offset, dict) and {"log", "nodes"} <= offset.keys()

@@ -30,7 +30,7 @@ from mqttd.pipeline.log.many import ManyLogs, joined, knows, pull_of, remade
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, DataLoss
 from mqttd.pipeline.spark.options import Options
-from mqttd.pipeline.spark.tasks import Reader, Task, plan
+from mqttd.pipeline.spark.tasks import Reader, Task, plan, wanted
 
 __all__ = ["StreamReader"]
 
@@ -61,10 +61,10 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._registered_at = 0.0
         #: Its name in the group: one query more of that group is another reader.
         self._name = uuid.uuid4().hex[:16]
-        #: For progress: what was reported last, the end and the bytes of the last micro-batch.
+        #: For progress: what was reported last, begin and end of the next micro-batch.
         self._reported: Offset | None = None
+        self._start: dict[str, int] = {}
         self._end: dict[str, int] = {}
-        self._bytes = 0
         #: Nodes of a cluster that are not there, as was told.
         self._absent: Set[str] = frozenset()
         #: When a broker that is away is asked again.
@@ -102,10 +102,28 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         told["offsetsBehindLatest"] = sum(
             max(latest - ends.get(node, latest), 0) for node, latest in told["nodes"].items()
         )
-        told["bytes"] = self._bytes
+        told["bytes"] = 0 if away is not None else self._size()
         if away is not None:
             told["brokerAwaySeconds"] = round(away, 1)
         return told
+
+    def _size(self) -> int:
+        """Bytes of the log that the next micro-batch reads: Spark reports before it plans it."""
+        pull = self._pull()
+        try:
+            if pull is not None:
+                pull.patience = 0.0
+            return sum(
+                block.size
+                for node, end in self._end.items()
+                if (start := self._start.get(node, end)) < end
+                for block in wanted(self.log().blocks(node, start, end, False), self.options)
+            )
+        except (PullError, DataLoss, OSError):  # told when it is planned
+            return 0
+        finally:
+            if pull is not None:
+                pull.patience = self.options.outage
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there now: this run ends with it."""
@@ -153,6 +171,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             log_id, found = self._now() if self._target is None else self.bounds()
         except Away:
+            self._start = self._end
             return start
         # Spark asks for the next batch when all before it are done. It stops readers the hard way.
         self._register(start, stopped=self._done(start))
@@ -167,14 +186,14 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             there = {node: ends[node] for node in found}
             for node, end in _limited(begin, there, found, limit.max_rows).items():
                 ends[node] = end if end == there[node] else self._behind_gap(node, end)
-        self._end = ends
+        self._start, self._end = begin, ends
         return _offset(joined(log_id, start["log"]), ends)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, none for an empty range."""
         log_id, found = self.bounds()
-        wanted = {node for node, stop in end["nodes"].items() if start["nodes"].get(node, 0) < stop}
-        if isinstance(self.log(), ClusterLog) and wanted - found.keys():
+        asked = {node for node, stop in end["nodes"].items() if start["nodes"].get(node, 0) < stop}
+        if isinstance(self.log(), ClusterLog) and asked - found.keys():
             log_id, found = self.bounds(everybody=True)
         tasks: list[Task] = []
         anew = remade(log_id, end["log"], end["nodes"])
@@ -208,7 +227,6 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             stop = min(stop, bounds.latest)
             if first < stop:
                 tasks += plan(self.log(), node, first, stop, self.options)
-        self._bytes = sum(run.size for task in tasks for run in task.runs)
         return tasks
 
     def _behind_gap(self, node: str, end: int) -> int:

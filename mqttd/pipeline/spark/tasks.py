@@ -33,7 +33,7 @@ from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.spark.arrow import ARROW_TYPES, Batches, gap_row
 from mqttd.pipeline.spark.options import Options, Position
 
-__all__ = ["Reader", "Task", "plan"]
+__all__ = ["Reader", "Task", "plan", "wanted"]
 
 _ADVICE: Final = (
     "Set the option failOnDataLoss to false to go on with what there is: a log.gap row then stands"
@@ -74,17 +74,15 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
                 raise _damaged(node, max(block.base, start), block.end, "the log was damaged")
     elif options.gaps:
         tasks += [Task(node, a, b, [], "not in the log") for a, b in holes(blocks, start, end)]
-    if options.codes is not None:
-        mask = sum(1 << code for code in options.codes)
-        blocks = [block for block in blocks if block.mask & mask]
+    blocks = wanted(blocks, options)
     rows = sum(block.rows for block in blocks if not block.gap)
-    wanted = round(rows / options.partition_events)
-    if wanted > options.cores:
+    count = round(rows / options.partition_events)
+    if count > options.cores:
         # All cores are busy to the end: three tasks on two take as long as four.
-        wanted += -wanted % options.cores
+        count += -count % options.cores
     spread = min(options.cores, rows // WORTH_A_TASK)
-    wanted = max(options.min_partitions, wanted, spread, 1)
-    share = max(-(-rows // wanted), 1)
+    count = max(options.min_partitions, count, spread, 1)
+    share = max(-(-rows // count), 1)
     url = log.where(node) if isinstance(log, ClusterLog) else ""
     chosen: list[Block] = []
     filled = 0
@@ -97,6 +95,14 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
     if chosen:
         tasks.append(Task(node, start, end, runs_of(chosen), url=url))
     return tasks
+
+
+def wanted(blocks: list[Block], options: Options) -> list[Block]:
+    """The blocks in which there may be events that `options` name."""
+    if options.codes is None:
+        return blocks
+    mask = sum(1 << code for code in options.codes)
+    return [block for block in blocks if block.mask & mask]
 
 
 def _damaged(node: str, base: int, end: int, why: str) -> DataLoss:
