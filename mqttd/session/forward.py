@@ -110,7 +110,7 @@ class Forwarding(Missing):
         if first & 6:
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             router.journal.touched = False
-            if self._accept(route, first, packet_id):
+            if self._accept(route, packet_id, data, pos, at, body, end):
                 if gear & NOTED:
                     router.note(self, route.topic, data, pos, at, body, end, end - pos, 1)
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
@@ -306,7 +306,7 @@ class Forwarding(Missing):
         if qos:
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             router.journal.touched = False
-            if not self._accept(route, first, packet_id):
+            if not self._accept(route, packet_id, data, pos, at, body, end):
                 return
         else:
             router.metrics.messages_received_qos0 += 1
@@ -361,8 +361,11 @@ class Forwarding(Missing):
         made.expiry_at = expiry_at
         receiver.deliver(made, packet_id)
 
-    def _accept(self, route: Route, first: int, packet_id: int) -> bool:
+    def _accept(
+        self, route: Route, packet_id: int, data: bytes, pos: int, at: int, body: int, end: int
+    ) -> bool:
         """Count a QoS 1 or 2 packet and note its id at QoS 2; False if it is known (4.3.3)."""
+        first = data[pos]
         if packet_id == 0:
             raise MalformedPacket("PUBLISH with packet id 0")
         metrics = self.router.metrics
@@ -372,6 +375,8 @@ class Forwarding(Missing):
         metrics.messages_received_qos2 += 1
         if self.record(packet_id):
             return True
+        if self.is_noted_again(route.gear, packet_id):
+            self.router.note(self, route.topic, data, pos, at, body, end, end - pos, 1)
         self.settle(self.answer(PUBREC, packet_id, 0), route.gear, route.topic)
         return False
 
@@ -403,7 +408,7 @@ class Forwarding(Missing):
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             if gear & STUCK and self.stuck(route, first, packet_id):
                 return
-            if not self._accept(route, first, packet_id):
+            if not self._accept(route, packet_id, data, pos, at, body, end):
                 return
         else:
             router.metrics.messages_received_qos0 += 1

@@ -27,7 +27,7 @@ from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
 from mqttd.session.promise import Asker, Promises
 from mqttd.session.publisher import Judge, Publisher
-from mqttd.session.route import HELD, STUCK, Beyond, Route
+from mqttd.session.route import HELD, NOTED, STUCK, Beyond, Route
 from mqttd.session.settings import Settings
 from mqttd.session.topics import Topics
 from mqttd.session.wheel import milliseconds
@@ -226,11 +226,12 @@ class General(Publisher):
         qos = packet.qos
         if route.gear & STUCK and qos and self.stuck(route, first, packet.packet_id):
             return
-        if qos == 2 and not self.record(packet.packet_id):
-            self.settle(self.answer(PUBREC, packet.packet_id, 0), route.gear, route.topic)
-            return
         gear = route.gear
         topic = route.topic
+        again = qos == 2 and not self.record(packet.packet_id)
+        if again and not self.is_noted_again(gear, packet.packet_id):
+            self.settle(self.answer(PUBREC, packet.packet_id, 0), gear, topic)
+            return
         message = Message(
             router.next_message_id(),
             topic,
@@ -242,6 +243,10 @@ class General(Publisher):
             session.username,
             expires_at,
         )
+        if again:
+            router.note_message(message)
+            self.settle(self.answer(PUBREC, packet.packet_id, 0), gear, topic)
+            return
         receivers = router.publish(message)
         router.topics.work += _GENERAL + (receivers if receivers > 0 else 0)
         self.published(first, packet.packet_id, receivers, gear, topic)
@@ -375,6 +380,16 @@ class General(Publisher):
         if known < 0:
             raise ReceiveMaximumExceeded(f"more than {limit} QoS 2 messages await PUBREL")
         return known > 0
+
+    def is_noted_again(self, gear: int, packet_id: int) -> bool:
+        """Whether a QoS 2 id that is known is one whose message may not have been noted.
+
+        Where acknowledgements wait for who notes messages, a broker that was killed may have kept
+        the id, and routed the message, before it was noted.
+        """
+        session = self.session
+        assert session is not None
+        return gear & HELD != 0 and gear & NOTED != 0 and session.taken_before(packet_id)
 
     # -- acknowledgements ----------------------------------------------------------------------
 

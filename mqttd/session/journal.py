@@ -158,11 +158,13 @@ class Journal(Ending):
 class Numbers:
     """A journal's numbers of what it keeps of one session; there while there are some."""
 
-    __slots__ = ("incoming", "inflight", "moving")
+    __slots__ = ("incoming", "inflight", "moving", "restored")
 
     def __init__(self) -> None:
         #: By packet id: of what is in flight, of incoming QoS 2.
         self.inflight: dict[int, int] = {}
         self.incoming: dict[int, int] | None = None
+        #: Those of incoming QoS 2 that a broker before this one has taken.
+        self.restored: set[int] | None = None
         #: Of the entry that has just left the queue.
         self.moving: int = 0

@@ -75,6 +75,10 @@ class Kept(Pending):
             self.charge(AWAITING)
         self.awaiting_rel[packet_id] = self.server.now
         self.number_received(packet_id, number)
+        numbers = self.have_numbers()
+        if numbers.restored is None:
+            numbers.restored = set()
+        numbers.restored.add(packet_id)
 
     def restore_will(self, will: Message, delay_seconds: int) -> None:
         """The journal has kept this will."""

@@ -50,7 +50,7 @@ class Recording(Forwarding):
         if first & 6:
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             router.journal.touched = False
-            if self._accept(route, first, packet_id):
+            if self._accept(route, packet_id, data, pos, at, body, end):
                 self._recorded_qos1(route, data, pos, p, topic_end, at, body, end)
             return end
         size = end - pos

@@ -333,7 +333,20 @@ class State(Filters):
             number = numbers.incoming.pop(packet_id, 0)
             if number:
                 self.server.journal.forget(number)
+            if numbers.restored is not None:
+                numbers.restored.discard(packet_id)
             self._rest_numbers(numbers)
+        return True
+
+    def taken_before(self, packet_id: int) -> bool:
+        """Whether a broker before this one took an incoming QoS 2 id; True once.
+
+        What it knew of its client is kept, but whoever else keeps messages may not have this one.
+        """
+        numbers = self.numbers
+        if numbers is None or numbers.restored is None or packet_id not in numbers.restored:
+            return False
+        numbers.restored.discard(packet_id)
         return True
 
     def expire_awaiting(self, oldest: int) -> None:

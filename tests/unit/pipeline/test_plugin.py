@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.codec.packets import Puback, Publish, Pubrec, Subscription
+from mqttd.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscription
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.schema import Event
 from mqttd.testing import LoadedPlugin, MemoryBroker, NotConnected, PluginConformance
@@ -314,6 +314,27 @@ def test_qos_2_that_is_sent_again_is_not_acknowledged_before_the_first_is_logged
     node.until(lambda: answers(alice))
     assert answers(alice) == [1]
     assert [one.payload for one in node.exported()] == [b"1"]
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_qos_2_that_only_the_store_has_kept_is_logged_when_it_is_sent_again(
+    node: Node, fast: bool
+) -> None:
+    node.broker.settings.fast_path = fast
+    node.export(events=["message.publish"], acked_means_logged=True)
+    bob = node.connect("bob")
+    bob.subscribe("#", qos=2)
+    node.connect("alice", clean_start=False, properties={17: 100}).drop()
+    # A broker was killed that had routed message 1, and not yet logged nor acknowledged it.
+    node.broker.sessions["alice"].restore_received(1, 0)
+    alice = node.connect("alice", clean_start=False, properties={17: 100})
+    for _ in range(2):
+        alice.send(Publish("a", b"1", 2, dup=True, packet_id=1))
+    node.until(lambda: len(answers(alice)) == 2)
+    alice.send(Pubrel(1), Publish("a", b"2", 2, packet_id=1))
+    node.until(lambda: len(answers(alice)) == 3)
+    assert [one.payload for one in bob.messages()] == [b"2"]
+    assert [one.payload for one in node.exported()] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("config", [{"overflow": "block"}, {"acked_means_logged": True}])
