@@ -46,6 +46,9 @@ ALLOWANCE: Final = 10_000
 #: Bytes of a chunk that may hold several messages.
 _LEAST: Final = 32
 
+#: Bytes of a PINGREQ or DISCONNECT, and no more than the begin of anything else.
+_PING: Final = 2
+
 #: A packet that is not larger than this is parsed whatever it is.
 FEW: Final = 10_000
 #: Bytes of a packet that is no PUBLISH, whatever is allowed for those; filters of one, if a session
@@ -219,6 +222,7 @@ class Framing(Acknowledging):
             self.thirsty = True
         elif (
             (router.congested or router.backlog > router.settings.backlog)
+            and len(data) > _PING  # who only asks whether we are there brings nobody anything
             and self.state == OPEN
             and not self.paused
         ):

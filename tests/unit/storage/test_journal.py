@@ -463,6 +463,21 @@ def test_publishers_wait_for_a_disk_that_cannot_follow(kept: Kept) -> None:
     audit(kept.node.broker, [sender.channel])
 
 
+def test_who_only_pings_does_not_wait_for_a_disk_that_cannot_follow(kept: Kept) -> None:
+    """A thousand sessions came back while a disk stood still: others had no PINGRESP."""
+    sender, other = kept.client("s", False), kept.client("o", False)
+    kept.node.broker.set_congested(True)
+    sender.send(Publish("t", b""))
+    assert sender.channel.paused
+    for _ in range(2):
+        other.send(Pingreq())
+        assert not other.channel.paused
+        assert len(other.take()) == 1
+    kept.node.broker.set_congested(False)
+    kept.node.run_soon()
+    assert not sender.channel.paused
+
+
 def test_nobody_waits_for_a_disk_that_takes_nothing(kept: Kept) -> None:
     """What would have to be kept is refused then, and all else goes on."""
     sender = kept.client("s", False)
