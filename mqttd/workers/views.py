@@ -161,7 +161,7 @@ class Views:
         for each in others:
             for name in ("connections", "sessions"):
                 node[name] += each["nodes"][0][name]
-        return {"nodes": [node]}
+        return {"nodes": [node, *first["nodes"][1:]]}
 
     async def metrics(self, ask: Ask) -> Json:
         """Counters and gauges of all."""

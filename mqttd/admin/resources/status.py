@@ -37,19 +37,22 @@ class StatusView(Struct):
     stats: dict[str, int]
 
 
-class NodeView(Struct):
-    """One node of the cluster."""
+class NodeView(Struct, kw_only=True):
+    """One node of the cluster; None is what another one tells to who asks it itself."""
 
     name: str
+    #: This one.
+    here: bool
     version: str
-    uptime: int
+    #: `running`, `not ready`, or `no link` to it.
     state: str
-    connections: int
-    sessions: int
+    uptime: int | None = None
+    connections: int | None = None
+    sessions: int | None = None
 
 
 class Nodes(Struct):
-    """The nodes that there are: this one."""
+    """The nodes that there are: this one, and those that it sees."""
 
     nodes: list[NodeView]
 
@@ -91,15 +94,24 @@ class Status:
 
     @get("/nodes", answer=Nodes)
     def nodes(self, ask: Ask) -> Nodes:
-        """The nodes of the cluster."""
+        """This node, and those of its cluster that it sees."""
         broker = self.parts.broker
         stats = broker.stats()
-        state = "running" if self._ready() else "not ready"
-        node = NodeView(
-            broker.name, __version__, stats["uptime_seconds"], state, stats["connections"],
-            stats["sessions"],
+        this = NodeView(
+            name=broker.name, here=True, version=__version__, state=_state(self._ready()),
+            uptime=stats["uptime_seconds"], connections=stats["connections"],
+            sessions=stats["sessions"],
         )  # fmt: skip
-        return Nodes([node])
+        cluster = self.parts.cluster
+        others = [
+            NodeView(
+                name=one["node"], here=False, version=one["version"],
+                state=_state(one["ready"]) if one["linked"] else "no link",
+            )
+            for one in (cluster.describe()["nodes"] if cluster is not None else ())
+            if not one["here"]
+        ]  # fmt: skip
+        return Nodes([this, *others])
 
     @get("/health/live", answer=Live, root=True, role="")
     def live(self, ask: Ask) -> bytes:
@@ -129,3 +141,7 @@ class Status:
         if self.parts.drain is not None and self.parts.drain.running:
             return False
         return self.parts.is_ready() and not self.parts.broker.overloaded
+
+
+def _state(ready: bool) -> str:
+    return "running" if ready else "not ready"
