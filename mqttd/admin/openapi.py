@@ -1,9 +1,10 @@
 """The OpenAPI 3.1 document of the HTTP interface, made of its declared routes.
 
-    routes --queries--> parameters        --bodies, answers--> components/schemas
-           --errors---> responses with `Problem`
+    routes --queries, headers--> parameters    --bodies, answers--> components/schemas
+           --errors--> responses with `Problem`, beside those of the doors (`_DOORS`)
 
-What a route declares is what checks a request, so that the document and the broker cannot disagree.
+What a route declares is what checks a request, so that the document and the broker cannot disagree;
+tests/unit/admin/test_openapi.py compares it with what resources raise.
 Source: OpenAPI Specification 3.1.0; JSON Schema 2020-12.
 """
 
@@ -21,11 +22,36 @@ from mqttd import __version__
 from mqttd.admin.requests import Problem
 from mqttd.admin.route import Route
 
-__all__ = ["as_json", "document"]
+__all__ = ["HEADERS", "as_json", "document"]
 
 Json = dict[str, Any]
 
-_COMMON: Final = (400, 401, 403, 404, 413, 429)
+#: What headers of a request are for.
+HEADERS: Final = {
+    "Idempotency-Key": "a request that is repeated within ten minutes gets the first answer, and"
+    " nothing is done again",
+    "If-Match": "the ETag of what was looked at, several, or `*`: 412 if there is something else",
+    "If-None-Match": "ETags that are known, or `*`: 304 if it is one of them",
+    "Last-Event-ID": "the id of the last event that was read: those behind it are told",
+}
+
+#: Who asks, whence, how often, with how much, and for what there is not.
+_DOORS: Final = (400, 401, 403, 404, 413, 414, 421, 429, 431)
+_SCHEMES: Final[Json] = {
+    "token": {"type": "http", "scheme": "bearer", "description": "of an API user or a token file"},
+    "cookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "mqttd-18083",
+        "description": "of a log-in (POST /api/v1/session), with the port of the dashboard",
+    },
+    "csrf": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-CSRF-Token",
+        "description": "`csrf` of the answer to the log-in, with every request beside the cookie",
+    },
+}
 _REF: Final = "#/components/schemas/{name}"
 
 
@@ -50,11 +76,11 @@ def document(routes: Iterable[Route]) -> Json:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"token": []}],
+        "security": [{"token": []}, {"cookie": [], "csrf": []}],
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": _SCHEMES,
         },
     }
 
@@ -71,12 +97,13 @@ def _operation(route: Route, known: dict[str, Json]) -> Json:
     ]
     if route.query is not None:
         parameters += _parameters(route.query)
+    parameters += [_header(name) for name in route.headers]
     responses: Json = {"200": _answer(route, known)}
-    for status in sorted({*_COMMON, *route.errors}):
+    if "If-None-Match" in route.headers:
+        responses["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
+    body = () if route.body is None else (415,)
+    for status in sorted({*_DOORS, *body, *route.errors}):
         responses[str(status)] = _refusal(status)
-    if not route.role:
-        for name in ("401", "403", "429"):
-            del responses[name]
     if route.path == "/health/ready":
         responses["503"] = _answer(route, known)
     made: Json = {
@@ -97,6 +124,13 @@ def _operation(route: Route, known: dict[str, Json]) -> Json:
             "content": {"application/json": {"schema": known[repr(route.body)]}},
         }
     return made
+
+
+def _header(name: str) -> Json:
+    kind: Json = {"type": "string"}
+    if name == "Idempotency-Key":
+        kind |= {"minLength": 1, "maxLength": 255}
+    return {"name": name, "in": "header", "description": HEADERS[name], "schema": kind}
 
 
 def _answer(route: Route, known: dict[str, Json]) -> Json:

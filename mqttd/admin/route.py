@@ -41,6 +41,8 @@ class Route:
     answer: Any
     #: Further statuses that it may refuse with.
     errors: tuple[int, ...]
+    #: Headers of a request that it looks at.
+    headers: tuple[str, ...]
     #: Media type of the answer.
     media: str
     root: bool
@@ -93,7 +95,7 @@ def _declared(
     method: str, path: str, role: str, audited: bool, more: dict[str, Any]
 ) -> Callable[[Any], Any]:
     known: dict[str, Any] = {"query": None, "body": None, "answer": dict[str, Any], "errors": (),
-             "media": "application/json", "root": False}  # fmt: skip
+             "headers": (), "media": "application/json", "root": False}  # fmt: skip
     known.update(more)
 
     def mark(function: Any) -> Any:
@@ -109,7 +111,7 @@ def _declared(
 
 
 def get(path: str, role: str = VIEWER, **more: Any) -> Callable[[Any], Any]:
-    """Declare a GET: `query`, `answer`, `errors`, `media`, `root` as in `Route`."""
+    """Declare a GET: `query`, `answer`, `errors`, `headers`, `media`, `root` as in `Route`."""
     return _declared("GET", path, role, False, more)
 
 

@@ -13,6 +13,7 @@ Promise: who is not allowed to ask reaches no worker; each change is in one audi
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -104,6 +105,14 @@ class Front(Api):
             if asked is not None:
                 return _begun(asked)
         raise LookupError(f"{route.method} {route.path}: there is no rule {rule!r}")
+
+    def documented(self, route: Route) -> Route:
+        """A route with what is refused because there are workers."""
+        rule = rule_of(route)
+        if rule == "here":
+            return route
+        errors = (502, 503) if any(hasattr(one, rule or "") for one in self._rules) else (501,)
+        return replace(route, errors=(*route.errors, *errors))
 
     # -- rules of our own ----------------------------------------------------------------------
 

@@ -40,7 +40,10 @@ class Events:
         self.parts = parts
         self._streams: Streams | None = None
 
-    @get("/events", query=Kinds, answer=str, media="text/event-stream", errors=(503,))
+    @get(
+        "/events", query=Kinds, answer=str, media="text/event-stream", errors=(503,),
+        headers=("Last-Event-ID",),
+    )  # fmt: skip
     def events(self, ask: Ask) -> Any:
         """Events as they happen, until the connection ends."""
         kinds, after = wanted_of(ask)

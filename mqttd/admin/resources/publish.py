@@ -28,6 +28,8 @@ __all__ = ["Publish"]
 REMEMBERED: Final = 600
 MOST: Final = 10_000
 
+_KEY: Final = ("Idempotency-Key",)
+
 Text = Annotated[str, Meta(max_length=65535)]
 
 
@@ -87,12 +89,12 @@ class Publish:
         #: Caller and key -> when, a digest of what was asked, the answer.
         self._answers: OrderedDict[tuple[str, str], tuple[int, bytes, Any]] = OrderedDict()
 
-    @post("/publish", body=MessageBody, answer=Receivers, errors=(409, 422, 507))
+    @post("/publish", body=MessageBody, answer=Receivers, errors=(409, 422, 507), headers=_KEY)
     def one(self, ask: Ask) -> Any:
         """Publish a message as the broker itself: no access rule is asked, hooks run."""
         return self._once(ask, lambda: Receivers(self._publish(ask.body)))
 
-    @post("/publish/batch", body=Batch, answer=Outcomes, errors=(409, 422))
+    @post("/publish/batch", body=Batch, answer=Outcomes, errors=(422,), headers=_KEY)
     def batch(self, ask: Ask) -> Any:
         """Publish up to 1000 messages; one that is refused does not stop those behind it."""
 

@@ -86,7 +86,7 @@ class RolesResource:
         before = self._roles().roles.get(role.name)
         return self._change(ask, Change(roles=[role]), before, role)
 
-    @delete("/roles/{role}", role=ADMINISTRATOR, answer=Deleted, errors=(507,))
+    @delete("/roles/{role}", role=ADMINISTRATOR, answer=Deleted, errors=(422, 507))
     def remove(self, ask: Ask) -> Deferred[Deleted]:
         """Delete a role; groups and users lose it."""
         return self._delete(ask, "role", self._roles().delete_role)
@@ -105,7 +105,7 @@ class RolesResource:
         before = self._roles().groups.get(group.name)
         return self._change(ask, Change(groups=[group]), before, group)
 
-    @delete("/groups/{group}", role=ADMINISTRATOR, answer=Deleted, errors=(507,))
+    @delete("/groups/{group}", role=ADMINISTRATOR, answer=Deleted, errors=(422, 507))
     def delete_group(self, ask: Ask) -> Deferred[Deleted]:
         """Delete a group, which its users lose."""
         return self._delete(ask, "group", self._roles().delete_group)
@@ -140,7 +140,7 @@ class RolesResource:
         before = self._roles().members.get(member.username)
         return self._change(ask, Change(members=[member]), before, member)
 
-    @delete("/members/{username}", role=ADMINISTRATOR, answer=Deleted, errors=(507,))
+    @delete("/members/{username}", role=ADMINISTRATOR, answer=Deleted, errors=(422, 507))
     def delete_member(self, ask: Ask) -> Deferred[Deleted]:
         """Take all roles and groups from a user."""
         return self._delete(ask, "username", self._roles().delete_member)

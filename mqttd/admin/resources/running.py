@@ -191,7 +191,7 @@ class Configuration:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
 
-    @get("/config", errors=(304,))
+    @get("/config", errors=(304,), headers=("If-None-Match",))
     def show(self, ask: Ask) -> Any:
         """Every key: value in force, where it was set, what the file says; with an ETag."""
         told = self._reload().describe()
@@ -213,7 +213,13 @@ class Configuration:
         """What the configuration file would change now, and whom it would cut off."""
         return self._run(ask, dry_run=True)
 
-    @post("/config/apply", role=ADMINISTRATOR, body=Apply, errors=(409, 412, 422))
+    @post(
+        "/config/apply",
+        role=ADMINISTRATOR,
+        body=Apply,
+        errors=(409, 412, 422),
+        headers=("If-Match",),
+    )
     def apply(self, ask: Ask) -> Deferred[Json]:
         """Read the configuration again and apply it, if nobody is cut off or it is `confirmed`."""
         wanted = ask.header("if-match")

@@ -14,7 +14,7 @@ import pytest
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 
-from mqttd.admin.api import Api
+from mqttd.admin.api import _ANY_TEXT, Api
 from mqttd.admin.parts import Parts
 from mqttd.admin.server import LocalDoor
 from mqttd.admin.tags import matches
@@ -62,7 +62,23 @@ class Door:
         )
         self.stub.flush()
         response = result(waiting)
+        told = self._told(method, path)
+        if told is not None and response.code != 500:  # a fault of ours is in no document
+            assert str(response.code) in told["responses"], (method, path, response.code)
         return response.code, json.loads(result(response.content()))
+
+    def _told(self, method: str, path: str) -> Any:
+        """The operation of a request in the document; None where there is none."""
+        asked = f"/api/v1{path.partition('?')[0]}"
+        paths = json.loads(self.api._document)["paths"]
+        found = next((one for one in sorted(paths) if re.fullmatch(_pattern(one), asked)), asked)
+        return paths.get(asked if asked in paths else found, {}).get(method.lower())
+
+
+def _pattern(path: str) -> str:
+    words = re.split(r"{(\w+)}", path)
+    words[1::2] = [".+" if name in _ANY_TEXT else "[^/]+" for name in words[1::2]]
+    return "".join(words)
 
 
 def result(waiting: Deferred[Any]) -> Any:
@@ -547,3 +563,29 @@ def test_a_client_id_may_have_a_slash(ask: Door, broker: Broker) -> None:
 def test_tags_are_compared_as_http_says(header: str, weak: bool, strong: bool) -> None:
     assert matches(header, '"x"', weak=True) is weak
     assert matches(header, '"x"', weak=False) is strong
+
+
+def test_all_nodes_of_a_cluster_are_told(ask: Door) -> None:
+    """What only another node knows of itself is not made up."""
+    (node,) = ask("GET", "/nodes")[1]["nodes"]
+    assert node["here"] and node["state"] == "running" and node["connections"] == 0
+
+    class Cluster:
+        def describe(self) -> dict[str, Any]:
+            told = {"version": "1.2", "address": "h:1", "ready": True, "linked": True}
+            return {
+                "nodes": [
+                    {**told, "node": "a", "here": True, "linked": False},
+                    {**told, "node": "b", "here": False},
+                    {**told, "node": "c", "here": False, "ready": False},
+                    {**told, "node": "d", "here": False, "linked": False},
+                ]
+            }
+
+    ask.parts.cluster = Cluster()
+    first, *others = ask("GET", "/nodes")[1]["nodes"]
+    assert first == node
+    assert [(one["name"], one["state"]) for one in others] == [
+        ("b", "running"), ("c", "not ready"), ("d", "no link"),
+    ]  # fmt: skip
+    assert {one["uptime"] for one in others} == {None} == {one["connections"] for one in others}
