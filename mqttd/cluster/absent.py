@@ -5,7 +5,8 @@
     it has told its own filters       --> those that it does not want any more go
     its home is gone, or too much is kept for it --> so is all of that, and counted
 
-What had been sent to it and not acknowledged it may have: QoS 1 is sent again, QoS 2 is not.
+What had been sent to it and not acknowledged it may have: it says how much, when it is linked
+(`mqttd.cluster.nodes`), and the rest is sent again.
 
 Promise: at most `MOST` bytes for each node. A node that joins meanwhile knows nothing of it.
 """
@@ -17,7 +18,6 @@ from typing import Final
 
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.mesh.frames import STATE, split
-from mqttd.mesh.lost import tell_lost
 from mqttd.mesh.peer import NEVER
 
 __all__ = ["MOST", "Absent"]
@@ -58,17 +58,15 @@ class Absent:
         old = self.nodes.pop(node.name, None)
         if old is None:
             return
-        ferry, sent = old.ferry, len(old.ferry.before)
-        lost: list[bytes] = []
+        ferry, kept = old.ferry, node.ferry
+        node.stream = old.stream
         for at, (_, data) in enumerate(ferry.kept):
-            qos = _qos(data)
-            if qos == 2 and at < sent:
-                lost.append(data)
-            elif qos:
-                node.ferry.kept.append((NEVER, data))
-                node.ferry.kept_bytes += len(data)
+            if _qos(data):
+                kept.kept.append((NEVER, data))
+                kept.kept_bytes += len(data)
+                if at < len(ferry.before):
+                    kept.before.append(ferry.before[at])
         ferry.kept.clear()
-        tell_lost(self.mesh.broker, lost, "node_gone", old.peer.place)
         filters = set(old.peer.filters)
         for full_filter in filters:
             self.mesh.add(node, full_filter)

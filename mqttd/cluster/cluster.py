@@ -171,6 +171,7 @@ class Cluster:
 
     async def _join(self) -> None:
         since = self.reactor.seconds()
+        self.mesh.begin()
         self.commons.begin()
         while not self.stopped:
             try:

@@ -6,6 +6,8 @@
 
 Retained messages and what is carried go over the links, as between workers (`mqttd.mesh.mesh`);
 while some node that is there has no link, what changes is remembered, and told when there is one.
+How much of a stream was taken is kept with what the sessions have of it, in one group of the store,
+and said when the next stream begins: so a node that was killed is sent what it lacks, and no more.
 
 Promise: a SUBACK does not wait where its filters are known already.
 """
@@ -14,9 +16,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
+from mqttd.broker.drawers import Drawer
 from mqttd.broker.retained import Retained
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Control
@@ -24,8 +28,14 @@ from mqttd.mesh.frames import BEGIN, END, HELLO, SEEN, STATE, number_of, numbere
 from mqttd.mesh.link import Link
 from mqttd.mesh.lost import tell_lost
 from mqttd.mesh.mesh import Frames, Mesh, Neighbour, delete_frame, retain_frame
+from mqttd.storage.journal import StoreJournal
+from mqttd.types import StoreFull
 
-__all__ = ["Node", "NodeMesh", "Settling"]
+__all__ = ["TAKEN", "Node", "NodeMesh", "Settling"]
+
+#: The drawer of how much was taken, by the names of nodes; and what it may weigh.
+TAKEN: Final = "$nodes"
+_WEIGHT: Final = 1 << 20
 
 
 class Node(Neighbour):
@@ -91,7 +101,34 @@ class NodeMesh(Mesh):
         self.applied: int = 0
         #: Called when another has said what it has seen.
         self.saw: Callable[[], object] | None = None
+        #: Name of a node -> the last stream of it that brought anything, and how many counted
+        #: frames of that were taken; and where that is kept.
+        self.heard: dict[str, tuple[int, int]] = {}
+        self.drawer: Drawer | None = None
         self._numbers: int = 0
+
+    def begin(self) -> None:
+        """Our store is read, if there is one."""
+        if isinstance(self.broker.journal, StoreJournal):
+            self.read(self.broker.drawers.open(TAKEN, _WEIGHT))
+
+    def read(self, drawer: Drawer) -> None:
+        """Go on with what is kept there of how much was taken."""
+        self.drawer = drawer
+        for name in drawer.keys(""):
+            known = drawer.get(name)
+            if known is not None:
+                self.heard[name] = (number_of(known), number_of(known[8:]))
+
+    def note(self, node: Node, count: int) -> None:
+        """What our sessions keep of so many counted frames is about to be written."""
+        if self.drawer is not None:
+            try:
+                self.drawer.put(
+                    node.name, node.stream.to_bytes(8, "big") + count.to_bytes(8, "big")
+                )
+            except StoreFull:
+                pass  # nor is there what it speaks of
 
     # -- nodes come and go ---------------------------------------------------------------------
 
@@ -99,6 +136,7 @@ class NodeMesh(Mesh):
         """A node is there."""
         self._numbers += 1
         node = Node(self.broker, self._numbers, name, epoch)
+        node.of, node.had = self.heard.get(name, (0, 0))
         self.neighbours[node.number] = node
         self.nodes[name] = node
         return node
@@ -125,6 +163,7 @@ class NodeMesh(Mesh):
         if node.arriving is not None and node.arriving.count:
             node.had = node.arriving.count
             node.of = node.stream
+            self.heard[node.name] = (node.of, node.had)
         super().unlinked(link)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
@@ -259,3 +298,9 @@ class _NodeFrames(Frames):
             nodes.said(node, kind, body)
         else:
             super().control(link, kind, body)
+
+    def taken(self, carried: int, touched: bool) -> None:
+        """See `Control.taken`."""
+        arriving = self.node.arriving
+        if touched and arriving is not None:
+            self.nodes.note(self.node, arriving.count)

@@ -8,9 +8,9 @@ node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the ti
 
 Sessions are at one node (`session.replicate` is there for none yet): those of a node that is killed
 wait for it, and what is published for them meanwhile is kept by the others. What is not counted is
-what was on its way to it or from it when it was killed, which may be lost or come twice at QoS 2
-(docs/design/cluster-failures.md), and the order of a publisher that has gone from one node to
-another while it was away. No fault may lose a session.
+what a publisher had not been acknowledged when its node was killed, which may be lost or come twice
+at QoS 2 (docs/design/cluster-failures.md), and the order of a publisher that has gone from one node
+to another while it was away. No fault may lose a session.
 """
 
 from __future__ import annotations
@@ -170,11 +170,7 @@ class Faults:
             self.dice.choice(self.everybody).hop()
 
     def _missing(self) -> bool:
-        return any(
-            reader.missing(sender, self.killed)
-            for reader in self.readers
-            for sender in self.senders
-        )
+        return any(reader.missing(sender) for reader in self.readers for sender in self.senders)
 
     def _all_in(self) -> bool:
         return all(each.connected.is_set() for each in self.everybody)
@@ -231,6 +227,8 @@ class Faults:
         del self.ports[name]
         self.killed = time.monotonic()
         self.nodes[name].stop(hard=True)
+        for sender in self.senders:
+            sender.bereft(name)
         await self._load(least, most)
         await self._start(name)
         self.back = time.monotonic()

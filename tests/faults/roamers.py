@@ -117,6 +117,8 @@ class Sender(Roamer):
         self.sent: dict[int, float] = {}
         self.acked: dict[int, float] = {}
         self.unsure: set[int] = set()
+        #: Numbers that were under way to a node when that was killed.
+        self.doubtful: set[int] = set()
         self.goes = False
         self.pause = 0.01
         #: The number that is under way, and whether PUBREC has come for it.
@@ -151,6 +153,16 @@ class Sender(Roamer):
         self.next += 1
         self.sent[self.current] = time.monotonic()
         self._send(False)
+
+    def bereft(self, node: str) -> None:
+        """This node was killed."""
+        if self.at == node and self.current >= 0:
+            self.doubtful.add(self.current)
+
+    def was_open(self, number: int, since: float, until: float) -> bool:
+        """Whether it was sent and not acknowledged at some time between these."""
+        sent = self.sent.get(number, until + _ON_ITS_WAY)
+        return sent < until + _ON_ITS_WAY and self.acked.get(number, since) >= since
 
     def go(self) -> None:
         """Publish from now on."""
@@ -223,15 +235,15 @@ class Reader(Roamer):
                 self.send(mq.puback(packet.packet_id, mq.V5))
             self.seen.setdefault(packet.topic, []).append(int(packet.payload))
 
-    def missing(self, sender: Sender, killed: float = 0.0) -> list[int]:
-        """What it should have of a sender and has not; `killed`: when a node was, if one was."""
+    def missing(self, sender: Sender) -> list[int]:
+        """What it should have of a sender and has not."""
         seen = set(self.seen.get(sender.topic, ()))
         return [
             number
             for number, acked in sender.acked.items()
             if number not in seen
             and not self._may_miss(sender.sent.get(number, acked), acked)
-            and not (sender.qos == 2 and killed - _ON_ITS_WAY < acked < killed + _ON_ITS_WAY)
+            and not (sender.qos == 2 and number in sender.doubtful)
         ]
 
     def _may_miss(self, sent: float, acked: float) -> bool:
@@ -239,7 +251,7 @@ class Reader(Roamer):
 
     def faults(self, sender: Sender, killed: float = 0.0, back: float = 0.0) -> list[str]:
         """What is wrong with what it has had of a sender, while a node was killed and away."""
-        missing = self.missing(sender, killed)
+        missing = self.missing(sender)
         found = []
         if missing:
             found.append(f"{self.name} misses {len(missing)} of {sender.name}: {missing[:20]}")
@@ -248,10 +260,7 @@ class Reader(Roamer):
         since, until = killed - _ON_ITS_WAY, back + _ON_ITS_WAY
         if sender.qos == 2 and len(first) != len(seen):
             often = sorted({each for each in seen if seen.count(each) > 1})
-            until_then = killed + _ON_ITS_WAY
-            twice = [
-                each for each in often if not since <= sender.sent.get(each, 0.0) <= until_then
-            ]
+            twice = [each for each in often if not sender.was_open(each, since, killed)]
             if twice:
                 found.append(f"{self.name} has {twice[:20]} of {sender.name} twice")
         late = [b for a, b in zip(first, first[1:], strict=False) if b < a]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,37 @@ Arrivals._done = lambda *_: None
         back.connect("reader", clean=False, props=STAYS)
         assert back.resumed
         back.message(payload=b"meanwhile")
+    finally:
+        for node in nodes.values():
+            node.stop()
+
+
+def test_what_a_killed_node_had_not_taken_is_sent_to_it_again(etcd: Etcd, tmp_path: Path) -> None:
+    """On its way when the node was killed: QoS 2, too, comes once, and so does what was taken."""
+    store = {"kind": "sqlite"}
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, store=store)
+    try:
+        reader = RawClient(nodes["b"].port, mq.V5).connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=2)
+        reader.close()
+        other = RawClient(nodes["a"].port, mq.V5, deadline=30.0).connect("other")
+        for qos in (1, 2):
+            other.publish("t", b"taken %d" % qos, qos=qos)
+        process = nodes["b"].process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        for qos in (1, 2):
+            other.send(mq.publish("t", b"late %d" % qos, qos, 100 + qos, version=mq.V5))
+        other.ping()  # they have gone to the node, which takes nothing
+        nodes["b"].stop(hard=True)
+        other.wait_for(mq.PUBACK, packet_id=101)
+        other.wait_for(mq.PUBREC, packet_id=102)
+        nodes["b"] = start_node(tmp_path, etcd, "b", store=store)
+        back = RawClient(nodes["b"].port, mq.V5, deadline=20.0)
+        back.connect("reader", clean=False, props=STAYS)
+        other.publish("t", b"end", qos=1)
+        came = [back.message().payload for _ in range(5)]
+        assert came == [b"taken 1", b"taken 2", b"late 1", b"late 2", b"end"]
     finally:
         for node in nodes.values():
             node.stop()
