@@ -26,7 +26,7 @@ from mqttd.broker.abroad import Abroad
 from mqttd.broker.broker import Broker
 from mqttd.broker.retained import Retained
 from mqttd.broker.turns import Job
-from mqttd.codec.frame import packet_id_at
+from mqttd.codec.frame import ONE_BYTE, packet_id_at
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Arriving, Control
 from mqttd.mesh.frames import (
@@ -431,7 +431,7 @@ def retain_frame(stamp: int, flags: int, kept: Retained) -> bytes:
     """What is said of a retained message."""
     username = kept.username
     fields = [
-        bytes((flags | (_V5 if kept.v5 else 0),)),
+        ONE_BYTE[flags | (_V5 if kept.v5 else 0)],
         kept.expires_at.to_bytes(8, "big"),
         kept.expiry_at.to_bytes(4, "big"),
         kept.source.encode(),
@@ -445,7 +445,7 @@ def retain_frame(stamp: int, flags: int, kept: Retained) -> bytes:
 
 def delete_frame(stamp: int, flags: int, topic: str) -> bytes:
     """What is said of a topic that has no retained message any more."""
-    return numbered(DELETE, stamp, bytes((flags,)) + topic.encode())
+    return numbered(DELETE, stamp, ONE_BYTE[flags] + topic.encode())
 
 
 def retained_from(body: bytes) -> tuple[int, Retained]:

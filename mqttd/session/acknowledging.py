@@ -29,12 +29,14 @@ class Acknowledging(Incoming):
         if packet_id == 0:
             raise MalformedPacket("PUBACK with packet id 0")
         inflight = session.inflight
-        entry = inflight.get(packet_id) if inflight is not None else None
+        if inflight is None:
+            return
+        entry = inflight.get(packet_id)
         if entry is None:
             return
         if entry_qos(entry) != 1:
             raise ProtocolViolation("PUBACK for a QoS 2 message")
-        session.pop_inflight(packet_id)
+        session.done(inflight, packet_id, entry)
         router = self.router
         router.metrics.messages_acked += 1
         if router.tap_acked or (router.tap_followed and isinstance(entry, Delivery)):

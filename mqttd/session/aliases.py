@@ -10,7 +10,7 @@ hold; an alias is only taken for a packet that is going to be sent, so the two s
 
 from __future__ import annotations
 
-from mqttd.codec.frame import body_at, topic_end_at
+from mqttd.codec.frame import ONE_BYTE, body_at, topic_end_at
 from mqttd.codec.properties import TOPIC_ALIAS, decode_varint
 from mqttd.codec.reasons import ProtocolViolation, QuotaExceeded, TopicAliasInvalid
 from mqttd.codec.serializer import varint
@@ -98,6 +98,6 @@ def _with_alias(wire: bytes, topic_end: int, head: bytes, alias: int) -> bytes:
     """`wire` with another topic field and a Topic Alias as its first property."""
     block = topic_end + 2 if wire[0] & 6 else topic_end
     length, end = decode_varint(wire, block, len(wire))
-    tail = varint(length + 3) + bytes((TOPIC_ALIAS,)) + alias.to_bytes(2, "big") + wire[end:]
+    tail = varint(length + 3) + ONE_BYTE[TOPIC_ALIAS] + alias.to_bytes(2, "big") + wire[end:]
     middle = wire[topic_end:block]
     return wire[:1] + varint(len(head) + len(middle) + len(tail)) + head + middle + tail

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec import properties as prop
-from mqttd.codec.frame import ONE_BYTE, body_at, packet_id_at, topic_end_at
+from mqttd.codec.frame import ONE_BYTE, body_at, packet_id_at, topic_end_at, with_id
 from mqttd.codec.native import mypyc_attr
 from mqttd.codec.packet_types import PUBLISH
 from mqttd.codec.packets import Publish
@@ -354,8 +354,7 @@ class Delivery:
         """The bytes with another packet id, and with DUP if it is sent again."""
         wire = self.wire
         if packet_id != self.packet_id:
-            at = self.id_at
-            wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
+            wire = with_id(wire, self.id_at, packet_id)
         if dup:
             wire = ONE_BYTE[wire[0] | 8] + wire[1:]
         return wire

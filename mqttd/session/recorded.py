@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.codec.frame import cut, run_end
+from mqttd.codec.frame import cut, cut_plain, run_end
 from mqttd.session.forward import Forwarding
 from mqttd.session.inbound import recast
 from mqttd.session.named import Named
@@ -165,11 +165,8 @@ class Recording(Forwarding):
         if self._same(route, first >> 1 & 3):
             session = self.session
             assert session is not None
-            wire = cut(data, pos, end)
-            if first & 9:
-                wire = bytes((first & 0xF6,)) + wire[1:]
             made = Named(
-                wire,
+                cut_plain(data, pos, end),
                 self.v5,
                 packet_id,
                 topic_end - pos,

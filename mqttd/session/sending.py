@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqttd.codec.frame import packet_id_at
+from mqttd.codec.frame import packet_id_at, with_id
 from mqttd.session.account import INFLIGHT
 from mqttd.session.connection import Connection
 from mqttd.session.kept import Kept
@@ -81,7 +81,7 @@ class Sending(Kept):
             if inflight.setdefault(packet_id, known) is known:
                 return known
         packet_id = self._free_id(inflight)
-        made = wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :]
+        made = with_id(wire, id_at, packet_id)
         inflight[packet_id] = made
         server.renumbered = wire
         server.renumbered_as = made
@@ -99,7 +99,7 @@ class Sending(Kept):
         packet = wire
         if packet_id in inflight:
             packet_id = self._free_id(inflight)
-            packet = wire[:id_at] + packet_id.to_bytes(2, "big") + wire[id_at + 2 :]
+            packet = with_id(wire, id_at, packet_id)
         self.add_inflight(packet_id, wire)
         self.send_kept(channel, packet, wire[0] >> 1 & 3)
         server = self.server
@@ -186,7 +186,7 @@ class Sending(Kept):
             packet_id = self._free_id(inflight if inflight is not None else {})
         self.put_inflight(packet_id, delivery)
         at = packet_id_at(wire)
-        wire = wire[:at] + packet_id.to_bytes(2, "big") + wire[at + 2 :]
+        wire = with_id(wire, at, packet_id)
         self.send_kept(channel, wire, delivery.qos)
         self._sent(delivery)
 

@@ -418,12 +418,18 @@ class State(Filters):
         inflight = self.inflight
         if inflight is None:
             return None
-        entry = inflight.pop(packet_id, None)
+        entry = inflight.get(packet_id)
         if entry is not None:
-            if isinstance(entry, bytes):
-                self.fly(-INFLIGHT - len(entry))
-            else:
-                self.fly(-flight_weight(entry))
+            self.done(inflight, packet_id, entry)
+        return entry
+
+    def done(self, inflight: dict[int, object], packet_id: int, entry: object) -> None:
+        """As `pop_inflight`, where what is in flight under this id has been looked at."""
+        del inflight[packet_id]
+        if isinstance(entry, bytes):
+            self.fly(-INFLIGHT - len(entry))
+        else:
+            self.fly(-flight_weight(entry))
         if not inflight:
             self.inflight = None  # an empty one takes 224 bytes
         numbers = self.numbers
@@ -432,7 +438,6 @@ class State(Filters):
             if number:
                 self.server.journal.forget(number)
             self._rest_numbers(numbers)
-        return entry
 
     def release(self, packet_id: int) -> None:
         """QoS 2: PUBREC has come, PUBREL goes out and PUBCOMP is awaited."""

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.codec.frame import body_at, header, packet_id_at, run_end, size_at, topic_end_at
+from mqttd.codec.frame import (
+    body_at,
+    header,
+    packet_id_at,
+    run_end,
+    size_at,
+    topic_end_at,
+    with_id,
+)
 from mqttd.codec.packets import Publish
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.serializer import serialize, varint
@@ -127,3 +135,11 @@ def test_a_run_ends_where_a_packet_differs_in_more_than_its_payload(
     topic_end = 4 + len(topics[0])
     end = len(packets[0])
     assert run_end(data, 0, topic_end, topic_end + len(block), end) == run * end
+
+
+@pytest.mark.parametrize("packet_id", [1, 255, 256, 0xABCD, 0xFFFF])
+@pytest.mark.parametrize("payload", [b"", b"x" * 300])
+def test_a_packet_goes_on_under_another_id(packet_id: int, payload: bytes) -> None:
+    wire = serialize(Publish("a/b", payload, 1, packet_id=7), 4)
+    made = with_id(wire, packet_id_at(wire), packet_id)
+    assert made == serialize(Publish("a/b", payload, 1, packet_id=packet_id), 4)
