@@ -12,7 +12,7 @@ Promise: nothing is allocated for an idle session, and what it needed while busy
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqttd.session.account import REPLAY
 from mqttd.session.connection import OPEN, Connection
@@ -21,6 +21,9 @@ from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.replay import Replay
 from mqttd.session.sending import Sending
 from mqttd.session.state import Keeper
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 __all__ = ["Session"]
 
@@ -36,7 +39,7 @@ DRAINED: Final = 256
 class Session(Sending):
     """The session of one client id."""
 
-    __slots__ = ("replays", "retry_marks", "unsent")
+    __slots__ = ("replays", "retry_mark", "unsent")
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(server, client_id, username)
@@ -44,7 +47,8 @@ class Session(Sending):
         self.replays: dict[str, Replay] | None = None
         #: Packet ids in flight that this connection has not been sent yet (small window).
         self.unsent: list[int] | None = None
-        self.retry_marks: list[int] | None = None
+        #: What is in flight up to here, counted with what has gone, was there at the last look.
+        self.retry_mark: i64 = 0
 
     # -- connection ----------------------------------------------------------------------------
 
@@ -61,7 +65,7 @@ class Session(Sending):
         self.window = window
         self.max_packet = max_packet if 0 < max_packet < NO_LIMIT else NO_LIMIT
         self.server.wheel.cancel(self)
-        self.retry_marks = None
+        self.retry_mark = 0
         if not self.v5 and settings.retry_interval:
             self.server.wheel.schedule(self, self.server.now + settings.retry_interval)
 
@@ -74,7 +78,7 @@ class Session(Sending):
             for topic_filter in list(self.replays):
                 self.stop_replay(topic_filter)
         self.unsent = None
-        self.retry_marks = None
+        self.retry_mark = 0
         self.rest()
 
     def rest(self) -> None:
@@ -162,25 +166,28 @@ class Session(Sending):
         if self.v5 or not retry:
             return
         inflight = self.inflight
-        marks = self.retry_marks
-        self.retry_marks = None
         if inflight:
-            if marks is not None and not channel.blocked:
-                for packet_id in marks:
-                    entry = inflight.get(packet_id)
-                    if entry is None:
-                        continue
-                    self.server.metrics.messages_retransmitted += 1
-                    if entry is RELEASED:
-                        channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
-                    else:
-                        wire = entry_delivery(entry, self.v5).packet(packet_id, True)
-                        if channel.mount is not None:
-                            wire = channel.mount.leave(wire, self.v5)
-                        channel.send(wire)
-            self.retry_marks = list(inflight)
+            if not channel.blocked:
+                self._send_older(channel, inflight)
+            self.retry_mark = self.gone + len(inflight)
+        else:
+            self.retry_mark = 0
         self.expire_awaiting(now - settings.await_rel_timeout)
         self.server.wheel.schedule(self, now + retry)
+
+    def _send_older(self, channel: Connection, inflight: dict[int, object]) -> None:
+        """Send again what was in flight at the last look already: the first ones, in order."""
+        older: int = self.retry_mark - self.gone
+        for packet_id in list(inflight)[: max(0, older)]:
+            entry = inflight[packet_id]
+            self.server.metrics.messages_retransmitted += 1
+            if entry is RELEASED:
+                channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
+                continue
+            wire = entry_delivery(entry, self.v5).packet(packet_id, True)
+            if channel.mount is not None:
+                wire = channel.mount.leave(wire, self.v5)
+            channel.send(wire)
 
     # -- what waits ----------------------------------------------------------------------------
 

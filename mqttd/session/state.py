@@ -19,6 +19,7 @@ and but for what is in flight to the session and its user (`mqttd.session.accoun
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mqttd.session.account import AWAITING, INFLIGHT, Account
 from mqttd.session.charged import flight_weight
@@ -33,6 +34,9 @@ from mqttd.session.message import (
 )
 from mqttd.session.mqueue import MQueue
 from mqttd.session.settings import NEVER, Settings
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 __all__ = ["Keeper", "State"]
 
@@ -141,6 +145,7 @@ class State(Filters):
         "created_at",
         "ended",
         "expiry_interval",
+        "gone",
         "house",
         "last_reason",
         "mqueue",
@@ -179,6 +184,8 @@ class State(Filters):
         self.will: Message | None = None
         self.will_delay: int = 0
         self.numbers: Numbers | None = None
+        #: Messages that have left the window, ever: what is in it comes behind them, in order.
+        self.gone: i64 = 0
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -426,6 +433,7 @@ class State(Filters):
     def done(self, inflight: dict[int, object], packet_id: int, entry: object) -> None:
         """As `pop_inflight`, where what is in flight under this id has been looked at."""
         del inflight[packet_id]
+        self.gone += 1
         if isinstance(entry, bytes):
             self.fly(-INFLIGHT - len(entry))
         else:
