@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from mqttd.codec.properties import Properties
 from mqttd.codec.topic import match
 from mqttd.pipeline.log.blocks import (
     HAS_PAYLOAD,
@@ -30,7 +31,7 @@ from mqttd.pipeline.log.blocks import (
 )
 from mqttd.pipeline.log.reader import Missing
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
-from mqttd.pipeline.spark.columns import PROPERTIES, TEXTS, Packed, Plain
+from mqttd.pipeline.spark.columns import PROPERTIES, TEXTS, Packed, Plain, properties_of
 
 __all__ = ["BATCH_ROWS", "ARROW_TYPES", "Batches", "gap_row"]
 
@@ -58,7 +59,7 @@ ARROW_TYPES: Final = {
 }
 
 #: Columns that are read from the properties of a message.
-_OF_PROPERTIES: Final[dict[str, tuple[Callable[[bytes], Any], Any]]] = {
+_OF_PROPERTIES: Final[dict[str, tuple[Callable[[Properties], Any], Any]]] = {
     name: (read, ARROW_TYPES[COLUMNS[name][0]]) for name, read in PROPERTIES.items()
 }
 
@@ -85,6 +86,7 @@ class _Blocks:
         self._flags: Any = None
         self._sizes: Any = None
         self._numbered: tuple[list[bytes], Any] | None = None
+        self._given: list[Properties] | None = None
 
     def spread(self, values: Any) -> Any:
         """Values of runs for each event; numpy."""
@@ -180,7 +182,9 @@ class _Blocks:
         blocks, numbers = self._property_blocks()
         if not blocks:
             return pa.nulls(self.rows, kind)
-        values = pa.array([read(block) for block in blocks], kind)
+        if self._given is None:
+            self._given = [properties_of(block) for block in blocks]
+        values = pa.array([read(given) for given in self._given], kind)
         return values.take(pa.array(numbers, mask=numbers < 0))
 
     def _property_blocks(self) -> tuple[list[bytes], Any]:

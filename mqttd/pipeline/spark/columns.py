@@ -19,7 +19,10 @@ from mqttd.codec.properties import Properties, decode_properties
 from mqttd.pipeline.log import packed
 from mqttd.pipeline.log.blocks import HAS_SIZE, columns_of
 
-__all__ = ["PROPERTIES", "TEXTS", "Packed", "Plain"]
+__all__ = ["PROPERTIES", "TEXTS", "Packed", "Plain", "properties_of"]
+
+#: Properties that are a text, or a pair of them.
+_TEXTS: Final = frozenset((prop.CONTENT_TYPE, prop.RESPONSE_TOPIC, prop.USER_PROPERTY))
 
 #: Text column -> its number in a plain and in a packed block.
 TEXTS: Final = {
@@ -155,35 +158,58 @@ def _cut(lengths: Any, data: bytes) -> Iterator[tuple[int, bytes]]:
         at = end
 
 
-def _properties(block: bytes) -> Properties:
-    found, _ = decode_properties(block, 0, len(block), PUBLISH)
+def properties_of(block: bytes) -> Properties:
+    """What is in the property block of a message, its length included.
+
+    The broker has checked it: texts and pairs are cut out here, all else is left to the codec.
+    """
+    found: Properties = {}
+    pairs: list[tuple[str, str]] = []
+    at = 1
+    while block[at - 1] & 0x80:
+        at += 1
+    while at < len(block):
+        identifier = block[at]
+        start = at + 3
+        if identifier not in _TEXTS:
+            return decode_properties(block, 0, len(block), PUBLISH)[0]
+        at = start + (block[at + 1] << 8 | block[at + 2])
+        text = block[start:at].decode()
+        if identifier == prop.USER_PROPERTY:
+            start = at + 2
+            at = start + (block[at] << 8 | block[at + 1])
+            pairs.append((text, block[start:at].decode()))
+        else:
+            found[identifier] = text
+    if pairs:
+        found[prop.USER_PROPERTY] = pairs
     return found
 
 
-def _pairs(block: bytes) -> list[tuple[str, str]]:
-    found: Any = _properties(block).get(prop.USER_PROPERTY)
+def _pairs(given: Properties) -> list[tuple[str, str]]:
+    found: Any = given.get(prop.USER_PROPERTY)
     return found or []
 
 
-def _headers(block: bytes) -> list[dict[str, str]] | None:
-    return [{"key": key, "value": value} for key, value in _pairs(block)] or None
+def _headers(given: Properties) -> list[dict[str, str]] | None:
+    return [{"key": key, "value": value} for key, value in _pairs(given)] or None
 
 
-def _user_properties(block: bytes) -> list[tuple[str, str]] | None:
-    return list(dict(_pairs(block)).items()) or None
+def _user_properties(given: Properties) -> list[tuple[str, str]] | None:
+    return list(dict(_pairs(given)).items()) or None
 
 
-def _expiry(block: bytes) -> int | None:
+def _expiry(given: Properties) -> int | None:
     """Of more seconds than the column holds, the most."""
-    seconds: Any = _properties(block).get(prop.MESSAGE_EXPIRY_INTERVAL)
+    seconds: Any = given.get(prop.MESSAGE_EXPIRY_INTERVAL)
     return None if seconds is None else min(seconds, 0x7FFFFFFF)
 
 
-#: Column -> what it is of a property block.
-PROPERTIES: Final[dict[str, Callable[[bytes], Any]]] = {
-    "content_type": lambda block: _properties(block).get(prop.CONTENT_TYPE),
-    "response_topic": lambda block: _properties(block).get(prop.RESPONSE_TOPIC),
-    "correlation_data": lambda block: _properties(block).get(prop.CORRELATION_DATA),
+#: Column -> what it is of a message's properties.
+PROPERTIES: Final[dict[str, Callable[[Properties], Any]]] = {
+    "content_type": lambda given: given.get(prop.CONTENT_TYPE),
+    "response_topic": lambda given: given.get(prop.RESPONSE_TOPIC),
+    "correlation_data": lambda given: given.get(prop.CORRELATION_DATA),
     "message_expiry": _expiry,
     "headers": _headers,
     "user_properties": _user_properties,
