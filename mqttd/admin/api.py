@@ -217,7 +217,8 @@ class Api:
         if not (is_log and caller.role == EVENTS):
             reads = request.method in (b"GET", b"HEAD")
             self.admitted(request, VIEWER if reads else ADMINISTRATOR)
-        if _SLASH in request.path.lower():
+        # The words of the rule; what is below them is the plugin's.
+        if _SLASH in b"/".join(request.path.split(b"/")[:6]).lower():
             raise ApiError(404, "not_found", f"no {request.path.decode('ascii', 'replace')}")
         if path in ("load", "unload", "reload", "commands"):
             method = request.method.decode("ascii", "replace")

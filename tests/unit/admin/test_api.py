@@ -7,12 +7,14 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.web.resource import Resource
 
 from mqttd.admin.api import _ANY_TEXT, Api
 from mqttd.admin.parts import Parts
@@ -589,3 +591,17 @@ def test_all_nodes_of_a_cluster_are_told(ask: Door) -> None:
         ("b", "running"), ("c", "not ready"), ("d", "no link"),
     ]  # fmt: skip
     assert {one["uptime"] for one in others} == {None} == {one["connections"] for one in others}
+
+
+def test_what_is_below_its_path_is_a_plugins(ask: Door) -> None:
+    class Leaf(Resource):
+        isLeaf = True
+
+        def render_GET(self, request: Any) -> bytes:
+            return json.dumps({"at": request.uri.decode()}).encode()
+
+    one = SimpleNamespace(routes={"files": Leaf()})  # type: ignore[no-untyped-call]
+    ask.parts.plugins = SimpleNamespace(handle=lambda name: one)
+    assert ask("GET", "/plugins/acme/files/a%2Fb")[1] == {"at": "/api/v1/plugins/acme/files/a%2Fb"}
+    for path in ("/plugins/acme%2Ffiles/a", "/plugins/ac%2Fme/files", "/plugins/acme/files%2Fa"):
+        assert ask("GET", path)[0] == 404, path
