@@ -18,20 +18,26 @@ kept of a connection that has gone.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from mqttd.session.connection import OPEN, Connection, Ending
 
 __all__ = ["Asker", "Promise", "Promises"]
 
+#: Acknowledgements from which on those of a promise are joined: thousands may gather while a disk
+#: is slow, and go at once.
+_MANY: Final = 256
+
 
 class Promise:
     """Acknowledgements that go together, and who still has to keep something for them."""
 
-    __slots__ = ("keepers", "parts", "queue", "queued", "settled", "ticket")
+    __slots__ = ("count", "keepers", "parts", "queue", "queued", "settled", "ticket")
 
     def __init__(self, queue: Promises, data: bytes) -> None:
         self.queue = queue
-        #: The acknowledgements, as they are sent.
+        #: How many acknowledgements, and as they are sent.
+        self.count: int = 1
         self.parts: list[bytes] = [data]
         self.keepers: list[object] | None = None
         #: What a keeper that gathers will keep it with; None: nobody does.
@@ -40,6 +46,14 @@ class Promise:
         self.settled: bool = False
         #: Those behind it wait for it.
         self.queued: bool = True
+
+    def add(self, data: bytes) -> None:
+        """One more acknowledgement goes with it."""
+        self.count += 1
+        parts = self.parts
+        parts.append(data)
+        if len(parts) >= _MANY:
+            self.parts = [b"".join(parts)]
 
     def ask(self, keeper: object) -> None:
         """`keeper` has to keep something first."""
@@ -107,7 +121,7 @@ class Promises(Ending):
         fresh = self._fresh
         if fresh is not None:
             if keepers is self._keepers or keepers == self._keepers:
-                fresh.parts.append(data)
+                fresh.add(data)
                 self._counted()
                 return
             self.end_turn()
@@ -118,7 +132,7 @@ class Promises(Ending):
         if waiting:
             last = waiting[-1]
             if last.ticket is not None and self._asker.joins(last, keepers):
-                last.parts.append(data)
+                last.add(data)
                 self._counted()
                 return
         promise = Promise(self, data)
@@ -138,7 +152,7 @@ class Promises(Ending):
             return
         last = waiting[-1]
         if last.keepers is None and last.settled:
-            last.parts.append(data)
+            last.add(data)
         else:
             promise = Promise(self, data)
             promise.settled = True
@@ -177,7 +191,7 @@ class Promises(Ending):
         for promise in self._waiting:
             if promise.keepers is not None and keeper in promise.keepers:
                 promise.queued = False
-                self._count -= len(promise.parts)
+                self._count -= promise.count
             else:
                 kept.append(promise)
         self._waiting = kept
@@ -215,7 +229,7 @@ class Promises(Ending):
         waiting = self._waiting
         while waiting and not waiting[0].open():
             promise = waiting.popleft()
-            self._count -= len(promise.parts)
+            self._count -= promise.count
             self._write(b"".join(promise.parts))
         channel = self._channel
         if channel is not None and channel.paused and self._count * 2 <= self._most:

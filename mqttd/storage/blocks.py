@@ -14,8 +14,12 @@ from typing import Final
 
 __all__ = ["Block", "Group", "Home", "Part", "Present"]
 
-#: A number in a list, in memory.
+#: A number in a list, in memory, and one that is packed.
 _WORD: Final = 40
+_PACKED: Final = 8
+#: Numbers in the list from which on they are packed: to do so with those of a hundred thousand
+#: records at once, and to let go of them, takes milliseconds in which nobody else runs.
+_LOOSE: Final = 4096
 _NONE: Final[list[int]] = []
 #: Blocks that say something about another, from which on it is seen whether they are there.
 _MANY: Final = 8
@@ -147,10 +151,13 @@ class Home:
 class Part:
     """A block that is full, of a group that is still gathered or being written."""
 
-    __slots__ = ("block", "data", "size", "words")
+    __slots__ = ("block", "data", "packed", "size", "words")
 
-    def __init__(self, block: Block, words: list[int], data: list[bytes], size: int) -> None:
+    def __init__(
+        self, block: Block, packed: array[int], words: list[int], data: list[bytes], size: int
+    ) -> None:
         self.block = block
+        self.packed = packed
         self.words = words
         self.data = data
         self.size = size
@@ -160,11 +167,13 @@ class Group:
     """What is written in one transaction."""
 
     __slots__ = ("block", "data", "drops", "error", "found", "fsync", "full", "home", "last",
-                 "parts", "reads", "rows", "rows_size", "size", "words")  # fmt: skip
+                 "packed", "parts", "reads", "rows", "rows_size", "size", "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
         self.block = block
         self.home = home
+        #: The words of its records: those that were packed, and the last ones (`loose`).
+        self.packed: array[int] = array("Q")
         self.words: list[int] = []
         self.data: list[bytes] = []
         #: Bytes in `data`, the last of them.
@@ -189,12 +198,30 @@ class Group:
 
     def weight(self) -> int:
         """Bytes that it takes in memory."""
-        return self.full + self.size + self.rows_size + _WORD * len(self.words)
+        return self.full + self.size + self.rows_size + self._words_weight()
+
+    def _words_weight(self) -> int:
+        return _WORD * len(self.words) + _PACKED * len(self.packed)
+
+    def pack(self) -> None:
+        """Have the words take less room, where there are many."""
+        if len(self.words) >= _LOOSE:
+            self.packed.fromlist(self.words)
+            self.words = []
+
+    def unsay(self) -> None:
+        """The records of the block at hand are over already."""
+        self.packed = array("Q")
+        self.words = []
+
+    def said(self) -> bool:
+        """Whether there are records in the block at hand."""
+        return len(self.words) > 0 or len(self.packed) > 0
 
     def measure(self) -> int:
         """Have the block at hand know how large it is; returns its bytes."""
         block = self.block
-        words = len(self.words)
+        words = len(self.words) + len(self.packed)
         block.count = words // 2
         if block.live == 0:
             self.data = []
@@ -204,10 +231,11 @@ class Group:
 
     def part(self, block: Block, home: Home) -> None:
         """The block at hand is full; go on with this one."""
-        self.parts.append(Part(self.block, self.words, self.data, self.size))
-        self.full += self.size + _WORD * len(self.words)
+        self.parts.append(Part(self.block, self.packed, self.words, self.data, self.size))
+        self.full += self.size + self._words_weight()
         self.block = block
         self.home = home
+        self.packed = array("Q")
         self.words = []
         self.data = []
         self.size = 0
@@ -224,7 +252,7 @@ class Group:
 
     def empty(self) -> bool:
         """Whether there is nothing to write or read."""
-        return not (self.words or self.parts or self.rows or self.drops or self.reads)
+        return not (self.said() or self.parts or self.rows or self.drops or self.reads)
 
 
 class Present:

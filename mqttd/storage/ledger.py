@@ -141,6 +141,7 @@ class Ledger:
         group = self.group
         if group.size >= _FULL:
             self._part()
+        group.pack()
         number = self.number
         self.number = number + 1
         length = len(data)
@@ -202,6 +203,7 @@ class Ledger:
 
     def _say(self, kind: int, number: int, packet_id: int, about: Block) -> None:
         group = self.group
+        group.pack()
         words = group.words
         words.append(0)
         words.append(number << 20 | kind << 16 | packet_id)
@@ -245,14 +247,12 @@ class Ledger:
         """The group as it is to be written, and the next one begins; None if it is empty."""
         group = self.group
         block = group.block
-        words = group.words
-        if not words and group.empty():
+        if group.empty():
             return None
         group.parts = [part for part in group.parts if part.block.stored]
         self.bytes += group.measure()
-        if not words or (block.live == 0 and block.needed == 0):
-            # Everything in it is over already.
-            group.words = []
+        if not group.said() or (block.live == 0 and block.needed == 0):
+            group.unsay()
             self._drop(block)
         else:
             block.stored = True

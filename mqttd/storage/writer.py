@@ -247,7 +247,7 @@ def _nothing(base: sqlite3.Connection) -> None:
 def write(base: sqlite3.Connection, group: Group) -> None:
     """One transaction; then the blocks that are to be read again are read."""
     execute = base.execute
-    if group.words or group.parts or group.rows or group.drops:
+    if group.said() or group.parts or group.rows or group.drops:
         execute("BEGIN IMMEDIATE")
         for part in group.parts:
             _insert(base, part)
@@ -265,7 +265,8 @@ def write(base: sqlite3.Connection, group: Group) -> None:
 
 def _insert(base: sqlite3.Connection, part: Group | Part) -> None:
     """Write a block."""
-    words = array("Q", part.words).tobytes()
+    words = array("Q", part.packed)
+    words.fromlist(part.words)
     if words and part.size > _PIECE:
         base.execute(_MAKE_ROOM, (part.block.id, words, part.size, zlib.crc32(words)))
         _fill(base, part)

@@ -317,3 +317,16 @@ def test_of_publishers_that_wait_none_is_kept_twice_or_after_its_end() -> None:
     node.settle()
     assert alice.wire.reading
     assert not node.broker.stalled
+
+
+def test_thousands_that_wait_are_acknowledged_each_once_in_their_order(node: MemoryBroker) -> None:
+    """As many as gather while a disk is slow: they are joined meanwhile."""
+    node.settings.receive_maximum = 2000
+    keeper = Keeper(node)
+    client = node.connect("a")
+    publish(client, *["t"] * 1500)
+    promises = client.channel.promises
+    assert promises is not None and len(promises) == 1500
+    keeper.release()
+    assert acked(client) == list(range(1, 1501))
+    assert len(promises) == 0

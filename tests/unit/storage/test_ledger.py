@@ -126,6 +126,25 @@ def test_bytes_for_several_owners_are_kept_once(store: Store) -> None:
     assert store.read(store.reopen()) == store.model
 
 
+def test_a_group_of_many_records_has_them_in_their_order(store: Store) -> None:
+    """Their words are packed as they gather; so are those that say something of others."""
+    numbers = [store.note(at % OWNERS + 1, b"%d" % at) for at in range(10_000)]
+    group = store.ledger.group
+    assert len(group.packed) > 0 and len(group.words) < 10_000
+    weight = group.weight()
+    assert weight < group.size + 10_000 * 2 * 16
+    store.write()
+    assert store.read(store.reopen()) == store.model
+    store.check()
+    for number in numbers[::2]:
+        store.send(number, number % 65535 + 1)
+    for number in numbers[1::2]:
+        store.forget(number)
+    store.write()
+    assert store.read(store.reopen()) == store.model
+    store.check()
+
+
 def test_what_is_over_within_a_group_is_not_written(store: Store) -> None:
     store.forget(store.note(1, b"gone"))
     store.write()
