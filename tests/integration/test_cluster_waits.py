@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import packets as mq
+from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.etcd import Etcd, start_etcd
@@ -33,6 +34,22 @@ def lease_of(etcd: Etcd, key: str) -> str:
     body = {"key": b64encode(f"/mqttd/mqttd/v1/{key}".encode()).decode()}
     found = etcd.ask("/v3/kv/range", body).get("kvs", [])
     return str(found[0]["lease"]) if found else ""
+
+
+def let_in(node: Broker) -> RawClient:
+    """The reader at a node, however often it is refused because its session has not come yet."""
+    found: list[RawClient] = []
+
+    def tried() -> bool:
+        client = RawClient(node.port, mq.V5, deadline=20.0)
+        try:
+            found.append(client.connect("reader", clean=False, props=STAYS))
+        except AssertionError:
+            client.close()
+        return bool(found)
+
+    until(tried, "that the reader is let in")
+    return found[0]
 
 
 def test_a_session_waits_for_its_node_until_that_is_put_out(etcd: Etcd, tmp_path: Path) -> None:
@@ -96,8 +113,7 @@ Arrivals._done = lambda *_: None
         assert nodes["a"].says("node b is gone") and nodes["c"].says("node b is gone")
         other.publish("t", b"meanwhile", qos=1)
         nodes["b"] = start_node(tmp_path, etcd, "b", store=nothing)
-        back = RawClient(nodes[at].port, mq.V5, deadline=20.0)
-        back.connect("reader", clean=False, props=STAYS)
+        back = let_in(nodes[at])
         assert back.resumed
         back.message(payload=b"meanwhile")
     finally:
@@ -126,8 +142,7 @@ def test_what_a_killed_node_had_not_taken_is_sent_to_it_again(etcd: Etcd, tmp_pa
         other.wait_for(mq.PUBACK, packet_id=101)
         other.wait_for(mq.PUBREC, packet_id=102)
         nodes["b"] = start_node(tmp_path, etcd, "b", store=store)
-        back = RawClient(nodes["b"].port, mq.V5, deadline=20.0)
-        back.connect("reader", clean=False, props=STAYS)
+        back = let_in(nodes["b"])
         other.publish("t", b"end", qos=1)
         came = [back.message().payload for _ in range(5)]
         assert came == [b"taken 1", b"taken 2", b"late 1", b"late 2", b"end"]
