@@ -26,10 +26,10 @@ CUTS: Final[dict[str, dict[str, str]]] = {
     "mqttd/session/sending.py": {"        self.fly(INFLIGHT + size)\n": ""},
     "mqttd/session/state.py": {
         "        self.fly(flight_weight(entry))\n": "",
-        "            if isinstance(entry, bytes):\n"
-        "                self.fly(-INFLIGHT - len(entry))\n"
-        "            else:\n"
-        "                self.fly(-flight_weight(entry))\n": "            pass\n",
+        "        if isinstance(entry, bytes):\n"
+        "            self.fly(-INFLIGHT - len(entry))\n"
+        "        else:\n"
+        "            self.fly(-flight_weight(entry))\n": "",
     },
     "mqttd/broker/broker.py": {
         "        if self.memory.budget:\n            self.memory.check()\n": "",

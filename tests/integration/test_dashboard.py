@@ -406,6 +406,7 @@ def test_it_is_used_by_the_keyboard_alone(board: Dashboard) -> None:
     board.wait("document.getElementById('menu').getAttribute('aria-expanded') === 'false'")
 
 
+@pytest.mark.timeout(300)
 def test_axe_finds_nothing_serious_on_any_page(
     broker: Broker, board: Dashboard, control: Client
 ) -> None:

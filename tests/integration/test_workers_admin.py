@@ -394,6 +394,7 @@ def test_a_worker_that_is_away_is_said_to_be(broker: Broker) -> None:
     assert Asked(broker, "GET", "/health/ready", token="").status == 200
 
 
+@pytest.mark.timeout(300)
 def test_a_backup_of_all_is_one_file_for_any_number_of_workers(tmp_path: Path) -> None:
     names = [id_at(worker, COUNT) for worker in (1, 2, 1, 2)]
     expiry = [(mq.SESSION_EXPIRY, 600)]
