@@ -58,6 +58,16 @@ class Point:
         return self.acc.partition(";")[0] == "Message"
 
     @property
+    def topic_at(self) -> int:
+        """Which argument is the topic that the point is asked about; -1: there is none."""
+        return self.args.index("topic: str") if "topic: str" in self.args else -1
+
+    @property
+    def has_topic(self) -> bool:
+        """Whether a callback can be hooked for some topics."""
+        return self.has_message or self.topic_at >= 0
+
+    @property
     def has_client(self) -> bool:
         """Whether the first argument is the client."""
         return bool(self.args) and self.args[0].startswith("client:")

@@ -18,6 +18,7 @@ from mqttd.broker.ground import Given
 from mqttd.broker.retained import Retained
 from mqttd.broker.seams import Access
 from mqttd.broker.taps import Taps
+from mqttd.codec.topic import overlap
 from mqttd.session.listener import Listener
 from mqttd.session.message import Delivery
 from mqttd.session.publisher import Publisher
@@ -82,7 +83,7 @@ class Rights(Taps):
     def class_of(self, channel: Publisher) -> int:
         """See `Judge.class_of`."""
         session = channel.session
-        if session is None or "client.authorize" in self.points:
+        if session is None or self.asked_topics is None:
             return -1
         # Nobody asks again for as long as the class holds: what was found out is not kept.
         client = self.client_of(session, False)
@@ -92,10 +93,16 @@ class Rights(Taps):
 
     def is_free(self, number: int) -> bool:
         """See `Judge.is_free`."""
+        for topic_filter in self.asked_topics or ():
+            if not topic_filter.startswith("$"):
+                return False
         return self.access.constant(number)
 
     def judge(self, number: int, qos: int, retain: bool, topic: str) -> bool:
         """See `Judge.judge`."""
+        for topic_filter in self.asked_topics or ():
+            if overlap(topic_filter, topic):
+                return False
         return self.access.judge(number, qos, retain, topic) == 1
 
     def may_publish(self, channel: Publisher, topic: str, qos: int, retain: bool) -> bool:

@@ -58,6 +58,8 @@ class Taps(Reports):
         #: Hooks hear of a delivery, or of an acknowledgement.
         self.hooked_delivered: bool = False
         self.hooked_acked: bool = False
+        #: The topics about which client.authorize is asked; None: about all.
+        self.asked_topics: list[str] | None = []
         #: The hook points somebody listens to.
         self.points: set[str] = {point for point in POINTS if given.hooks.listening(point)}
         self.hooks_changed("", False)
@@ -69,6 +71,7 @@ class Taps(Reports):
             self.points.add(point)
         else:
             self.points.discard(point)
+        self.asked_topics = self._wanted("client.authorize")
         self.tap_completed = "delivery.completed" in self.points
         kept = self.deliveries
         self.hooked_delivered = self.tap_completed or "message.delivered" in self.points
@@ -90,7 +93,7 @@ class Taps(Reports):
             self.router.all_changed()
 
     def _wanted(self, point: str) -> list[str] | None:
-        """The topics whose messages a hook point wants; None: all."""
+        """The topics that a hook point is for; None: all."""
         return self.hooks.topic_filters(point) if point in self.points else []
 
     def add_deliveries(

@@ -19,6 +19,7 @@ __all__ = [
     "MAX_TOPIC_BYTES",
     "QUEUE_GROUP",
     "match",
+    "overlap",
     "split_shared",
     "validate_topic_filter",
     "validate_topic_name",
@@ -54,6 +55,27 @@ def match(topic_name: str, topic_filter: str) -> bool:
             return False
         position += 1
     return position == count
+
+
+def overlap(topic_filter: str, other: str) -> bool:
+    """True if there may be a topic that goes to both filters (4.7.1, 4.7.2).
+
+    A name is a filter without wildcards. Expects valid ones without their ``$share/group/``.
+    """
+    if topic_filter[:1] in "+#" and other.startswith("$"):
+        return False
+    if other[:1] in "+#" and topic_filter.startswith("$"):
+        return False
+    levels = topic_filter.split("/")
+    others = other.split("/")
+    for level, beside in zip(levels, others, strict=False):
+        if level == "#" or beside == "#":
+            return True
+        if level != beside and level != "+" and beside != "+":
+            return False
+    longer = levels if len(levels) > len(others) else others
+    common = min(len(levels), len(others))
+    return len(longer) == common or longer[common] == "#"
 
 
 def words(topic: str) -> list[str]:

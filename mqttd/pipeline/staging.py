@@ -94,7 +94,7 @@ class Staging:
         """Subscribe, and go on with what was under way."""
         handle = self._handle
         handle.subscribe(f"{PREFIX}#", self._asked, qos=2)
-        handle.hook("client.authorize", self.authorize, priority=100)
+        handle.hook("client.authorize", self.authorize, priority=100, topic_filter=f"{OWN}#")
         for name, text, read in (
             ("staged_bytes", "Bytes of rows that Spark has staged.", self._bytes),
             ("batches_total", "Batches of Spark that were published.", lambda: self.released),

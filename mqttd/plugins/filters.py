@@ -5,9 +5,10 @@
     client="pump-*"               clients whose id begins so; without `*` the one with this id
     both                          messages that fit both
 
-The topic is the whole one (with the mountpoint), as the callbacks before left it. The client is the
-one the point is told of, such as the subscriber at `message.delivered`; where there is none, as at
-`message.publish`, the publisher.
+The topic is the whole one (with the mountpoint), as the callbacks before left it. Where a right is
+asked for it is the one in question, of a subscription its filter: the callback is called if a topic
+may go to both. The client is the one the point is told of, such as the subscriber at
+`message.delivered`; where there is none, as at `message.publish`, the publisher.
 
 Promise: to ask costs one walk through a trie and one look-up, however many filters there are; no
 regular expression meets what a client has sent. Topic filters: MQTT 5.0, 4.7.
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from mqttd.broker.points import Point
 from mqttd.broker.trie import Trie
 from mqttd.codec.reasons import TopicFilterInvalid
-from mqttd.codec.topic import split_shared, validate_topic_filter
+from mqttd.codec.topic import overlap, split_shared, validate_topic_filter
 from mqttd.session.message import Message
 from mqttd.types import ClientInfo, HookError
 
@@ -33,11 +34,15 @@ Patterns = str | Sequence[str] | None
 class HookFilter:
     """The filters of one callback; empty ones take everything."""
 
-    __slots__ = ("_ids", "_prefixes", "_topics", "clients", "topic_filters")
+    __slots__ = ("_at", "_ids", "_prefixes", "_topics", "clients", "topic_filters")
 
-    def __init__(self, topic_filters: tuple[str, ...], clients: tuple[str, ...]) -> None:
+    def __init__(
+        self, topic_filters: tuple[str, ...], clients: tuple[str, ...], topic_at: int = -1
+    ) -> None:
         self.topic_filters = topic_filters
         self.clients = clients
+        #: Which argument is the topic; -1: the accumulator is a message.
+        self._at = topic_at
         self._topics = Trie()
         for topic_filter in topic_filters:
             self._topics.insert(topic_filter)
@@ -47,7 +52,13 @@ class HookFilter:
     def takes(self, args: Sequence[object], acc: object) -> bool:
         """Whether the callback is called with these; never raises, whatever they are."""
         message = acc if isinstance(acc, Message) else None
-        if self.topic_filters:
+        if self._at >= 0 and self.topic_filters:
+            asked = args[self._at]
+            if not isinstance(asked, str):
+                return False
+            if not any(overlap(topic_filter, asked) for topic_filter in self.topic_filters):
+                return False
+        elif self.topic_filters:
             # An earlier callback may have left anything there.
             topic: object = message.topic if message is not None else None
             if not isinstance(topic, str) or not self._topics.match(topic):
@@ -71,7 +82,7 @@ def hook_filter(point: Point, topic_filter: Patterns, client: Patterns) -> HookF
     """
     if topic_filter is None and client is None:
         return None
-    if topic_filter is not None and not point.has_message:
+    if topic_filter is not None and not point.has_topic:
         raise HookError(f"topic_filter = {topic_filter!r}: {point.name} is told of no message")
     if client is not None and not (point.has_client or point.has_message):
         raise HookError(f"client = {client!r}: {point.name} is told of no client")
@@ -82,7 +93,7 @@ def hook_filter(point: Point, topic_filter: Patterns, client: Patterns) -> HookF
             raise HookError(
                 f"client = {pattern!r}: expected a client id, or how it begins and a * at the end"
             )
-    return HookFilter(topic_filters, clients)
+    return HookFilter(topic_filters, clients, point.topic_at)
 
 
 def valid_topic_filters(given: Patterns) -> tuple[str, ...]:

@@ -112,8 +112,9 @@ class Delayed:
         self._timer: Any = None
         self._ready = False
         # After what rewrites and checks messages, before what only looks at them.
-        handle.hook("message.publish", self.publish, priority=-100)
-        handle.hook("client.authorize", self.authorize, priority=100)
+        topics = f"{PREFIX}#"
+        handle.hook("message.publish", self.publish, priority=-100, topic_filter=topics)
+        handle.hook("client.authorize", self.authorize, priority=100, topic_filter=topics)
         handle.add_metric("waiting", "Messages that wait.", lambda: len(self._heap))
         handle.add_metric("waiting_bytes", "What those weigh.", lambda: self._store.used)
         handle.add_metric("published_total", "Messages published late.", lambda: self.published)

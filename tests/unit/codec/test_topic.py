@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from mqttd.codec.reasons import TopicFilterInvalid, TopicNameInvalid
 from mqttd.codec.topic import (
     match,
+    overlap,
     split_shared,
     validate_topic_filter,
     validate_topic_name,
@@ -154,3 +157,25 @@ def test_the_longest_topics_are_matched() -> None:
     assert match(name, "+/" * 65535 + "+")
     assert match(name, "/" * 65534 + "#")
     assert not match(name, "+/" * 65535 + "a")
+
+
+#: Names of up to three levels, some of which any two of these filters share if they share one.
+NAMES = [
+    "/".join(levels) for n in (1, 2, 3) for levels in product(["", "a", "b", "$x", "c"], repeat=n)
+]
+
+
+@st.composite
+def short_filters(draw: st.DrawFn) -> str:
+    levels = draw(st.lists(st.sampled_from(["", "a", "b", "$x", "+"]), min_size=1, max_size=2))
+    return "/".join([*levels, *draw(st.sampled_from([[], ["#"]]))])
+
+
+@given(
+    topic_filter=st.one_of(short_filters(), st.just("#")),
+    other=st.one_of(short_filters(), st.just("#")),
+)
+def test_filters_overlap_if_a_topic_goes_to_both(topic_filter: str, other: str) -> None:
+    both = [name for name in NAMES if match(name, topic_filter) and match(name, other)]
+    assert overlap(topic_filter, other) == bool(both)
+    assert overlap(other, topic_filter) == bool(both)

@@ -16,7 +16,7 @@ from mqttd.plugins.filters import HookFilter, hook_filter
 from mqttd.plugins.hooks import Hooks
 from mqttd.session.message import Message
 from mqttd.testing import MemoryBroker
-from mqttd.types import OK, STOP, ClientInfo, HookError
+from mqttd.types import OK, STOP, Action, ClientInfo, HookError, Verdict
 from tests.unit.codec.strategies import topic_filters, topic_names
 from tests.unit.plugins.conftest import Node
 
@@ -165,7 +165,7 @@ def test_no_valid_client(pattern: Any) -> None:
         Hooks().hook(PUBLISH, print, client=pattern)
 
 
-@pytest.mark.parametrize("point", [name for name in POINTS if name not in WITH_A_MESSAGE])
+@pytest.mark.parametrize("point", [name for name in POINTS if not POINTS[name].has_topic])
 def test_a_topic_filter_where_there_is_no_message(point: str) -> None:
     with pytest.raises(HookError, match=f"topic_filter = 'a/#': {point} is told of no message"):
         Hooks().hook(point, print, topic_filter="a/#")
@@ -341,3 +341,16 @@ def test_a_filter_chooses_as_a_comparison_in_the_callback_does(answer: Answer) -
     for topic in ("a", "a/", "a/b", "a/b/c", "b/a"):
         given = message(topic)
         assert with_filter.run_hooks(PUBLISH, (), given) == without.run_hooks(PUBLISH, (), given)
+
+
+@pytest.mark.parametrize("point", ["client.authorize", "client.denied"])
+def test_where_a_right_is_asked_for_the_topic_is_the_one_in_question(point: str) -> None:
+    hooks, seen = Hooks(), list[str]()
+    hooks.hook(point, lambda who, action, topic, *acc: seen.append(topic), topic_filter="$own/#")
+    for kind, topic in (
+        ("publish", "$own/a"), ("publish", "own/a"), ("publish", "$own"), ("publish", "$owner"),
+        ("subscribe", "$own/+/b"), ("subscribe", "#"), ("subscribe", "+/a"),
+        ("subscribe", "$own/#"),
+    ):  # fmt: skip
+        hooks.run_hooks(point, (client("x"), Action(kind, 0, False), topic), Verdict.IGNORE)
+    assert seen == ["$own/a", "$own", "$own/+/b", "$own/#"]
