@@ -241,6 +241,8 @@ def pulled(tmp_path: Path) -> Iterator[tuple[Path, int, Broker]]:
         one = Publisher(lambda: broker.port, "a/b")
         one.start()
         until(lambda: len(one.acknowledged) >= 500, "nothing is acknowledged")
+        segments = tmp_path / "data/events/mqttd"
+        until(lambda: len(list(segments.glob("*.events"))) >= 2, "it stays one segment")
         one.stop()
         until(
             lambda: [e.event for e in everything(tmp_path)[-1:]] == ["session.terminated"],
