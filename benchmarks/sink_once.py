@@ -41,6 +41,10 @@ __all__ = ["WISHES", "main", "sink_once"]
 
 PLUGIN_CONF: Final = 'events = ["message.publish"]\n'
 
+#: A batch is released faster than a subscriber on a busy machine reads; what a full queue drops is
+#: no loss of the sink's.
+TABLES: Final = "[mqueue]\nmax_length = 1_000_000\n"
+
 DRIVER: Final = driver(
     log="source",
     stream="""\
@@ -173,7 +177,7 @@ def sink_once(
     :param kills: in the middle of staged batches; others are not counted.
     :param rest: lets Spark read what the killed drivers have left.
     """
-    run = Run(folder, seed, DRIVER, PLUGIN_CONF, {"minPartitions": "2"})
+    run = Run(folder, seed, DRIVER, PLUGIN_CONF, {"minPartitions": "2"}, tables=TABLES)
     source = Source(folder / "source")
     subscribers: list[Subscriber] = []
     began = time.monotonic()

@@ -52,6 +52,8 @@ def test_wills_of_a_killed_node_are_published_once(etcd: Etcd, tmp_path: Path, s
         back = mq.Will("w/back", b"no", qos=1, props=[(mq.WILL_DELAY, 6)])
         there[21].connect("back", will=back, clean=False, props=stays)
         goes = RawClient(lost.port, mq.V5).connect("goes", will=mq.Will("w/goes", b"no"))
+        # Known to all before it says goodbye: a kill between the two would be another test.
+        until(lambda: "goes" in wills_of(etcd, "c"), "its will")
         goes.disconnect()
         until(lambda: wills_of(etcd, "c") == {*(f"w{n}" for n in range(20)), "late", "back"}, "it")
         lost.stop(hard=True)

@@ -25,13 +25,13 @@ from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.spark import progress
 from tests.integration.test_events import everything, start
 from tests.support.numbered import Publisher
-from tests.support.spark import local_spark
+from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
 from tests.unit.pipeline.logs import NODE, fill, written
 
 LONG = os.environ.get("MQTTD_LONG") == "1"
 
-pytestmark = pytest.mark.timeout(7200 if LONG else 240)
+pytestmark = spark_marks(7200 if LONG else 900)
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,11 @@ from mqttd.pipeline.spark.sessions import _archive
 from tests.integration.test_events import everything, start
 from tests.support.needs import missing
 from tests.support.numbered import Publisher
+from tests.support.spark import spark_marks
 from tests.support.waiting import until
 
 pytestmark = [
-    pytest.mark.timeout(1200),
+    *spark_marks(1200),
     pytest.mark.skipif(os.environ.get("MQTTD_LONG") != "1", reason="long: set MQTTD_LONG=1"),
 ]
 

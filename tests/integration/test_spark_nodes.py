@@ -17,10 +17,10 @@ from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import Nodes, asked, start_node, start_nodes
-from tests.support.spark import local_spark
+from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = spark_marks()
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 MORE: Any = {

@@ -26,11 +26,11 @@ from mqttd.pipeline.log.blocks import (
 from mqttd.pipeline.log.schema import CODES
 from mqttd.pipeline.log.writer import Encoded, Writer
 from tests.support.needs import missing
-from tests.support.spark import local_spark
+from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
 from tests.unit.pipeline.logs import NODE, START
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = spark_marks()
 
 S = 1_000_000
 

@@ -22,13 +22,13 @@ from mqttd.pipeline.client import Address, Client
 from tests.integration.test_events import everything, start
 from tests.support.doors import doors_of, write_certificates
 from tests.support.needs import needs_program
-from tests.support.spark import local_spark
+from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
 from tests.unit.pipeline.logs import written
 
 LONG = os.environ.get("MQTTD_LONG") == "1"
 
-pytestmark = pytest.mark.timeout(3600 if LONG else 300)
+pytestmark = spark_marks(3600 if LONG else 900)
 
 TLS = {"certificate": "server.crt", "private_key": "server.key"}
 
@@ -212,13 +212,15 @@ def test_14_a_driver_killed_in_a_staged_batch_loses_and_doubles_nothing(
 
 
 def ended(query: Any) -> bool:
-    """Whether it came to its end without an error."""
+    """Whether it came to its end without an error; raises where Spark could not start a worker."""
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     except AssertionError:
         raise
     except Exception as error:
         print(str(error)[:2000])
+        if "worker failed to connect back" in str(error):
+            raise
         return False
     return True
 

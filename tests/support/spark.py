@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.support.needs import missing
 
-__all__ = ["local_spark"]
+__all__ = ["local_spark", "spark_marks"]
+
+
+def spark_marks(seconds: float = 900) -> list[pytest.MarkDecorator]:
+    """What each test with a Spark has: its time in seconds, and two more tries for Spark itself.
+
+    Spark gives a Python worker ten seconds to start, and no option changes it: where others keep
+    the machine busy, that is the test of nothing here.
+    """
+    again = pytest.mark.flaky(reruns=2, only_rerun=["worker failed to connect back"])
+    return [pytest.mark.timeout(seconds), again]
 
 
 def local_spark(name: str) -> Iterator[Any]:
