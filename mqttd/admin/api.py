@@ -167,7 +167,7 @@ class Api:
         caller = self.admitted(request, route.role) if route.role else _ANYBODY
         if not _is_in_its_words(route, request.path):
             raise ApiError(404, "not_found", f"no {request.path.decode('ascii', 'replace')}")
-        ask = Ask(request, caller, path, query_of(route, request), body_of(route, request))
+        ask = Ask(request, caller, route, path, query_of(route, request), body_of(route, request))
         result = serve(ask)
         if isinstance(result, Deferred):
             return result.addCallback(lambda found: self._done(route, ask, found))

@@ -94,8 +94,9 @@ class DoorService(Service):
         super().startService()  # type: ignore[no-untyped-call]
 
     def stopService(self) -> Any:
-        """Stop listening."""
+        """Stop listening; a connection ends with the answer that it waits for."""
         super().stopService()  # type: ignore[no-untyped-call]
+        self.site.crowd.close()
         port, self._port = self._port, None
         return port.stopListening() if port is not None else None
 

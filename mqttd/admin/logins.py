@@ -8,7 +8,8 @@ Browsers send a cookie to every port of a host, so that whoever serves something
 may have it: it opens nothing alone. The page has the token in its sessionStorage, which is of one
 origin, and ports count there. Neither is kept here, but a digest of each.
 
-Promise: at most `MOST` sessions, each for `IDLE` seconds without a request and `LONGEST` in all;
+Promise: at most `MOST` sessions, each for `IDLE` seconds without a request (an event stream is one
+as long as it goes on) and `LONGEST` in all;
 `BUSY` passwords are looked at at a time; a wrong one is answered late (`mqttd.admin.slow`), and an
 unknown user costs as much as a wrong password.
 """

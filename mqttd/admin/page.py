@@ -86,7 +86,7 @@ class PageDoor:
         if refused is not None:
             return refused
         if caller is not None:
-            set_caller(request, caller)
+            set_caller(request, caller, lambda: self._who(request))
         elif path not in _OPEN:
             text = "log in, or show a token; a log-in's cookie takes its X-CSRF-Token beside it"
             return refusal(request, 401, "unauthorized", text)
@@ -123,28 +123,31 @@ class PageDoor:
 
     def known(self, request: Any) -> bool:
         """Whether a request shows a token or a log-in that is known."""
-        if self._login_of(request) is not None:
-            return True
-        _, _, token = (request.getHeader(b"authorization") or b"").partition(b" ")
-        text = token.strip().decode("utf-8", "replace")
-        return self.logins.users.by_token(text) is not None
+        return self._who(request) is not None
 
-    def _caller(self, request: Any) -> tuple[Caller | None, Any]:
-        """Who asks, or an answer to who is refused."""
+    def _who(self, request: Any) -> Caller | None:
+        """Who shows a token or a log-in; None where it is not known, or not any more."""
         given = request.getHeader(b"authorization")
         if given is not None:
             scheme, _, token = given.partition(b" ")
-            if scheme.lower() == b"bearer":
-                caller = self.logins.users.by_token(token.strip().decode("utf-8", "replace"))
-                if caller is not None:
-                    return caller, None
+            if scheme.lower() != b"bearer":
+                return None
+            return self.logins.users.by_token(token.strip().decode("utf-8", "replace"))
+        login = self._login_of(request)
+        return caller_of_login(login) if login is not None else None
+
+    def _caller(self, request: Any) -> tuple[Caller | None, Any]:
+        """Who asks, or an answer to who is refused."""
+        caller = self._who(request)
+        if request.getHeader(b"authorization") is not None:
+            if caller is not None:
+                return caller, None
             body = refusal(request, 401, "unauthorized", "this token is not known")
             request.setHeader(b"www-authenticate", b'Bearer realm="mqttd"')
             return None, self.slow.refuse(request, body)
         if self.cookie_of(request) and not self._is_from_here(request):
             return None, refusal(request, 403, "cross_site", "this comes from another page")
-        login = self._login_of(request)
-        return caller_of_login(login) if login is not None else None, None
+        return caller, None
 
     def _is_from_here(self, request: Any) -> bool:
         """Whether a browser says that the page itself has asked; a program says nothing."""

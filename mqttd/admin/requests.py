@@ -11,6 +11,7 @@ programs::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -33,6 +34,7 @@ __all__ = [
     "Problem",
     "answer",
     "caller_of",
+    "may_still",
     "problem",
     "refusal",
     "set_caller",
@@ -72,9 +74,21 @@ class Caller:
 LOCAL: Final = Caller("socket", ADMINISTRATOR, limited=False)
 
 
-def set_caller(request: Any, caller: Caller) -> None:
-    """Say who asks, before the request is rendered."""
+def set_caller(
+    request: Any, caller: Caller, again: Callable[[], Caller | None] | None = None
+) -> None:
+    """Say who asks, before the request is rendered; `again()` finds it out once more.
+
+    None from it: who has asked is nobody any more. Without `again` that one stays who it is.
+    """
     request.mqttd_caller = caller
+    request.mqttd_again = again
+
+
+def may_still(request: Any, role: str) -> bool:
+    """Whether who has asked has this role now: an answer that goes on ends with it."""
+    caller = request.mqttd_caller if request.mqttd_again is None else request.mqttd_again()
+    return caller is not None and bool(caller.may(role))
 
 
 def caller_of(request: Any) -> Caller:

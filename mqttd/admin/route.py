@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import inspect
 
-from mqttd.admin.requests import OPERATOR, VIEWER, ApiError, Caller
+from mqttd.admin.requests import OPERATOR, VIEWER, ApiError, Caller, may_still
 
 __all__ = ["Ask", "Route", "body_of", "delete", "get", "post", "query_of", "routes_of"]
 
@@ -65,10 +65,17 @@ class Ask:
     """One request, checked: the parameters in its path, its query and body as declared."""
 
     def __init__(
-        self, request: Any, caller: Caller, path: dict[str, str], query: Any, body: Any
+        self,
+        request: Any,
+        caller: Caller,
+        route: Route,
+        path: dict[str, str],
+        query: Any,
+        body: Any,
     ) -> None:
         self.request = request
         self.caller = caller
+        self.route = route
         self.path = path
         self.query = query
         self.body = body
@@ -84,6 +91,10 @@ class Ask:
         """Say what there was and what there is, for the audit."""
         self.before = before
         self.after = after
+
+    def may_still(self) -> bool:
+        """Whether who asks may do so now, too, while the answer goes on."""
+        return may_still(self.request, self.route.role)
 
     def header(self, name: str) -> str | None:
         """A header of the request as text."""

@@ -117,6 +117,13 @@ class Crowd:
             if not self._count[house]:
                 del self._count[house]
 
+    def close(self) -> None:
+        """The door is closed: who has asked nothing goes, others when they are answered."""
+        for channel in list(self._houses):
+            channel.persistent = False
+            if channel in self._idle:
+                channel.loseConnection()
+
     def _make_room(self, house: str, now: float) -> bool:
         for channel, since in self._idle.items():
             if now - since < SILENT:

@@ -1,10 +1,12 @@
 """Server-sent events to many at once: one clock, one ring, and a place in it for each reader.
 
     Feed --every EVERY seconds--> what is new, once for all at the same place --> each who takes it
+                                                                                  and still may
 
 A reader whose connection takes nothing is left alone until it does; what it misses is told as
 ``lost`` (`mqttd.readmodel.feed`). Promise: at most `MOST` streams, `OF_ONE` of one caller, each
-with one piece (`mqttd.readmodel.feed.PIECE`) under way.
+with one piece (`mqttd.readmodel.feed.PIECE`) under way. One whose log-in, token or
+role has ended is told nothing after that, and ends within `EVERY` seconds.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
 from mqttd.admin.requests import ApiError
+from mqttd.admin.route import Ask
 from mqttd.readmodel.feed import Feed, Reader
 
 __all__ = ["MOST", "OF_ONE", "Streams"]
@@ -32,10 +35,11 @@ BEAT: Final = 15.0
 class _Stream:
     """One connection that events go to."""
 
-    def __init__(self, request: Any, reader: Reader, name: str, now: float) -> None:
-        self.request = request
+    def __init__(self, ask: Ask, reader: Reader, now: float) -> None:
+        self.request = ask.request
+        self.may_still = ask.may_still
         self.reader = reader
-        self.name = name
+        self.name = ask.caller.name
         self.told_at = now
         self.paused = False
 
@@ -50,6 +54,11 @@ class _Stream:
     def stopProducing(self) -> None:
         """It is gone; `Streams` hears of it by the request."""
         self.paused = True
+
+    def end(self) -> None:
+        """The answer is over; `Streams` hears of it by the request."""
+        self.request.unregisterProducer()
+        self.request.finish()
 
 
 class Streams:
@@ -66,13 +75,12 @@ class Streams:
         """Return how many there are."""
         return len(self._streams)
 
-    def open(
-        self, request: Any, name: str, kinds: frozenset[str], after: int | None
-    ) -> Deferred[Any]:
-        """Answer a request of the caller `name` with events; ends when the connection does.
+    def open(self, ask: Ask, kinds: frozenset[str], after: int | None) -> Deferred[Any]:
+        """Answer a request with events; ends with the connection, or the right to ask.
 
         Raises ApiError if there are too many.
         """
+        request, name = ask.request, ask.caller.name
         if len(self._streams) >= MOST or self._of[name] >= OF_ONE:
             whose = "" if len(self._streams) >= MOST else " of this caller"
             raise ApiError(
@@ -82,7 +90,7 @@ class Streams:
         request.setHeader(b"content-type", b"text/event-stream")
         request.setHeader(b"cache-control", b"no-store")
         request.setHeader(b"x-accel-buffering", b"no")
-        stream = _Stream(request, self.feed.read(kinds, after), name, self.reactor.seconds())
+        stream = _Stream(ask, self.feed.read(kinds, after), self.reactor.seconds())
         self._streams.add(stream)
         self._of[name] += 1
         request.registerProducer(stream, True)
@@ -96,8 +104,7 @@ class Streams:
     def close(self) -> None:
         """End them all."""
         for stream in list(self._streams):
-            stream.request.unregisterProducer()
-            stream.request.finish()
+            stream.end()
 
     def _gone(self, result: object, stream: _Stream, done: Deferred[Any]) -> None:
         if stream in self._streams:
@@ -115,6 +122,9 @@ class Streams:
         now = self.reactor.seconds()
         taken: dict[tuple[int, frozenset[str]], tuple[bytes, int]] = {}
         for stream in list(self._streams):
+            if not stream.may_still():
+                stream.end()
+                continue
             if stream.paused:
                 continue
             reader = stream.reader

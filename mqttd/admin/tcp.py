@@ -120,6 +120,8 @@ class _Guarded:
     ) -> None:
         self.resource = resource
         self.users = users
+        #: The door is; what goes on of its answers ends.
+        self.closed = False
         self.every = every
         self.pull = pull
         self.refused = refused
@@ -137,7 +139,7 @@ class _Guarded:
         """Check the token, then let the resource answer."""
         caller = self.caller(request)
         if caller is not None:
-            set_caller(request, caller)
+            set_caller(request, caller, lambda: self.caller(request))
         elif request.path not in OPEN_PATHS:
             self.refused(request)
             request.setResponseCode(401)
@@ -147,7 +149,9 @@ class _Guarded:
         return self.resource.render(request)
 
     def caller(self, request: Any) -> Caller | None:
-        """Who shows a token; None where it is not known."""
+        """Who shows a token; None where it is not known, or not any more."""
+        if self.closed:
+            return None
         given = request.getHeader(b"authorization") or b""
         scheme, _, token = given.partition(b" ")
         token = token.strip() if scheme.lower() == b"bearer" else b""
@@ -178,7 +182,7 @@ class AdminTcpService(DoorService):
         users: ApiUsers | None = None,
     ) -> None:
         self._minute = (0, 0)
-        guarded = _Guarded(
+        self._guarded = guarded = _Guarded(
             resource,
             Tokens("token_file", settings.token_file),
             Tokens("pull_token_file", settings.pull_token_file),
@@ -187,6 +191,11 @@ class AdminTcpService(DoorService):
             users if users is not None else ApiUsers(),
         )
         super().__init__("admin.tcp", settings, guarded, reactor, max_body, before, guarded.known)
+
+    def stopService(self) -> Any:
+        """Stop listening, and end the answers that would go on."""
+        self._guarded.closed = True
+        return super().stopService()
 
     def _refused(self, request: Any) -> None:
         minute = int(self.reactor.seconds() // 60)

@@ -128,7 +128,7 @@ class Front(Api):
         kinds, after = wanted_of(ask)
         if self._streams is None:
             self._streams = Streams(self.feeds.feed, self.service.reactor)
-        return await self._streams.open(ask.request, ask.caller.name, kinds, after)
+        return await self._streams.open(ask, kinds, after)
 
     def plugin_page(self, request: Any, name: str, path: str) -> Any:
         """What a plugin serves itself, where one worker alone has it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin.api_users import add_user
+from mqttd.admin.api_users import add_user, change_role
 from mqttd.admin.ctl_client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
@@ -109,6 +109,22 @@ def test_a_wrong_password_and_a_role_without_rights(
     assert refused == 403
     client.ping()
     client.close()
+
+
+def test_who_has_another_role_is_shown_no_more(
+    browser: Chromium, broker: Broker, board: Dashboard
+) -> None:
+    assert broker.directory is not None
+    path = str(broker.directory / "data/api-users.json")
+    add_user(path, "eve", "operator", PASSWORD, None)
+    board.click("Log out", "header")
+    board.enter("eve", PASSWORD)
+    board.go("overview")
+    board.wait("document.getElementById('state').textContent === 'Live'")
+    change_role(path, "eve", "events", None)
+    board.wait("!!document.querySelector('form[aria-label=\"Log in\"]')")
+    board.shows("your log-in has ended")
+    board.enter("ann", PASSWORD)
 
 
 @pytest.mark.parametrize("word", ["__proto__", "constructor", "roles/__proto__", "access/toString"])

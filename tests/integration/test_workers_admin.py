@@ -179,6 +179,22 @@ def test_events_of_all_workers_are_one_stream(broker: Broker) -> None:
     assert seen == names
 
 
+def test_a_stream_ends_with_its_token(broker: Broker) -> None:
+    made = Asked(broker, "POST", "/api/v1/api-users", {"name": "brief", "role": "viewer"})
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port_of(broker, "HTTP interface"), timeout=30
+    )
+    shown = {"Authorization": f"Bearer {made.told['token']}"}
+    connection.request("GET", "/api/v1/events?kinds=counters", headers=shown)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    while not answer.readline().startswith(b"data:"):
+        pass
+    assert Asked(broker, "DELETE", "/api/v1/api-users/brief").status == 200
+    answer.read()  # until its end
+    connection.close()
+
+
 def test_tables_have_a_column_for_the_worker(
     broker: Broker, two: tuple[RawClient, RawClient]
 ) -> None:

@@ -7,6 +7,8 @@
     event: counters    every counter and gauge, once a second
     event: lost        so many events were not told to this reader
 
+A viewer may see them all. The stream ends with the log-in, the token or the role that it was asked
+for with.
 Each has an id; with ``Last-Event-ID`` a reader goes on where its connection broke.
 """
 
@@ -45,9 +47,9 @@ class Events:
         headers=("Last-Event-ID",),
     )  # fmt: skip
     def events(self, ask: Ask) -> Any:
-        """Events as they happen, until the connection ends."""
+        """Events as they happen, until the connection ends, or the log-in, token or role does."""
         kinds, after = wanted_of(ask)
-        return self._of_feed().open(ask.request, ask.caller.name, kinds, after)
+        return self._of_feed().open(ask, kinds, after)
 
     def _of_feed(self) -> Streams:
         feed = self.parts.need(self.parts.feed, "events are not told")
