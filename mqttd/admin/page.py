@@ -26,7 +26,7 @@ from zope.interface import implementer
 
 from mqttd.admin.door import DoorService
 from mqttd.admin.health import OPEN_PATHS
-from mqttd.admin.logins import Login, Logins, caller_of_login
+from mqttd.admin.logins import Logins, caller_of_login
 from mqttd.admin.requests import Caller, refusal, set_caller
 from mqttd.admin.slow import Slow
 from mqttd.config.schema import AdminPage
@@ -48,6 +48,9 @@ _HEADERS: Final = {
 }
 #: Paths that anybody may ask for: they say who one is, or let one in.
 _OPEN: Final = (*OPEN_PATHS, b"/api/v1/session", b"/api/v1/session/first")
+
+#: Of a request: Authorization, the cookie, X-CSRF-Token.
+_Shown = tuple[bytes | None, bytes, bytes]
 
 
 @implementer(IResource)
@@ -82,11 +85,12 @@ class PageDoor:
         if not path.startswith(_API):
             return self._file(request, path)
         request.mqttd_page = self
-        caller, refused = self._caller(request)
+        shown = self._shown(request)
+        caller, refused = self._caller(request, shown)
         if refused is not None:
             return refused
         if caller is not None:
-            set_caller(request, caller, lambda: self._who(request))
+            set_caller(request, caller, self._who, shown)
         elif path not in _OPEN:
             text = "log in, or show a token; a log-in's cookie takes its X-CSRF-Token beside it"
             return refusal(request, 401, "unauthorized", text)
@@ -114,38 +118,40 @@ class PageDoor:
         found: bytes = request.getCookie(self.name) or b""
         return found
 
-    def _login_of(self, request: Any) -> Login | None:
-        """The log-in whose cookie and token a request shows."""
-        csrf = request.getHeader(b"x-csrf-token") or b""
-        return self.logins.find(self.cookie_of(request), csrf)
-
     # -- who
 
     def known(self, request: Any) -> bool:
         """Whether a request shows a token or a log-in that is known."""
-        return self._who(request) is not None
+        return self._who(self._shown(request)) is not None
 
-    def _who(self, request: Any) -> Caller | None:
-        """Who shows a token or a log-in; None where it is not known, or not any more."""
+    def _shown(self, request: Any) -> _Shown:
+        """What a request shows of who asks."""
         given = request.getHeader(b"authorization")
+        csrf = request.getHeader(b"x-csrf-token") or b""
+        return given, self.cookie_of(request), csrf
+
+    def _who(self, shown: _Shown) -> Caller | None:
+        """Whose token or log-in this is; None where it is not known, or not any more."""
+        given, cookie, csrf = shown
         if given is not None:
             scheme, _, token = given.partition(b" ")
             if scheme.lower() != b"bearer":
                 return None
             return self.logins.users.by_token(token.strip().decode("utf-8", "replace"))
-        login = self._login_of(request)
+        login = self.logins.find(cookie, csrf)
         return caller_of_login(login) if login is not None else None
 
-    def _caller(self, request: Any) -> tuple[Caller | None, Any]:
+    def _caller(self, request: Any, shown: _Shown) -> tuple[Caller | None, Any]:
         """Who asks, or an answer to who is refused."""
-        caller = self._who(request)
-        if request.getHeader(b"authorization") is not None:
+        given, cookie, _ = shown
+        caller = self._who(shown)
+        if given is not None:
             if caller is not None:
                 return caller, None
             body = refusal(request, 401, "unauthorized", "this token is not known")
             request.setHeader(b"www-authenticate", b'Bearer realm="mqttd"')
             return None, self.slow.refuse(request, body)
-        if self.cookie_of(request) and not self._is_from_here(request):
+        if cookie and not self._is_from_here(request):
             return None, refusal(request, 403, "cross_site", "this comes from another page")
         return caller, None
 

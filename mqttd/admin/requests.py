@@ -11,7 +11,7 @@ programs::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -31,6 +31,7 @@ __all__ = [
     "VIEWER",
     "ApiError",
     "Caller",
+    "Found",
     "Problem",
     "answer",
     "caller_of",
@@ -70,25 +71,38 @@ class Caller:
         return ROLES[self.role] >= ROLES[role] > 0
 
 
+#: Says of what a request shows whose it is; and what was said of it lately.
+Who = Callable[[Any], Caller | None]
+Found = dict[tuple[Who, Hashable], Caller | None]
+
 #: The broker's own user on the Unix socket.
 LOCAL: Final = Caller("socket", ADMINISTRATOR, limited=False)
 
 
 def set_caller(
-    request: Any, caller: Caller, again: Callable[[], Caller | None] | None = None
+    request: Any, caller: Caller, who: Who | None = None, shown: Hashable = None
 ) -> None:
-    """Say who asks, before the request is rendered; `again()` finds it out once more.
+    """Say who asks, before the request is rendered; ``who(shown)`` finds it out once more.
 
-    None from it: who has asked is nobody any more. Without `again` that one stays who it is.
+    None from it: what was shown is nobody's any more. Without `who` it stays the same caller.
     """
     request.mqttd_caller = caller
-    request.mqttd_again = again
+    request.mqttd_shown = who, shown
 
 
-def may_still(request: Any, role: str) -> bool:
-    """Whether who has asked has this role now: an answer that goes on ends with it."""
-    caller = request.mqttd_caller if request.mqttd_again is None else request.mqttd_again()
-    return caller is not None and bool(caller.may(role))
+def may_still(request: Any, role: str, found: Found) -> bool:
+    """Whether who has asked has this role now: an answer that goes on ends with it.
+
+    `found` is kept between the requests that are looked at in one turn, of which many show the
+    same.
+    """
+    who, shown = request.mqttd_shown
+    if who is None:
+        return bool(request.mqttd_caller.may(role))
+    if (who, shown) not in found:
+        found[who, shown] = who(shown)
+    caller = found[who, shown]
+    return caller is not None and caller.may(role)
 
 
 def caller_of(request: Any) -> Caller:

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import inspect
 
-from mqttd.admin.requests import OPERATOR, VIEWER, ApiError, Caller, may_still
+from mqttd.admin.requests import OPERATOR, VIEWER, ApiError, Caller, Found, may_still
 
 __all__ = ["Ask", "Route", "body_of", "delete", "get", "post", "query_of", "routes_of"]
 
@@ -92,9 +92,9 @@ class Ask:
         self.before = before
         self.after = after
 
-    def may_still(self) -> bool:
-        """Whether who asks may do so now, too, while the answer goes on."""
-        return may_still(self.request, self.route.role)
+    def may_still(self, found: Found) -> bool:
+        """Whether who asks may do so now, too, while the answer goes on; see `may_still`."""
+        return may_still(self.request, self.route.role, found)
 
     def header(self, name: str) -> str | None:
         """A header of the request as text."""

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-from mqttd.admin.requests import ApiError
+from mqttd.admin.requests import ApiError, Found
 from mqttd.admin.route import Ask
 from mqttd.readmodel.feed import Feed, Reader
 
@@ -120,9 +120,10 @@ class Streams:
     def _tick(self) -> None:
         self._call = self.reactor.callLater(EVERY, self._tick)
         now = self.reactor.seconds()
+        found: Found = {}
         taken: dict[tuple[int, frozenset[str]], tuple[bytes, int]] = {}
         for stream in list(self._streams):
-            if not stream.may_still():
+            if not stream.may_still(found):
                 stream.end()
                 continue
             if stream.paused:

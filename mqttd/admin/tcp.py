@@ -137,9 +137,10 @@ class _Guarded:
 
     def render(self, request: Any) -> Any:
         """Check the token, then let the resource answer."""
-        caller = self.caller(request)
+        token = _token_of(request)
+        caller = self.caller(token)
         if caller is not None:
-            set_caller(request, caller, lambda: self.caller(request))
+            set_caller(request, caller, self.caller, token)
         elif request.path not in OPEN_PATHS:
             self.refused(request)
             request.setResponseCode(401)
@@ -148,13 +149,10 @@ class _Guarded:
             return self.slow.refuse(request, _REFUSED)
         return self.resource.render(request)
 
-    def caller(self, request: Any) -> Caller | None:
-        """Who shows a token; None where it is not known, or not any more."""
+    def caller(self, token: bytes) -> Caller | None:
+        """Whose token this is; None where it is not known, or not any more."""
         if self.closed:
             return None
-        given = request.getHeader(b"authorization") or b""
-        scheme, _, token = given.partition(b" ")
-        token = token.strip() if scheme.lower() == b"bearer" else b""
         if self.every.holds(token):
             return _EVERY
         if self.pull.holds(token):
@@ -163,7 +161,13 @@ class _Guarded:
 
     def known(self, request: Any) -> bool:
         """Whether a request shows a token that is known."""
-        return self.caller(request) is not None
+        return self.caller(_token_of(request)) is not None
+
+
+def _token_of(request: Any) -> bytes:
+    """The token that a request shows, b"" for none."""
+    scheme, _, token = (request.getHeader(b"authorization") or b"").partition(b" ")
+    return bytes(token.strip()) if scheme.lower() == b"bearer" else b""
 
 
 class AdminTcpService(DoorService):
