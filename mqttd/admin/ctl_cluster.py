@@ -67,7 +67,8 @@ def _nodes(options: argparse.Namespace) -> None:
     nodes = client_of(options).get("/cluster")["nodes"]
     if options.json:
         return print_json({"nodes": nodes})
-    columns = ("node", "here", "linked", "ready", "filters", "kept", "address", "version", "epoch")
+    columns = ("node", "here", "linked", "ready", "connections", "sessions", "filters", "kept",
+               "address", "version", "epoch")  # fmt: skip
     print_table(nodes, columns)
 
 

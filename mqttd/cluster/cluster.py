@@ -28,6 +28,7 @@ from mqttd.broker.broker import Broker
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, created, put
+from mqttd.cluster.figures import Figures
 from mqttd.cluster.heirs import Heirs
 from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
@@ -44,7 +45,7 @@ from mqttd.cluster.tls import etcd_policy, node_options
 from mqttd.cluster.view import View
 from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Config
-from mqttd.mesh.frames import STATE
+from mqttd.mesh.frames import FIGURES, STATE
 from mqttd.session.channel import Channel
 
 __all__ = ["Cluster", "ClusterError"]
@@ -92,6 +93,7 @@ class Cluster:
         self.everything: Callable[[list[tuple[str, str, str, bytes]]], None]
         self.other: Callable[[str, str, str, bytes], None]
         self.view: View
+        self.figures: Figures
         self.shown: Shown
         self.streams: Streams
         self.beginning: Beginning
@@ -145,9 +147,11 @@ class Cluster:
         self.view = View(self.name, self.keys, self.mesh, self)
         self.moves.arrivals.home_of = self.view.home_of
         self.moves.began = self.owners.entered
+        self.figures = Figures(self.mesh)
         self.shown = Shown(
-            self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view
-        )
+            self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view,
+            self.figures,
+        )  # fmt: skip
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
         streams.linked = self._linked
         streams.unlinked = self._unlinked
@@ -340,6 +344,7 @@ class Cluster:
         self.view.tick()
         self.routes.tick()
         self.leaves.tick()
+        self.figures.tick()
         if not self.membership.epoch or self.stopped:
             return
         self.membership.keeper.heard = now
@@ -437,6 +442,8 @@ class Cluster:
     def _told(self, node: Node, kind: int, body: bytes) -> None:
         if kind == STATE:
             self.moves.told(node, body)
+        elif kind == FIGURES:
+            self.figures.take(node, body)
 
     def _lost(self, client_id: str, why: str) -> None:
         line = "session of {client_id} is lost: {why}"

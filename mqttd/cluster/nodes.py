@@ -24,7 +24,7 @@ from mqttd.broker.drawers import Drawer
 from mqttd.broker.retained import Retained
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Control
-from mqttd.mesh.frames import BEGIN, END, HELLO, SEEN, STATE, number_of, numbered
+from mqttd.mesh.frames import BEGIN, END, FIGURES, HELLO, SEEN, STATE, number_of, numbered
 from mqttd.mesh.link import Link
 from mqttd.mesh.lost import tell_lost
 from mqttd.mesh.mesh import Frames, Mesh, Neighbour, delete_frame, retain_frame
@@ -294,7 +294,7 @@ class _NodeFrames(Frames):
         elif kind == END:
             nodes.taken_over(node)
             nodes.welcome(node)
-        elif kind == STATE or kind == HELLO:
+        elif kind == STATE or kind == HELLO or kind == FIGURES:
             nodes.said(node, kind, body)
         else:
             super().control(link, kind, body)

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from mqttd.cluster.etcd import Etcd
+from mqttd.cluster.figures import Figures
 from mqttd.cluster.keys import Member
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.routes import Routes
@@ -17,15 +18,15 @@ __all__ = ["Shown"]
 class Shown:
     """The node `name` of `cluster`, for the HTTP interface and the metrics."""
 
-    def __init__(
-        self, cluster: str, name: str, etcd: Etcd, routes: Routes, owners: Owners, view: View
-    ) -> None:
+    def __init__(self, cluster: str, name: str, etcd: Etcd, routes: Routes, owners: Owners,
+                 view: View, figures: Figures) -> None:  # fmt: skip
         self.cluster = cluster
         self.name = name
         self.etcd = etcd
         self.routes = routes
         self.owners = owners
         self.view = view
+        self.figures = figures
         self.mesh = view.mesh
 
     def describe(self, state: str, epoch: int, proved_ago: float) -> dict[str, Any]:
@@ -61,6 +62,7 @@ class Shown:
 
     def _describe(self, member: Member) -> dict[str, Any]:
         node = self.mesh.nodes.get(member.name)
+        told = self.figures.here() if node is None else self.figures.of(node)
         return {
             "node": member.name,
             "here": node is None,
@@ -73,6 +75,9 @@ class Shown:
             "seen": self.mesh.applied if node is None else node.seen,
             "kept": 0 if node is None else len(node.ferry.kept),
             "kept_bytes": 0 if node is None else node.ferry.kept_bytes,
+            "uptime": None if told is None else told.uptime,
+            "connections": None if told is None else told.connections,
+            "sessions": None if told is None else told.sessions,
         }
 
     def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:

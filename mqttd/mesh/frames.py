@@ -73,7 +73,7 @@ ABOUT: Final = 0x08
 MEMBER: Final = 0x09
 #: Something for all workers to do: a name, and what it needs as JSON. Counted.
 CALL: Final = 0x0A
-#: Counters and gauges of this worker, as JSON.
+#: Counters and gauges of this worker, or how much this node has, as JSON.
 FIGURES: Final = 0x0B
 #: A connection that stays where it was accepted: number, listener, host, port, identity, bytes.
 OPEN: Final = 0x0C

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mqttd.admin.ctl_client import Client
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
@@ -153,6 +154,22 @@ def test_what_a_node_says_of_itself_stays_there(connect: Connect) -> None:
         found = {client.message().topic for _ in range(2)}
         assert len(found) == 2
         client.expect_nothing()
+
+
+def test_each_node_tells_how_much_all_of_them_have(connect: Connect, nodes: Nodes) -> None:
+    for _ in range(3):
+        connect("b")
+
+    def shown(at: str) -> tuple[int, int]:
+        """Connections and sessions of b."""
+        path = nodes[at].directory
+        assert path is not None
+        found = Client(str(path / "data/mqttd.sock")).get("/nodes")["nodes"]
+        (one,) = [node for node in found if node["name"] == "b"]
+        return one["connections"], one["sessions"]
+
+    until(lambda: shown("a") == shown("b") == shown("c"), "the nodes do not say the same")
+    assert min(shown("a")) >= 3
 
 
 def test_a_takeover_at_another_node_takes_the_session_along(connect: Connect, topic: str) -> None:

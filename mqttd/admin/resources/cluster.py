@@ -32,6 +32,10 @@ class NodeView(Struct, kw_only=True):
     #: Messages of QoS 1 and 2 that it has not taken yet.
     kept: int
     kept_bytes: int
+    #: As it says every other second: seconds, and how many there are. None without a stream to it.
+    uptime: int | None
+    connections: int | None
+    sessions: int | None
 
 
 class ClusterView(Struct, kw_only=True):

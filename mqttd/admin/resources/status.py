@@ -38,7 +38,7 @@ class StatusView(Struct):
 
 
 class NodeView(Struct, kw_only=True):
-    """One node of the cluster; None is what another one tells to who asks it itself."""
+    """One node of the cluster; None is what there is no link to be told by."""
 
     name: str
     #: This one.
@@ -46,9 +46,9 @@ class NodeView(Struct, kw_only=True):
     version: str
     #: `running`, `not ready`, or `no link` to it.
     state: str
-    uptime: int | None = None
-    connections: int | None = None
-    sessions: int | None = None
+    uptime: int | None
+    connections: int | None
+    sessions: int | None
 
 
 class Nodes(Struct):
@@ -106,7 +106,8 @@ class Status:
         others = [
             NodeView(
                 name=one["node"], here=False, version=one["version"],
-                state=_state(one["ready"]) if one["linked"] else "no link",
+                state=_state(one["ready"]) if one["linked"] else "no link", uptime=one["uptime"],
+                connections=one["connections"], sessions=one["sessions"],
             )
             for one in (cluster.describe()["nodes"] if cluster is not None else ())
             if not one["here"]

@@ -27,7 +27,9 @@ export async function nodes(main) {
       cluster ? sheet("All nodes", [], table("All nodes", [["Node", (n) => name(n.node)], ["", (n) => n.here ? badge("this one") : ""],
         ["Lets clients in", (n) => badge(n.ready ? "ready" : "not yet", n.ready ? "good" : "warn")],
         ["Link", (n) => n.here ? "" : badge(n.linked ? "linked" : "no link", n.linked ? "good" : "bad")],
-        ["Address", (n) => n.address], ["Version", (n) => n.version], ["Filters", (n) => number(n.filters), "num"],
+        ["Address", (n) => n.address], ["Version", (n) => n.version],
+        ["Up", (n) => n.uptime === null ? "" : span(n.uptime), "num"], ["Connections", (n) => n.connections === null ? "" : number(n.connections), "num"],
+        ["Sessions", (n) => n.sessions === null ? "" : number(n.sessions), "num"], ["Filters", (n) => number(n.filters), "num"],
         ["Messages that wait", (n) => number(n.kept), "num"]], cluster.nodes)) : "");
   };
   await show();
