@@ -135,6 +135,8 @@ class Broker(Publishing):
         """The process ends: wills go by policy, and sessions keep what they have."""
         self.registry.stopping = True
         self.revision.close()
+        # Their wills are due while the right to publish them can be asked for.
+        self.journal.abandon("server shutting down")
 
     def settings_changed(self) -> None:
         """The settings have other values: have those who keep some of them hold to these."""

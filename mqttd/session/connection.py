@@ -190,6 +190,18 @@ class Connection(Timer):
                 self.dirty = True
                 self.turn.dirty.append(self)
 
+    def abandon(self, detail: str) -> None:
+        """End it now, without a word, though what was held back is not kept yet."""
+        if self.corked:
+            self.out = None
+            self.out_at = 0
+            self.out_bytes = 0
+            self.account()
+            if self.state != CLOSED:
+                self.state = CLOSED
+                self.close_reason = detail
+            self.uncork()
+
     def wrap(self, wire: bytes) -> bytes:
         """A run of QoS 0 packets that are not of this connection's version, as it takes them."""
         raise NotImplementedError

@@ -127,6 +127,9 @@ class Journal(Ending):
     def cork(self, channel: Connection) -> None:
         """Have nothing written to a connection, by `Connection.corked`, until all of it is kept."""
 
+    def abandon(self, detail: str) -> None:
+        """End what is corked, without a word: who has no CONNACK has been promised nothing."""
+
     def promises(self, topic: str, listener: str) -> bool:
         """Whether what was told last is promised to who has published there by this listener."""
         return False

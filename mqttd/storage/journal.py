@@ -314,6 +314,13 @@ class StoreJournal(ReadingJournal):
         channel.corked = True
         self._waiting.corked.append(channel)
 
+    def abandon(self, detail: str) -> None:
+        """See `Journal.abandon`."""
+        for waiting in (self._waiting, self._waiting_for):
+            corked, waiting.corked = waiting.corked, []
+            for channel in corked:
+                channel.abandon(detail)
+
     def fail(self, failing: bool) -> None:
         """The disk takes no group for now, or takes them again."""
         self.failing = failing

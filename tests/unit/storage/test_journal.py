@@ -391,6 +391,26 @@ def test_wills_that_are_put_back_are_charged_for_as_others_are(kept: Kept) -> No
     assert not node.broker.account.sessions and not node.broker.account.purses
 
 
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "ended before"])
+def test_a_stop_does_not_wait_for_who_has_no_connack(kept: Kept, ended: bool) -> None:
+    """Their wills were due when access control was closed, denied, and lost."""
+    watcher = kept.subscriber("watcher", "w", 1, kept=False)
+    client = kept.node.client(5)
+    will = Will("w", b"gone", 1, False, None)
+    client.send(Connect("c", version=5, properties=KEPT, will=will))
+    if ended:
+        client.send(Pingreq(), Connect("c", version=5))
+    assert client.take() == [] and kept.waiting
+    kept.node.broker.stop()
+    kept.node.broker.perform()
+    kept.node.access.denied.add("w")
+    assert [packet.payload for packet in watcher.published()] == [b"gone"]
+    kept.settle()
+    assert client.read() == b"" and client.wire.closed
+    assert kept.node.broker.channels == 1
+    audit(kept.node.broker, [watcher.channel])
+
+
 @pytest.mark.parametrize("lasting", [0, 1000], ids=["due at once", "due later"])
 @pytest.mark.parametrize("old", [False, True], ids=["", "written without its origin"])
 @pytest.mark.parametrize("denied", [False, True])
