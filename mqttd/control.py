@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from mqttd.admin.api import Api
 from mqttd.admin.api_users import ApiUsers
 from mqttd.admin.door import AddressError, DoorError
-from mqttd.admin.first import FirstUser
+from mqttd.admin.first import FirstUser, link_with
 from mqttd.admin.logins import Logins
 from mqttd.admin.page import PageService
 from mqttd.admin.parts import Desk
@@ -119,7 +119,7 @@ class Control(MultiService):
             self.log.warn(
                 "nobody may log in yet; this makes the first administrator, once, within an hour:"
                 " {link}",
-                link=f"{page.url}/#first={token}",
+                link=link_with(page.url, token),
             )
         self.addService(page)  # type: ignore[no-untyped-call]
         return page

@@ -7,13 +7,15 @@ There is no default password: until somebody was made nobody may log in. The tok
 `#`, which browsers send to no server and name in no Referer.
 
 Promise: a token is 256 random bits, good once, for `LASTS` seconds, from loopback, and only while
-nobody has a password (tokens of programs open no page); who shows a wrong one is answered late
+nobody has a password (tokens of programs open no page), and is shown to no program that may read
+the log's lines but is no administrator's; who shows a wrong one is answered late
 (`mqttd.admin.slow`).
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Callable
 from typing import Any, Final
@@ -25,7 +27,10 @@ from mqttd.admin.requests import ADMINISTRATOR, ApiError
 from mqttd.admin.slow import Slow
 from mqttd.net.addresses import is_loopback
 
-__all__ = ["LASTS", "FirstUser"]
+__all__ = ["LASTS", "FirstUser", "link_with", "without_token"]
+
+_MARK: Final = "#first="
+_TOKEN: Final = re.compile(_MARK + r"[A-Za-z0-9_-]+")
 
 #: Seconds that a link is good for.
 LASTS: Final = 3600.0
@@ -79,6 +84,16 @@ class FirstUser:
         work = self.users.change(self.in_thread, add_user, *given)
         done: Deferred[None] = work.addCallbacks(lambda _: None, failed)
         return done
+
+
+def link_with(url: str, token: str) -> str:
+    """The link, at the page's address."""
+    return f"{url}/{_MARK}{token}"
+
+
+def without_token(line: str) -> str:
+    """A line of the log for who is no administrator, and could become one by the link in it."""
+    return _TOKEN.sub(_MARK + "(for administrators)", line)
 
 
 def _wrong(_: object) -> Any:

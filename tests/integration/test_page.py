@@ -93,6 +93,12 @@ def test_there_is_no_password_before_one_was_made(tmp_path: Path) -> None:
         assert found is not None and link is not None
         port = int(found[1])
         assert link[1].endswith(f":{port}")
+        for role in ("viewer", "operator", "administrator"):
+            token = ctl(broker, "api-users", "token", f"of-{role}", "--role", role)
+            shown = {"Authorization": f"Bearer {token}"}
+            lines = str(Asked(port, "GET", "/api/v1/log/lines", **shown).told["lines"])
+            assert "/#first=" in lines
+            assert (link[2] in lines) is (role == "administrator"), role
         got = Asked(port, "GET", "/api/v1/session")
         assert (got.status, got.told["code"]) == (401, "no_users")
         path, body = "/api/v1/session/first", {"username": "ann", "password": PASSWORD}

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from mqttd.admin.first import without_token
 from mqttd.admin.parts import Json, Parts
 from mqttd.admin.requests import ADMINISTRATOR, VIEWER, ApiError
 from mqttd.admin.route import Ask, get, post
@@ -63,7 +64,10 @@ class Logging:
     @get("/log/lines", query=After, answer=LogLines)
     def lines(self, ask: Ask) -> LogLines:
         """The last lines: up to 1000 of them, or 256 KiB, or those behind `after`."""
-        return LogLines(*self._log().tail.after(ask.query.after))
+        last, lines = self._log().tail.after(ask.query.after)
+        if not ask.caller.may(ADMINISTRATOR):
+            lines = [without_token(line) for line in lines]
+        return LogLines(last, lines)
 
     @post("/log/level", body=LevelBody)
     def level(self, ask: Ask) -> Json:
