@@ -210,14 +210,6 @@ class Hooks(Account):
             if result is None and error is None and not timed and watch.stuck is None:
                 if not budget.shut:
                     continue
-            if result is not None:
-                if isinstance(result, HookResult):
-                    acc = result.accumulate(acc)
-                else:
-                    error = no_result(result)
-                    result = meant(point, result)
-                    if result is not None:
-                        acc = result.accumulate(acc)
             taken = 0.0
             if timed:
                 passed = monotonic() - start
@@ -226,19 +218,8 @@ class Hooks(Account):
                 if taken > TICK:
                     taken = watch.spent(start, taken)
                 budget.time += taken * (budget.mask + 1)
-            if (
-                error is not None
-                or watch.stuck is not None
-                or taken > budget.per_call
-                or budget.shut
-            ):
-                self.returned(point, entry, error, taken)
-                if error is not None and budget.policy == "deny" and point in DENIED:
-                    budget.denied += 1
-                    self._stopped = budget
-                    return STOP, DENIED[point](budget)
-            if result is not None and result.stop:
-                self._stopped = budget
+            ended, acc = self._answered(point, entry, acc, result, error, taken, sys._getframe())
+            if ended:
                 return STOP, acc
         return OK, acc
 
@@ -266,34 +247,47 @@ class Hooks(Account):
                     result = None
                 if result is None and error is None and watch.stuck is None and not budget.shut:
                     return message
-                return self._answered(entry, message, result, error, sys._getframe())
+                return self._answered(
+                    MESSAGE_PUBLISH, entry, message, result, error, 0.0, sys._getframe()
+                )[1]
         return self.run_hooks(MESSAGE_PUBLISH, (), message)[1]
 
     def _answered(
         self,
+        point: str,
         entry: Callback,
         acc: Any,
         answer: object,
         error: BaseException | None,
+        taken: float,
         guard: FrameType,
-    ) -> Any:
-        """What an answer to message.publish makes of the accumulator, as in `run_hooks`."""
+    ) -> tuple[bool, Any]:
+        """Whether an answer, or an error, ends the chain of `point`, and the accumulator after it.
+
+        taken: seconds, where the call was timed; guard: the frame that has called.
+        """
         budget = entry.budget
         result = answer if isinstance(answer, HookResult) else None
         if answer is not None and result is None:
             error = no_result(answer)
-            result = meant(MESSAGE_PUBLISH, answer)
+            result = meant(point, answer)
         if result is not None:
             acc = result.accumulate(acc)
-        if error is not None or self.watch.stuck is not None or budget.shut:
-            self.returned(MESSAGE_PUBLISH, entry, error, 0.0, guard=guard)
-            if error is not None and budget.policy == "deny":
+        if (
+            error is not None
+            or self.watch.stuck is not None
+            or taken > budget.per_call
+            or budget.shut
+        ):
+            self.returned(point, entry, error, taken, guard=guard)
+            if error is not None and budget.policy == "deny" and point in DENIED:
                 budget.denied += 1
                 self._stopped = budget
-                return DENIED[MESSAGE_PUBLISH](budget)
+                return True, DENIED[point](budget)
         if result is not None and result.stop:
             self._stopped = budget
-        return acc
+            return True, acc
+        return False, acc
 
     def tell_hooks(
         self, point: str, args: Sequence[Any], acc: Any, told: list[tuple[str, str]]
