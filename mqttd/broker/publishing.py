@@ -221,7 +221,7 @@ class Publishing(Rights):
     def note(
         self,
         channel: General,
-        topic: str,
+        topic: bytes,
         data: bytes,
         pos: int,
         at: int,
@@ -238,7 +238,7 @@ class Publishing(Rights):
         time = guid.timestamp
         block = data[at:body] if channel.v5 and data[at] else b""
         for keeping in self.noting:
-            if keeping.topics is None or keeping.topics.match(topic):
+            if keeping.topics is None or keeping.topics.match(topic.decode()):
                 keeping.notes.note(
                     time, number, topic, session.client_id, session.username, data[pos], data,
                     block, body, end, size, count,

@@ -24,6 +24,7 @@ from mqttd.session.message import Delivery, Message
 from mqttd.session.named import Named
 from mqttd.session.notes import Notes
 from mqttd.session.route import HOOKED, RECORDED, TOLD, UNHEARD
+from mqttd.session.runs import Run
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
@@ -187,7 +188,8 @@ class Taps(Reports):
     def delivered(self, session: State, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0), and who keeps it."""
         if isinstance(delivery, Named):
-            self.deliveries.named(False, session, delivery)
+            if self.deliveries.delivering:
+                self.deliveries.add(False, session, delivery.run)
             if not self.hooked_delivered:
                 return
         if delivery.message is None and not self.tell_all:
@@ -202,17 +204,16 @@ class Taps(Reports):
         if delivery.qos == 0 and "delivery.completed" in self.points:
             self.hooks.run_hooks("delivery.completed", (self.client_of(session),), message)
 
-    def delivered_run(
-        self, session: State, came: int, number: int, topic: str, first: int, size: int, count: int
-    ) -> None:
+    def delivered_run(self, session: State, run: Run) -> None:
         """See `Keeper.delivered_run`: no hook hears of these."""
         if self.deliveries.delivering:
-            self.deliveries.add(False, session, came, number, topic, first, size, count)
+            self.deliveries.add(False, session, run)
 
     def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
         """Hooks message.acked, and delivery.completed, for QoS 2 when PUBCOMP comes."""
         if isinstance(delivery, Named):
-            self.deliveries.named(True, session, delivery)
+            if self.deliveries.acking:
+                self.deliveries.add(True, session, delivery.run)
             if not self.hooked_acked:
                 return
         if delivery.message is None and not self.tell_all:

@@ -74,7 +74,7 @@ class TopicRates(Notes):
         self,
         at: int,
         number: int,
-        topic: str,
+        topic: bytes,
         client_id: str,
         username: str | None,
         first: int,
@@ -86,7 +86,7 @@ class TopicRates(Notes):
         count: int,
     ) -> None:
         """See `Notes.note`."""
-        for one in self._of(topic):
+        for one in self._of(topic.decode()):
             one.messages += count
             one.bytes += (end - body) * count
 
@@ -126,7 +126,7 @@ class Top(Notes):
         self,
         at: int,
         number: int,
-        topic: str,
+        topic: bytes,
         client_id: str,
         username: str | None,
         first: int,
@@ -138,7 +138,7 @@ class Top(Notes):
         count: int,
     ) -> None:
         """See `Notes.note`."""
-        self._count(topic, count, end - body)
+        self._count(topic.decode(), count, end - body)
 
     def note_message(self, message: Message, now: int) -> None:
         """See `Notes.note_message`."""

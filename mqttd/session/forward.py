@@ -112,7 +112,8 @@ class Forwarding(Missing):
             router.journal.touched = False
             if self._accept(route, packet_id, data, pos, at, body, end):
                 if gear & NOTED:
-                    router.note(self, route.topic, data, pos, at, body, end, end - pos, 1)
+                    topic = data[p + 2 : topic_end]
+                    router.note(self, topic, data, pos, at, body, end, end - pos, 1)
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         size = end - pos
@@ -126,7 +127,7 @@ class Forwarding(Missing):
                 metrics.packets_received += run - 1
         metrics.messages_received_qos0 += run
         if gear & NOTED:
-            router.note(self, route.topic, data, pos, at, body, end, size, run)
+            router.note(self, data[p + 2 : topic_end], data, pos, at, body, end, size, run)
         self._qos0(route, data, pos, p, topic_end, at, body, stop, size, expiry)
         return stop
 
@@ -277,8 +278,8 @@ class Forwarding(Missing):
         self._settled(ack, route)
 
     def _settled(self, ack: bytes, route: Route) -> None:
-        """`settle`, at once where nobody keeps anything: the topic's name stays untouched then."""
-        if route.gear or self.promises is not None or self.router.journal.touched:
+        """`settle`, at once where nothing is waited for: the topic's name stays untouched then."""
+        if route.gear & HELD or self.promises is not None or self.router.journal.touched:
             self.settle(ack, route.gear, route.topic)
         else:
             self.send(ack)
@@ -376,7 +377,8 @@ class Forwarding(Missing):
         if self.record(packet_id):
             return True
         if self.is_noted_again(route.gear, packet_id):
-            self.router.note(self, route.topic, data, pos, at, body, end, end - pos, 1)
+            topic = route.topic.encode()
+            self.router.note(self, topic, data, pos, at, body, end, end - pos, 1)
         self.settle(self.answer(PUBREC, packet_id, 0), route.gear, route.topic)
         return False
 
@@ -434,7 +436,8 @@ class Forwarding(Missing):
             if message is not None:
                 router.note_message(message)
             else:
-                router.note(self, route.topic, data, pos, at, body, end, end - pos, 1)
+                topic = data[p + 2 : topic_end]
+                router.note(self, topic, data, pos, at, body, end, end - pos, 1)
         if retain:
             code = router.retain(self, inbound, route)
             if code and packet_id:

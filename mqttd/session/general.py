@@ -114,7 +114,7 @@ class Router(Judge):
     def note(
         self,
         channel: General,
-        topic: str,
+        topic: bytes,
         data: bytes,
         pos: int,
         at: int,

@@ -1,6 +1,6 @@
 """A delivery that knows which message it is of, without a `Message`.
 
-    topic with the gear RECORDED --> Named: the bytes; id, topic and size --> windows, queues
+    topic with the gear RECORDED --> Named: the bytes, and a `Run` of one --> windows, queues
                                                         |
          who keeps deliveries <-- sent, acknowledged ---'
 
@@ -10,44 +10,42 @@ get the message in this shape. MQTT 5.0, 4.3.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqttd.session.message import Delivery, Message
+from mqttd.session.runs import Run
 
 __all__ = ["Named"]
 
+#: Its run, in bytes.
+_RUN: Final = 80
+
 
 class Named(Delivery):
-    """A PUBLISH as it came and goes on: neither expiring nor for a shared group.
+    """A PUBLISH as it came and goes on: neither expiring nor for a shared group."""
 
-    Its id is ``came << 64 | number`` (`mqttd.session.guid`), `size` that of the payload in bytes.
-    """
-
-    __slots__ = ("came", "number", "size", "topic_name")
+    __slots__ = ("run",)
 
     def __init__(
-        self,
-        wire: bytes,
-        v5: bool,
-        packet_id: int,
-        id_at: int,
-        source: str,
-        topic_name: str,
-        came: int,
-        number: int,
-        size: int,
+        self, wire: bytes, v5: bool, packet_id: int, id_at: int, source: str, run: Run
     ) -> None:
         super().__init__(wire, wire[0] >> 1 & 3, v5, packet_id, id_at, source)
-        self.topic_name = topic_name
-        self.came = came
-        self.number = number
-        self.size = size
+        self.run = run
 
     def identity(self) -> int:
         """See `Delivery.identity`: put together for those who look."""
-        return self.came << 64 | self.number
+        return self.run.came << 64 | self.run.number
 
     def bare(self) -> bool:
         """See `Delivery.bare`."""
         return False
+
+    def weigh(self) -> int:
+        """See `Delivery.weigh`."""
+        weight = self.weight
+        if not weight:
+            weight = self.weight = super().weigh() + _RUN
+        return weight
 
     def copy(self) -> Delivery:
         """See `Delivery.copy`."""

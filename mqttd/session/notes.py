@@ -13,6 +13,7 @@ Promise: a message costs its keeper's own appends, and nothing waits.
 from __future__ import annotations
 
 from mqttd.session.message import Message
+from mqttd.session.runs import Run
 
 __all__ = ["Notes"]
 
@@ -24,7 +25,7 @@ class Notes:
         self,
         at: int,
         number: int,
-        topic: str,
+        topic: bytes,
         client_id: str,
         username: str | None,
         first: int,
@@ -38,8 +39,8 @@ class Notes:
         """`count` packets of `size` bytes each, the first with its payload from `body` to `end`.
 
         Their ids are ``at << 64 | number`` and those that follow; `at` is when they came, in µs
-        since 1970. `first` is the first byte of the packets, `block` their properties as on the
-        wire, empty for none.
+        since 1970. `topic` is UTF-8, `first` the first byte of the packets, `block` their
+        properties as on the wire, empty for none.
         """
         raise NotImplementedError
 
@@ -51,22 +52,11 @@ class Notes:
         raise NotImplementedError
 
     def note_deliveries(
-        self,
-        acked: bool,
-        at: int,
-        came: int,
-        number: int,
-        topic: str,
-        client_id: str,
-        username: str | None,
-        first: int,
-        size: int,
-        count: int,
+        self, acked: bool, at: int, client_id: str, username: str | None, runs: list[Run]
     ) -> None:
-        """`count` messages in a row were written to this client, or it has acknowledged them.
+        """These messages were written to this client, or it has acknowledged them, in this order.
 
-        Their ids are ``came << 64 | number`` and those that follow. `at`: the end of the turn in
-        which that was, in µs since 1970. `first`: QoS and RETAIN as published, where a PUBLISH has
-        them; `size`: that of each payload in bytes.
+        `at`: the end of the turn in which that was, in µs since 1970. Those who were sent the same
+        in this turn are told with one and the same list.
         """
         raise NotImplementedError

@@ -17,6 +17,8 @@ from mqttd.session.inbound import recast
 from mqttd.session.named import Named
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import NOTED, Route
+from mqttd.session.runs import Run
+from mqttd.session.sending import Sending
 from mqttd.session.state import State
 
 __all__ = ["Recording"]
@@ -61,11 +63,12 @@ class Recording(Forwarding):
             run = (stop - pos) // size
             router.metrics.packets_received += run - 1
         router.metrics.messages_received_qos0 += run
-        number = self._name(route, data, pos, at, body, end, run)
+        topic = data[p + 2 : topic_end]
+        number = self._name(route, topic, data, pos, at, body, end, run)
         if not route.sessions:
             self._qos0(route, data, pos, p, topic_end, at, body, stop, size, 0)
             return stop
-        came = router.guid.timestamp
+        name = Run(router.guid.timestamp, number, topic, first, end - body, run)
         same: bytes | None = None
         other: bytes | None = None
         sent = 0
@@ -84,7 +87,7 @@ class Recording(Forwarding):
                 wire = other
             if channel is None or not wire or len(wire) // run > receiver.max_packet:
                 self._one_by_one(
-                    receiver, route, data, pos, p, topic_end, at, body, stop, size, came, number
+                    receiver, route, data, pos, p, topic_end, at, body, stop, size, name
                 )
                 continue
             if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
@@ -96,18 +99,26 @@ class Recording(Forwarding):
             channel.send(wire)
             sent += run
             assert isinstance(receiver, State)
-            router.delivered_run(receiver, came, number, route.topic, first, end - body, run)
+            router.delivered_run(receiver, name)
         router.metrics.messages_sent += sent
         router.topics.work += len(route.sessions) >> _LIGHT0
         return stop
 
     def _name(
-        self, route: Route, data: bytes, pos: int, at: int, body: int, end: int, run: int
+        self,
+        route: Route,
+        topic: bytes,
+        data: bytes,
+        pos: int,
+        at: int,
+        body: int,
+        end: int,
+        run: int,
     ) -> int:
         """Name the messages of a run; the lower half of the first one's id."""
         router = self.router
         if route.gear & NOTED:
-            return router.note(self, route.topic, data, pos, at, body, end, end - pos, run)
+            return router.note(self, topic, data, pos, at, body, end, end - pos, run)
         return router.guid.reserve(router.instant(), run)
 
     def _one_by_one(
@@ -122,10 +133,10 @@ class Recording(Forwarding):
         body: int,
         stop: int,
         size: int,
-        came: int,
-        number: int,
+        run: Run,
     ) -> None:
         """The packets of a run for one receiver that needs single deliveries, as `_apart`."""
+        number = run.number
         for shift in range(0, stop - pos, size):
             inbound = self.inbound(
                 data,
@@ -137,7 +148,7 @@ class Recording(Forwarding):
                 pos + shift + size,
                 0,
             )
-            inbound.whole = inbound.message(route.topic, came << 64 | number)
+            inbound.whole = inbound.message(route.topic, run.came << 64 | number)
             number += 1
             receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
 
@@ -154,7 +165,8 @@ class Recording(Forwarding):
     ) -> None:
         """One QoS 1 or 2 packet to the sessions of a route, as `_qos1`."""
         router = self.router
-        number = self._name(route, data, pos, at, body, end, 1)
+        topic = data[p + 2 : topic_end]
+        number = self._name(route, topic, data, pos, at, body, end, 1)
         if not route.sessions:
             self._qos1(route, data, pos, p, topic_end, at, body, end, 0)
             return
@@ -171,13 +183,11 @@ class Recording(Forwarding):
                 packet_id,
                 topic_end - pos,
                 session.client_id,
-                route.topic,
-                came,
-                number,
-                end - body,
+                Run(came, number, topic, first & 6, end - body),
             )
             for receiver in route.sessions:
-                receiver.deliver(made, packet_id)
+                assert isinstance(receiver, Sending)
+                receiver.take_named(made, packet_id)
         else:
             inbound = self.inbound(data, pos, p, topic_end, at, body, end, 0)
             inbound.whole = inbound.message(route.topic, came << 64 | number)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from mqttd.codec.frame import packet_id_at, with_id
 from mqttd.session.account import INFLIGHT
+from mqttd.session.charged import flight_weight
 from mqttd.session.connection import Connection
 from mqttd.session.kept import Kept
 from mqttd.session.message import Delivery, entry_delivery
+from mqttd.session.named import Named
 from mqttd.session.state import Keeper
 
 if TYPE_CHECKING:
@@ -67,22 +69,59 @@ class Sending(Kept):
         if inflight.setdefault(packet_id, wire) is wire:
             channel.send(wire)
         else:
-            channel.send(self._renumber(inflight, wire, id_at))
+            channel.send(self._renumber(inflight, wire, id_at, None))
         server.metrics.messages_sent += 1
         if server.tap_delivered:
             server.delivered(self, entry_delivery(wire, self.v5))
 
-    def _renumber(self, inflight: dict[int, object], wire: bytes, id_at: int) -> bytes:
-        """The same packet under an id that is free: the last receiver's of it, if it is here."""
+    def take_named(self, named: Named, packet_id: int) -> None:
+        """The same of one that is told of when it is sent and acknowledged."""
+        channel = self.channel
+        wire = named.wire
+        size = len(wire)
+        inflight = self.inflight
+        if (
+            channel is None
+            or self.mqueue is not None
+            or self.owner
+            or channel.special
+            or (inflight is not None and len(inflight) >= self.window)
+            or size > self.max_packet
+            or channel.out_bytes + size > channel.limit
+            or self.account.per_user
+        ):
+            self.deliver(named, packet_id)
+            return
+        if inflight is None:
+            inflight = {}
+            self.inflight = inflight
+        self.fly(flight_weight(named))
+        if inflight.setdefault(packet_id, named) is named:
+            channel.send(wire)
+        else:
+            channel.send(self._renumber(inflight, wire, named.id_at, named))
+        server = self.server
+        server.metrics.messages_sent += 1
+        if server.tap_delivered:
+            server.delivered(self, named)
+
+    def _renumber(
+        self, inflight: dict[int, object], wire: bytes, id_at: int, entry: object | None
+    ) -> bytes:
+        """The same packet under an id that is free: the last receiver's of it, if it is here.
+
+        `entry` is in flight under it; None: the packet itself.
+        """
         server = self.server
         if server.renumbered is wire:
             known = server.renumbered_as
             packet_id = known[id_at] << 8 | known[id_at + 1]
-            if inflight.setdefault(packet_id, known) is known:
+            kept = known if entry is None else entry
+            if inflight.setdefault(packet_id, kept) is kept:
                 return known
         packet_id = self._free_id(inflight)
         made = with_id(wire, id_at, packet_id)
-        inflight[packet_id] = made
+        inflight[packet_id] = made if entry is None else entry
         server.renumbered = wire
         server.renumbered_as = made
         return made

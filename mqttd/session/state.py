@@ -33,6 +33,7 @@ from mqttd.session.message import (
     entry_delivery,
 )
 from mqttd.session.mqueue import MQueue
+from mqttd.session.runs import Run, Trace
 from mqttd.session.settings import NEVER, Settings
 
 if TYPE_CHECKING:
@@ -101,14 +102,8 @@ class Keeper(Turn):
         """A delivery was written to a client (only with `tap_delivered`)."""
         raise NotImplementedError
 
-    def delivered_run(
-        self, session: State, came: int, number: int, topic: str, first: int, size: int, count: int
-    ) -> None:
-        """The same of `count` messages of QoS 0 in a row that nothing was made of.
-
-        Their ids are ``came << 64 | number`` and those that follow; `first` is their first byte,
-        `size` that of a payload.
-        """
+    def delivered_run(self, session: State, run: Run) -> None:
+        """The same of messages that are known by their run alone."""
         raise NotImplementedError
 
     def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
@@ -152,6 +147,7 @@ class State(Filters):
         "numbers",
         "put_off",
         "server",
+        "trace",
         "waiting",
         "will",
         "will_delay",
@@ -184,6 +180,8 @@ class State(Filters):
         self.will: Message | None = None
         self.will_delay: int = 0
         self.numbers: Numbers | None = None
+        #: What it was sent and has acknowledged in this turn, where somebody keeps that.
+        self.trace: Trace | None = None
         #: Messages that have left the window, ever: what is in it comes behind them, in order.
         self.gone: i64 = 0
 

@@ -3,16 +3,17 @@
     append(row)            what happened to a client       --+
     note(packet or run)    messages as they came, in bytes --+-->  columns  --take-->  packed.pack
     note_message(message)  messages that are whole already --+
-    note_deliveries(run)   what becomes of them -------------+
+    note_deliveries(runs)  what becomes of them -------------+
 
 The first event of a batch is told with `started`, a full batch with `full`; both must not raise.
 
 Packets that follow one another in the bytes received and differ in their payloads alone are one
-run.
+run. What many runs of deliveries say goes at once to its place, as bytes of each column, made once
+for all clients that were sent the same.
 
 Promise: a message that is noted costs some appends here, one if it goes on with a run, and no
-object of its own; `encode_block`, the slow twin, says the same (tests/unit/pipeline/test_notes.py).
-Compiled with the hot path.
+object of its own, a delivery of many less than that; `encode_block`, the slow twin, says the same
+(tests/unit/pipeline/test_notes.py). Compiled with the hot path.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from mqttd.pipeline.log.blocks import (
     RETAIN,
     Row,
     Taken,
-    text_column,
 )
+from mqttd.pipeline.log.parts import Part, counts_of, text_of, texts
 from mqttd.pipeline.log.schema import CODES
 from mqttd.session.message import Message
 from mqttd.session.notes import Notes
+from mqttd.session.runs import Run
 
 __all__ = ["Columns"]
 
@@ -55,7 +57,11 @@ LARGE: Final = 32 << 10
 _HALF: Final = (1 << 64) - 1
 _MOST: Final = 1 << 60
 #: What Spark's sink says to the plugin itself is no event.
-_OWN: Final = "$mqttd/"
+_OWN: Final = b"$mqttd/"
+#: Runs are put into bytes so many at a time: what they are made of stays in the cache.
+_AHEAD: Final = 512
+#: So many runs of one client are worth a `Part`.
+_WORTH: Final = 8
 
 
 class Columns(Notes):
@@ -82,11 +88,33 @@ class Columns(Notes):
         self.sample: int = ALL
         #: Events in the batch.
         self.count: int = 0
+        #: What was made of these runs, at this time.
+        self._made: Part | None = None
+        self._made_of: list[Run] = []
+        self._made_at: int = 0
+        self._made_rows: int = 0
         self._clear()
 
     def _clear(self) -> None:
         self.count = 0
         self._bytes: int = 0
+        #: What is in bytes, its runs, and whether one of them has an id of another time.
+        self._parts: list[Part] = []
+        self._sealed: int = 0
+        self._apart: bool = False
+        self._joined: list[bytes] = []
+        #: Run -> what few runs have.
+        self._peers: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
+        self._blocks: dict[int, bytes] = {}
+        self._mask: int = 0
+        self._time: int = 0
+        self._first: int = 0
+        self._last: int = 0
+        self._open()
+
+    def _open(self) -> None:
+        """Runs that come now, one by one."""
         #: Events of the runs but the last, and of the last.
         self._counts: list[int] = []
         self._run: int = 0
@@ -97,21 +125,14 @@ class Columns(Notes):
         self._ids: list[int] = []
         self._clients: list[str] = []
         self._users: list[str] = []
-        self._topics: list[str] = []
+        self._topics: list[bytes] = []
         self._sizes: list[int] = []
         self._payloads: list[bytes] = []
-        #: Run -> what few runs have.
-        self._id_times: dict[int, int] = {}
-        self._peers: dict[int, str] = {}
-        self._reasons: dict[int, str] = {}
-        self._blocks: dict[int, bytes] = {}
-        self._mask: int = 0
-        self._time: int = 0
-        self._first: int = 0
-        self._last: int = 0
+        #: Upper halves of ids, less the time.
+        self._id_times: list[int] = []
         #: Of the last run, if it is a note: what the next one must have to belong to it.
         self._from: bytes = b""
-        self._topic: str = ""
+        self._topic: bytes = b""
         self._block: bytes = b""
         self._flag: int = -1
         self._size: int = -1
@@ -127,10 +148,13 @@ class Columns(Notes):
         upper = int.from_bytes(name[:8], "big")
         self._ids.append(lower)
         if upper != time and (flags & _NAMED or upper or lower):
-            self._id_times[at] = _signed(upper - time)
+            self._id_times.append(_signed(upper - time))
+            self._apart = True
+        else:
+            self._id_times.append(0)
         self._clients.append(client)
         self._users.append(user)
-        self._topics.append(topic)
+        self._topics.append(texts([topic]))
         self._sizes.append(size)
         self._payloads.append(payload)
         if peer:
@@ -143,31 +167,37 @@ class Columns(Notes):
 
     def _begin(self, code: int, time: int, flags: int, count: int) -> int:
         """A run of its own; its number."""
+        if len(self._codes) >= _AHEAD:
+            self._seal()
         at = len(self._codes)
         if at:
             self._counts.append(self._run)
-            if time < self._first:
-                self._first = time
-            if time > self._last:
-                self._last = time
-        else:
-            self._first = time
-            self._last = time
         self._run = count
         self._flag = -1
         self._codes.append(code)
-        since = time - self._time
-        self._times.append(since if -_MOST < since < _MOST else _signed(since))
+        self._times.append(self._since(time, code))
         self._flags.append(flags)
+        return self._sealed + at
+
+    def _since(self, time: int, code: int) -> int:
+        """How much later the run that begins at `time` is than the one before."""
+        if not self.count:
+            self._first = time
+            self._last = time
+        elif time < self._first:
+            self._first = time
+        elif time > self._last:
+            self._last = time
+        since = time - self._time
         self._time = time
         self._mask |= 1 << code
-        return at
+        return since if -_MOST < since < _MOST else _signed(since)
 
     def note(
         self,
         at: int,
         number: int,
-        topic: str,
+        topic: bytes,
         client_id: str,
         username: str | None,
         first: int,
@@ -179,7 +209,7 @@ class Columns(Notes):
         count: int,
     ) -> None:
         """See `Notes.note`."""
-        if topic.startswith(_OWN) or (self.wants is not None and not self.wants(client_id)):
+        if _is_own(topic) or (self.wants is not None and not self.wants(client_id)):
             return
         flags = first >> 1 & 3 | _MESSAGE | (_RETAIN if first & 1 else 0)
         payload = end - body
@@ -194,16 +224,17 @@ class Columns(Notes):
             and payload == self._size
             and at == self._time
             and data is self._from
-            and topic is self._topic
+            and topic == self._topic
             and block == self._block
         ):
             self._run += count
         else:
             run = self._begin(_PUBLISH, at, flags, count)
             self._ids.append(number)
+            self._id_times.append(0)
             self._clients.append("" if self.hide_client else client_id)
             self._users.append("" if username is None or self.hide_user else username)
-            self._topics.append("" if self.hide_topic else topic)
+            self._topics.append(b"" if self.hide_topic else topic)
             self._sizes.append(payload)
             if block:
                 self._blocks[run] = block
@@ -224,9 +255,9 @@ class Columns(Notes):
 
     def note_message(self, message: Message, now: int) -> None:
         """See `Notes.note_message`."""
-        topic = message.topic
+        topic = texts([message.topic])
         client = message.client_id
-        if topic.startswith(_OWN) or (self.wants is not None and not self.wants(client)):
+        if _is_own(topic) or (self.wants is not None and not self.wants(client)):
             return
         payload = message.payload
         size = len(payload)
@@ -243,42 +274,98 @@ class Columns(Notes):
             if block:
                 self._blocks[run] = block
         self._ids.append(message.id & _HALF)
+        self._id_times.append(0)
         self._clients.append("" if self.hide_client else client)
         self._users.append("" if username is None or self.hide_user else username)
-        self._topics.append("" if self.hide_topic else topic)
+        self._topics.append(b"" if self.hide_topic else topic)
         self._sizes.append(size)
         self._payloads.append(payload)
         self._grow(1, len(payload))
 
     def note_deliveries(
-        self,
-        acked: bool,
-        at: int,
-        came: int,
-        number: int,
-        topic: str,
-        client_id: str,
-        username: str | None,
-        first: int,
-        size: int,
-        count: int,
+        self, acked: bool, at: int, client_id: str, username: str | None, runs: list[Run]
     ) -> None:
         """See `Notes.note_deliveries`; payloads are in the events of their publishes."""
-        if topic.startswith(_OWN) or (self.wants is not None and not self.wants(client_id)):
+        if self.wants is not None and not self.wants(client_id):
             return
-        # The low bits count the ids of one microsecond; these differ from one to the next.
-        if self.sample < ALL and came * 40503 & 0xFFFF >= self.sample:
+        code = _ACKED if acked else _DELIVERED
+        client = "" if self.hide_client else client_id
+        user = "" if username is None or self.hide_user else username
+        if len(runs) < _WORTH or self.sample < ALL:
+            self._note_one_by_one(code, at, client, user, runs)
             return
-        flags = first >> 1 & 3 | _MESSAGE | (_RETAIN if first & 1 else 0)
-        run = self._begin(_ACKED if acked else _DELIVERED, at, flags, count)
-        self._ids.append(number)
-        if came != at:
-            self._id_times[run] = _signed(came - at)
-        self._clients.append("" if self.hide_client else client_id)
-        self._users.append("" if username is None or self.hide_user else username)
-        self._topics.append("" if self.hide_topic else topic)
-        self._sizes.append(size)
-        self._grow(count, 0)
+        made = self._made
+        if made is None or runs is not self._made_of or at != self._made_at:
+            made = self._make(runs, at)
+            if made is None:
+                self._note_one_by_one(code, at, client, user, runs)
+                return
+        self._seal()
+        since = self._since(at, code)
+        self._parts.append(made.of(code, since, client, user))
+        self._sealed += made.runs
+        self._apart = True
+        self._grow(self._made_rows, 0)
+
+    def _note_one_by_one(self, code: int, at: int, client: str, user: str, runs: list[Run]) -> None:
+        for run in runs:
+            # The low bits count the ids of one microsecond; these differ from one to the next.
+            if self.sample < ALL and run.came * 40503 & 0xFFFF >= self.sample:
+                continue
+            if _is_own(run.topic):
+                continue
+            self._begin(code, at, _flags_of(run.first), run.count)
+            self._ids.append(run.number)
+            if run.came != at:
+                self._id_times.append(_signed(run.came - at))
+                self._apart = True
+            else:
+                self._id_times.append(0)
+            self._clients.append(client)
+            self._users.append(user)
+            self._topics.append(b"" if self.hide_topic else run.topic)
+            self._sizes.append(run.size)
+            self._grow(run.count, 0)
+
+    def _make(self, runs: list[Run], at: int) -> Part | None:
+        """What these runs say at this time, whoever the client is; None: not all are events."""
+        ids: list[int] = []
+        topics: list[bytes] = []
+        sizes: list[int] = []
+        rows = 0
+        head = runs[0]
+        came = head.came
+        first = head.first
+        same = True
+        for run in runs:
+            ids.append(run.number)
+            topics.append(run.topic)
+            sizes.append(run.size)
+            rows += run.count
+            if run.came != came or run.first != first:
+                same = False
+        count = len(runs)
+        names = b"\0".join(topics)
+        if _OWN in names:
+            return None
+        if self.hide_topic:
+            names = b"\0" * (count - 1)
+        counts = b""
+        if rows != count:
+            counts = array("I", [run.count for run in runs]).tobytes()
+        if same:
+            flags = bytes((_flags_of(first),)) * count
+            id_times = array("q", (_signed(came - at),)).tobytes() * count
+        else:
+            flags = bytes([_flags_of(run.first) for run in runs])
+            id_times = array("q", [_signed(run.came - at) for run in runs]).tobytes()
+        numbers = array("Q", ids).tobytes()
+        made = Part(count, counts, flags, id_times, numbers, names, array("I", sizes).tobytes())
+        self._made = made
+        self._made_of = runs
+        self._made_at = at
+        self._made_rows = rows
+        return made
 
     def _grow(self, count: int, size: int) -> None:
         started = not self.count
@@ -291,17 +378,41 @@ class Columns(Notes):
 
     # -- out -----------------------------------------------------------------------------------
 
+    def _seal(self) -> None:
+        """Put the runs that came one by one into bytes."""
+        runs = len(self._codes)
+        if not runs:
+            return
+        self._counts.append(self._run)
+        part = Part(
+            runs,
+            array("I", self._counts).tobytes(),
+            bytes(self._flags),
+            array("q", self._id_times).tobytes() if self._apart else bytes(8 * runs),
+            array("Q", self._ids).tobytes(),
+            b"\0".join(self._topics),
+            array("I", self._sizes).tobytes(),
+        )
+        part.codes = bytes(self._codes)
+        part.times = array("q", self._times).tobytes()
+        part.clients = texts(self._clients)
+        part.users = texts(self._users)
+        self._joined.append(b"".join(self._payloads))
+        self._parts.append(part)
+        self._sealed += runs
+        self._open()
+
     def take(self) -> Taken:
         """The batch, at least one event; the next one begins."""
-        runs = len(self._codes)
+        self._seal()
+        runs = self._sealed
+        parts = self._parts
         counts = b""
         if runs != self.count:
-            self._counts.append(self._run)
-            counts = array("I", self._counts).tobytes()
+            counts = counts_of(parts)
         id_times = b""
-        if self._id_times:
-            found = [self._id_times.get(i, 0) for i in range(runs)]
-            id_times = array("q", found).tobytes()
+        if self._apart:
+            id_times = b"".join([part.id_times for part in parts])
         lengths = b""
         properties = b""
         if self._blocks:
@@ -310,18 +421,18 @@ class Columns(Notes):
             properties = b"".join(blocks)
         columns = [
             counts,
-            bytes(self._codes),
-            array("q", self._times).tobytes(),
-            bytes(self._flags),
+            b"".join([part.codes for part in parts]),
+            b"".join([part.times for part in parts]),
+            b"".join([part.flags for part in parts]),
             id_times,
-            array("Q", self._ids).tobytes(),
-            text_column(self._clients, runs),
-            text_column(self._users, runs),
+            b"".join([part.ids for part in parts]),
+            text_of([part.clients for part in parts], runs),
+            text_of([part.users for part in parts], runs),
             self._sparse(self._peers, runs),
-            text_column(self._topics, runs),
+            text_of([part.topics for part in parts], runs),
             self._sparse(self._reasons, runs),
-            array("I", self._sizes).tobytes(),
-            b"".join(self._payloads),
+            b"".join([part.sizes for part in parts]),
+            b"".join(self._joined),
             lengths,
             properties,
         ]
@@ -332,7 +443,15 @@ class Columns(Notes):
     def _sparse(self, values: dict[int, str], runs: int) -> bytes:
         if not values:
             return b""
-        return text_column([values.get(i, "") for i in range(runs)], runs)
+        return texts([values.get(i, "") for i in range(runs)])
+
+
+def _is_own(topic: bytes) -> bool:
+    return topic[:1] == b"$" and topic.startswith(_OWN)
+
+
+def _flags_of(first: int) -> int:
+    return first >> 1 & 3 | _MESSAGE | (_RETAIN if first & 1 else 0)
 
 
 def _signed(number: int) -> int:

@@ -16,6 +16,7 @@ from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import pack
 from mqttd.session.route import RECORDED, TOLD
+from mqttd.session.runs import Run, joined
 from mqttd.session.settings import Settings
 from mqttd.testing import MemoryBroker
 
@@ -150,6 +151,52 @@ def test_deliveries_as_bytes_and_as_hooks_hear_of_them(story: Story, who: set[st
     assert fast == kept
     assert fast == lived(story, who, False, fast_path=False)[0]
     assert fast == lived(story, who, False, coalesce_runs=False)[0]
+
+
+@st.composite
+def told(draw: st.DrawFn) -> tuple[str, list[Run]]:
+    """A client, and runs of up to four topics that may follow one another."""
+    found: list[Run] = []
+    number = draw(st.sampled_from([0, (1 << 64) - 4096]))
+    came: int = draw(st.integers(0, 2))
+    for _ in range(draw(st.integers(1, 30))):
+        topic = str(draw(st.sampled_from(["a", "a", "ü/b", "", "$mqttd/x"]))).encode()
+        size = draw(st.sampled_from([5, 5, 1 << 31]))
+        run = Run(came, number, topic, draw(st.sampled_from([0, 2, 3])), size, draw(counts))
+        number += run.count + draw(st.sampled_from([0, 0, 1]))
+        came += draw(st.sampled_from([0, 0, 0, 1]))
+        found.append(run)
+    return draw(st.sampled_from(["one", "ö", ""])), found
+
+
+counts = st.sampled_from([1, 1, 1, 3])
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), told(), st.integers(1, 3)), min_size=1, max_size=5),
+    st.sampled_from([1 << 16, 40_000]),
+    st.booleans(),
+)
+def test_14_runs_are_kept_together_as_they_are_one_by_one(
+    turns: list[tuple[bool, tuple[str, list[Run]], int]], sample: int, hidden: bool
+) -> None:
+    together = Columns(1 << 20, lambda: None, lambda: None)
+    apart = Columns(1 << 20, lambda: None, lambda: None)
+    for columns in (together, apart):
+        columns.sample = sample
+        columns.hide_topic = columns.hide_user = hidden
+    for at, (acked, (client, found), clients) in enumerate(turns):
+        runs = joined(found)
+        for i in range(clients):
+            together.note_deliveries(acked, at, f"{client}{i}", client or None, runs)
+            for run in found:
+                for more in range(run.count):
+                    single = Run(run.came, run.number + more, run.topic, run.first, run.size)
+                    apart.note_deliveries(acked, at, f"{client}{i}", client or None, [single])
+    assert together.count == apart.count
+    if apart.count:
+        blocks = [pack(columns.take(), 9) for columns in (together, apart)]
+        assert list(decode_block(blocks[0], "n")) == list(decode_block(blocks[1], "n"))
 
 
 def test_14_a_run_of_deliveries_is_one_run_of_the_log() -> None:

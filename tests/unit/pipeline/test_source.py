@@ -124,7 +124,7 @@ def test_runs_reach_arrow_as_events(tmp_path: Path) -> None:
     columns = Columns(10_000, lambda: None, lambda: None)
     data = b"".join(b"0\x05\0\1a%02d" % i for i in range(40))
     columns.append(row(0, "client.connected"))
-    columns.note(START + 7, 1 << 40 | 9, "a", "bob", None, 0x30, data, b"", 5, 7, 7, 40)
+    columns.note(START + 7, 1 << 40 | 9, b"a", "bob", None, 0x30, data, b"", 5, 7, 7, 40)
     columns.append(row(2))
     writer = Writer(str(tmp_path), NODE)
     taken = columns.take()
