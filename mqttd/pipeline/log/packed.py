@@ -20,10 +20,11 @@ Promise: what it costs is in docs/design/pipeline.md. Format: docs/reference/eve
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from mqttd.pipeline.log.blocks import (
     HAS_PAYLOAD,
@@ -71,9 +72,11 @@ class _Arrow:
     """zstd by pyarrow."""
 
     def __init__(self, level: int) -> None:
+        global _numpy
         import pyarrow
 
         self._codec = pyarrow.Codec("zstd", compression_level=level)
+        _numpy = sys.modules.get("numpy")
 
     def compress(self, data: bytes) -> bytes:
         made: bytes = self._codec.compress(data, asbytes=True)
@@ -103,6 +106,8 @@ class _Standard:
 
 
 _codecs: dict[int, Codec] = {}
+#: Where pyarrow has brought it along.
+_numpy: Any = None
 
 
 def zstd(level: int = 1) -> Codec:
@@ -175,7 +180,14 @@ def taken_of(rows: Sequence[Row]) -> Taken:
 
 def shuffled(data: bytes, width: int) -> bytes:
     """The bytes of numbers sorted by their place in them."""
-    return data if width == 1 else b"".join([data[i::width] for i in range(width)])
+    if width == 1:
+        return data
+    if _numpy is None:
+        return b"".join([data[i::width] for i in range(width)])
+    # In a third of the time.
+    places = _numpy.frombuffer(data, _numpy.uint8).reshape(-1, width)
+    sorted_bytes: bytes = places.T.tobytes()
+    return sorted_bytes
 
 
 def gathered(data: bytes, width: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.properties import decode_properties
 from mqttd.codec.serializer import serialize
+from mqttd.pipeline.log import packed
 from mqttd.pipeline.log.blocks import Taken, encode_block, parse_header
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.decode import decode_block
@@ -182,3 +184,16 @@ def test_what_a_hook_has_made_of_a_message_is_noted_once() -> None:
     node.broker.remove_notes(token)
     alice.publish("a", b"x")
     assert not columns.count
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1)), st.sampled_from([1, 2, 4, 8]))
+def test_numbers_are_sorted_by_their_bytes_alike_with_and_without_numpy(
+    numbers: list[int], width: int
+) -> None:
+    data = b"".join((number % (1 << 8 * width)).to_bytes(width, "little") for number in numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "_numpy", numpy)
+        fast = packed.shuffled(data, width)
+        patch.setattr(packed, "_numpy", None)
+        assert packed.shuffled(data, width) == fast
+        assert packed.gathered(fast, width) == data
