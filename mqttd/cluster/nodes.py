@@ -23,8 +23,8 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.drawers import Drawer
 from mqttd.broker.retained import Retained
 from mqttd.codec.topic import split_shared
-from mqttd.mesh.arriving import Control
 from mqttd.mesh.frames import BEGIN, END, FIGURES, HELLO, SEEN, STATE, number_of, numbered
+from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
 from mqttd.mesh.lost import tell_lost
 from mqttd.mesh.mesh import Frames, Mesh, Neighbour, delete_frame, retain_frame

@@ -21,6 +21,7 @@ from mqttd.codec.reasons import MalformedPacket
 __all__ = [
     "ONE_BYTE",
     "body_at",
+    "counted_run_end",
     "cut",
     "cut_plain",
     "header",
@@ -107,6 +108,28 @@ def run_end(data: bytes, pos: int, topic_end: int, body: int, end: int) -> int:
     same = data[pos:body]
     while end + size <= n and data[end : end + front] == same:
         end += size
+    return end
+
+
+def counted_run_end(data: bytes, pos: int, topic_end: int, body: int, end: int) -> int:
+    """As `run_end`, of QoS 1: packet ids differ as well, and none is 0."""
+    size = end - pos
+    last = topic_end - 1
+    n = len(data)
+    if n - end < size or data[last + size] != data[last]:
+        return end
+    front = topic_end - pos
+    same = data[pos:topic_end]
+    at = topic_end + 2
+    block = data[at:body]
+    step = size
+    while end + size <= n and data[end : end + front] == same:
+        if not data[topic_end + step] and not data[topic_end + step + 1]:
+            break
+        if block and data[at + step : body + step] != block:
+            break
+        end += size
+        step += size
     return end
 
 

@@ -21,67 +21,29 @@ from mqttd.broker.broker import Broker
 from mqttd.codec.frame import cut, cut_plain, run_end
 from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
-from mqttd.mesh.frames import ABOUT, ACK, COUNTED, MEMBER, RUN, numbered, split, unpacked
+from mqttd.mesh.frames import (
+    ABOUT,
+    ACK,
+    COUNTED,
+    MEMBER,
+    RUN,
+    RUN1,
+    numbered,
+    split,
+    unpacked,
+)
+from mqttd.mesh.landing import Control, Local, measure
 from mqttd.mesh.link import Link
-from mqttd.mesh.peer import Choice, Member, Peer
-from mqttd.session.inbound import Inbound, lower, recast
+from mqttd.mesh.peer import Choice, Member
+from mqttd.session.inbound import Inbound, lift, lower, recast
 from mqttd.session.message import Message
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import HEARD, QOS_MASK, SPREAD, WIDE, Route
+from mqttd.session.route import HEARD, QOS_MASK, Route
 
-__all__ = ["Arriving", "Control"]
+__all__ = ["Arriving"]
 
 #: Routes without peers that are remembered.
 _ROUTES: Final = 20_000
-
-
-class Control:
-    """Takes the frames that are no PUBLISH."""
-
-    def control(self, link: Link, kind: int, body: bytes) -> None:
-        """One frame, as `mqttd.mesh.frames` says."""
-        raise NotImplementedError
-
-    def taken(self, carried: int, touched: bool) -> None:
-        """The messages up to this number are with the sessions; a store keeps some (`touched`)."""
-
-
-class _Local:
-    """A route as it is for messages that come from another worker."""
-
-    def __init__(self, route: Route) -> None:
-        self.sessions = route.sessions
-        self.options = route.options
-        self.kinds = route.kinds
-        self.owns = route.owns
-        self.gear = route.gear
-        made = Route(route.topic, route.key)
-        made.gear = route.gear & HEARD
-        sessions: list[Receiver] = []
-        options: list[int] = []
-        for i in range(len(route.sessions)):
-            receiver = route.sessions[i]
-            if not isinstance(receiver, Peer):
-                sessions.append(receiver)
-                options.append(route.options[i])
-        made.sessions = sessions
-        made.options = options
-        made.identifiers = route.identifiers
-        made.owns = route.owns
-        made.settle()
-        self.route = made
-        #: The bytes go to all as they are, if they are of the QoS and the version.
-        self.plain: bool = not made.gear & (SPREAD | HEARD | WIDE)
-
-    def is_of(self, route: Route) -> bool:
-        """Whether it is what the route leads to now."""
-        return (
-            self.sessions is route.sessions
-            and self.options is route.options
-            and self.kinds is route.kinds
-            and self.owns is route.owns
-            and self.gear == route.gear
-        )
 
 
 class Arriving:
@@ -112,7 +74,7 @@ class Arriving:
         self.full_filter: str = ""
         #: The packet that follows had RETAIN set, if it is of this topic.
         self.retained: bytes = b""
-        self._routes: dict[bytes, _Local] = {}
+        self._routes: dict[bytes, Local] = {}
 
     def take(self, data: bytes) -> None:
         """What was read: every whole frame in it."""
@@ -136,9 +98,13 @@ class Arriving:
                     end = self._publish(data, pos, body, end)
                 elif first == RUN:
                     self._older(data, body, end)
+                elif first == RUN1:
+                    self._carried(data, body, end)
                 else:
                     self._control(first, data[body:end])
             except Exception as error:  # a fault of ours, of one frame: those behind it go on
+                if first == RUN1:
+                    raise  # but this one is not what it says: how many to count is not known
                 self._failed(error)
                 counts = first & 6 if first >> 4 == 3 else first in COUNTED
                 if counts and self.count == count:
@@ -284,20 +250,62 @@ class Arriving:
                 return False
         return True
 
-    def _hand(self, route: Route, data: bytes, pos: int, p: int, topic_end: int, end: int) -> None:
+    def _hand(
+        self, route: Route, data: bytes, pos: int, p: int, topic_end: int, end: int, v5: bool = True
+    ) -> None:
         """Such a packet of QoS 1 or 2 to all."""
         same: bytes | None = None
         other: bytes | None = None
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         for receiver in route.sessions:
-            if receiver.v5:
+            if receiver.v5 == v5:
                 if same is None:
                     same = cut_plain(data, pos, end)
                 receiver.take(same, packet_id, topic_end - pos)
-            else:
+            elif v5:
                 if other is None:
                     other = lower(data, pos, p, topic_end, end)
                 receiver.take(other, packet_id, len(other) - (end - topic_end) + 1)
+            else:
+                if other is None:
+                    other = lift(data, pos, p, topic_end, end)
+                receiver.take(other, packet_id, len(other) - (end - topic_end) - 1)
+
+    def _carried(self, data: bytes, pos: int, stop: int) -> None:
+        """A run of QoS 1; a fault of ours with one of its packets leaves the others alone."""
+        v5 = data[pos] == 5
+        pos += 1
+        size, count = measure(data, pos, stop)
+        before = self.count
+        carried = self.carried
+        p, end = split(data, pos)
+        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
+        route = self.broker.topics.at(data[p:topic_end])
+        local = self._local(route)
+        plain = local.plain and not (self.broker.settings.upgrade_qos or self.retained)
+        fits = plain and self._fits(local.route, True, 1)
+        self._begin()
+        for _ in range(count):
+            try:
+                if fits:
+                    self._hand(local.route, data, pos, p, topic_end, end, v5)
+                elif v5:
+                    self._publish(data, pos, p, end)
+                else:
+                    one = lift(data, pos, p, topic_end, end)
+                    body, whole = split(one, 0)
+                    self._publish(one, 0, body, whole)
+            except Exception as error:
+                self._failed(error)
+            pos += size
+            p += size
+            topic_end += size
+            end += size
+        journal = self.broker.journal
+        if fits and journal.touched and journal.promises(route.topic, ""):
+            self.touched = True
+        self.count = before + count
+        self.carried = carried + count
 
     def _older(self, data: bytes, pos: int, stop: int) -> None:
         """A run of QoS 0 and 3.1.1."""
@@ -371,13 +379,13 @@ class Arriving:
             made.expires(self.broker.now, expiry)
         return made
 
-    def _local(self, route: Route) -> _Local:
+    def _local(self, route: Route) -> Local:
         """The route without peers and groups."""
         local = self._routes.get(route.key)
         if local is None or not local.is_of(route):
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
-            local = _Local(route)
+            local = Local(route)
             self._routes[route.key] = local
         return local
 

@@ -43,6 +43,7 @@ __all__ = [
     "RESUME",
     "RETAIN",
     "RUN",
+    "RUN1",
     "SEEN",
     "STATE",
     "UP",
@@ -98,6 +99,9 @@ HAVE: Final = 0x17
 AT: Final = 0x18
 #: A run of PUBLISHes of QoS 0 and MQTT 3.1.1, equal but for their payloads. Between workers only.
 RUN: Final = 0x19
+#: One of QoS 1, of the version (4, 5) that comes first, equal but for packet ids and payloads; each
+#: of its packets is counted. Between workers only.
+RUN1: Final = 0x1A
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

@@ -28,7 +28,7 @@ from mqttd.broker.retained import Retained
 from mqttd.broker.turns import Job
 from mqttd.codec.frame import ONE_BYTE, packet_id_at
 from mqttd.codec.topic import split_shared
-from mqttd.mesh.arriving import Arriving, Control
+from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.frames import (
     ACK,
     ADD,
@@ -43,6 +43,7 @@ from mqttd.mesh.frames import (
     packed,
     unpacked,
 )
+from mqttd.mesh.landing import Control
 from mqttd.mesh.link import FULL, Link
 from mqttd.mesh.peer import Choice, Ferry, Member, Peer
 from mqttd.session.receiver import Receiver

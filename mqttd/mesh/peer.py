@@ -78,6 +78,10 @@ class Ferry(Journal):
         self.keep(data)
         self.cross()
 
+    def carry_run(self, run: bytes, count: int, v5: bool) -> bool:
+        """See `Receiver.take_run`."""
+        return False
+
     def keep(self, data: bytes) -> None:
         """A counted frame that must arrive."""
         link = self.link
@@ -129,7 +133,7 @@ class Ferry(Journal):
         return self.taken >= self.posted
 
     def acknowledge(self, count: int) -> None:
-        """The other worker has taken so many counted frames."""
+        """The other worker has taken so many counted frames; before the end of a turn."""
         if count > self.taken:
             self.taken = count
         kept = self.kept
@@ -137,10 +141,11 @@ class Ferry(Journal):
             self.kept_bytes -= len(kept.popleft()[1])
         self._release(count)
 
-    def _release(self, count: int) -> None:
+    def _release(self, count: int) -> bool:
+        """Nobody waits for the frames up to this one any more; whether somebody has."""
         waiting = self.waiting
         if not waiting or waiting[0][0] > count:
-            return
+            return False
         while waiting and waiting[0][0] <= count:
             _, waiter = waiting.popleft()
             if isinstance(waiter, Promise):
@@ -148,7 +153,7 @@ class Ferry(Journal):
             else:
                 assert isinstance(waiter, Taken)
                 waiter.taken()
-        self.broker.flush_later()
+        return True
 
     # -- the other worker comes and goes -------------------------------------------------------
 
@@ -182,7 +187,8 @@ class Ferry(Journal):
         self.kept = deque()
         self.before = deque()
         self.kept_bytes = 0
-        self._release(NEVER)
+        if self._release(NEVER):
+            self.broker.flush_later()
         return kept
 
     def down(self) -> None:
@@ -210,7 +216,8 @@ class Ferry(Journal):
 
     def safe(self) -> None:
         """What is kept for it is safe: nobody waits any more for whom there was room."""
-        self._release(0)
+        if self._release(0):
+            self.broker.flush_later()
 
 
 class Choice:
@@ -246,6 +253,10 @@ class Peer(Receiver):
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """See `Receiver.take`."""
         self.ferry.carry(wire, wire[0] & 4 != 0)
+
+    def take_run(self, run: bytes, count: int, v5: bool) -> bool:
+        """See `Receiver.take_run`."""
+        return self.ferry.carry_run(run, count, v5)
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """See `Receiver.deliver`."""

@@ -320,6 +320,8 @@ class Turn:
         #: it: most often the next receiver has that id free as well.
         self.renumbered: bytes = b""
         self.renumbered_as: bytes = b""
+        #: There are other workers, to which a run of QoS 1 goes as it is.
+        self.has_workers: bool = False
         #: The way to another process that what is handled now has filled.
         self.clogged: Connection | None = None
         #: What that is, by name.

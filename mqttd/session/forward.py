@@ -21,11 +21,11 @@ from typing import Final
 from mqttd.codec import reasons
 from mqttd.codec.frame import cut, cut_plain, run_end
 from mqttd.codec.reasons import MalformedPacket
+from mqttd.session.carrying import Carrying
 from mqttd.session.connection import OPEN
 from mqttd.session.general import PUBREC, answer_to
 from mqttd.session.inbound import lift, recast
 from mqttd.session.message import Delivery, Message
-from mqttd.session.missing import Missing
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
     FOLLOWED,
@@ -47,6 +47,8 @@ from mqttd.session.wheel import milliseconds
 __all__ = ["Forwarding"]
 
 _PUBLISH: Final = 3
+#: The first byte of a PUBLISH of QoS 1 that is nothing else.
+_PLAIN1: Final = 0x32
 _ACK1: Final = b"\x40\x02"
 _ACK2: Final = b"\x50\x02"
 
@@ -56,7 +58,7 @@ _LIGHT0: Final = 5
 _LIGHT1: Final = 3
 
 
-class Forwarding(Missing):
+class Forwarding(Carrying):
     """A connection that forwards what its client publishes."""
 
     __slots__ = ()
@@ -108,6 +110,10 @@ class Forwarding(Missing):
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if first & 6:
+            if router.has_workers and first == _PLAIN1 and not (gear or expiry):
+                stop = self.carried(route, data, pos, topic_end, body, end)
+                if stop:
+                    return stop
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             router.journal.touched = False
             if self._accept(route, packet_id, data, pos, at, body, end):

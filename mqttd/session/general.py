@@ -417,6 +417,12 @@ class General(Publisher):
         if not keepers:
             self.reply(data)
             return
+        promises = self.promised()
+        promises.hold(data, keepers)
+        self._within(promises)
+
+    def promised(self) -> Promises:
+        """The acknowledgements of this client that wait."""
         promises = self.promises
         if promises is None:
             session = self.session
@@ -425,8 +431,7 @@ class General(Publisher):
             promises = Promises(self, asker, self.router.settings.receive_maximum)
             self.promises = promises
             self.warm_up()
-        promises.hold(data, keepers)
-        self._within(promises)
+        return promises
 
     def _within(self, promises: Promises) -> None:
         """A client keeps to Receive Maximum while its acknowledgements wait (MQTT-3.3.4-9).

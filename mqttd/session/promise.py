@@ -142,6 +142,19 @@ class Promises(Ending):
         channel.turn.endings.append(self)
         self._counted()
 
+    def hold_run(self, data: bytes, count: int, keepers: object) -> None:
+        """So many acknowledgements at once, as `hold` takes one."""
+        self.hold(data, keepers)
+        fresh = self._fresh
+        if fresh is None:
+            waiting = self._waiting
+            if not waiting:
+                return  # the connection is gone
+            fresh = waiting[-1]
+        fresh.count += count - 1
+        self._count += count - 2
+        self._counted()
+
     def follow(self, data: bytes) -> None:
         """One more acknowledgement that waits for nothing but those before it."""
         if self._fresh is not None:

@@ -56,6 +56,10 @@ class Receiver(Timer):
         """
         raise NotImplementedError
 
+    def take_run(self, run: bytes, count: int, v5: bool) -> bool:
+        """A run of so many PUBLISHes of QoS 1; False: it takes them one by one."""
+        return False
+
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """A QoS 1 or 2 delivery; keeps `packet_id` where it is free."""
         raise NotImplementedError

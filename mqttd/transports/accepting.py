@@ -59,6 +59,8 @@ class Accepting(Sockets):
         #: Descriptors that are nobody's connection, and what is called when they are readable.
         self.bells: dict[int, Callable[[], None]] = {}
         self.gone: dict[int, Callable[[], None]] = {}
+        #: Those that bring messages, and what takes an event of theirs.
+        self.streams: dict[int, Callable[[int], object]] = {}
         self._looks: bool = False
 
     def read(self, channel: Channel, fd: int) -> None:
@@ -88,10 +90,19 @@ class Accepting(Sockets):
         self.gone[fd] = gone
         self.epoll.register(fd, _IN_EDGE)
 
+    def carry(self, fd: int, called: Callable[[int], object], gone: Callable[[], None]) -> None:
+        """Call this with what the poll finds for a stream, among the clients of a turn: what it
+        brings is written with what they do. `gone` when the engine polls no more.
+        """
+        self.streams[fd] = called
+        self.gone[fd] = gone
+        self.epoll.register(fd, _IN)
+
     def unwatch(self, fd: int) -> None:
         """Call neither any more."""
-        if self.bells.pop(fd, None) is not None:
-            del self.gone[fd]
+        if self.gone.pop(fd, None) is not None:
+            self.bells.pop(fd, None)
+            self.streams.pop(fd, None)
             self.epoll.unregister(fd)
 
     def leave(self) -> None:

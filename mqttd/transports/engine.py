@@ -245,7 +245,11 @@ class Engine(Accepting):
             if channel is None:
                 edge = self.layered.get(fd)
                 if edge is None:
-                    others.append((fd, event))
+                    stream = self.streams.get(fd)
+                    if stream is None:
+                        others.append((fd, event))
+                    else:
+                        stream(event)
                 elif self.taken < _TURN:
                     edge.ready(event)
                 else:

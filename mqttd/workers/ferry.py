@@ -25,7 +25,8 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.drawers import Drawer
-from mqttd.mesh.frames import AT, numbered, packed, unpacked
+from mqttd.mesh.frames import AT, RUN1, frame, numbered, packed, unpacked
+from mqttd.mesh.landing import unrolled
 from mqttd.mesh.link import Gate, Link
 from mqttd.mesh.peer import NEVER, Ferry
 from mqttd.types import StoreFull
@@ -106,6 +107,24 @@ class WorkerFerry(Ferry):
             self.fresh.append(data)
         super().carry(data, once)
 
+    def carry_run(self, run: bytes, count: int, v5: bool) -> bool:
+        """See `Receiver.take_run`; until they are taken each is kept, as the run."""
+        link = self.link
+        if link is None:
+            return False
+        data = frame(RUN1, (b"\5" if v5 else b"\4") + run)
+        kept = self.kept
+        posted = self.posted
+        for _ in range(count):
+            posted += 1
+            kept.append((posted, data))
+        self.posted = posted
+        self.kept_bytes += len(data) * count
+        self.seq += count
+        link.put(data)
+        self.cross()
+        return True
+
     def end_turn(self) -> None:
         """See `Ending`: keep what has come in this turn, then it may go."""
         self._note()
@@ -168,6 +187,14 @@ class WorkerFerry(Ferry):
             self._put(number, packed(fields))
 
     # -- the other worker comes and goes -------------------------------------------------------
+
+    def down(self) -> None:
+        """See `Ferry.down`: of runs, what is not taken goes on packet by packet."""
+        self.kept = unrolled(self.kept)
+        self.kept_bytes = 0
+        for _, data in self.kept:
+            self.kept_bytes += len(data)
+        super().down()
 
     def safe(self) -> None:
         """See `Ferry.safe`: when the store has it."""

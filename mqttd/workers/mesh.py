@@ -15,8 +15,8 @@ from typing import Final
 
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
-from mqttd.mesh.arriving import Control
 from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, frame, number_of, numbered, packed
+from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
 from mqttd.mesh.mesh import Frames, Mesh, Neighbour
 from mqttd.storage.journal import StoreJournal
@@ -34,6 +34,7 @@ class WorkerMesh(Mesh):
     def __init__(self, broker: Broker, number: int, count: int) -> None:
         super().__init__(broker, number)
         self.count = count
+        broker.has_workers = True
         self.ferries: dict[int, WorkerFerry] = {}
         for other in range(1, count + 1):
             if other != number:

@@ -40,6 +40,9 @@ from mqttd.workers.sums import add_up, counted
 
 __all__ = ["Worker"]
 
+_IN: Final = 1
+_OUT: Final = 4
+_IN_OUT: Final = 5
 _READ: Final = 65536
 #: Reads of a link in one turn, and connections that are taken over.
 _READS: Final = 4
@@ -222,7 +225,7 @@ class Worker:
 
 @implementer(IReadDescriptor, IWriteDescriptor)
 class _Stream:
-    """The socket of a link, as the reactor polls it."""
+    """The socket of a link: polled by the engine, and by the reactor when that polls no more."""
 
     def __init__(self, worker: Worker, number: int, fd: int, takes: bool) -> None:
         os.set_blocking(fd, False)
@@ -230,16 +233,29 @@ class _Stream:
         self.number = number
         self.fd = fd
         self.reactor = worker.reactor
-        self.link = Link(worker.broker, Pipe(fd, self._watch), number)
+        self.pipe = Pipe(fd, self._watch)
+        self.link = Link(worker.broker, self.pipe, number)
         self.link.wraps = True
         self.arriving: Arriving = worker.mesh.linked(number, self.link, takes)
-        self.reactor.addReader(self)
+        self.engine: Engine | None = worker.engine
+        worker.engine.carry(fd, self.ready, self._left)
 
     def _watch(self, blocked: bool) -> None:
-        if blocked and self.fd >= 0:
+        if self.fd < 0:
+            return
+        if self.engine is not None:
+            self.engine.epoll.modify(self.fd, _IN_OUT if blocked else _IN)
+        elif blocked:
             self.reactor.addWriter(self)
         else:
             self.reactor.removeWriter(self)
+
+    def _left(self) -> None:
+        """The engine comes to its end before the links do."""
+        self.engine = None
+        self.reactor.addReader(self)
+        if self.link.blocked:
+            self.reactor.addWriter(self)
 
     def fileno(self) -> int:
         """See `IFileDescriptor`."""
@@ -258,38 +274,57 @@ class _Stream:
         fd, self.fd = self.fd, -1
         if fd < 0:
             return
-        # The reactor asks for the descriptor while it is taken out.
-        self.fd = fd
-        self.reactor.removeReader(self)
-        self.reactor.removeWriter(self)
-        self.fd = -1
+        self.pipe.fd = -1  # what is put to the link until it ends is not for who has this one next
+        if self.engine is not None:
+            self.engine.unwatch(fd)
+            self.engine = None
+        else:
+            # The reactor asks for the descriptor while it is taken out.
+            self.fd = fd
+            self.reactor.removeReader(self)
+            self.reactor.removeWriter(self)
+            self.fd = -1
         os.close(fd)
         self.worker.mesh.unlinked(self.link)
         self.worker.unlinked(self)
 
-    def doRead(self) -> None:
+    def ready(self, event: int) -> None:
+        """What the engine's poll has found; what comes of it is done at the end of its turn."""
+        if event & _OUT:
+            self.link.edge.flush(self.link)
+        if event & ~_OUT:
+            self._take()
+
+    def _take(self) -> None:
         """Take what has come."""
-        broker = self.worker.broker
-        broker.now = time.monotonic_ns() // 1_000_000
         for _ in range(_READS):
+            if self.fd < 0:
+                return
             try:
                 data = os.read(self.fd, _READ)
             except BlockingIOError:
-                break
+                return
             except OSError:
                 data = b""
             if not data:
                 self.close()
-                break
+                return
             try:
                 self.arriving.take(data)
             except Exception as error:  # the stream makes no sense any more: begin a new one
-                broker.log("internal error", {"error": repr(error), "worker": self.number})
+                worker = self.worker
+                worker.broker.log("internal error", {"error": repr(error), "worker": self.number})
                 self.close()
-                self.worker.control.send({"lost": self.number})
-                break
+                worker.control.send({"lost": self.number})
+                return
             if len(data) < _READ:
-                break
+                return
+
+    def doRead(self) -> None:
+        """The reactor has found the same."""
+        broker = self.worker.broker
+        broker.now = time.monotonic_ns() // 1_000_000
+        self._take()
         broker.perform()
 
     def doWrite(self) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mqttd.codec.frame import (
     body_at,
+    counted_run_end,
     header,
     packet_id_at,
     run_end,
@@ -135,6 +136,29 @@ def test_a_run_ends_where_a_packet_differs_in_more_than_its_payload(
     topic_end = 4 + len(topics[0])
     end = len(packets[0])
     assert run_end(data, 0, topic_end, topic_end + len(block), end) == run * end
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"a/1", b"b/1"]), st.integers(0, 300)), min_size=1),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_a_run_of_qos_1_ends_at_another_topic_another_block_or_id_0(
+    named: list[tuple[bytes, int]], v5: bool, cut_off: int
+) -> None:
+    version = 5 if v5 else 4
+    data = b""
+    for topic, packet_id in named:
+        one = serialize(Publish(topic.decode(), b"load", 1, packet_id=1), version)
+        data += with_id(one, packet_id_at(one), packet_id)
+    end = len(data) // len(named)
+    whole = len(named) - (cut_off > 0 and len(named) > 1)
+    data = data[: len(data) - cut_off] if len(named) > 1 else data
+    run = 1
+    while run < whole and named[run][0] == named[0][0] and named[run][1]:
+        run += 1
+    body = 4 + len(named[0][0]) + 2 + v5
+    assert counted_run_end(data, 0, 4 + len(named[0][0]), body, end) == run * end
 
 
 @pytest.mark.parametrize("packet_id", [1, 255, 256, 0xABCD, 0xFFFF])

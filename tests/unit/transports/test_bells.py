@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -76,6 +77,24 @@ def test_it_hears_that_the_engine_reads_no_more(engine: Engine) -> None:
     stop_reading(Reactor(), engine)
     assert not engine.bells
     os.close(bell.fd)
+
+
+def test_a_stream_has_its_events_until_the_engine_reads_no_more(engine: Engine) -> None:
+    ours, theirs = socket.socketpair()
+    came: list[bytes] = []
+    left: list[int] = []
+    with ours, theirs:
+        engine.carry(ours.fileno(), lambda event: came.append(ours.recv(1)), lambda: left.append(1))
+        theirs.send(b"12")
+        engine.doRead()
+        assert came == [b"1"]
+        engine.doRead()  # what it has not read is still there
+        assert came == [b"1", b"2"]
+        engine.leave()
+        theirs.send(b"3")
+        engine.doRead()
+        assert (came, left) == ([b"1", b"2"], [1])
+        assert not engine.streams
 
 
 def test_what_is_being_written_is_waited_for_in_the_same_turn_of_the_reactor(

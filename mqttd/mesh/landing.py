@@ -1,0 +1,116 @@
+"""Where what comes from another process lands, and the runs of QoS 1 that it comes in.
+
+RUN1 [4] PUBLISH a/b 1, a/b 2, a/b 3     as a client has sent them
+  taken   --> one route for all, each to the sessions under an id that is free there
+  not, when its worker dies --> one PUBLISH of 5.0 for each (`unrolled`)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mqttd.mesh.frames import RUN1, split
+from mqttd.mesh.link import Link
+from mqttd.mesh.peer import Peer
+from mqttd.session.inbound import lift
+from mqttd.session.receiver import Receiver
+from mqttd.session.route import HEARD, SPREAD, WIDE, Route
+
+__all__ = ["Control", "Local", "measure", "packets", "unrolled"]
+
+
+class Control:
+    """Takes the frames that are no PUBLISH."""
+
+    def control(self, link: Link, kind: int, body: bytes) -> None:
+        """One frame, as `mqttd.mesh.frames` says."""
+        raise NotImplementedError
+
+    def taken(self, carried: int, touched: bool) -> None:
+        """The messages up to this number are with the sessions; a store keeps some (`touched`)."""
+
+
+class Local:
+    """A route as it is for messages that come from another worker."""
+
+    def __init__(self, route: Route) -> None:
+        self.sessions = route.sessions
+        self.options = route.options
+        self.kinds = route.kinds
+        self.owns = route.owns
+        self.gear = route.gear
+        made = Route(route.topic, route.key)
+        made.gear = route.gear & HEARD
+        sessions: list[Receiver] = []
+        options: list[int] = []
+        for i in range(len(route.sessions)):
+            receiver = route.sessions[i]
+            if not isinstance(receiver, Peer):
+                sessions.append(receiver)
+                options.append(route.options[i])
+        made.sessions = sessions
+        made.options = options
+        made.identifiers = route.identifiers
+        made.owns = route.owns
+        made.settle()
+        self.route = made
+        #: The bytes go to all as they are, if they are of the QoS and the version.
+        self.plain: bool = not made.gear & (SPREAD | HEARD | WIDE)
+
+    def is_of(self, route: Route) -> bool:
+        """Whether it is what the route leads to now."""
+        return (
+            self.sessions is route.sessions
+            and self.options is route.options
+            and self.kinds is route.kinds
+            and self.owns is route.owns
+            and self.gear == route.gear
+        )
+
+
+def measure(data: bytes, pos: int, stop: int) -> tuple[int, int]:
+    """Bytes of a packet of the run that begins here, and how many there are. Raises ValueError."""
+    body, end = split(data, pos)
+    size = end - pos
+    if not body or end > stop or (stop - pos) % size:
+        raise ValueError("a run of packets of different sizes")
+    return size, (stop - pos) // size
+
+
+def packets(frame: bytes) -> list[bytes]:
+    """What a run (`RUN1`) stands for: each message as it goes by itself."""
+    pos, stop = split(frame, 0)
+    v5 = frame[pos] == 5
+    pos += 1
+    size, _ = measure(frame, pos, stop)
+    made: list[bytes] = []
+    while pos < stop:
+        if v5:
+            made.append(frame[pos : pos + size])
+        else:
+            p, end = split(frame, pos)
+            made.append(lift(frame, pos, p, p + 2 + (frame[p] << 8 | frame[p + 1]), end))
+        pos += size
+    return made
+
+
+def unrolled(kept: deque[tuple[int, bytes]]) -> deque[tuple[int, bytes]]:
+    """What is kept, without runs: each stands there for every packet of it that is not taken."""
+    made: deque[tuple[int, bytes]] = deque()
+    left = list(kept)
+    at = 0
+    while at < len(left):
+        number, data = left[at]
+        if data[0] != RUN1:
+            made.append((number, data))
+            at += 1
+            continue
+        end = at
+        while end < len(left) and left[end][1] is data:
+            end += 1
+        whole = packets(data)
+        # Those that are taken were the first.
+        for each in range(at, end):
+            made.append((left[each][0], whole[len(whole) - (end - each)]))
+        at = end
+    return made
