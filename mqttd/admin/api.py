@@ -170,8 +170,15 @@ class Api:
         ask = Ask(request, caller, route, path, query_of(route, request), body_of(route, request))
         result = serve(ask)
         if isinstance(result, Deferred):
-            return result.addCallback(lambda found: self._done(route, ask, found))
+            return result.addCallback(lambda found: self._done_late(route, ask, found))
         return self._done(route, ask, result)
+
+    def _done_late(self, route: Route, ask: Ask, found: Any) -> bytes:
+        """What took a while is told to who may still see it; a change was made, and says so."""
+        if route.method == "GET" and route.role and not ask.may_still({}):
+            text = "the log-in, token or role with which this was asked has ended meanwhile"
+            raise ApiError(401, "unauthorized", text)
+        return self._done(route, ask, found)
 
     def admitted(self, request: Any, role: str) -> Any:
         """Who asks, if that one may, and has not asked too often."""

@@ -29,6 +29,7 @@ from mqttd.admin.tcp import AdminTcpService
 from mqttd.config.schema import AdminTcp
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model
+from mqttd.readmodel.topic_rates import TopicFigures
 from mqttd.secrets.passwords import Cost
 from tests.unit.admin.node import make_broker
 
@@ -48,6 +49,7 @@ class Node:
         self.tokens = path / "tokens"
         self.tokens.write_text(FILE_TOKEN + "\n")
         users = ApiUsers(self.path, seconds=self.clock.seconds)
+        self.api = api
         parts = cast(Parts, api.parts)
         self.feed = parts.feed = Feed(
             parts.model.figures, lambda tell: None, lambda tell: None, self.clock
@@ -231,6 +233,22 @@ def test_a_stream_ends_when_its_token_expires(node: Node) -> None:
     node.clock.advance(10)
     assert not node.says(stream)
     assert stream.is_over
+
+
+def test_what_takes_long_is_told_to_who_may_see_it_when_it_is_there(node: Node) -> None:
+    """Topics are counted for as long as was asked."""
+    parts = cast(Parts, node.api.parts)
+    parts.topic_figures = TopicFigures(parts.broker, node.clock.callLater)
+    path = "/api/v1/topics/busiest?seconds=5"
+    told, refused = (
+        node.asked(node.page, "GET", path, **bearer(token))
+        for token in (add_token(node.path, "stays", "viewer", None), node.token)
+    )
+    assert not told.text and not refused.text
+    delete_user(node.path, "robot")
+    node.clock.advance(5)
+    assert '"topics":[]' in told.text
+    assert "401 Unauthorized" in refused.text and "topics" not in refused.text
 
 
 @pytest.mark.parametrize(("role", "goes_on"), [("operator", 1), ("viewer", 1), ("events", 0)])
