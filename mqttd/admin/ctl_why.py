@@ -71,7 +71,8 @@ def _why(options: argparse.Namespace) -> int:
 
 
 def _print(life: dict[str, Any]) -> None:
-    source = life["client_id"] or "the broker"
+    # Of what was dropped out of a queue nobody has kept who had sent it.
+    source = life["client_id"] or "the broker, or a client that is not known any more"
     print(printable(f"{life['id']}  {life['topic']}  from {source}"))
     for sentence in life["answer"]:
         print(printable(f"  lost: {sentence}"))

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.web.server import NOT_DONE_YET
 
 from mqttd.net.fair import house_of
@@ -41,6 +42,7 @@ class Slow:
 
     def __init__(self, reactor: Any) -> None:
         self.reactor = reactor
+        self.log = Logger(namespace="mqttd.admin")
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
 
     def refuse(self, request: Any, body: bytes) -> Any:
@@ -52,9 +54,7 @@ class Slow:
             request.setHeader(b"connection", b"close")
             return body
         delay = min(MOST, FIRST * 2.0 ** min(known.wrong, 16))
-        known.wrong += 1
-        known.at = self.reactor.seconds()
-        known.waiting += 1
+        self._count(known, host)
         call = self.reactor.callLater(delay, self._answer, known, request, body)
         request.notifyFinish().addErrback(self._gone, known, call)
         return NOT_DONE_YET
@@ -65,9 +65,7 @@ class Slow:
         if known.waiting >= WAITING:
             return None
         delay = min(MOST, FIRST * 2.0 ** min(known.wrong, 16))
-        known.wrong += 1
-        known.at = self.reactor.seconds()
-        known.waiting += 1
+        self._count(known, house_of(host))
         held: Deferred[None] = Deferred()
         self.reactor.callLater(delay, self._let_go, known, held)
         return held
@@ -75,6 +73,17 @@ class Slow:
     def _let_go(self, known: _Address, held: Deferred[None]) -> None:
         known.waiting -= 1
         held.callback(None)
+
+    def _count(self, known: _Address, host: str) -> None:
+        known.wrong += 1
+        known.at = self.reactor.seconds()
+        known.waiting += 1
+        # The first, the second, the fourth ...: who tries on and on fills no log.
+        if known.wrong & (known.wrong - 1) == 0:
+            self.log.warn(
+                "wrong token or password: address={address} times={times}",
+                address=host, times=known.wrong,
+            )  # fmt: skip
 
     def _of(self, host: str) -> _Address:
         now = self.reactor.seconds()

@@ -26,6 +26,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from mqttd.broker.drawers import MOST_KEY, Drawer
+from mqttd.broker.roles import ANONYMOUS
 from mqttd.secrets.files import replace_file
 from mqttd.types import StoreFull
 
@@ -227,8 +228,8 @@ class Bans:
     def match(self, client_id: str, username: str | None, peerhost: str) -> Ban | None:
         """The ban that keeps this client out, None if there is none."""
         bans = self._bans
-        if self.disabled and username is not None and username in self.disabled:
-            return Ban("username", username, "this user is disabled")
+        if self.disabled and (username or ANONYMOUS) in self.disabled:
+            return Ban("username", username or ANONYMOUS, "this user is disabled")
         if not bans:
             return None
         found = bans.get(("client_id", client_id))

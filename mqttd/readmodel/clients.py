@@ -363,11 +363,14 @@ def _username(session: Session, now: int) -> Any:
     return session.username or ""
 
 
-#: What a list of clients may be sorted by.
+#: Less than any time: that of who is not connected, and so not idle.
+_NEVER: Final = -(1 << 62)
+#: What a list of clients may be sorted by. Times are moments, turned around: an age grows while
+#: pages are turned, and a cursor that held one would skip clients or show them twice.
 SORTS: Final[dict[str, Callable[[Session, int], Any]]] = {
     "client_id": lambda session, now: session.client_id,
     "username": _username,
-    "session_age": lambda session, now: (now - session.created_at) // 1000,
+    "session_age": lambda session, now: -session.created_at,
     "subscriptions": lambda session, now: session.subscribed(),
     "inflight": lambda session, now: len(session.inflight or ()),
     "mqueue": lambda session, now: session.mqueue.length if session.mqueue is not None else 0,
@@ -375,7 +378,5 @@ SORTS: Final[dict[str, Callable[[Session, int], Any]]] = {
     "unsent_bytes": lambda session, now: (
         session.channel.out_bytes if session.channel is not None else 0
     ),
-    "idle": lambda session, now: (
-        (now - session.channel.last) // 1000 if session.channel is not None else 0
-    ),
+    "idle": lambda session, now: -session.channel.last if session.channel is not None else _NEVER,
 }

@@ -76,6 +76,8 @@ def test_a_drain_can_be_given_up_and_can_leave_the_broker_there(broker: Broker) 
         RawClient(broker.port, mq.V5).connect("late", reason=0x9C)
         assert api(broker).request("DELETE", "/drain")["left"] >= 1
         RawClient(broker.port, mq.V5).connect("late").disconnect()
+    with pytest.raises(CtlError, match="expected HOST or HOST:PORT"):
+        api(broker).request("POST", "/drain", {"to": "mqtt://other/"})
     with pytest.raises(CtlError, match="not being drained"):
         api(broker).request("DELETE", "/drain")
     api(broker).request("POST", "/drain", {"rate": 1000, "exit": False, "moved": True})

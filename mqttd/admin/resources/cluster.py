@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 
 from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.resources.drain import check_reference
 from mqttd.admin.route import Ask, get, post
 
 __all__ = ["ClusterResource"]
@@ -65,7 +66,7 @@ class Going(Struct, forbid_unknown_fields=True):
     """How clients are sent away: so many a second; `to` is the Server Reference."""
 
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] = 100.0
-    to: Annotated[str, Meta(max_length=1000, pattern=r"^[\x21-\x7e ]*$")] = ""
+    to: Annotated[str, Meta(max_length=1000)] = ""
 
 
 class Done(Struct, kw_only=True):
@@ -118,6 +119,7 @@ class ClusterResource:
     @post("/cluster/leave", role=ADMINISTRATOR, body=Going, answer=Done)
     def leave(self, ask: Ask) -> Done:
         """Send clients elsewhere, hand the sessions over, then end the process."""
+        check_reference(ask.body.to)
         self._cluster().leaves.begin(ask.body.rate, ask.body.to, True)
         ask.changed(None, ask.body)
         return Done(done=True)
@@ -126,6 +128,7 @@ class ClusterResource:
     def drain(self, ask: Ask) -> Done:
         """Have a node do that, and stay."""
         name = self._member(ask.path["node"])
+        check_reference(ask.body.to)
         what = {"what": "drain", "rate": ask.body.rate, "to": ask.body.to}
         self._cluster().commons.ask(name, what)
         ask.changed(None, ask.body)

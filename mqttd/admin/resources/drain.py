@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
@@ -10,7 +11,10 @@ from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ADMINISTRATOR, ApiError
 from mqttd.admin.route import Ask, delete, get, post
 
-__all__ = ["DrainResource"]
+__all__ = ["DrainResource", "check_reference"]
+
+_SERVER: Final = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+_REFERENCE: Final = re.compile(rf"(?:{_SERVER}(?: {_SERVER})*)?")
 
 
 class DrainView(Struct, kw_only=True):
@@ -31,11 +35,18 @@ class Wanted(Struct, forbid_unknown_fields=True):
     """How it is to be done; `to` is the Server Reference: a host or `host:port`, or several."""
 
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] = 100.0
-    to: Annotated[str, Meta(max_length=1000, pattern=r"^[\x21-\x7e ]*$")] = ""
+    to: Annotated[str, Meta(max_length=1000)] = ""
     #: 0x9D, server moved, in the place of 0x9C.
     moved: bool = False
     #: End the process when nobody is left.
     exit: bool = True
+
+
+def check_reference(to: str) -> None:
+    """Raises ApiError for what is no Server Reference: clients would be sent there (5.0, 4.11)."""
+    if not _REFERENCE.fullmatch(to):
+        text = f"to = {to[:80]!r}: expected HOST or HOST:PORT, or several with a space between them"
+        raise ApiError(400, "bad_request", text)
 
 
 class DrainResource:
@@ -53,6 +64,7 @@ class DrainResource:
     def begin(self, ask: Ask) -> DrainView:
         """Let nobody in, send clients elsewhere at a rate, then end the process."""
         drain, wanted = self._drain(), ask.body
+        check_reference(wanted.to)
         drain.begin(wanted.rate, wanted.to, wanted.moved)
         self.parts.exit_when_drained = wanted.exit
         ask.changed(None, wanted)

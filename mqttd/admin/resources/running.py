@@ -177,6 +177,10 @@ class Text(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=250_000)]
 
 
+class Nothing(Struct, forbid_unknown_fields=True):
+    """Nothing: what the file says is looked at."""
+
+
 class Apply(Struct, forbid_unknown_fields=True):
     """Whether a plan that would cut somebody off is meant."""
 
@@ -212,7 +216,7 @@ class Configuration:
         work = self.parts.in_turn(self._reload().mistakes, ask.body.text)
         return work.addCallback(Mistakes)
 
-    @post("/config/plan", role=VIEWER, audited=False, errors=(409, 422))
+    @post("/config/plan", role=VIEWER, audited=False, body=Nothing, errors=(409, 422))
     def plan(self, ask: Ask) -> Deferred[Json]:
         """What the configuration file would change now, and whom it would cut off."""
         return self._run(ask, dry_run=True)

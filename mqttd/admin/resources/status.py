@@ -67,6 +67,8 @@ class Ready(Struct):
     """Whether clients are let in."""
 
     ready: bool
+    #: Why not.
+    reason: str = ""
 
 
 class Status:
@@ -122,10 +124,11 @@ class Status:
     @get("/health/ready", answer=Ready, root=True, role="", errors=(503,))
     def ready(self, ask: Ask) -> Any:
         """Whether clients are let in; 503 while they are not."""
-        ready = self._ready()
-        if not ready:
-            ask.request.setResponseCode(503)
-        return b'{"ready": %s}\n' % (b"true" if ready else b"false")
+        reason = self._not_ready()
+        if not reason:
+            return b'{"ready": true}\n'
+        ask.request.setResponseCode(503)
+        return b'{"ready": false, "reason": "%s"}\n' % reason.encode()
 
     @get("/metrics", root=True, media="text/plain; version=0.0.4; charset=utf-8", answer=str)
     def text(self, ask: Ask) -> bytes:
@@ -139,9 +142,15 @@ class Status:
         return self.parts.model.figures.read()
 
     def _ready(self) -> bool:
+        return not self._not_ready()
+
+    def _not_ready(self) -> str:
+        """Why nobody is let in; empty: who comes is."""
         if self.parts.drain is not None and self.parts.drain.running:
-            return False
-        return self.parts.is_ready() and not self.parts.broker.overloaded
+            return "draining"
+        if not self.parts.is_ready():
+            return "starting, or in a minority of its cluster"
+        return "overloaded" if self.parts.broker.overloaded else ""
 
 
 def _state(ready: bool) -> str:

@@ -105,6 +105,18 @@ def test_status_says_who_and_where_the_broker_is(ask: Door) -> None:
     assert {"version", "compiled", "python", "pid", "uptime"} <= answer.keys()
 
 
+def test_who_is_not_ready_says_why(ask: Door, broker: Broker) -> None:
+    def ready() -> tuple[int, bytes]:
+        waiting = ask.stub.request("GET", BASE.removesuffix("/api/v1") + "/health/ready")
+        ask.stub.flush()
+        response = result(waiting)
+        return response.code, result(response.content())
+
+    assert ready() == (200, b'{"ready": true}\n')
+    broker.overloaded = True
+    assert ready() == (503, b'{"ready": false, "reason": "overloaded"}\n')
+
+
 #: What the counters of authentication modules begin with, see AccessControl.counters.
 MODULES = ("auth_username_", "auth_anonymous_")
 

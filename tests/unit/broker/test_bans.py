@@ -53,6 +53,14 @@ def test_a_ban_is_about_those_it_names(
     assert not bans.remove(kind, value)
 
 
+def test_who_has_no_user_name_is_kept_out_by_its_own_name() -> None:
+    bans = Bans()
+    bans.disabled = {"$anonymous"}
+    assert banned(bans, username=None) and not banned(bans, username="u")
+    bans.disabled = {"u"}
+    assert banned(bans, username="u") and not banned(bans, username=None)
+
+
 def test_a_ban_ends_at_its_time() -> None:
     seconds = Time()
     bans = Bans(seconds=seconds)

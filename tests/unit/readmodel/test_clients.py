@@ -96,6 +96,25 @@ def test_every_order_shows_everybody_once(
     assert found == [session.client_id for session in wanted]
 
 
+@pytest.mark.parametrize("sort", ["session_age", "-session_age", "idle", "-idle"])
+def test_pages_by_age_show_everybody_once_though_all_grow_older(
+    broker: Broker, clients: Clients, sort: str
+) -> None:
+    for name in "dbeacgf":
+        connected(broker, name, None)
+        broker.now += 1500
+    found: list[str] = []
+    cursor = None
+    while len(found) < 7:
+        page = result(clients.page(Wish(cursor=cursor, sort=sort, limit=2)))
+        found += [client.client_id for client in page.clients]
+        cursor = page.cursor
+        broker.now += 4000
+    assert cursor is None and sorted(found) == list("abcdefg")
+    if sort.endswith("session_age"):
+        assert found == list("dbeacgf" if sort.startswith("-") else "fgcaebd")
+
+
 def test_filters_hold_together_and_alone(broker: Broker, clients: Clients) -> None:
     away = connected(broker, "meter-1", "ann")
     away.send(Disconnect(0))
