@@ -172,6 +172,7 @@ class Control(MultiService):
     def stop_audit(self) -> None:
         """Write what waits."""
         if self.audit is not None:
+            self.parts.audit.finish()
             self.audit.stop()
 
     def file_changed(self, what: str, before: Any, after: Any) -> None:

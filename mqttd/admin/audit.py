@@ -6,6 +6,9 @@
 `mqttd-ctl` speaks to the same interface, so that its changes are here too. A refused request
 changes nothing and is not here; wrong tokens are in the log.
 
+A caller that publishes is one entry a minute, with how many times: messages by the thousand would
+push out what else was changed. The file has its line twice, the second with all of them.
+
 Promise: at most `KEPT` entries and `MOST` characters of each are kept in memory; writing the file
 is for a thread (`mqttd.service`), whose losses it counts.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
@@ -26,6 +29,10 @@ __all__ = ["KEPT", "Audit", "AuditEntry", "shortened"]
 
 KEPT: Final = 1000
 MOST: Final = 2000
+#: What is gathered, for how many seconds, of how many callers.
+_PUBLISHING: Final = frozenset(("/api/v1/publish", "/api/v1/publish/batch"))
+_GATHERED: Final = 60.0
+_CALLERS: Final = 1000
 
 
 class AuditEntry(Struct, kw_only=True):
@@ -44,6 +51,8 @@ class AuditEntry(Struct, kw_only=True):
     what: str
     before: Any
     after: Any
+    #: How often within a minute; `after` is of the first one.
+    times: int = 1
 
 
 class Audit:
@@ -54,6 +63,8 @@ class Audit:
         self._seconds = seconds
         self._entries: deque[AuditEntry] = deque(maxlen=KEPT)
         self._number = 0
+        #: Who publishes where -> the entry that gathers it, the oldest first.
+        self._gathering: OrderedDict[tuple[str, str], AuditEntry] = OrderedDict()
         self._log = Logger(namespace="mqttd.admin")
 
     def put(
@@ -61,6 +72,12 @@ class Audit:
         before: Any, after: Any,
     ) -> None:  # fmt: skip
         """A change was made."""
+        if path in _PUBLISHING:
+            gathered = self._gathering.get((who, path))
+            if gathered is not None and self._seconds() - gathered.at < _GATHERED:
+                gathered.times += 1
+                return
+            self._let_go((who, path))
         self._number += 1
         entry = AuditEntry(
             number=self._number,
@@ -75,10 +92,27 @@ class Audit:
             after=shortened(after),
         )
         self._entries.append(entry)
+        if path in _PUBLISHING:
+            self._gathering[who, path] = entry
+            if len(self._gathering) > _CALLERS:
+                self._let_go(next(iter(self._gathering)))
         self._log.info(
             "audit: {method} {path} by {who} ({role}, {peer})",
             method=method, path=path[:200], who=who, role=role, peer=peer,
         )  # fmt: skip
+        self._keep(entry)
+
+    def finish(self) -> None:
+        """Nothing more comes: the file has all of what was gathered."""
+        for key in list(self._gathering):
+            self._let_go(key)
+
+    def _let_go(self, key: tuple[str, str]) -> None:
+        gathered = self._gathering.pop(key, None)
+        if gathered is not None and gathered.times > 1:
+            self._keep(gathered)
+
+    def _keep(self, entry: AuditEntry) -> None:
         self.write(json.dumps(to_builtins(entry), ensure_ascii=True).encode() + b"\n")
 
     def page(self, limit: int, before: int | None) -> tuple[list[AuditEntry], int | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from mqttd.admin.ctl_client import CtlError, client_of
@@ -21,6 +21,9 @@ from mqttd.admin.ctl_print import (
 )
 
 __all__ = ["add_commands"]
+
+#: What an entry of the audit may be about, in what was changed.
+_NAMES: Final = ("username", "name", "client_id", "value", "filter", "topic")
 
 
 def add_commands(add: Callable[..., Any], commands: Any) -> None:
@@ -63,6 +66,16 @@ def _slow(options: argparse.Namespace) -> None:
         print(f"and {answer['count'] - len(answer['slow'])} more")
 
 
+def _about(row: dict[str, Any]) -> str:
+    """What an entry of the audit is about, and how often."""
+    found = ""
+    for told in (row["after"], row["before"]):
+        if isinstance(told, dict):
+            name = next((told[key] for key in _NAMES if told.get(key)), "")
+            found = found or (f" {name}" if name else "")
+    return f"{found}, {row['times']} times" if row["times"] > 1 else found
+
+
 def _audit(options: argparse.Namespace) -> None:
     if not 1 <= options.limit <= 1000:
         raise CtlError(f"--limit {options.limit}: expected 1 to 1000")
@@ -72,4 +85,5 @@ def _audit(options: argparse.Namespace) -> None:
     for row in answer["audit"]:
         row["at"] = time_text(row["at"])
         row["change"] = f"{row['method']} {row['path'].removeprefix('/api/v1')}"
+        row["what"] += _about(row)
     print_table(answer["audit"], ["at", "who", "role", "peer", "change", "what"])

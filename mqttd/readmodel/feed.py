@@ -72,7 +72,7 @@ class Feed:
         self._ring: deque[tuple[int, str, bytes]] = deque()
         self._bytes = 0
         #: Number of the next event; begins with the time, so that a restart repeats none.
-        self._next = int(reactor.seconds() * 1000)
+        self._next = self.first = int(reactor.seconds() * 1000)
         self._readers: set[Reader] = set()
         self._call: Any = None
 
@@ -153,7 +153,9 @@ class Reader:
     def __init__(self, feed: Feed, kinds: frozenset[str], place: int) -> None:
         self.feed = feed
         self.kinds = kinds
-        self.place = min(place, feed.last)
+        self.place = max(feed.first - 1, min(place, feed.last))
+        #: It goes on behind an event of before this process: nobody knows how many it has missed.
+        self.late = place < feed.first - 1
 
     def take(self) -> bytes:
         """What came since the last call, as server-sent events; b"" if nothing did.
@@ -162,6 +164,9 @@ class Reader:
         """
         lost, found = self.feed.after(self.place)
         pieces = [b'event: lost\ndata: {"events":%d}\n\n' % lost] if lost else []
+        if self.late:
+            self.late = False
+            pieces = [b'event: lost\ndata: {"events":null}\n\n']
         size = 0
         for number, kind, entry in found:
             if kind in self.kinds:

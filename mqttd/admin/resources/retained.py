@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ApiError
@@ -58,7 +58,7 @@ class Retained:
 
         def told(forgotten: Forgotten) -> Forgotten:
             ask.unchanged = not forgotten.deleted
-            ask.changed(forgotten)
+            ask.changed({"filter": ask.query.filter, **to_builtins(forgotten)})
             return forgotten
 
         work = self.parts.model.retained.forget(ask.query.filter, ask.query.dry_run)

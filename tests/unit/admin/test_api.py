@@ -105,6 +105,29 @@ def test_status_says_who_and_where_the_broker_is(ask: Door) -> None:
     assert {"version", "compiled", "python", "pid", "uptime"} <= answer.keys()
 
 
+def test_who_publishes_pushes_nothing_out_of_the_audit(ask: Door, broker: Broker) -> None:
+    audit = ask.parts.audit
+    now = 1000.0
+    audit._seconds = lambda: now
+    lines: list[bytes] = []
+    audit.write = lines.append
+    ask("POST", "/bans", {"kind": "username", "value": "eve"})
+    sent = ("o", "operator", "h", "POST", "/api/v1/publish", "Publish.", None)
+    for number in range(1100):
+        audit.put(*sent, {"topic": f"{number}"})
+    _, answer = ask("GET", "/audit")
+    gathered, ban = answer["audit"]
+    assert ban["after"]["value"] == "eve" and ban["times"] == 1
+    assert (gathered["times"], gathered["after"]) == (1100, {"topic": "0"})
+    assert len(lines) == 2
+    now += 60
+    audit.put(*sent, None)
+    assert [json.loads(line)["times"] for line in lines] == [1, 1, 1100, 1]
+    audit.put(*sent, None)
+    audit.finish()
+    assert json.loads(lines[-1])["times"] == 2 and len(lines) == 5
+
+
 def test_who_is_not_ready_says_why(ask: Door, broker: Broker) -> None:
     def ready() -> tuple[int, bytes]:
         waiting = ask.stub.request("GET", BASE.removesuffix("/api/v1") + "/health/ready")

@@ -89,6 +89,19 @@ def test_one_that_does_not_read_is_overtaken_and_told(
     assert lost == ("lost", {"events": 15}) and len(rest) == 10
 
 
+def test_who_goes_on_behind_an_event_of_another_process_is_told_that_some_are_lost(
+    told: Told,
+) -> None:
+    told.clock.advance(1000)  # numbers begin with the time of the start
+    listeners = told.events.listeners
+    feed = Feed(told.feed.figures, listeners.append, listeners.remove, told.clock)
+    late = feed.read(ALL, 1)
+    told.events("connected", {"client_id": "a"})
+    (lost, *_, one) = parsed(late.take())
+    assert lost == ("lost", {"events": None}) and one[1]["client_id"] == "a"
+    assert late.take() == b""
+
+
 def test_what_is_kept_is_bounded_in_bytes(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BYTES", 1000)
     told.feed.read(ALL)
