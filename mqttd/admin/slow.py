@@ -53,28 +53,27 @@ class Slow:
             request.setResponseCode(429)
             request.setHeader(b"connection", b"close")
             return body
-        delay = min(MOST, FIRST * 2.0 ** min(known.wrong, 16))
-        self._count(known, host)
-        call = self.reactor.callLater(delay, self._answer, known, request, body)
+        call = self.reactor.callLater(self._count(known, host), self._answer, known, request, body)
         request.notifyFinish().addErrback(self._gone, known, call)
         return NOT_DONE_YET
 
     def hold(self, host: str) -> Deferred[None] | None:
         """Fires after the wait of an address that was wrong; None if too many of it wait."""
-        known = self._of(house_of(host))
+        host = house_of(host)
+        known = self._of(host)
         if known.waiting >= WAITING:
             return None
-        delay = min(MOST, FIRST * 2.0 ** min(known.wrong, 16))
-        self._count(known, house_of(host))
         held: Deferred[None] = Deferred()
-        self.reactor.callLater(delay, self._let_go, known, held)
+        self.reactor.callLater(self._count(known, host), self._let_go, known, held)
         return held
 
     def _let_go(self, known: _Address, held: Deferred[None]) -> None:
         known.waiting -= 1
         held.callback(None)
 
-    def _count(self, known: _Address, host: str) -> None:
+    def _count(self, known: _Address, host: str) -> float:
+        """One more that is wrong; the seconds that its answer waits."""
+        delay = min(MOST, FIRST * 2.0 ** min(known.wrong, 16))
         known.wrong += 1
         known.at = self.reactor.seconds()
         known.waiting += 1
@@ -84,6 +83,7 @@ class Slow:
                 "wrong token or password: address={address} times={times}",
                 address=host, times=known.wrong,
             )  # fmt: skip
+        return delay
 
     def _of(self, host: str) -> _Address:
         now = self.reactor.seconds()

@@ -225,11 +225,16 @@ class Bans:
         self._purge()
         return list(self._bans.values())
 
+    def disabling(self, username: str | None) -> Ban | None:
+        """What keeps this user out because it is disabled; None if it is not."""
+        name = username or ANONYMOUS
+        return Ban("username", name, "this user is disabled") if name in self.disabled else None
+
     def match(self, client_id: str, username: str | None, peerhost: str) -> Ban | None:
         """The ban that keeps this client out, None if there is none."""
         bans = self._bans
-        if self.disabled and (username or ANONYMOUS) in self.disabled:
-            return Ban("username", username or ANONYMOUS, "this user is disabled")
+        if self.disabled and (ban := self.disabling(username)) is not None:
+            return ban
         if not bans:
             return None
         found = bans.get(("client_id", client_id))

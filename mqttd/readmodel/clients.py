@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.broker import Broker
@@ -78,6 +78,8 @@ class ClientPage(Struct):
 
     clients: list[ClientView]
     cursor: str | None
+    #: Sort key of each, for who joins the pages of several workers.
+    places: dict[str, Any] | UnsetType = UNSET
 
 
 class Wish(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -158,7 +160,11 @@ class Clients:
             work = self._by_key(wish, fits, SORTS[name], backwards, found)
         views: list[ClientView] = []
         return self.run(self._seen(work, wish, found, views)).addCallback(
-            lambda _: ClientPage(views, _cursor(wish, found))
+            lambda _: ClientPage(
+                views,
+                _cursor(wish, found),
+                {client_id: key for key, client_id in found[: wish.limit]},
+            )
         )
 
     def _seen(
@@ -216,12 +222,12 @@ class Clients:
         self,
         wish: Wish,
         fits: Fits,
-        key: Callable[[Session, int], Any],
+        key: Callable[[Session], Any],
         backwards: bool,
         found: list[tuple[Any, str]],
     ) -> Iterator[None]:
         """Keeps the best of a page and as many more, of all that there are."""
-        sessions, now = self.broker.sessions, self.broker.now
+        sessions = self.broker.sessions
         kind = str if key is _username else int
         place = read_cursor(wish.cursor, kind)
         slice_ = Slice()
@@ -230,7 +236,7 @@ class Clients:
         for number, client_id in enumerate(self.ids(), 1):
             session = sessions.get(client_id)
             if session is not None and fits(session):
-                entry = (key(session, now), client_id)
+                entry = (key(session), client_id)
                 behind = place is None or (entry < place if backwards else entry > place)
                 ahead = bound is None or (entry > bound if backwards else entry < bound)
                 if behind and ahead:
@@ -359,7 +365,7 @@ def _is_within(host: str, network: Any) -> bool:
     return address in network
 
 
-def _username(session: Session, now: int) -> Any:
+def _username(session: Session) -> Any:
     return session.username or ""
 
 
@@ -367,16 +373,14 @@ def _username(session: Session, now: int) -> Any:
 _NEVER: Final = -(1 << 62)
 #: What a list of clients may be sorted by. Times are moments, turned around: an age grows while
 #: pages are turned, and a cursor that held one would skip clients or show them twice.
-SORTS: Final[dict[str, Callable[[Session, int], Any]]] = {
-    "client_id": lambda session, now: session.client_id,
+SORTS: Final[dict[str, Callable[[Session], Any]]] = {
+    "client_id": lambda session: session.client_id,
     "username": _username,
-    "session_age": lambda session, now: -session.created_at,
-    "subscriptions": lambda session, now: session.subscribed(),
-    "inflight": lambda session, now: len(session.inflight or ()),
-    "mqueue": lambda session, now: session.mqueue.length if session.mqueue is not None else 0,
-    "mqueue_bytes": lambda session, now: session.mqueue.size if session.mqueue is not None else 0,
-    "unsent_bytes": lambda session, now: (
-        session.channel.out_bytes if session.channel is not None else 0
-    ),
-    "idle": lambda session, now: -session.channel.last if session.channel is not None else _NEVER,
+    "session_age": lambda session: -session.created_at,
+    "subscriptions": lambda session: session.subscribed(),
+    "inflight": lambda session: len(session.inflight or ()),
+    "mqueue": lambda session: session.mqueue.length if session.mqueue is not None else 0,
+    "mqueue_bytes": lambda session: session.mqueue.size if session.mqueue is not None else 0,
+    "unsent_bytes": lambda session: session.channel.out_bytes if session.channel is not None else 0,
+    "idle": lambda session: -session.channel.last if session.channel is not None else _NEVER,
 }

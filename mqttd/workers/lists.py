@@ -48,13 +48,9 @@ def named(told: Told, key: str) -> list[Json]:
 
 def clients_of(told: Told, sort: str, limit: int) -> Json:
     """A page of clients in the order that was asked for."""
-    name = sort.removeprefix("-")
 
     def place(entry: Json) -> tuple[Any, str]:
-        if name == "client_id":
-            return "", entry["client_id"]
-        empty = "" if name == "username" else 0
-        return entry[name] if entry[name] is not None else empty, entry["client_id"]
+        return told[entry["worker"]]["places"][entry["client_id"]], entry["client_id"]
 
     found = sorted(named(told, "clients"), key=place, reverse=sort.startswith("-"))
     more = len(found) > limit or any(each["cursor"] is not None for each in told.values())

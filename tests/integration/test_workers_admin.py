@@ -91,13 +91,14 @@ def test_lists_show_both_workers_in_one_order(
     found = Asked(broker, "GET", "/api/v1/clients?limit=1000").told["clients"]
     assert {one["worker"] for one in found} == {1, 2}
     assert [one["client_id"] for one in found] == sorted(one["client_id"] for one in found)
-    pages = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = Asked(broker, "GET", f"/api/v1/clients?sort=-subscriptions&limit=1{cursor}").told
-        pages += page["clients"]
-        cursor = page["cursor"] and f"&cursor={page['cursor']}"
-    assert sorted(one["client_id"] for one in pages) == [one["client_id"] for one in found]
+    for sort in ("-subscriptions", "session_age", "-session_age", "idle", "-idle"):
+        pages = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = Asked(broker, "GET", f"/api/v1/clients?sort={sort}&limit=1{cursor}").told
+            pages += page["clients"]
+            cursor = page["cursor"] and f"&cursor={page['cursor']}"
+        assert sorted(one["client_id"] for one in pages) == [one["client_id"] for one in found]
     topics = Asked(broker, "GET", "/api/v1/topics").told["topics"]
     assert {"topic_filter": "both", "subscribers": 2} in topics
     routes = Asked(broker, "GET", "/api/v1/routes?topic=both").told["routes"]

@@ -19,7 +19,6 @@ from mqttd.admin.checks import checked_address, checked_listener, checked_topic
 from mqttd.admin.parts import Json, Parts
 from mqttd.admin.requests import ADMINISTRATOR, VIEWER, ApiError
 from mqttd.admin.route import Ask, get, post
-from mqttd.broker.roles import ANONYMOUS
 from mqttd.codec.topic import split_shared, validate_topic_name
 from mqttd.readmodel.slices import Slice
 from mqttd.types import Action, ClientInfo
@@ -135,9 +134,9 @@ class Access:
         action, topic = _asked(ask.query)
         client = self._client(ask.query)
         told: Json = self.parts.access.questions_of(client.listener).explain(client, action, topic)
-        if (client.username or ANONYMOUS) in self.parts.broker.bans.disabled:
-            # Kept out before any rule is asked.
-            rule = f"user {client.username or ANONYMOUS} is disabled"
+        ban = self.parts.broker.bans.disabling(client.username)
+        if ban is not None:  # kept out before any rule is asked
+            rule = f"user {ban.value} is disabled"
             told["allowed"], told["rule"] = False, rule
             told["steps"] = [{"module": "roles", "rule": rule, "matched": True, "reason": ""}]
         told["hooks"] = len(self.parts.hooks.lookup("client.authorize"))

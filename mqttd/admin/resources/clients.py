@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from mqttd.admin.checks import checked_listener, checked_topic
 from mqttd.admin.parts import Parts
@@ -44,6 +44,11 @@ class Ended(Struct):
     """The client id whose session was ended."""
 
     ended: str
+
+
+def _without_places(page: ClientPage) -> ClientPage:
+    page.places = UNSET
+    return page
 
 
 class Clients:
@@ -99,7 +104,8 @@ class Clients:
             checked_topic("subscription", wish.subscription)
         if wish.listener is not None:
             checked_listener("listener", wish.listener, self.parts.listeners())
-        return self.parts.model.clients.page(wish)
+        page = self.parts.model.clients.page(wish)
+        return page if self.parts.behind else page.addCallback(_without_places)
 
     def _client(self, ask: Ask) -> ClientView:
         client_id = ask.path["client_id"]

@@ -75,7 +75,9 @@ def page_of(
     found = sorted(clients, key=place, reverse=backwards)
     if after is not None:
         found = [one for one in found if (place(one) < after if backwards else place(one) > after)]
-    return {"clients": found[:limit], "cursor": "more" if len(found) > limit else None}
+    places = {one["client_id"]: place(one)[0] for one in found[:limit]}
+    more = "more" if len(found) > limit else None
+    return {"clients": found[:limit], "cursor": more, "places": places}
 
 
 @given(
