@@ -103,8 +103,7 @@ class Retained(Delivery):
             made.expires_at = inbound.expires_at
             if inbound.v5 and inbound.expiry_at:
                 made.expiry_at = inbound.expiry_at - pos
-        if inbound.whole is not None:
-            made.id = inbound.whole.id
+        made.id = inbound.identity()
         made.username = inbound.username
         return made
 

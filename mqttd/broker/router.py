@@ -29,6 +29,8 @@ from mqttd.session.route import (
     RECORDED,
     SPREAD,
     TOLD,
+    UNHEARD,
+    WIDE,
     Route,
     Target,
     merge_options,
@@ -381,11 +383,11 @@ class Router(Topics):
 
 
 def _is_plain(route: Route) -> bool:
-    """Whether nothing but its deliveries is kept, and these are to sessions of this process."""
-    if route.gear & ~(HELD | NOTED | RECORDED):
+    """Whether nobody looks at its messages, and they go to sessions of clients of this process."""
+    if route.gear & ~(HELD | NOTED | RECORDED | SPREAD | UNHEARD | WIDE):
         return False
     for receiver in route.sessions:
-        if not isinstance(receiver, Session):
+        if not (receiver.bare and isinstance(receiver, Session)):
             return False
     return True
 

@@ -21,7 +21,6 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Publish
 from mqttd.session.general import General
 from mqttd.session.message import Delivery, Message
-from mqttd.session.named import Named
 from mqttd.session.notes import Notes
 from mqttd.session.route import HOOKED, RECORDED, TOLD, UNHEARD
 from mqttd.session.runs import Run
@@ -187,9 +186,10 @@ class Taps(Reports):
 
     def delivered(self, session: State, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0), and who keeps it."""
-        if isinstance(delivery, Named):
+        run = delivery.run
+        if run is not None:
             if self.deliveries.delivering:
-                self.deliveries.add(False, session, delivery.run)
+                self.deliveries.add(False, session, run)
             if not self.hooked_delivered:
                 return
         if delivery.message is None and not self.tell_all:
@@ -197,7 +197,7 @@ class Taps(Reports):
         message = delivery.get_message(self.next_message_id())
         if self.tap_followed and self.trail is not None:
             self.trail.step(message, "sent", session.client_id, f"QoS {delivery.qos}")
-        if not isinstance(delivery, Named):
+        if run is None:
             self.deliveries.whole(False, session, message)
         if "message.delivered" in self.points:
             self.hooks.run_hooks("message.delivered", (self.client_of(session),), message)
@@ -211,9 +211,10 @@ class Taps(Reports):
 
     def acked(self, session: State, delivery: Delivery, packet_id: int) -> None:
         """Hooks message.acked, and delivery.completed, for QoS 2 when PUBCOMP comes."""
-        if isinstance(delivery, Named):
+        run = delivery.run
+        if run is not None:
             if self.deliveries.acking:
-                self.deliveries.add(True, session, delivery.run)
+                self.deliveries.add(True, session, run)
             if not self.hooked_acked:
                 return
         if delivery.message is None and not self.tell_all:
@@ -221,7 +222,7 @@ class Taps(Reports):
         message = delivery.get_message(self.next_message_id())
         if self.tap_followed and self.trail is not None:
             self.trail.step(message, "acked", session.client_id, "")
-        if not isinstance(delivery, Named):
+        if run is None:
             self.deliveries.whole(True, session, message)
         if "message.acked" in self.points:
             self.hooks.run_hooks("message.acked", (self.client_of(session),), message)

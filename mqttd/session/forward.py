@@ -19,12 +19,11 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec import reasons
-from mqttd.codec.frame import cut, cut_plain, run_end
-from mqttd.codec.reasons import MalformedPacket
-from mqttd.session.carrying import Carrying
+from mqttd.codec.frame import cut_plain, run_end
 from mqttd.session.connection import OPEN
-from mqttd.session.general import PUBREC, answer_to
+from mqttd.session.general import answer_to
 from mqttd.session.inbound import lift, recast
+from mqttd.session.lending import Lending
 from mqttd.session.message import Delivery, Message
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
@@ -32,16 +31,17 @@ from mqttd.session.route import (
     HEARD,
     HELD,
     HOOKED,
-    IDENTIFIED,
     NOTED,
     QOS_MASK,
     RECORDED,
     SPREAD,
     STUCK,
+    TOLD,
+    UNHEARD,
     WIDE,
     Route,
-    Target,
 )
+from mqttd.session.runs import Run
 from mqttd.session.wheel import milliseconds
 
 __all__ = ["Forwarding"]
@@ -56,9 +56,13 @@ _ACK2: Final = b"\x50\x02"
 #: above. A thousand receivers then have 80 messages a turn, and 80 messages a write.
 _LIGHT0: Final = 5
 _LIGHT1: Final = 3
+#: Gears that a message for one shared group alone may have beside `SPREAD`.
+_BESIDE: Final = HELD | NOTED | RECORDED | UNHEARD
+#: With one of these a message is put into shapes.
+_APART: Final = SPREAD | HEARD | UNHEARD
 
 
-class Forwarding(Carrying):
+class Forwarding(Lending):
     """A connection that forwards what its client publishes."""
 
     __slots__ = ()
@@ -101,12 +105,12 @@ class Forwarding(Carrying):
                 return end
         gear = route.gear
         if gear & ~(HELD | NOTED) or first & 1:
-            group = route.lone if gear & ~HELD == SPREAD and not first & 1 else None
+            if gear & ~(HELD | NOTED) == RECORDED and not first & 1:
+                return self.recorded(route, data, pos, p, topic_end, at, body, end, expiry)
+            group = route.lone if gear & ~_BESIDE == SPREAD and not first & 1 else None
             if group is not None:
                 self._lent(route, group, data, pos, p, topic_end, at, body, end, expiry)
                 return end
-            if gear & ~(HELD | NOTED) == RECORDED and not (first & 1 or expiry):
-                return self.recorded(route, data, pos, p, topic_end, at, body, end)
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if first & 6:
@@ -290,61 +294,6 @@ class Forwarding(Carrying):
         else:
             self.send(ack)
 
-    def _lent(
-        self,
-        route: Route,
-        group: Target,
-        data: bytes,
-        pos: int,
-        p: int,
-        topic_end: int,
-        at: int,
-        body: int,
-        end: int,
-        expiry: int,
-    ) -> None:
-        """Forward one packet to a member of the only shared group that gets it; acknowledge it."""
-        router = self.router
-        session = self.session
-        assert session is not None
-        first = data[pos]
-        qos = first >> 1 & 3
-        packet_id = 0
-        if qos:
-            packet_id = data[topic_end] << 8 | data[topic_end + 1]
-            router.journal.touched = False
-            if not self._accept(route, packet_id, data, pos, at, body, end):
-                return
-        else:
-            router.metrics.messages_received_qos0 += 1
-        member = group.choose(session.client_id, route.topic)
-        if member is None:
-            if router.tap_unheard:
-                size = end - pos
-                self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
-            self.published(first, packet_id, 0, route.gear, route.topic)
-            return
-        router.topics.work += 2
-        packed = group.options(member)
-        if (
-            packed & QOS_MASK < qos
-            or packed & IDENTIFIED
-            or expiry
-            or first & 8
-            or member.v5 != self.v5
-        ):
-            inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
-            inbound.lend(group, member, route.topic, None)
-        else:
-            id_at = topic_end - pos if qos else 0
-            made = Delivery(cut(data, pos, end), qos, self.v5, packet_id, id_at, session.client_id)
-            made.group = group
-            if qos:
-                member.deliver(made, packet_id)
-            else:
-                member.deliver_qos0(made)
-        self.published(first, packet_id, 1, route.gear, route.topic)
-
     def _same(self, route: Route, qos: int) -> bool:
         """Whether the bytes fit all receivers as they are."""
         v5 = self.v5
@@ -367,26 +316,6 @@ class Forwarding(Carrying):
         made.expires_at = self.router.now + milliseconds(seconds) or 1
         made.expiry_at = expiry_at
         receiver.deliver(made, packet_id)
-
-    def _accept(
-        self, route: Route, packet_id: int, data: bytes, pos: int, at: int, body: int, end: int
-    ) -> bool:
-        """Count a QoS 1 or 2 packet and note its id at QoS 2; False if it is known (4.3.3)."""
-        first = data[pos]
-        if packet_id == 0:
-            raise MalformedPacket("PUBLISH with packet id 0")
-        metrics = self.router.metrics
-        if first & 2:
-            metrics.messages_received_qos1 += 1
-            return True
-        metrics.messages_received_qos2 += 1
-        if self.record(packet_id):
-            return True
-        if self.is_noted_again(route.gear, packet_id):
-            topic = route.topic.encode()
-            self.router.note(self, topic, data, pos, at, body, end, end - pos, 1)
-        self.settle(self.answer(PUBREC, packet_id, 0), route.gear, route.topic)
-        return False
 
     # -- gears ---------------------------------------------------------------------------------
 
@@ -431,28 +360,31 @@ class Forwarding(Carrying):
             router.topics.work += receivers + 1 if receivers > 0 else 1
             self.published(first, packet_id, receivers, gear, route.topic)
             return
-        if gear & (HOOKED | HEARD) or (retain and router.tap_dropped):
+        run: Run | None = None
+        if gear & (HOOKED | TOLD):
             message = inbound.message(route.topic, router.next_message_id())
         if gear & HOOKED and message is not None:
             if self._taken(route, message, first, packet_id, gear):
                 return
-        if gear & HEARD:
+        if gear & TOLD:
             inbound.whole = message
-        if gear & NOTED:
-            if message is not None:
-                router.note_message(message)
-            else:
-                topic = data[p + 2 : topic_end]
-                router.note(self, topic, data, pos, at, body, end, end - pos, 1)
+        if message is None and gear & (NOTED | RECORDED):
+            run = self.name(route, data, pos, p, topic_end, at, body, end, 1)
+            if gear & RECORDED:
+                inbound.run = run
+        elif message is not None and gear & NOTED:
+            router.note_message(message)
         if retain:
             code = router.retain(self, inbound, route)
             if code and packet_id:
-                if message is not None:
+                if router.tap_dropped:
+                    if message is None:
+                        message = self.whole_of(inbound, route, run)
                     router.unheard(message, "retained_full")
                 self.published(first, packet_id, -code, gear, route.topic)
                 return
-        wide = gear & (SPREAD | HEARD | WIDE) != 0 and route.is_wide(end - pos)
-        if not wide and not gear & (SPREAD | HEARD):
+        wide = gear & (_APART | WIDE) != 0 and route.is_wide(end - pos)
+        if not wide and not gear & _APART:
             if packet_id:
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             else:
@@ -460,7 +392,9 @@ class Forwarding(Carrying):
             return
         count = router.fan_out(inbound, route) if wide else inbound.fan(route)
         router.topics.work += count + 1
-        if not count and gear & HEARD and message is not None:
+        if not count and gear & (TOLD | UNHEARD):
+            if message is None:
+                message = self.whole_of(inbound, route, run)
             router.unheard(message, "no_subscriber")
         elif not count and router.tap_unheard:
             self.missed(None, route, data, pos, p, topic_end, at, body, end, end - pos)

@@ -29,6 +29,7 @@ from mqttd.session.route import (
     Target,
     identifier_block,
 )
+from mqttd.session.runs import Run
 from mqttd.session.wheel import milliseconds
 
 __all__ = ["Inbound", "inbound_of", "lift", "lower", "recast"]
@@ -53,6 +54,7 @@ class Inbound:
         "published",
         "qos",
         "retain",
+        "run",
         "source",
         "topic_end",
         "username",
@@ -88,6 +90,8 @@ class Inbound:
         self.username = username
         #: The message that deliveries remember, where somebody hears of them.
         self.whole: Message | None = None
+        #: What they know it by instead, where they are only kept (`RECORDED`).
+        self.run: Run | None = None
         #: The message as published, once a member of a shared group was sent it in another shape.
         self.published: Message | None = None
         self.expires_at: int = 0
@@ -105,6 +109,13 @@ class Inbound:
         if not self.qos:
             return 0
         return self.data[self.topic_end] << 8 | self.data[self.topic_end + 1]
+
+    def identity(self) -> int:
+        """The id of the message; 0: not yet named."""
+        run = self.run
+        if run is not None:
+            return run.came << 64 | run.number
+        return 0 if self.whole is None else self.whole.id
 
     def payload(self) -> bytes:
         """The payload."""
@@ -178,6 +189,7 @@ class Inbound:
         if whole is not None:
             made.message = whole
             made.id = whole.id
+        made.run = self.run
         if self.expires_at:
             made.expires_at = self.expires_at
             if v5 and self.expiry_at:
@@ -283,8 +295,10 @@ class Inbound:
         if own.message is None and (own.qos != self.qos or self.retain):
             # Another member may get it as it was published.
             if self.published is None:
-                self.published = self.message(topic, 0)
+                self.published = self.message(topic, self.identity())
             own.message = self.published
+        if own.run is not None and own.message is None and not member.bare:
+            own.message = self.message(topic, self.identity())
         self._hand(member, own, self.packet_id())
 
     def _number(self, packed: int, v5: bool) -> int:

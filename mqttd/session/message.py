@@ -26,6 +26,7 @@ from mqttd.codec.parser import parse_packet
 from mqttd.codec.properties import Properties, decode_properties
 from mqttd.codec.serializer import serialize
 from mqttd.session.account import QUEUED, properties_weight
+from mqttd.session.runs import Run
 
 __all__ = [
     "QUIET",
@@ -50,6 +51,8 @@ _MOST_RECEIPTS: Final = 4096
 #: A message beside its topic, payload and properties, in bytes; a delivery beside its wire.
 _MESSAGE: Final = 320
 _DELIVERY: Final = 220
+#: Its run, where somebody keeps what becomes of it.
+_RUN: Final = 80
 #: A larger block of properties is decoded each time somebody looks; decoded it takes so many times
 #: its bytes.
 _REMEMBERED: Final = 256
@@ -204,7 +207,8 @@ class Delivery:
     """A PUBLISH in one shape: the bytes, and what is remembered beside them.
 
     `wire` carries `packet_id` at offset `id_at` (QoS 1 and 2); `source` is the publisher's client
-    id. `message` is None while only the bytes have been needed; `id` names it (0: not yet named).
+    id. `message` is None while only the bytes have been needed; `id` names it (0: not yet named),
+    or its `run`.
     """
 
     __slots__ = (
@@ -218,6 +222,7 @@ class Delivery:
         "original",
         "packet_id",
         "qos",
+        "run",
         "source",
         "v5",
         "weight",
@@ -237,6 +242,9 @@ class Delivery:
         #: The bytes it is counted with, once that was asked for.
         self.weight: int = 0
         self.message: Message | None = None
+        #: The message, of gear `RECORDED`: shared by all its deliveries, and told when they are
+        #: sent and acknowledged.
+        self.run: Run | None = None
         #: The PUBLISH of MQTT 5.0 that these bytes were made from, where they lost its properties:
         #: the session may come back with MQTT 5.0.
         self.original: bytes | None = None
@@ -269,14 +277,16 @@ class Delivery:
         return made
 
     def identity(self) -> int:
-        """The id of its message; 0: not yet named."""
-        return self.id
+        """The id of its message; 0: not yet named. Of a run it is put together for who looks."""
+        run = self.run
+        return self.id if run is None else run.came << 64 | run.number
 
     def bare(self) -> bool:
         """Whether nothing is remembered beside the bytes."""
         return (
             not self.expires_at
             and not self.id
+            and self.run is None
             and self.group is None
             and self.original is None
             and self.message is None
@@ -286,6 +296,7 @@ class Delivery:
         """The same, for one receiver of its own."""
         made = Delivery(self.wire, self.qos, self.v5, self.packet_id, self.id_at, self.source)
         made.id = self.id
+        made.run = self.run
         made.message = self.message
         made.original = self.original
         made.identifiers = self.identifiers
@@ -299,6 +310,8 @@ class Delivery:
         weight = self.weight
         if not weight:
             weight = _DELIVERY + len(self.wire)
+            if self.run is not None:
+                weight += _RUN
             if self.original is not None:
                 weight += len(self.original)
             if self.message is not None:
@@ -308,6 +321,8 @@ class Delivery:
 
     def get_message(self, message_id: int) -> Message:
         """The message behind the bytes; `message_id` names it if it has no id yet."""
+        if self.run is not None:
+            message_id = self.identity()
         message = self.message
         if message is None:
             packet = self._parsed()
@@ -373,6 +388,7 @@ class Delivery:
         retain = self.wire[0] & 1 == 1
         made = Delivery.of(message, self.qos, retain, v5, self.identifiers, now)
         made.source = self.source
+        made.run = self.run
         made.group = self.group
         return made
 

@@ -11,7 +11,8 @@ from mqttd.session.general import General
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Message
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import Route
+from mqttd.session.route import NOTED, Route
+from mqttd.session.runs import Run
 from mqttd.session.wheel import milliseconds
 
 __all__ = ["Missing"]
@@ -66,9 +67,31 @@ class Missing(General):
         at: int,
         body: int,
         end: int,
+        expiry: int,
     ) -> int:
         """Forward bytes whose deliveries somebody keeps (`RECORDED`); the index behind them."""
         raise NotImplementedError
+
+    def name(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        count: int,
+    ) -> Run:
+        """Name a packet, or a run of them, and note it for those who keep it (`NOTED`)."""
+        router = self.router
+        topic = data[p + 2 : topic_end]
+        if route.gear & NOTED:
+            number = router.note(self, topic, data, pos, at, body, end, end - pos, count)
+        else:
+            number = router.guid.reserve(router.instant(), count)
+        return Run(router.guid.timestamp, number, topic, data[pos] & 7, end - body, count)
 
     def inbound(
         self,
@@ -99,6 +122,12 @@ class Missing(General):
         if expiry:
             made.expires(self.router.now, expiry)
         return made
+
+    def whole_of(self, inbound: Inbound, route: Route, run: Run | None) -> Message:
+        """The whole of a message that has this run, or a new id."""
+        if run is None:
+            return inbound.message(route.topic, self.router.next_message_id())
+        return inbound.message(route.topic, run.came << 64 | run.number)
 
     def whole(
         self, route: Route, data: bytes, pos: int, at: int, body: int, end: int, expiry: int

@@ -1,7 +1,7 @@
 """PUBLISH on its way where somebody keeps its deliveries: the gear RECORDED.
 
     run of QoS 0  --> bytes to each session, and one call: so many of them delivered to it
-    QoS 1 and 2   --> one `Named` for all, in their windows; told when it is sent, and acknowledged
+    QoS 1 and 2   --> one `Delivery` with its run for all, told when it is sent, and acknowledged
 
 The slow twin is a topic of gear `TOLD`, whose deliveries remember a `Message`; both tell the same
 (tests/unit/pipeline/test_deliveries.py). MQTT 5.0, 3.3, 4.3.
@@ -14,12 +14,13 @@ from typing import Final
 from mqttd.codec.frame import cut, cut_plain, run_end
 from mqttd.session.forward import Forwarding
 from mqttd.session.inbound import recast
-from mqttd.session.named import Named
+from mqttd.session.message import Delivery
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import NOTED, Route
+from mqttd.session.route import Route
 from mqttd.session.runs import Run
 from mqttd.session.sending import Sending
 from mqttd.session.state import State
+from mqttd.session.wheel import milliseconds
 
 __all__ = ["Recording"]
 
@@ -45,6 +46,7 @@ class Recording(Forwarding):
         at: int,
         body: int,
         end: int,
+        expiry: int,
     ) -> int:
         """See `Missing.recorded`."""
         router = self.router
@@ -53,7 +55,7 @@ class Recording(Forwarding):
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             router.journal.touched = False
             if self._accept(route, packet_id, data, pos, at, body, end):
-                self._recorded_qos1(route, data, pos, p, topic_end, at, body, end)
+                self._recorded_qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         size = end - pos
         stop = end
@@ -63,12 +65,10 @@ class Recording(Forwarding):
             run = (stop - pos) // size
             router.metrics.packets_received += run - 1
         router.metrics.messages_received_qos0 += run
-        topic = data[p + 2 : topic_end]
-        number = self._name(route, topic, data, pos, at, body, end, run)
+        name = self.name(route, data, pos, p, topic_end, at, body, end, run)
         if not route.sessions:
-            self._qos0(route, data, pos, p, topic_end, at, body, stop, size, 0)
+            self._qos0(route, data, pos, p, topic_end, at, body, stop, size, expiry)
             return stop
-        name = Run(router.guid.timestamp, number, topic, first, end - body, run)
         same: bytes | None = None
         other: bytes | None = None
         sent = 0
@@ -87,7 +87,7 @@ class Recording(Forwarding):
                 wire = other
             if channel is None or not wire or len(wire) // run > receiver.max_packet:
                 self._one_by_one(
-                    receiver, route, data, pos, p, topic_end, at, body, stop, size, name
+                    receiver, data, pos, p, topic_end, at, body, stop, size, expiry, name
                 )
                 continue
             if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
@@ -104,27 +104,9 @@ class Recording(Forwarding):
         router.topics.work += len(route.sessions) >> _LIGHT0
         return stop
 
-    def _name(
-        self,
-        route: Route,
-        topic: bytes,
-        data: bytes,
-        pos: int,
-        at: int,
-        body: int,
-        end: int,
-        run: int,
-    ) -> int:
-        """Name the messages of a run; the lower half of the first one's id."""
-        router = self.router
-        if route.gear & NOTED:
-            return router.note(self, topic, data, pos, at, body, end, end - pos, run)
-        return router.guid.reserve(router.instant(), run)
-
     def _one_by_one(
         self,
         receiver: Receiver,
-        route: Route,
         data: bytes,
         pos: int,
         p: int,
@@ -133,6 +115,7 @@ class Recording(Forwarding):
         body: int,
         stop: int,
         size: int,
+        expiry: int,
         run: Run,
     ) -> None:
         """The packets of a run for one receiver that needs single deliveries, as `_apart`."""
@@ -146,9 +129,9 @@ class Recording(Forwarding):
                 at + shift,
                 body + shift,
                 pos + shift + size,
-                0,
+                expiry + shift if expiry else 0,
             )
-            inbound.whole = inbound.message(route.topic, run.came << 64 | number)
+            inbound.run = Run(run.came, number, run.topic, run.first, run.size)
             number += 1
             receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
 
@@ -162,35 +145,34 @@ class Recording(Forwarding):
         at: int,
         body: int,
         end: int,
+        expiry: int,
     ) -> None:
         """One QoS 1 or 2 packet to the sessions of a route, as `_qos1`."""
         router = self.router
-        topic = data[p + 2 : topic_end]
-        number = self._name(route, topic, data, pos, at, body, end, 1)
+        run = self.name(route, data, pos, p, topic_end, at, body, end, 1)
         if not route.sessions:
-            self._qos1(route, data, pos, p, topic_end, at, body, end, 0)
+            self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return
         first = data[pos]
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
-        came = router.guid.timestamp
         router.topics.work += len(route.sessions) >> _LIGHT1
         if self._same(route, first >> 1 & 3):
             session = self.session
             assert session is not None
-            made = Named(
-                cut_plain(data, pos, end),
-                self.v5,
-                packet_id,
-                topic_end - pos,
-                session.client_id,
-                Run(came, number, topic, first & 6, end - body),
-            )
+            wire = cut_plain(data, pos, end)
+            id_at = topic_end - pos
+            made = Delivery(wire, first >> 1 & 3, self.v5, packet_id, id_at, session.client_id)
+            made.run = run
+            if expiry:
+                seconds = int.from_bytes(data[expiry : expiry + 4], "big")
+                made.expires_at = router.now + milliseconds(seconds) or 1
+                made.expiry_at = expiry - pos
             for receiver in route.sessions:
                 assert isinstance(receiver, Sending)
                 receiver.take_named(made, packet_id)
         else:
-            inbound = self.inbound(data, pos, p, topic_end, at, body, end, 0)
-            inbound.whole = inbound.message(route.topic, came << 64 | number)
+            inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
+            inbound.run = run
             inbound.fan(route)
         ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
         self._settled(ack, route)

@@ -9,7 +9,7 @@ with their subscription options, and the *gear* that follows from them:
     HOOKED     message.publish is asked about this topic
     TOLD       hooks hear of its deliveries, so those remember the message they are of
     RECORDED   somebody keeps its deliveries: those know which message they are of, without one
-    UNHEARD    hooks hear of a message that reaches nobody: TOLD, where that may be
+    UNHEARD    hooks hear of a message that reaches nobody, which may be
     HELD       acknowledgements wait until somebody has kept a promise
     STUCK      what would have to be kept cannot be: it is refused
     FOLLOWED   its messages are followed from hand to hand, for `why`
@@ -309,11 +309,9 @@ class Route:
             self.gear |= WIDE
 
     def hear(self) -> None:
-        """Its gear is whole: hooks that hear of what reaches nobody are told where that may be."""
-        if self.gear & UNHEARD:
+        """Its gear is whole: hooks hear of what reaches nobody where that may be."""
+        if self.gear & UNHEARD and self.sessions and not self._differs():
             self.gear &= ~UNHEARD
-            if not self.sessions or self._differs():
-                self.gear |= TOLD
 
     def _differs(self) -> bool:
         """Whether its receivers get different shapes of a message, or some may get none."""

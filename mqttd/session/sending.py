@@ -19,7 +19,6 @@ from mqttd.session.charged import flight_weight
 from mqttd.session.connection import Connection
 from mqttd.session.kept import Kept
 from mqttd.session.message import Delivery, entry_delivery
-from mqttd.session.named import Named
 from mqttd.session.state import Keeper
 
 if TYPE_CHECKING:
@@ -74,8 +73,8 @@ class Sending(Kept):
         if server.tap_delivered:
             server.delivered(self, entry_delivery(wire, self.v5))
 
-    def take_named(self, named: Named, packet_id: int) -> None:
-        """The same of one that is told of when it is sent and acknowledged."""
+    def take_named(self, named: Delivery, packet_id: int) -> None:
+        """The same of one that is told of when it is sent and acknowledged: it has a run."""
         channel = self.channel
         wire = named.wire
         size = len(wire)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttd.codec import properties as prop
-from mqttd.codec.packets import Publish, Subscription
+from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.decode import decode_block
@@ -28,7 +28,14 @@ READERS: list[tuple[str, int, int, dict[str, Any]]] = [
     ("two", 5, 2, {"properties": {prop.SESSION_EXPIRY_INTERVAL: 60}}),
     ("small", 5, 1, {"properties": {prop.MAXIMUM_PACKET_SIZE: 24, prop.RECEIVE_MAXIMUM: 1}}),
     ("alias", 5, 2, {"properties": {prop.TOPIC_ALIAS_MAXIMUM: 2}}),
+    ("lent", 5, 1, {"properties": {prop.RECEIVE_MAXIMUM: 2}}),
+    ("lent older", 4, 2, {}),
+    ("lent zero", 5, 0, {}),
+    ("marked", 5, 1, {}),
+    ("as published", 5, 2, {}),
 ]
+#: What they subscribe to, where it is not a/#.
+FILTERS = dict.fromkeys(("lent", "lent older", "lent zero"), "$share/g/a/#")
 Story = list[tuple[Any, ...]]
 
 
@@ -62,11 +69,20 @@ stories = st.lists(
 )
 
 
+def subscribe(client: Any, name: str, qos: int) -> None:
+    """As this reader does."""
+    published = name == "as published"
+    marks = {prop.SUBSCRIPTION_IDENTIFIER: [7]} if name == "marked" else None
+    wanted = Subscription(FILTERS.get(name, "a/#"), qos, published, published)
+    client.send(Subscribe(1, [wanted], marks))
+
+
 def lived(
-    story: Story, who: set[str], hooked: bool, **changed: Any
+    story: Story, who: set[str], hooked: bool, unheard: bool = False, **changed: Any
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """What is kept of deliveries in a story, and what hooks hear where they are asked.
 
+    With `unheard`, what a hook hears of messages that reach nobody is among what is kept.
     By event and client: the number of the publish it is of, topic, QoS and RETAIN as published,
     size of the payload.
     """
@@ -92,11 +108,19 @@ def lived(
     if hooked:
         hear("message.delivered")
         hear("message.acked")
+    dropped: list[Any] = []
+    if unheard:
+        node.hook(
+            "message.dropped",
+            lambda client, reason, message: dropped.append(
+                (message.id, message.topic, message.payload, message.properties, reason)
+            ),
+        )
     clients = {}
     for name, version, qos, more in READERS:
         if name in who:
             clients[name] = node.connect(name, version, clean_start=not more, **more)
-            clients[name].subscribe(Subscription("a/#", qos))
+            subscribe(clients[name], name, qos)
     publishers = [node.connect("old", 4), node.connect("new", 5)]
     packet_id = 0
     for step in story:
@@ -115,7 +139,7 @@ def lived(
             if step[0] == "drop":
                 clients[name].drop()
                 clients[name] = node.connect(name, version, clean_start=not more, **more)
-                clients[name].subscribe(Subscription("a/#", qos))
+                subscribe(clients[name], name, qos)
             else:
                 clients[name].acknowledge = step[0] == "answer"
         node.advance(1.0)
@@ -134,6 +158,9 @@ def lived(
             number = -1 if one.retain else numbers[number]
             row = (number, one.topic, one.qos, one.retain, one.payload_size)
             found[one.event, one.client_id].append(row)
+    for row in dropped:
+        if not row[1].startswith("$mqttd/"):
+            found["message.dropped", ""].append((numbers[row[0]], *row[1:]))
     told = {
         key: [(-1 if row[3] else numbers[row[0]], *row[1:]) for row in rows]
         for key, rows in heard.items()
@@ -142,15 +169,17 @@ def lived(
 
 
 @settings(max_examples=30, deadline=None)
-@given(stories, st.sets(st.sampled_from([name for name, *_ in READERS])))
+@given(stories, st.sets(st.sampled_from([name for name, *_ in READERS])), st.booleans())
 @pytest.mark.slow
-def test_deliveries_as_bytes_and_as_hooks_hear_of_them(story: Story, who: set[str]) -> None:
-    fast, _ = lived(story, who, False)
-    kept, told = lived(story, who, True)
-    assert kept == told
+def test_deliveries_as_bytes_and_as_hooks_hear_of_them(
+    story: Story, who: set[str], unheard: bool
+) -> None:
+    fast, _ = lived(story, who, False, unheard)
+    kept, told = lived(story, who, True, unheard)
+    assert {key: rows for key, rows in kept.items() if key[0] != "message.dropped"} == told
     assert fast == kept
-    assert fast == lived(story, who, False, fast_path=False)[0]
-    assert fast == lived(story, who, False, coalesce_runs=False)[0]
+    assert fast == lived(story, who, False, unheard, fast_path=False)[0]
+    assert fast == lived(story, who, False, unheard, coalesce_runs=False)[0]
 
 
 @st.composite
