@@ -85,7 +85,7 @@ def makeService(options: Options) -> MqttdService | WorkersService:
         if place is None and count_of(options.configuration.node.workers) > 1:
             from mqttd.workers.supervisor import WorkersService
 
-            service = WorkersService(options.configuration, reactor)
+            service = WorkersService(options.configuration, reactor, options.parent)
         else:
             service = MqttdService(options.configuration, reactor, place=place)
         service.keep_log(getattr(options, "parent", None))

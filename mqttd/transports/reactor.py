@@ -6,9 +6,10 @@
     this one        epoll_wait (both) -> Engine.turn -> what is left -> Twisted's descriptors
 
 It is Twisted's own epoll reactor with another `doPoll`. Where each message wakes the broker up by
-itself that saves a fifth of its cost; under load there is nothing to save, and any other reactor
-serves as well. While only the engine has something to do, and nothing is due or was asked for from
-a thread, it polls again without going through Twisted's loop.
+itself that saves a fifth of its cost, and a fifth of what crosses from one worker to another;
+workers run on it unless twistd was told of another. Any other reactor serves as well. While only
+the engine has something to do, and nothing is due or was asked for from a thread, it polls again
+without going through Twisted's loop.
 
 Promise: delayed calls, threads, signals and descriptors of Twisted are served as by Twisted's: the
 loop here ends as soon as there is anything but messages.
@@ -17,6 +18,7 @@ loop here ends as soon as there is anything but messages.
 from __future__ import annotations
 
 import select
+import sys
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.epollreactor import EPollReactor
@@ -25,7 +27,7 @@ from twisted.python.log import callWithLogger
 if TYPE_CHECKING:
     from mqttd.transports.engine import Engine
 
-__all__ = ["EngineReactor", "epoll_of", "install", "start_reading", "stop_reading"]
+__all__ = ["EngineReactor", "epoll_of", "install", "prefer", "start_reading", "stop_reading"]
 
 #: Events of one poll, as the engine takes them.
 _EVENTS = 512
@@ -108,3 +110,9 @@ def install() -> None:
     from twisted.internet.main import installReactor
 
     installReactor(EngineReactor())
+
+
+def prefer() -> None:
+    """Install this reactor where none is."""
+    if "twisted.internet.reactor" not in sys.modules:
+        install()

@@ -43,7 +43,7 @@ Entry = Callable[[float, str, str, str, dict[str, Any], str], object]
 class Interpreter(ProcessProtocol):
     """A process that is a worker, or will be one; `ended` is called if it was none yet.
 
-    `reactor_name` is twistd's, `config` the path of the configuration.
+    `reactor_name` is the one that twistd was told, `config` the path of the configuration.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Interpreter(ProcessProtocol):
         reactor: Any,
         config: str,
         environ: Mapping[str, str],
-        reactor_name: str,
+        reactor_name: str | None,
         ended: Callable[[Interpreter], object],
     ) -> None:
         self.worker: WorkerProcess | None = None

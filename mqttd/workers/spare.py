@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from mqttd.workers.place import VARIABLE, Place
 
-__all__ = ["CHANNEL", "main", "messages"]
+__all__ = ["CHANNEL", "main", "messages", "warm"]
 
 #: The descriptor of the channel.
 CHANNEL: Final = 3
@@ -53,7 +53,7 @@ def main() -> None:
     """Wait to be told which worker this is, and be it: twistd with the arguments of the process."""
     # What a terminal sends to its group is for the supervisor.
     os.setpgid(0, 0)
-    _warm()
+    warm()
     end = socket.socket(fileno=CHANNEL)
     sockets: dict[str, int] = {}
     while True:
@@ -72,12 +72,15 @@ def main() -> None:
     sys.exit(run())
 
 
-def _warm() -> None:
-    """Import what every worker does, beginning with the reactor that the arguments ask for."""
+def warm() -> None:
+    """Import what every worker does, beginning with the reactor: ours, or what is asked for."""
     from twisted.application.reactors import installReactor
+
+    from mqttd.transports.reactor import prefer
 
     for each in [each for each in sys.argv if each.startswith("--reactor=")]:
         installReactor(each.partition("=")[2])
         sys.argv.remove(each)
+    prefer()
     for name in ("twisted.scripts.twistd", "mqttd.service", "mqttd.workers.worker"):
         import_module(name)

@@ -45,7 +45,6 @@ from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.options import StartError, check_files, lock_data_dir
 from mqttd.storage.database import StoreError
-from mqttd.transports.reactor import EngineReactor
 from mqttd.transports.sockets import ListenError, bind_tcp
 from mqttd.workers.front import Front
 from mqttd.workers.place import count_of
@@ -63,13 +62,16 @@ _LONG: Final = 30.0
 class WorkersService(MultiService):
     """A broker of several workers.
 
+    They run on the reactor of `twistd`, what twistd was told, or else on the engine's own.
+
     Raises StartError, or what the access layer raises for its files; each names the file.
     """
 
-    def __init__(self, config: Config, reactor: Any) -> None:
+    def __init__(self, config: Config, reactor: Any, twistd: Mapping[str, Any] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.config = config
         self.reactor = reactor
+        self.reactor_name: str | None = (twistd or {}).get("reactor")
         self.count = count_of(config.node.workers)
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
@@ -212,8 +214,8 @@ class WorkersService(MultiService):
     def _interpreter(self) -> Interpreter:
         """A process that will be a worker."""
         environ = {key: value for key, value in os.environ.items() if key not in _OURS}
-        name = "mqttd" if isinstance(self.reactor, EngineReactor) else ""
-        return Interpreter(self.reactor, self.config.path or "", environ, name, self._spare_ended)
+        path = self.config.path or ""
+        return Interpreter(self.reactor, path, environ, self.reactor_name, self._spare_ended)
 
     def _spare_ended(self, process: Interpreter) -> None:
         if self.spare is process:

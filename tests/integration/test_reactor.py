@@ -1,22 +1,33 @@
-"""A broker on the engine's own reactor: messages, Twisted's transports, the API, the end."""
+"""A broker on the engine's own reactor: messages, Twisted's transports, the API, the workers."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from mqttd.admin.ctl import Client
-from tests.support.broker import Broker
+from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 from tests.support.doors import KINDS, TRANSPORTS, dial, doors_of, start_with_doors
 
 
+@contextmanager
+def on(told: str) -> Iterator[None]:
+    """Brokers that are started meanwhile are told this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.support.broker.REACTOR", [told])
+        yield
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.support.broker.REACTOR", ["--reactor=mqttd"])
+    with on("--reactor=mqttd"):
         made = start_with_doors(tmp_path_factory.mktemp("own"))
     try:
         yield made
@@ -26,6 +37,43 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_the_reactor_is_the_one_that_was_asked_for(broker: Broker) -> None:
     assert "mqttd.transports.reactor.EngineReactor" in broker.output
+
+
+#: A process that is to be a worker, as far as its imports, and what it runs on then.
+WARM = (
+    "import sys; from mqttd.workers.spare import warm; warm();"
+    "from twisted.internet import reactor; print(type(reactor).__name__, sys.argv[1:])"
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (["mqttd"], "EngineReactor ['mqttd']"),
+        (["--reactor=epoll", "mqttd"], "EPollReactor ['mqttd']"),
+    ],
+)
+def test_a_worker_runs_on_the_engines_reactor_unless_it_was_told_another(
+    told: list[str], expected: str
+) -> None:
+    command = [sys.executable, "-c", WARM, *told]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == (
+        f"{expected}\n"
+    )
+
+
+def test_workers_are_told_the_reactor_that_the_broker_was_told(tmp_path: Path) -> None:
+    with on("--reactor=epoll"):
+        broker = start_broker(tmp_path, node={"workers": 2})
+    try:
+        assert broker.process is not None
+        pid = broker.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        told = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]
+        assert len(told) >= 2
+        assert all(b"--reactor=epoll" in each for each in told)
+    finally:
+        broker.stop()
 
 
 @pytest.mark.parametrize("name", [f"{kind}:{how}" for kind in KINDS for how in TRANSPORTS])
