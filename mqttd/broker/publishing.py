@@ -32,6 +32,7 @@ from mqttd.session.message import Delivery, Message
 from mqttd.session.notes import Notes
 from mqttd.session.promise import Asker
 from mqttd.session.route import HELD, NOTED, STUCK, Route
+from mqttd.session.runs import Run
 from mqttd.session.session import Session
 from mqttd.session.state import State
 
@@ -229,21 +230,20 @@ class Publishing(Rights):
         end: int,
         size: int,
         count: int,
-    ) -> int:
+    ) -> Run:
         """See `Router.note`."""
         session = channel.session
         assert session is not None
         guid = self.guid
         number = guid.reserve(self.instant(), count)
-        time = guid.timestamp
+        run = Run(guid.timestamp, number, topic, data[pos] & 7, end - body, count)
         block = data[at:body] if channel.v5 and data[at] else b""
         for keeping in self.noting:
             if keeping.topics is None or keeping.topics.match(topic.decode()):
                 keeping.notes.note(
-                    time, number, topic, session.client_id, session.username, data[pos], data,
-                    block, body, end, size, count,
-                )  # fmt: skip
-        return number
+                    run, session.client_id, session.username, data, block, body, end, size
+                )
+        return run
 
     def note_message(self, message: Message) -> None:
         """See `General.note_message`."""

@@ -14,6 +14,7 @@ from typing import Final
 from mqttd.codec.topic import match
 from mqttd.session.message import Message
 from mqttd.session.notes import Notes
+from mqttd.session.runs import Run
 
 __all__ = ["MOST", "TOPICS", "Count", "Top", "TopicRates"]
 
@@ -72,23 +73,19 @@ class TopicRates(Notes):
 
     def note(
         self,
-        at: int,
-        number: int,
-        topic: bytes,
+        run: Run,
         client_id: str,
         username: str | None,
-        first: int,
         data: bytes,
         block: bytes,
         body: int,
         end: int,
         size: int,
-        count: int,
     ) -> None:
         """See `Notes.note`."""
-        for one in self._of(topic.decode()):
-            one.messages += count
-            one.bytes += (end - body) * count
+        for one in self._of(run.topic.decode()):
+            one.messages += run.count
+            one.bytes += run.size * run.count
 
     def note_message(self, message: Message, now: int) -> None:
         """See `Notes.note_message`."""
@@ -124,21 +121,17 @@ class Top(Notes):
 
     def note(
         self,
-        at: int,
-        number: int,
-        topic: bytes,
+        run: Run,
         client_id: str,
         username: str | None,
-        first: int,
         data: bytes,
         block: bytes,
         body: int,
         end: int,
         size: int,
-        count: int,
     ) -> None:
         """See `Notes.note`."""
-        self._count(topic.decode(), count, end - body)
+        self._count(run.topic.decode(), run.count, run.size)
 
     def note_message(self, message: Message, now: int) -> None:
         """See `Notes.note_message`."""

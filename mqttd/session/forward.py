@@ -390,6 +390,9 @@ class Forwarding(Lending):
             else:
                 self._qos0(route, data, pos, p, topic_end, at, body, end, end - pos, expiry)
             return
+        if packet_id and run is not None and not wide and gear & _APART == RECORDED:
+            self.recorded_one(route, run, data, pos, p, topic_end, at, body, end, expiry)
+            return
         count = router.fan_out(inbound, route) if wide else inbound.fan(route)
         router.topics.work += count + 1
         if not count and gear & (TOLD | UNHEARD):

@@ -28,6 +28,7 @@ from mqttd.session.message import Message
 from mqttd.session.promise import Asker, Promises
 from mqttd.session.publisher import Judge, Publisher
 from mqttd.session.route import HELD, NOTED, STUCK, Beyond, Route
+from mqttd.session.runs import Run
 from mqttd.session.settings import Settings
 from mqttd.session.topics import Topics
 from mqttd.session.wheel import milliseconds
@@ -122,11 +123,11 @@ class Router(Judge):
         end: int,
         size: int,
         count: int,
-    ) -> int:
+    ) -> Run:
         """Somebody keeps the messages of this topic (`NOTED`): a packet, or a run of `count`.
 
         pos, at, body, end: places in the first packet, see `Inbound`; size: of each packet. Returns
-        the lower half of the first one's id, of which `guid.timestamp` is the upper one.
+        what they are called.
         """
         raise NotImplementedError
 

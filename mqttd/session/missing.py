@@ -72,6 +72,22 @@ class Missing(General):
         """Forward bytes whose deliveries somebody keeps (`RECORDED`); the index behind them."""
         raise NotImplementedError
 
+    def recorded_one(
+        self,
+        route: Route,
+        run: Run,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+    ) -> None:
+        """One QoS 1 or 2 packet that is named to the sessions of a route, as `_qos1`."""
+        raise NotImplementedError
+
     def name(
         self,
         route: Route,
@@ -88,9 +104,8 @@ class Missing(General):
         router = self.router
         topic = data[p + 2 : topic_end]
         if route.gear & NOTED:
-            number = router.note(self, topic, data, pos, at, body, end, end - pos, count)
-        else:
-            number = router.guid.reserve(router.instant(), count)
+            return router.note(self, topic, data, pos, at, body, end, end - pos, count)
+        number = router.guid.reserve(router.instant(), count)
         return Run(router.guid.timestamp, number, topic, data[pos] & 7, end - body, count)
 
     def inbound(

@@ -23,24 +23,19 @@ class Notes:
 
     def note(
         self,
-        at: int,
-        number: int,
-        topic: bytes,
+        run: Run,
         client_id: str,
         username: str | None,
-        first: int,
         data: bytes,
         block: bytes,
         body: int,
         end: int,
         size: int,
-        count: int,
     ) -> None:
-        """`count` packets of `size` bytes each, the first with its payload from `body` to `end`.
+        """Packets of `size` bytes each in `data`, the first with its payload from `body` to `end`.
 
-        Their ids are ``at << 64 | number`` and those that follow; `at` is when they came, in µs
-        since 1970. `topic` is UTF-8, `first` the first byte of the packets, `block` their
-        properties as on the wire, empty for none.
+        `run` says what they are; it came when its ids say. `block`: their properties as on the
+        wire, empty for none.
         """
         raise NotImplementedError
 

@@ -55,7 +55,8 @@ class Recording(Forwarding):
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             router.journal.touched = False
             if self._accept(route, packet_id, data, pos, at, body, end):
-                self._recorded_qos1(route, data, pos, p, topic_end, at, body, end, expiry)
+                name = self.name(route, data, pos, p, topic_end, at, body, end, 1)
+                self.recorded_one(route, name, data, pos, p, topic_end, at, body, end, expiry)
             return end
         size = end - pos
         stop = end
@@ -135,9 +136,10 @@ class Recording(Forwarding):
             number += 1
             receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
 
-    def _recorded_qos1(
+    def recorded_one(
         self,
         route: Route,
+        run: Run,
         data: bytes,
         pos: int,
         p: int,
@@ -147,9 +149,8 @@ class Recording(Forwarding):
         end: int,
         expiry: int,
     ) -> None:
-        """One QoS 1 or 2 packet to the sessions of a route, as `_qos1`."""
+        """See `Missing.recorded_one`."""
         router = self.router
-        run = self.name(route, data, pos, p, topic_end, at, body, end, 1)
         if not route.sessions:
             self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return

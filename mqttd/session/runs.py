@@ -18,10 +18,11 @@ class Run:
     """`count` messages whose ids are ``came << 64 | number`` (`mqttd.session.guid`) and following.
 
     `topic` is UTF-8, `first` has QoS and RETAIN as published where a PUBLISH has them, `size` is
-    that of each payload in bytes.
+    that of each payload in bytes. `name` and `length` are `number` and `size` as the log has them,
+    little-endian: made once for all events of a message.
     """
 
-    __slots__ = ("came", "count", "first", "number", "size", "topic")
+    __slots__ = ("came", "count", "first", "length", "name", "number", "size", "topic")
 
     def __init__(
         self, came: int, number: int, topic: bytes, first: int, size: int, count: int = 1
@@ -32,6 +33,8 @@ class Run:
         self.first = first
         self.size = size
         self.count = count
+        self.name: bytes = number.to_bytes(8, "little")
+        self.length: bytes = size.to_bytes(4, "little")
 
 
 class Trace:

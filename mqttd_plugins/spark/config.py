@@ -39,7 +39,7 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     redact: tuple[Literal["client_id", "username", "peer", "topic", "payload", "headers"], ...] = ()
 
     #: A block is written when it has so many events or is so old.
-    block_events: Annotated[int, Meta(ge=1, le=65536)] = 4096
+    block_events: Annotated[int, Meta(ge=1, le=65536)] = 16384
     flush_after: Annotated[float, Meta(gt=0, le=60)] = 0.02
     #: Bytes that may wait for the disk, and what happens then: events are dropped and a gap says
     #: so, or publishers are not read from until there is room.

@@ -1,6 +1,6 @@
 """The broker's end of the log: events go in one by one, a thread writes them in blocks.
 
-    columns --4,096 or 20 ms--> queue, bounded --> thread: pack --> Writer --> disk
+    columns --16,384 or 20 ms--> queue, bounded --> thread: pack --> Writer --> disk
          reactor's thread            |
                                      full: drop (a gap) | block (`congested`)
 
@@ -79,7 +79,7 @@ class Appender:
         writer: Writer,
         later: Callable[[float, Callable[[], None]], Any],
         soon: Callable[[Callable[[], None]], object],
-        block_events: int = 4096,
+        block_events: int = 16384,
         flush_after: float = 0.02,
         queue_bytes: int = 64 << 20,
         overflow: Overflow = "drop",

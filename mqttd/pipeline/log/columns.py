@@ -8,8 +8,7 @@
 The first event of a batch is told with `started`, a full batch with `full`; both must not raise.
 
 Packets that follow one another in the bytes received and differ in their payloads alone are one
-run. What many runs of deliveries say goes at once to its place, as bytes of each column, made once
-for all clients that were sent the same.
+run. What many runs of deliveries say is made once for all clients that were sent the same.
 
 Promise: a message that is noted costs some appends here, one if it goes on with a run, and no
 object of its own, a delivery of many less than that; `encode_block`, the slow twin, says the same
@@ -32,7 +31,7 @@ from mqttd.pipeline.log.blocks import (
     Row,
     Taken,
 )
-from mqttd.pipeline.log.parts import Part, counts_of, text_of, texts
+from mqttd.pipeline.log.parts import Part, Segments, counts_of, text_of, texts
 from mqttd.pipeline.log.schema import CODES
 from mqttd.session.message import Message
 from mqttd.session.notes import Notes
@@ -50,17 +49,18 @@ _MESSAGE: Final[int] = HAS_QOS | HAS_SIZE
 _PAYLOAD: Final[int] = HAS_PAYLOAD
 _RETAIN: Final[int] = RETAIN
 
-#: A batch is full with so many bytes of payloads, or with one so large: blocks stay small.
-FULL: Final = 256 << 10
+#: A batch is full with so many bytes of payloads, or with one so large.
+FULL: Final = 1 << 20
 LARGE: Final = 32 << 10
 
 _HALF: Final = (1 << 64) - 1
 _MOST: Final = 1 << 60
 #: What Spark's sink says to the plugin itself is no event.
 _OWN: Final = b"$mqttd/"
+_DOLLAR: Final = 36
 #: Runs are put into bytes so many at a time: what they are made of stays in the cache.
 _AHEAD: Final = 512
-#: So many runs of one client are worth a `Part`.
+#: So many runs that clients share are worth a `Part`.
 _WORTH: Final = 8
 
 
@@ -88,9 +88,9 @@ class Columns(Notes):
         self.sample: int = ALL
         #: Events in the batch.
         self.count: int = 0
-        #: What was made of these runs, at this time.
+        #: Runs that a client was told of last, and what was made of them at this time.
+        self._told: list[Run] = []
         self._made: Part | None = None
-        self._made_of: list[Run] = []
         self._made_at: int = 0
         self._made_rows: int = 0
         self._clear()
@@ -103,10 +103,11 @@ class Columns(Notes):
         self._sealed: int = 0
         self._apart: bool = False
         self._joined: list[bytes] = []
-        #: Run -> what few runs have.
+        #: Run -> what few runs have; of how many events it is, where that is not one.
         self._peers: dict[int, str] = {}
         self._reasons: dict[int, str] = {}
         self._blocks: dict[int, bytes] = {}
+        self._counts: dict[int, int] = {}
         self._mask: int = 0
         self._time: int = 0
         self._first: int = 0
@@ -114,27 +115,24 @@ class Columns(Notes):
         self._open()
 
     def _open(self) -> None:
-        """Runs that come now, one by one."""
-        #: Events of the runs but the last, and of the last.
-        self._counts: list[int] = []
-        self._run: int = 0
-        self._codes: list[int] = []
-        self._times: list[int] = []
+        """Runs that come now, one by one: what each of them has, and what neighbours share."""
+        self._ids: list[bytes] = []
         self._flags: list[int] = []
-        #: Lower halves of message ids.
-        self._ids: list[int] = []
-        self._clients: list[str] = []
-        self._users: list[str] = []
         self._topics: list[bytes] = []
-        self._sizes: list[int] = []
+        self._sizes: list[bytes] = []
         self._payloads: list[bytes] = []
-        #: Upper halves of ids, less the time.
-        self._id_times: list[int] = []
-        #: Of the last run, if it is a note: what the next one must have to belong to it.
+        self._segments = Segments()
+        self._forget()
+
+    def _forget(self) -> None:
+        """What comes next belongs to nothing before it."""
+        self._client: str | None = None
+        self._user: str | None = None
+        self._flag: int = -1
+        self._run: int = 0
         self._from: bytes = b""
         self._topic: bytes = b""
         self._block: bytes = b""
-        self._flag: int = -1
         self._size: int = -1
         self._next: int = -1
 
@@ -143,19 +141,16 @@ class Columns(Notes):
     def append(self, row: Row) -> None:
         """Any event."""
         code, time, flags, name, client, user, peer, topic, reason, size, payload, block = row
-        at = self._begin(code, time, flags, 1)
+        at = self._begin(code, time, client, user)
         lower = int.from_bytes(name[8:], "big")
         upper = int.from_bytes(name[:8], "big")
-        self._ids.append(lower)
         if upper != time and (flags & _NAMED or upper or lower):
-            self._id_times.append(_signed(upper - time))
+            self._segments.upper = _signed(upper - time).to_bytes(8, "little", signed=True)
             self._apart = True
-        else:
-            self._id_times.append(0)
-        self._clients.append(client)
-        self._users.append(user)
+        self._ids.append(lower.to_bytes(8, "little"))
+        self._flags.append(flags)
         self._topics.append(texts([topic]))
-        self._sizes.append(size)
+        self._sizes.append(size.to_bytes(4, "little"))
         self._payloads.append(payload)
         if peer:
             self._peers[at] = peer
@@ -165,18 +160,13 @@ class Columns(Notes):
             self._blocks[at] = block
         self._grow(1, len(payload))
 
-    def _begin(self, code: int, time: int, flags: int, count: int) -> int:
-        """A run of its own; its number."""
-        if len(self._codes) >= _AHEAD:
+    def _begin(self, code: int, time: int, client: str, user: str) -> int:
+        """Runs of one kind, time and client follow; the number of the first."""
+        if len(self._ids) >= _AHEAD:
             self._seal()
-        at = len(self._codes)
-        if at:
-            self._counts.append(self._run)
-        self._run = count
-        self._flag = -1
-        self._codes.append(code)
-        self._times.append(self._since(time, code))
-        self._flags.append(flags)
+        at = len(self._ids)
+        self._segments.begin(at, code, self._since(time, code), client, user)
+        self._forget()
         return self._sealed + at
 
     def _since(self, time: int, code: int) -> int:
@@ -195,55 +185,62 @@ class Columns(Notes):
 
     def note(
         self,
-        at: int,
-        number: int,
-        topic: bytes,
+        run: Run,
         client_id: str,
         username: str | None,
-        first: int,
         data: bytes,
         block: bytes,
         body: int,
         end: int,
         size: int,
-        count: int,
     ) -> None:
         """See `Notes.note`."""
+        topic = run.topic
         if _is_own(topic) or (self.wants is not None and not self.wants(client_id)):
             return
-        flags = first >> 1 & 3 | _MESSAGE | (_RETAIN if first & 1 else 0)
-        payload = end - body
+        payload = run.size
+        count = run.count
         kept = payload <= self.limit
+        flags = _flags_of(run.first)
         if kept:
             flags |= _PAYLOAD
         if self.hide_headers:
             block = b""
+        mine = client_id is self._client and run.came == self._time and username is self._user
         if (
-            number == self._next
+            mine
+            and run.number == self._next
             and flags == self._flag
             and payload == self._size
-            and at == self._time
             and data is self._from
             and topic == self._topic
             and block == self._block
         ):
             self._run += count
+            self._counts[self._sealed + len(self._ids) - 1] = self._run
         else:
-            run = self._begin(_PUBLISH, at, flags, count)
-            self._ids.append(number)
-            self._id_times.append(0)
-            self._clients.append("" if self.hide_client else client_id)
-            self._users.append("" if username is None or self.hide_user else username)
+            at = self._sealed + len(self._ids)
+            if not mine or len(self._ids) >= _AHEAD:
+                client = "" if self.hide_client else client_id
+                user = "" if username is None or self.hide_user else username
+                at = self._begin(_PUBLISH, run.came, client, user)
+                self._client = client_id
+                self._user = username
+            self._ids.append(run.name)
+            self._flags.append(flags)
             self._topics.append(b"" if self.hide_topic else topic)
-            self._sizes.append(payload)
+            self._sizes.append(run.length)
             if block:
-                self._blocks[run] = block
+                self._blocks[at] = block
+            if count != 1:
+                self._counts[at] = count
+            self._run = count
             self._flag = flags
             self._size = payload
             self._from = data
             self._topic = topic
             self._block = block
-        self._next = number + count
+        self._next = run.number + count
         if kept:
             payloads = self._payloads
             payloads.append(data[body:end])
@@ -268,17 +265,16 @@ class Columns(Notes):
             payload = b""
         at = message.id >> 64
         username = message.username
-        run = self._begin(_PUBLISH, at, flags, 1)
+        user = "" if username is None or self.hide_user else username
+        run = self._begin(_PUBLISH, at, "" if self.hide_client else client, user)
         if not self.hide_headers:
             block = block_of(message, now)
             if block:
                 self._blocks[run] = block
-        self._ids.append(message.id & _HALF)
-        self._id_times.append(0)
-        self._clients.append("" if self.hide_client else client)
-        self._users.append("" if username is None or self.hide_user else username)
+        self._ids.append((message.id & _HALF).to_bytes(8, "little"))
+        self._flags.append(flags)
         self._topics.append(b"" if self.hide_topic else topic)
-        self._sizes.append(size)
+        self._sizes.append(size.to_bytes(4, "little"))
         self._payloads.append(payload)
         self._grow(1, len(payload))
 
@@ -291,11 +287,13 @@ class Columns(Notes):
         code = _ACKED if acked else _DELIVERED
         client = "" if self.hide_client else client_id
         user = "" if username is None or self.hide_user else username
-        if len(runs) < _WORTH or self.sample < ALL:
-            self._note_one_by_one(code, at, client, user, runs)
-            return
-        made = self._made
-        if made is None or runs is not self._made_of or at != self._made_at:
+        made = self._made if runs is self._told and at == self._made_at else None
+        if made is None:
+            if runs is not self._told or len(runs) < _WORTH or self.sample < ALL:
+                self._told = runs
+                self._made = None
+                self._note_one_by_one(code, at, client, user, runs)
+                return
             made = self._make(runs, at)
             if made is None:
                 self._note_one_by_one(code, at, client, user, runs)
@@ -308,44 +306,38 @@ class Columns(Notes):
         self._grow(self._made_rows, 0)
 
     def _note_one_by_one(self, code: int, at: int, client: str, user: str, runs: list[Run]) -> None:
+        rows = 0
+        apart: list[int] = []
+        number = 0
         for run in runs:
             # The low bits count the ids of one microsecond; these differ from one to the next.
             if self.sample < ALL and run.came * 40503 & 0xFFFF >= self.sample:
                 continue
             if _is_own(run.topic):
                 continue
-            self._begin(code, at, _flags_of(run.first), run.count)
-            self._ids.append(run.number)
-            if run.came != at:
-                self._id_times.append(_signed(run.came - at))
-                self._apart = True
-            else:
-                self._id_times.append(0)
-            self._clients.append(client)
-            self._users.append(user)
+            if not rows:
+                number = self._begin(code, at, client, user)
+            self._ids.append(run.name)
+            self._flags.append(_flags_of(run.first))
             self._topics.append(b"" if self.hide_topic else run.topic)
-            self._sizes.append(run.size)
-            self._grow(run.count, 0)
+            self._sizes.append(run.length)
+            if run.count != 1:
+                self._counts[number] = run.count
+            number += 1
+            apart.append(run.came)
+            rows += run.count
+        if rows:
+            self._segments.upper = _uppers(apart, at)
+            self._apart = True
+            self._grow(rows, 0)
 
     def _make(self, runs: list[Run], at: int) -> Part | None:
         """What these runs say at this time, whoever the client is; None: not all are events."""
-        ids: list[int] = []
-        topics: list[bytes] = []
-        sizes: list[int] = []
         rows = 0
-        head = runs[0]
-        came = head.came
-        first = head.first
-        same = True
         for run in runs:
-            ids.append(run.number)
-            topics.append(run.topic)
-            sizes.append(run.size)
             rows += run.count
-            if run.came != came or run.first != first:
-                same = False
         count = len(runs)
-        names = b"\0".join(topics)
+        names = b"\0".join([run.topic for run in runs])
         if _OWN in names:
             return None
         if self.hide_topic:
@@ -353,16 +345,16 @@ class Columns(Notes):
         counts = b""
         if rows != count:
             counts = array("I", [run.count for run in runs]).tobytes()
-        if same:
-            flags = bytes((_flags_of(first),)) * count
-            id_times = array("q", (_signed(came - at),)).tobytes() * count
-        else:
-            flags = bytes([_flags_of(run.first) for run in runs])
-            id_times = array("q", [_signed(run.came - at) for run in runs]).tobytes()
-        numbers = array("Q", ids).tobytes()
-        made = Part(count, counts, flags, id_times, numbers, names, array("I", sizes).tobytes())
+        made = Part(
+            count,
+            counts,
+            bytes([_flags_of(run.first) for run in runs]),
+            _uppers([run.came for run in runs], at),
+            b"".join([run.name for run in runs]),
+            names,
+            b"".join([run.length for run in runs]),
+        )
         self._made = made
-        self._made_of = runs
         self._made_at = at
         self._made_rows = rows
         return made
@@ -380,23 +372,19 @@ class Columns(Notes):
 
     def _seal(self) -> None:
         """Put the runs that came one by one into bytes."""
-        runs = len(self._codes)
+        runs = len(self._ids)
         if not runs:
             return
-        self._counts.append(self._run)
         part = Part(
             runs,
-            array("I", self._counts).tobytes(),
+            b"",
             bytes(self._flags),
-            array("q", self._id_times).tobytes() if self._apart else bytes(8 * runs),
-            array("Q", self._ids).tobytes(),
+            b"",
+            b"".join(self._ids),
             b"\0".join(self._topics),
-            array("I", self._sizes).tobytes(),
+            b"".join(self._sizes),
         )
-        part.codes = bytes(self._codes)
-        part.times = array("q", self._times).tobytes()
-        part.clients = texts(self._clients)
-        part.users = texts(self._users)
+        self._segments.close(runs, part)
         self._joined.append(b"".join(self._payloads))
         self._parts.append(part)
         self._sealed += runs
@@ -409,16 +397,19 @@ class Columns(Notes):
         parts = self._parts
         counts = b""
         if runs != self.count:
-            counts = counts_of(parts)
+            counts = counts_of(parts, self._counts)
         id_times = b""
         if self._apart:
             id_times = b"".join([part.id_times for part in parts])
         lengths = b""
         properties = b""
         if self._blocks:
-            blocks = [self._blocks.get(i, b"") for i in range(runs)]
-            lengths = array("I", list(map(len, blocks))).tobytes()
-            properties = b"".join(blocks)
+            sizes = array("I")
+            sizes.frombytes(bytes(4 * runs))
+            for run, block in self._blocks.items():
+                sizes[run] = len(block)
+            lengths = sizes.tobytes()
+            properties = b"".join(list(self._blocks.values()))
         columns = [
             counts,
             b"".join([part.codes for part in parts]),
@@ -447,7 +438,16 @@ class Columns(Notes):
 
 
 def _is_own(topic: bytes) -> bool:
-    return topic[:1] == b"$" and topic.startswith(_OWN)
+    return len(topic) != 0 and topic[0] == _DOLLAR and topic.startswith(_OWN)
+
+
+def _uppers(came: list[int], at: int) -> bytes:
+    """The upper halves of these ids, less the time, as a column."""
+    first = came[0]
+    for one in came:
+        if one != first:
+            return array("q", [_signed(one - at) for one in came]).tobytes()
+    return _signed(first - at).to_bytes(8, "little", signed=True) * len(came)
 
 
 def _flags_of(first: int) -> int:

@@ -1,7 +1,7 @@
 """Columns of a batch while it is filled: runs that are bytes already, part by part.
 
-    runs that came one by one ----------------------+
-    runs of a client's deliveries --> Part.of(...) --+--> list of parts --> columns of a block
+    runs one by one --> Segments: what neighbours share --+
+    deliveries of several clients alike --> Part.of(...) --+--> parts --> columns of a block
 
 What a part of deliveries says is made once for all clients that were sent the same; `Part.of` adds
 what differs. Compiled with the hot path. Format: `mqttd.pipeline.log.packed`.
@@ -12,10 +12,14 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-__all__ = ["Part", "counts_of", "text_of", "texts"]
+from mqttd.codec.frame import ONE_BYTE
+
+__all__ = ["Part", "Segments", "counts_of", "text_of", "texts"]
 
 _ONE: Final = b"\1\0\0\0"
 _ZERO: Final = bytes(8)
+#: Bytes of zeros are cut from these as long as they reach.
+_ZEROS: Final = bytes(8 * 64)
 
 
 class Part:
@@ -62,20 +66,82 @@ class Part:
         runs = self.runs
         made = Part(runs, self.counts, self.flags, self.id_times, self.ids, self.topics, self.sizes)
         made.codes = bytes((code,)) * runs
-        made.times = array("q", (since,)).tobytes() + _ZERO * (runs - 1)
+        made.times = since.to_bytes(8, "little", signed=True) + _ZERO * (runs - 1)
         made.clients = _repeated(client, runs)
         made.users = _repeated(user, runs)
         return made
 
 
-def counts_of(parts: list[Part]) -> bytes:
-    """How many events each run has."""
-    return b"".join([part.counts or _ONE * part.runs for part in parts])
+class Segments:
+    """Of runs that come one by one: what those of one kind, time and client share.
+
+    upper: the upper halves of the ids of the last segment, less its time, where they are not all 0.
+    """
+
+    __slots__ = ("_at", "_client", "_clients", "_code", "_codes", "_since", "_times", "_uppers",
+                 "_user", "_users", "upper")  # fmt: skip
+
+    def __init__(self) -> None:
+        self._codes: list[bytes] = []
+        self._times: list[bytes] = []
+        self._uppers: list[bytes] = []
+        self._clients: list[bytes] = []
+        self._users: list[bytes] = []
+        #: The last one: where it begins, -1 for none, and what its runs share.
+        self._at: int = -1
+        self._code: int = 0
+        self._since: int = 0
+        self._client: str = ""
+        self._user: str = ""
+        self.upper: bytes = b""
+
+    def begin(self, at: int, code: int, since: int, client: str, user: str) -> None:
+        """The next segment begins with run `at`, so much later than the one before."""
+        if self._at >= 0:
+            self._end(at)
+        self._at = at
+        self._code = code
+        self._since = since
+        self._client = client
+        self._user = user
+        self.upper = b""
+
+    def _end(self, at: int) -> None:
+        runs = at - self._at
+        self._codes.append(ONE_BYTE[self._code] * runs)
+        self._times.append(self._since.to_bytes(8, "little", signed=True))
+        if runs > 1:
+            self._times.append(_zeros(8 * runs - 8))
+        self._uppers.append(self.upper or _zeros(8 * runs))
+        self._clients.append(_repeated(self._client, runs))
+        self._users.append(_repeated(self._user, runs) if self._user else _zeros(runs - 1))
+
+    def close(self, at: int, part: Part) -> None:
+        """All runs are there; the columns of the part that they share."""
+        self._end(at)
+        part.codes = b"".join(self._codes)
+        part.times = b"".join(self._times)
+        part.id_times = b"".join(self._uppers)
+        part.clients = b"\0".join(self._clients)
+        part.users = b"\0".join(self._users)
+
+
+def _zeros(size: int) -> bytes:
+    return _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
+
+
+def counts_of(parts: list[Part], apart: dict[int, int]) -> bytes:
+    """How many events each run has: as its part says, else as `apart` does by its number."""
+    counts = array("I")
+    counts.frombytes(b"".join([part.counts or _ONE * part.runs for part in parts]))
+    for run, count in apart.items():
+        counts[run] = count
+    return counts.tobytes()
 
 
 def _repeated(text: str, count: int) -> bytes:
     data = texts([text])
-    return data + (b"\0" + data) * (count - 1)
+    return data if count == 1 else data + (b"\0" + data) * (count - 1)
 
 
 def texts(values: list[str]) -> bytes:

@@ -25,6 +25,7 @@ from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.spark.options import read_options
 from mqttd.pipeline.spark.source import BatchReader, StreamReader, plan
+from mqttd.session.runs import Run
 from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, row, written
 
 
@@ -124,7 +125,8 @@ def test_runs_reach_arrow_as_events(tmp_path: Path) -> None:
     columns = Columns(10_000, lambda: None, lambda: None)
     data = b"".join(b"0\x05\0\1a%02d" % i for i in range(40))
     columns.append(row(0, "client.connected"))
-    columns.note(START + 7, 1 << 40 | 9, b"a", "bob", None, 0x30, data, b"", 5, 7, 7, 40)
+    run = Run(START + 7, 1 << 40 | 9, b"a", 0x30, 2, 40)
+    columns.note(run, "bob", None, data, b"", 5, 7, 7)
     columns.append(row(2))
     writer = Writer(str(tmp_path), NODE)
     taken = columns.take()
