@@ -12,14 +12,14 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-__all__ = ["Block", "Group", "Home", "Part", "Present"]
+__all__ = ["LOOSE", "Block", "Group", "Home", "Part", "Present"]
 
 #: A number in a list, in memory, and one that is packed.
 _WORD: Final = 40
 _PACKED: Final = 8
 #: Numbers in the list from which on they are packed: to do so with those of a hundred thousand
 #: records at once, and to let go of them, takes milliseconds in which nobody else runs.
-_LOOSE: Final = 4096
+LOOSE: Final = 4096
 _NONE: Final[list[int]] = []
 #: Blocks that say something about another, from which on it is seen whether they are there.
 _MANY: Final = 8
@@ -166,7 +166,7 @@ class Part:
 class Group:
     """What is written in one transaction."""
 
-    __slots__ = ("block", "data", "drops", "error", "found", "fsync", "full", "home", "last",
+    __slots__ = ("at", "block", "data", "drops", "error", "found", "fsync", "full", "home", "last",
                  "packed", "parts", "reads", "rows", "rows_size", "size", "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
@@ -176,6 +176,8 @@ class Group:
         self.packed: array[int] = array("Q")
         self.words: list[int] = []
         self.data: list[bytes] = []
+        #: Where in them those of the last records begin; of those before their home knows it.
+        self.at: list[int] = []
         #: Bytes in `data`, the last of them.
         self.size: int = 0
         self.last: bytes = b""
@@ -204,10 +206,11 @@ class Group:
         return _WORD * len(self.words) + _PACKED * len(self.packed)
 
     def pack(self) -> None:
-        """Have the words take less room, where there are many."""
-        if len(self.words) >= _LOOSE:
-            self.packed.fromlist(self.words)
-            self.words = []
+        """There are `LOOSE` words: have what is in lists take less room."""
+        self.packed.fromlist(self.words)
+        self.words = []
+        self.home.at.fromlist(self.at)
+        self.at = []
 
     def unsay(self) -> None:
         """The records of the block at hand are over already."""
@@ -221,6 +224,8 @@ class Group:
     def measure(self) -> int:
         """Have the block at hand know how large it is; returns its bytes."""
         block = self.block
+        self.home.at.fromlist(self.at)
+        self.at = []
         words = len(self.words) + len(self.packed)
         block.count = words // 2
         if block.live == 0:

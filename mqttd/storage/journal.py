@@ -19,7 +19,7 @@ from typing import Final
 from mqttd.broker.retained import Retained
 from mqttd.session.connection import OPEN, Connection, Turn
 from mqttd.session.listener import Listener
-from mqttd.session.message import Delivery, Message, entry_qos
+from mqttd.session.message import Delivery, Message
 from mqttd.session.promise import Promise
 from mqttd.storage.blocks import Block, Group
 from mqttd.storage.database import (
@@ -182,11 +182,13 @@ class StoreJournal(ReadingJournal):
         self.touched = True
         if isinstance(entry, bytes):
             kind = MESSAGE5 if v5 else MESSAGE3
-            data = entry
-        else:
-            assert isinstance(entry, Delivery)
-            kind, data = self._form(entry)
-        if not entry_qos(entry):
+            if not entry[0] & 6:
+                kind |= QUIET
+            self.receipt = receipt_of(len(entry), kind)
+            return self.ledger.note(owner, kind, 0, entry)
+        assert isinstance(entry, Delivery)
+        kind, data = self._form(entry)
+        if not entry.qos:
             kind |= QUIET
         self.receipt = receipt_of(len(data), kind)
         return self.ledger.note(owner, kind, 0, data)
@@ -453,6 +455,7 @@ class StoreJournal(ReadingJournal):
             if channel.state == OPEN:
                 channel.send(data)
         for promise in waiting.promises:
+            promise.ticket = None  # or they would be a circle
             promise.keep(self)
         for told in waiting.told:
             told()

@@ -27,25 +27,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from mqttd.storage.blocks import Block, Group, Home, Present
+from mqttd.storage.blocks import LOOSE, Block, Group, Home, Present
 
-__all__ = [
-    "DELIVERY",
-    "FORGET",
-    "INFLIGHT",
-    "KIND_MASK",
-    "LENGTH_MASK",
-    "MESSAGE3",
-    "MESSAGE5",
-    "OWNER_SHIFT",
-    "QUIET",
-    "RECEIVED",
-    "RELEASED",
-    "RETAINED",
-    "SAME",
-    "Ledger",
-    "receipt_of",
-]
+__all__ = ["DELIVERY", "FORGET", "INFLIGHT", "KIND_MASK", "LENGTH_MASK", "MESSAGE3", "MESSAGE5",
+           "OWNER_SHIFT", "QUIET", "RECEIVED", "RELEASED", "RETAINED", "SAME", "Ledger",
+           "receipt_of"]  # fmt: skip
 
 #: Kinds of records. FORGET and INFLIGHT are about the record whose number they bear.
 FORGET: Final = 0
@@ -141,7 +127,10 @@ class Ledger:
         group = self.group
         if group.size >= _FULL:
             self._part()
-        group.pack()
+        words = group.words
+        if len(words) >= LOOSE:
+            group.pack()
+            words = group.words
         number = self.number
         self.number = number + 1
         length = len(data)
@@ -152,7 +141,6 @@ class Ledger:
                 group.last = data
                 group.data.append(data)
                 group.size += length
-        words = group.words
         words.append(owner << OWNER_SHIFT | length)
         words.append(number << 20 | kind << 16 | packet_id)
         block = group.block
@@ -164,7 +152,7 @@ class Ledger:
             self.starts.append(number)
         home.live += 1
         home.count += 1
-        home.at.append(group.size - len(data))
+        group.at.append(group.size - len(data))
         return number
 
     def forget(self, number: int) -> None:
@@ -203,10 +191,10 @@ class Ledger:
 
     def _say(self, kind: int, number: int, packet_id: int, about: Block) -> None:
         group = self.group
-        group.pack()
-        words = group.words
-        words.append(0)
-        words.append(number << 20 | kind << 16 | packet_id)
+        if len(group.words) >= LOOSE:
+            group.pack()
+        group.words.append(0)
+        group.words.append(number << 20 | kind << 16 | packet_id)
         if about is not group.block:
             about.keeps(group.block)
 
@@ -225,7 +213,9 @@ class Ledger:
         home = self.find(number)
         if home is None or home.is_dead(number - home.start):
             return None
-        return home.block, home.at[number - home.start]
+        at = number - home.start
+        loose = at - len(home.at)
+        return home.block, home.at[at] if loose < 0 else self.group.at[loose]
 
     def find(self, number: int) -> Home | None:
         """Where a record is; None if its block is gone."""

@@ -53,8 +53,10 @@ _AGAIN: Final = 4
 _HASTY: Final = 64
 #: Bytes that a turn reads, or makes room for: it may pass the budget by so much.
 _TURN: Final = 4 << 20
-#: Nanoseconds of a turn for those in line, at least.
+#: Nanoseconds of a turn for those in line, at least; what is read of one at once, until its place
+#: is the next one's: to handle 64 KiB of stored messages takes a millisecond and more.
 _SHARE: Final = 500_000
+_PIECE: Final = READ >> 2
 
 
 def _raised(error: BaseException, count: int) -> None:
@@ -83,6 +85,8 @@ class Engine(Accepting):
         self.resumed: set[int] = set()
         #: When this turn began, in nanoseconds.
         self.began: int = 0
+        #: Bytes that the first of the line has had.
+        self.had: int = 0
         #: How many of the line were served, and how many it takes until somebody is accepted.
         self.served: int = 0
         self.knock: int = 0
@@ -208,17 +212,22 @@ class Engine(Accepting):
         now = time.monotonic_ns()
         until = now + max(_SHARE, now - self.began)
         while self.line:
-            fd = self.line.popleft()
-            self.lined.discard(fd)
-            self.served += 1
+            fd = self.line[0]
             channel = channels[fd] if fd < len(channels) else None
-            if channel is None or channel.paused:
-                continue
+            there = channel is not None and not channel.paused
             before = self.taken
-            self.read(channel, fd)
-            if self.taken - before < READ:
-                self.resumed.discard(fd)
-            if self.taken >= _TURN or time.monotonic_ns() >= until:
+            if channel is not None and there:
+                self.read(channel, fd, _PIECE)
+            came = self.taken - before
+            self.had += came
+            if came < _PIECE or self.had >= READ:
+                if there and self.had < READ:
+                    self.resumed.discard(fd)
+                self.had = 0
+                self.line.popleft()
+                self.lined.discard(fd)
+                self.served += 1
+            if there and (self.taken >= _TURN or time.monotonic_ns() >= until):
                 return
 
     def _in_line(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -274,8 +283,8 @@ class Engine(Accepting):
                 self.flush(channel)
         return others
 
-    def read(self, channel: Channel, fd: int) -> None:
-        """One read, fed to the channel."""
+    def read(self, channel: Channel, fd: int, most: int = READ) -> None:
+        """One read, of up to `most` bytes but for large packets, fed to the channel."""
         rest = channel.rest
         if rest is not None and rest.direct():
             self._read_into(channel, fd, rest)
@@ -285,7 +294,7 @@ class Engine(Accepting):
             if len(data) < channel.at_once:
                 channel.at_once = 0  # it sends other packets, or more slowly
         else:
-            data = read_from(channel, fd)
+            data = read_from(channel, fd, most)
         if not data:
             return
         self.taken += len(data)

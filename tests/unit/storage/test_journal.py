@@ -5,6 +5,7 @@ The writer is a list here: a group is written when the test says so.
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from mqttd.codec.packets import (
     Will,
 )
 from mqttd.session.listener import Listener
+from mqttd.session.promise import Promise
 from mqttd.session.session import Session
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
@@ -131,6 +133,28 @@ def test_an_acknowledgement_waits_until_the_message_is_written(kept: Kept) -> No
     assert len(live.published()) == 2
     kept.write()
     assert [packet.packet_id for packet in publisher.take()] == [1, 2]
+
+
+def test_a_promise_that_is_kept_leaves_nothing_to_the_collector(kept: Kept) -> None:
+    """Those that were circles grew old, and nobody looks for old ones."""
+    kept.subscriber("away", "t", 1, kept=True).drop()
+    kept.settle()
+    publisher = kept.client("publisher", kept=False)
+
+    def there() -> int:
+        return sum(isinstance(one, Promise) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = there()
+        for number in range(1, 11):
+            publish(publisher, "t", 1, number)
+            kept.write()
+        assert len(publisher.take()) == 10
+        assert there() == before + 1  # the journal has the last one yet
+    finally:
+        gc.enable()
 
 
 def test_what_several_turns_bring_for_one_group_is_promised_together(kept: Kept) -> None:
