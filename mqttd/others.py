@@ -5,7 +5,7 @@ Promise: a broker by itself imports nothing of either; whatever is wrong is a `S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import CannotListenError
@@ -13,7 +13,7 @@ from twisted.internet.error import CannotListenError
 from mqttd.net.addresses import address_text
 from mqttd.net.tls import TlsError
 from mqttd.options import StartError
-from mqttd.storage.store import StoreError
+from mqttd.storage.store import Store, StoreError, store_of
 
 if TYPE_CHECKING:
     from twisted.logger import Logger
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mqttd.control import Control
     from mqttd.plugins.plugins import Plugins
 
-__all__ = ["cluster_of", "from_workers", "listen"]
+__all__ = ["cluster_of", "from_workers", "kept", "listen"]
 
 
 def from_workers(data_dir: str, log: Logger) -> None:
@@ -42,6 +42,8 @@ def from_workers(data_dir: str, log: Logger) -> None:
 def cluster_of(config: Config, reactor: Any) -> Cluster | None:
     """Our share in a cluster of nodes, where there is one; raises StartError."""
     if config.cluster.kind == "none":
+        if config.session.replicate != "none":
+            raise StartError('session.replicate needs a cluster: cluster.kind = "etcd"')
         return None
     from mqttd.cluster.cluster import Cluster
     from mqttd.cluster.refused import refused
@@ -49,9 +51,28 @@ def cluster_of(config: Config, reactor: Any) -> Cluster | None:
     if text := refused(config):
         raise StartError(text)
     try:
-        return Cluster(config, reactor)
+        cluster = Cluster(config, reactor)
+        if config.session.replicate != "none":
+            from mqttd.cluster.replication import Replication
+
+            cluster.replication = Replication(cluster, config)
+        return cluster
     except (TlsError, OSError) as error:
         raise StartError(f"cluster: {error}") from None
+
+
+def kept(
+    config: Config, reactor: Any, log: Callable[[str, dict[str, object]], None],
+    cluster: Cluster | None,
+) -> Store | None:  # fmt: skip
+    """The store of this broker, where there is one, copied where it is to be; raises StartError."""
+    try:
+        store = store_of(config, reactor, log)
+    except StoreError as error:
+        raise StartError(str(error)) from None
+    if cluster is not None and cluster.replication is not None and store is not None:
+        cluster.replication.keep(store)
+    return store
 
 
 def listen(cluster: Cluster | None, control: Control, plugins: Plugins) -> None:

@@ -47,7 +47,7 @@ from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, lock_data_dir, why
-from mqttd.others import cluster_of, from_workers, listen
+from mqttd.others import cluster_of, from_workers, kept, listen
 from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
@@ -58,7 +58,7 @@ from mqttd.readmodel.topic_rates import TopicFigures
 from mqttd.reload import Reload, listeners_of, on_hang_up
 from mqttd.reports import Reports
 from mqttd.rounds import Rounds, monotonic_ms
-from mqttd.storage.store import StoreError, store_of
+from mqttd.storage.store import StoreError
 from mqttd.transports.engine import Engine
 from mqttd.transports.listeners import Listeners
 from mqttd.transports.protocol import MqttFactory
@@ -161,10 +161,7 @@ class MqttdService(MultiService):
         if self.cluster is not None:
             self.cluster.serve(self.broker, self.roles)
         self.reports.broker = self.broker
-        try:
-            self.store = store_of(config, reactor, self.events)
-        except StoreError as error:
-            raise StartError(str(error)) from None
+        self.store = kept(config, reactor, self.events, self.cluster)
         self.broker.drawers.most = config.plugins.max_store_bytes
         share = 2 if place is None else 2 * place.count
         self.broker.memory.watch(memory_of_machine() // share, grown, trim, excess())

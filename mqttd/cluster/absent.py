@@ -74,6 +74,24 @@ class Absent:
         self.untold[node.name] = filters
         self._since[node.name] = self.mesh.broker.now
 
+    def take(self, name: str) -> list[tuple[int, int, bytes]]:
+        """It is awaited no more, and what was kept for it is another's: the stream on which that
+        was sent, its number there (0: it was not), the message.
+        """
+        node = self.nodes.pop(name, None)
+        if node is None:
+            return []
+        ferry = node.ferry
+        before = list(ferry.before)
+        kept = [
+            (node.stream, before[at] if at < len(before) else 0, data)
+            for at, (_, data) in enumerate(ferry.kept)
+            if _qos(data)
+        ]
+        ferry.kept.clear()
+        self.mesh.leave(node)
+        return kept
+
     def told(self, name: str, full_filter: str) -> None:
         """A node wants this filter."""
         if name in self.untold:

@@ -86,6 +86,8 @@ class Arrivals:
         self.unclaimed: Callable[[str], object] = lambda client_id: None
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
+        #: Whether somebody takes over what a node has left, or is about to.
+        self.is_left: Callable[[str], bool] = lambda name: False
         #: What was to leave this node and has not, with who catches what comes for it from now on.
         self.back: Callable[[str], tuple[SessionState, Catcher | None] | None] = lambda _: None
 
@@ -215,6 +217,26 @@ class Arrivals:
         filters = list(comes.catcher.subscriptions or ())
         done = Deferred.fromCoroutine(self._meet(client_id, comes, filters))
         done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
+
+    def awaited_of(self, origin: str) -> list[tuple[str, int]]:
+        """Sessions that were claimed of a node, with nothing here yet: in which revision."""
+        return [
+            (client_id, comes.revision)
+            for client_id, comes in self._all()
+            if comes.origin == origin and comes.revision and comes.state is None
+            and not comes.whole
+        ]  # fmt: skip
+
+    def inherited(
+        self, client_id: str, revision: int, state: SessionState, catcher: Catcher
+    ) -> None:
+        """Its node is gone, and has left this where others find it; who catches what follows."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.whole or comes.state is not None:
+            self.transit.bury(catcher)
+            return
+        comes.state, comes.catcher = state, catcher
+        self._whole(client_id, comes)
 
     def _nothing(self, client_id: str, comes: _Coming) -> None:
         """Its node has nothing of it."""
@@ -352,5 +374,7 @@ class Arrivals:
         for client_id, comes in list(self._all()):
             if comes.origin != name or comes.whole:
                 self._complete(client_id, comes)
-            elif comes.state is not None or not (comes.lasts and self.home_of(name) >= 0):
+            elif comes.state is not None or not (
+                self.is_left(name) or (comes.lasts and self.home_of(name) >= 0)
+            ):
                 self._whole(client_id, comes)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
@@ -47,6 +47,9 @@ from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import FIGURES, STATE
 from mqttd.session.channel import Channel
+
+if TYPE_CHECKING:
+    from mqttd.cluster.replication import Replication
 
 __all__ = ["Cluster", "ClusterError"]
 
@@ -118,6 +121,7 @@ class Cluster:
         #: Wills of ours that etcd had from before.
         self._own_wills = 0
         self._in_time = time.monotonic()
+        self.replication: Replication | None = None  # set by who makes both
 
     def serve(self, broker: Broker, roles: Roles) -> None:
         """This is the broker, and these are its roles; before clients are let in."""
@@ -159,6 +163,8 @@ class Cluster:
         self.streams = streams
         self.beginning = Beginning(self.mesh, self.view, streams, self.reactor)
         self.mesh.met, streams.takes = self.beginning.met, self.beginning.takes
+        if self.replication is not None:
+            self.replication.serve()
 
     # -- start and end -------------------------------------------------------------------------
 
@@ -177,28 +183,33 @@ class Cluster:
         since = self.reactor.seconds()
         self.mesh.begin()
         self.commons.begin()
-        while not self.stopped:
-            try:
-                await self._register(since)
-                await self._look()
-                self._own_wills = await self.heirs.sweep()
-                break
-            except EtcdError as error:
-                self._say("etcd", "waiting for etcd: {error}", error=str(error))
-                await deferLater(self.reactor, 0.5)
+        await self._answered(lambda: self._meet(since))
         await self.beginning.take()
         await self.settled(list(self.mesh.filters))
+        await self._answered(self._claim_all)
+
+    async def _meet(self, since: float) -> None:
+        await self._register(since)
+        await self._look()
+        self._own_wills = await self.heirs.sweep()
+        if self.replication is not None:
+            await self.replication.begin()
+
+    async def _answered(self, step: Callable[[], Awaitable[None]]) -> None:
+        """One step, however often that has to be tried."""
         while not self.stopped:
             try:
-                await self._claim_all()
-                break
+                await step()
+                return
             except EtcdError as error:
                 self._say("etcd", "waiting for etcd: {error}", error=str(error))
                 await deferLater(self.reactor, 0.5)
 
     async def _claim_all(self) -> None:
-        lost = await self.owners.claim_all(list({**self.broker.sessions, **self.owners.owned}))
-        if lost:
+        ours = {*self.broker.sessions, *self.owners.owned}
+        if self.replication is not None:
+            ours -= self.replication.pending()
+        if lost := await self.owners.claim_all(list(ours)):
             text = "{count} sessions go to other nodes, which have their client ids by now"
             self.log.warn(text, count=lost)
 
@@ -251,6 +262,8 @@ class Cluster:
 
     async def _leave(self) -> None:
         self.owners.lease = 0
+        if self.replication:
+            self.replication.stop()
         if self.membership.lease:
             try:
                 await self.heirs.end()
@@ -376,6 +389,8 @@ class Cluster:
             self._anew = True
             await self._register(self.reactor.seconds())
             await self._look()
+            if self.replication is not None:
+                await self.replication.rejoined()
         if self._anew or self.minority:
             await self._heal()
 
@@ -441,7 +456,8 @@ class Cluster:
 
     def _told(self, node: Node, kind: int, body: bytes) -> None:
         if kind == STATE:
-            self.moves.told(node, body)
+            if not (self.replication and self.replication.told(node, body)):
+                self.moves.told(node, body)
         elif kind == FIGURES:
             self.figures.take(node, body)
 

@@ -6,7 +6,7 @@
     a node starts    --> what nodes that are not there have left, its own of before too
 
 A will without delay is due when the node is gone; one with a delay is not, when its client is
-somewhere by then.
+somewhere by then. Where others take over the sessions of a node, that is said by who has it then.
 
 Promise: published once. What a node has not written when it is killed is lost, or comes although
 its client has said DISCONNECT: what a turn of the loop has brought is sent to etcd in the next one,
@@ -82,6 +82,8 @@ class Heirs:
         self.log = Logger(namespace="mqttd.cluster")
         #: A file that says that what our store has kept of wills nobody else has seen to.
         self.note = ""
+        #: Whether others have the sessions of a node by now.
+        self.is_taken_over: Callable[[str], bool] = lambda name: False
         #: Wills of nodes that were gone which this one has published.
         self.published = 0
         self._epoch = 0
@@ -251,11 +253,16 @@ class Heirs:
         if self.broker.wills.held is not None:
             self._later(_AGAIN, self._claim, kv, left)  # this node has not let clients in
             return
-        _, _, client_id = self.keys.parts_of_will(kv.key)
+        node, _, client_id = self.keys.parts_of_will(kv.key)
         own = get(self.keys.own(client_id))
+        if left.delay and self.is_taken_over(node):
+            found = (await self.etcd.transaction([], [own])).found
+            owner = owner_of(found[0].value)[0] if found else ""
+            if owner != self.name and self.is_member(owner):
+                return  # it sees to that
         answer = await self.etcd.transaction([equals(kv.key, kv.changed)], [remove(kv.key), own])
         owner = owner_of(answer.found[0].value)[0] if answer.found else ""
-        if not answer.done or (left.delay and owner and self.is_member(owner)):
+        if not answer.done or (left.delay and self._is_back(node, client_id, owner)):
             return
         try:
             will = load_will(left.packet, client_id, left.username, left.expiry)
@@ -267,3 +274,10 @@ class Heirs:
         session.forget()
         self.published += 1
         self.broker.perform_later()
+
+    def _is_back(self, node: str, client_id: str, owner: str) -> bool:
+        """Whether the client of a will has been somewhere since; a session may be here without."""
+        if owner != self.name or not self.is_taken_over(node):
+            return bool(owner) and self.is_member(owner)
+        session = self.broker.sessions.get(client_id)
+        return session is not None and (session.channel is not None or session.last_reason != "")

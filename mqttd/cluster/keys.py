@@ -8,6 +8,8 @@
     all/role/<role|group|user>/<name>     a role, a group or a user's; empty: deleted  none
     all/ask/<node>                        what it is to do (`mqttd.cluster.commons`)   none
     all/out/<node>                        it was put out                               none
+    all/copy/<node>                       the stream that has its store, too           none
+    all/heir/<node>                       who takes that over, and how far that is     none
     own/<client id>                       who has it: the node, and from whom it was   lease,
                                           claimed; home for a session that stays       home
     will/<node>/<epoch>/<client id>       its will (`mqttd.cluster.heirs`)             none
@@ -25,7 +27,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Keys", "Member", "claimed", "member_of", "owner_of"]
+__all__ = ["Heir", "Keys", "Member", "claimed", "heir_of", "member_of", "owner_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,25 @@ class Member:
         """As the value of its key; the epoch is what etcd knows."""
         said = asdict(self)
         del said["name"], said["epoch"]
+        return json.dumps(said).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Heir:
+    """Who takes over what a node has left in its stream; `stage`: read, marks, done."""
+
+    stream: str
+    subject: str
+    by: str
+    epoch: int
+    stage: str
+    created: int = 0
+    changed: int = 0
+
+    def dump(self) -> bytes:
+        """As the value of its key; the revisions are what etcd knows."""
+        said = asdict(self)
+        del said["created"], said["changed"]
         return json.dumps(said).encode()
 
 
@@ -102,6 +123,14 @@ class Keys:
         """A node that was put out."""
         return self.all + f"out/{node}".encode()
 
+    def copy(self, node: str) -> bytes:
+        """The stream that has the store of a node, too."""
+        return self.all + f"copy/{node}".encode()
+
+    def heir(self, node: str) -> bytes:
+        """Who takes over what it has left there."""
+        return self.all + f"heir/{node}".encode()
+
     def export(self, node: str) -> bytes:
         """Where a node's event log is read, for who reads all of them."""
         return self.exports + node.encode()
@@ -135,6 +164,11 @@ def owner_of(value: bytes) -> tuple[str, str]:
     """Who has a client id, and from whom, if there was somebody."""
     node, _, origin = value.decode().partition("\0")
     return node, origin
+
+
+def heir_of(value: bytes, created: int, changed: int) -> Heir:
+    """As it stands in etcd; raises ValueError or TypeError."""
+    return Heir(**json.loads(value), created=created, changed=changed)
 
 
 def member_of(node: str, value: bytes, epoch: int) -> Member:

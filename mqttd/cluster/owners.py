@@ -69,9 +69,11 @@ class Owners:
         self.name = name
         self.reactor = reactor
         self.is_there = is_there
-        #: What is ours is under the first; what outlasts its connection, under the second.
+        #: What is ours is under the first; what outlasts its connection, under the second: all of
+        #: it, where others take sessions over.
         self.lease = 0
         self.home = 0
+        self.all_lasts = False
         #: Client id -> revision in which etcd has written that it is ours.
         self.owned: dict[str, int] = {}
         #: What is ours may be somebody else's by now: nobody is let in.
@@ -142,7 +144,8 @@ class Owners:
         if revision and self.owned.get(client_id) == revision:
             return await self._moved(client_id, revision)
         key, own = self.keys.own(client_id), self.name.encode()
-        when, then, origin = [absent(key)], [put(key, own, self.lease)], ""
+        brief = self.home if self.all_lasts else self.lease
+        when, then, origin = [absent(key)], [put(key, own, brief)], ""
         refused, lasts, earlier = 0, False, ""
         if giver:
             then = []  # only look
@@ -163,16 +166,17 @@ class Owners:
             earlier = before if owner != self.name else ""
             origin = owner if owner != self.name and self.is_there(owner) else ""
             if found is None:
-                when, then = [absent(key)], [put(key, own, self.lease)]
+                when, then = [absent(key)], [put(key, own, brief)]
                 continue
             when = [equals(key, found.changed)]
             if origin:
                 lasts = found.lease in (self.home, self.moves.arrivals.home_of(origin))
+                lasts = lasts or self.all_lasts
                 lease = self.home if lasts else self.lease
                 taken = self.keys.taken(origin, client_id)
                 then = [put(key, claimed(self.name, origin), lease), put(taken, own, self.lease)]
             else:
-                then = [put(key, own, self.lease)]
+                then = [put(key, own, brief)]
                 if owner not in ("", self.name):
                     if refused == found.changed:
                         raise EtcdError(f"its session waits for node {owner!r}, which is away")
@@ -418,7 +422,8 @@ class Owners:
 
     def _lease_of(self, client_id: str) -> int:
         session = self.sessions.get(client_id)
-        return self.home if session is not None and session.expiry_interval else self.lease
+        stays = self.all_lasts or (session is not None and session.expiry_interval)
+        return self.home if stays else self.lease
 
     def _is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:
         """Of two sessions that of the newer epoch stays: whose it is says whether it has one."""
@@ -431,7 +436,7 @@ class Owners:
 
     def entered(self, session: Session) -> None:
         """A session is here: when it is to stay, its client id is to wait for this node."""
-        if self.home != self.lease:
+        if self.home != self.lease and not self.all_lasts:
             if not self._staying:
                 self.reactor.callLater(0, self._stay)
             self._staying[session.client_id] = None

@@ -14,4 +14,10 @@ def refused(config: Config) -> str:
         return f"node.workers = {config.node.workers!r} {said}: each node is one process"
     if config.session.upgrade_qos:
         return f"session.upgrade_qos = true {said}"
+    if config.session.replicate != "none":
+        said = f"session.replicate = {config.session.replicate!r} needs"
+        if config.store.kind == "memory":
+            return f'{said} a store of the node\'s own: store.kind = "sqlite"'
+        if not config.cluster.keep_sessions:
+            return f"{said} a time to take sessions over: cluster.keep_sessions"
     return ""

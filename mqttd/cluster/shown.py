@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from mqttd.cluster.etcd import Etcd
@@ -28,6 +29,8 @@ class Shown:
         self.view = view
         self.figures = figures
         self.mesh = view.mesh
+        #: More counters.
+        self.more: Callable[[], dict[str, float]] = dict
 
     def describe(self, state: str, epoch: int, proved_ago: float) -> dict[str, Any]:
         """The node and the others."""
@@ -58,6 +61,7 @@ class Shown:
             "cluster_sessions_came": self.owners.came,
             "cluster_sessions_went": self.owners.went,
             "cluster_sessions_missed": self.owners.without,
+            **self.more(),
         }
 
     def _describe(self, member: Member) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from zope.interface import implementer
 from mqttd.config.schema.cluster import Cluster
 from mqttd.net.tls import TlsError, load_pair
 
-__all__ = ["etcd_policy", "names_of", "node_options"]
+__all__ = ["etcd_policy", "names_of", "node_options", "private_of", "roots_of"]
 
 
 def node_options(config: Cluster) -> Any:
@@ -29,7 +29,7 @@ def node_options(config: Cluster) -> Any:
     if not config.certificate:
         return None
     return CertificateOptions(
-        **_pair(config.certificate, config.private_key), trustRoot=_roots(config.ca_file)
+        **_pair(config.certificate, config.private_key), trustRoot=roots_of(config.ca_file)
     )
 
 
@@ -52,10 +52,10 @@ def etcd_policy(config: Cluster) -> Any:
     """What `Agent` takes for TLS with etcd; None: what it has by itself. Raises TlsError."""
     if not config.etcd_ca_file and not config.etcd_certificate:
         return None
-    roots = _roots(config.etcd_ca_file) if config.etcd_ca_file else None
+    roots = roots_of(config.etcd_ca_file) if config.etcd_ca_file else None
     own = None
     if config.etcd_certificate:
-        own = _private(config.etcd_certificate, config.etcd_private_key)
+        own = private_of(config.etcd_certificate, config.etcd_private_key)
     return _Policy(roots, own)
 
 
@@ -82,7 +82,8 @@ def _pair(certificate: str, private_key: str) -> dict[str, Any]:
         raise TlsError(f"{certificate}, {private_key}: {error}") from None
 
 
-def _private(certificate: str, private_key: str) -> Any:
+def private_of(certificate: str, private_key: str) -> Any:
+    """A certificate with its key. Raises TlsError."""
     try:
         with open(certificate, "rb") as file, open(private_key, "rb") as other:
             return PrivateCertificate.loadPEM(file.read() + b"\n" + other.read())
@@ -90,7 +91,8 @@ def _private(certificate: str, private_key: str) -> Any:
         raise TlsError(f"{certificate}, {private_key}: {error}") from None
 
 
-def _roots(path: str) -> Any:
+def roots_of(path: str) -> Any:
+    """Those in a file who vouch for others. Raises TlsError."""
     end = b"-----END CERTIFICATE-----"
     try:
         with open(path, "rb") as file:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from mqttd.cluster.absent import Absent
 from mqttd.cluster.etcd import Kv
-from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.keys import Heir, Keys, Member, heir_of, member_of
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, split, unpacked
 
@@ -85,6 +85,19 @@ class View:
         self.absent = Absent(mesh)
         #: Nodes whose sessions wait for them while they are not there, and under which lease.
         self.homes: dict[str, int] = {}
+        #: Who takes over what nodes have left; the streams of those that may be taken over.
+        self.heirs: dict[str, Heir] = {}
+        self.copies: dict[str, str] = {}
+
+    def is_taken_over(self, name: str) -> bool:
+        """Whether somebody is about to take over what a node has left."""
+        heir = self.heirs.get(name)
+        return heir is not None and heir.stage != "done"
+
+    def is_left(self, name: str) -> bool:
+        """Whether a node is not there, and somebody takes over what it has left, or is about to."""
+        left = name in self.copies and name not in self.members and name not in self.heirs
+        return left or self.is_taken_over(name)
 
     def home_of(self, name: str) -> int:
         """The lease under which the sessions of a node wait for it; -1 for none."""
@@ -101,8 +114,14 @@ class View:
         taken: list[tuple[str, Kv]] = []
         others: list[tuple[str, str, str, bytes]] = []
         homes: dict[str, int] = {}
+        heirs: dict[str, Heir] = {}
+        copies: dict[str, str] = {}
         for kv in found:
             kind, node, rest = self.keys.parts(kv.key)
+            if kind == "heir":
+                heirs[node] = heir_of(kv.value, kv.created, kv.changed)
+            elif kind == "copy":
+                copies[node] = kv.value.decode()
             if kind == "node":
                 members[node] = member_of(node, kv.value, kv.created)
             elif kind == "route" and node in members and _epoch(rest) == members[node].epoch:
@@ -114,7 +133,8 @@ class View:
             elif kind not in _OWN:
                 others.append((kind, node, rest, kv.value))
         given_up = self.homes.keys() - homes.keys()
-        self.homes = homes
+        given_up |= {name for name in self.heirs if self.is_taken_over(name)}
+        self.homes, self.heirs, self.copies = homes, heirs, copies
         for name, member in list(self.members.items()):
             new = members.get(name)
             if new is None or new.epoch != member.epoch:
@@ -132,7 +152,7 @@ class View:
                         self.mesh.remove(known, full_filter)
                 for full_filter in wanted:
                     self.mesh.add(known, full_filter)
-        for name in given_up - members.keys():
+        for name in given_up - members.keys() - homes.keys():
             self._given_up(name)
         self.mesh.applied = revision
         for other in self.mesh.nodes.values():
@@ -167,6 +187,12 @@ class View:
             elif kind == "home":
                 self._home(name, 0 if gone else kv.lease)
             elif kind not in _OWN:
+                if kind == "heir":
+                    self._heir(name, None if gone else heir_of(kv.value, kv.created, kv.changed))
+                elif kind == "copy" and gone:
+                    self.copies.pop(name, None)
+                elif kind == "copy":
+                    self.copies[name] = kv.value.decode()
                 self.follower.other(kind, name, rest, b"" if gone else kv.value)
         self.mesh.applied = revision
         for node in touched.values():
@@ -180,7 +206,18 @@ class View:
         elif self.homes.pop(name, 0) and name not in self.members:
             self._given_up(name)
 
+    def _heir(self, name: str, heir: Heir | None) -> None:
+        taken = self.is_taken_over(name)
+        if heir is None:
+            self.heirs.pop(name, None)
+        else:
+            self.heirs[name] = heir
+        if taken and not self.is_taken_over(name) and name not in self.members:
+            self._given_up(name)
+
     def _given_up(self, name: str) -> None:
+        if self.is_taken_over(name):
+            return  # when that is done
         self.follower.given_up(name, self.absent.end(name))
 
     def tick(self) -> None:
@@ -188,6 +225,8 @@ class View:
         members = self.members
         self.absent.tick(lambda name: name in members and members[name].ready)
         for name in self.absent.too_much():
+            if name in self.copies or self.is_taken_over(name):
+                continue  # publishers wait
             self.follower.given_up(name, self.absent.end(name))
 
     def _routes(self, node: Node, chunk: bytes) -> None:
@@ -215,7 +254,8 @@ class View:
             node = None
             if member.name != self.name:
                 node = self.mesh.join(member.name, member.epoch)
-                self.absent.back(node)
+                if not self.is_taken_over(member.name):
+                    self.absent.back(node)
             self.follower.joined(member, node)
 
     def _leaves(self, member: Member) -> None:

@@ -15,7 +15,9 @@ import gc
 import os
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail
@@ -24,6 +26,8 @@ from twisted.internet.threads import deferToThreadPool
 
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
+from mqttd.storage.blocks import Group
+from mqttd.storage.copies import Copies
 from mqttd.storage.database import MOVE_CLOCK, Damaged, StoreError, connect, look, set_aside
 from mqttd.storage.durability import NAMES, Durability
 from mqttd.storage.journal import StoreJournal
@@ -73,6 +77,10 @@ class Store:
         self.writer: Writer | None = None
         self._broker: Broker | None = None
         self._wake = Wake(self.turn)
+        #: Who has all of it elsewhere, too; and the groups that are written and not there yet.
+        self.copies: Copies | None = None
+        self._written: deque[Group] = deque()
+        self._alone = False
         #: See `[store]`; 0: no limit.
         self.max_bytes = max_bytes
         self.min_free = min_free
@@ -136,7 +144,8 @@ class Store:
         since = now // 1_000_000 - broker.now
         self._wake.start(self.reactor, engine)
         self.writer = writer = Writer(base, self._wake.wake)
-        journal = StoreJournal(self.ledger, broker, writer.submit, _seconds, since, self.durability)
+        submit = writer.submit if self.copies is None else partial(self._submit, writer)
+        journal = StoreJournal(self.ledger, broker, submit, _seconds, since, self.durability)
         journal.listeners = broker.listeners
         journal.read = writer.now
         journal.ask = lambda fetch, pieces: writer.fetch(Reading(fetch, pieces))
@@ -161,6 +170,12 @@ class Store:
         )
         broker.perform()
         return restored
+
+    def _submit(self, writer: Writer, group: Group) -> None:
+        """Have a group written here and elsewhere."""
+        writer.submit(group)
+        if self.copies is not None:
+            self.copies.submit(group)
 
     def _open(self, broker: Broker) -> tuple[sqlite3.Connection, Contents]:
         """Open and read the file; a damaged one is set aside, and one made anew."""
@@ -199,18 +214,25 @@ class Store:
             broker.alarms.activate("store_failed", f"{self.path}: {fault}")
         elif fault is None and self._failing:
             self._failing = False
-            journal.fail(False)
+            journal.fail(self._alone)
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
         self._weigh(broker)
-        if (stuck := self._failing or self._full) != self._stuck:
+        if self.copies is not None:
+            self._see_copies(broker, journal, self.copies)
+        if (stuck := self._failing or self._full or self._alone) != self._stuck:
             self._stuck = stuck
             broker.set_stuck(stuck)
             broker.drawers.stuck = stuck
             journal.stuck = stuck
             journal.weigh()
         while writer.done:
-            journal.written(writer.done.popleft())
+            if self.copies is None:
+                journal.written(writer.done.popleft())
+            else:
+                self._written.append(writer.done.popleft())
+        while self._written and self.copies is not None and self.copies.has(self._written[0]):
+            journal.written(self._written.popleft())
         for _ in range(_READINGS):
             if not writer.read:
                 break
@@ -224,6 +246,19 @@ class Store:
             broker.metrics.dropped_unreadable += lost
             self._alarm(broker, f"{lost} messages of {self.path} could not be read")
         broker.perform()
+
+    def _see_copies(self, broker: Broker, journal: StoreJournal, copies: Copies) -> None:
+        """What cannot be copied is refused as what cannot be written is."""
+        if (fault := copies.fault) and not self._alone:
+            self.log("replication failed", {"error": fault})
+            broker.alarms.activate("replication_failed", fault)
+        elif not fault and self._alone:
+            self.log("replication works again", {})
+            broker.alarms.clear("replication_failed")
+        else:
+            return
+        self._alone = not self._alone
+        journal.fail(self._failing or self._alone)
 
     def _weigh(self, broker: Broker) -> None:
         """Raise an alarm if it has become too large, or the disk too small, or clear it."""
@@ -326,7 +361,7 @@ class Store:
             return fail(StoreError("it is being copied already"))
         self._copying = True
         pool = self.reactor.getThreadPool()
-        copied = self._between(copy).addCallback(
+        copied = self.between(copy).addCallback(
             lambda _: deferToThreadPool(self.reactor, pool, finish, making, path)
         )
         return copied.addBoth(self._copied)
@@ -345,7 +380,7 @@ class Store:
         if journal is None or not self._writes() or self._compacting():
             raise StoreError("the store is not open, cannot be written, or is compacted already")
         moved = self.ledger.moved
-        before = await self._between(self._size)
+        before = await self.between(self._size)
         self.ledger.compact()
         last = 0
         while self._compacting() or (journal.busy() and journal.groups < last):
@@ -356,9 +391,9 @@ class Store:
                 raise StoreError("the store was closed, or cannot be written")
             journal.nudge()
             await deferLater(self.reactor, _PAUSE)
-        while await self._between(shrink):
+        while await self.between(shrink):
             await deferLater(self.reactor, _PAUSE)
-        after = await self._between(self._size)
+        after = await self.between(self._size)
         done = {"before": before, "after": after, "moved": self.ledger.moved - moved}
         return {"path": self.path, **done}
 
@@ -377,7 +412,7 @@ class Store:
             if os.path.exists(path)
         )
 
-    def _between(self, job: Callable[[sqlite3.Connection], T]) -> Deferred[T]:
+    def between(self, job: Callable[[sqlite3.Connection], T]) -> Deferred[T]:
         """What `job` gives of the connection, called by the writer between two groups."""
         fired: Deferred[T] = Deferred()
         writer = self.writer

@@ -1,13 +1,16 @@
 """Three nodes and what may happen to them, under load, again and again, with ledgers.
 
     python -m tests.faults.cluster ROUNDS [--seed N] [--kinds node,away,leader,etcd,cut,slow]
+    python -m tests.faults.cluster ROUNDS --replicate [--kinds lost,nats,all_nats,...]
 
 A round: load, a fault in its midst, its end, and all is well again within `HEALED` seconds:
 everybody is let in, everything that was acknowledged has come, QoS 2 once, each client id is at one
 node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the time.
 
-Sessions are at one node (`session.replicate` is there for none yet): those of a node that is killed
-wait for it, and what is published for them meanwhile is kept by the others. What is not counted is
+Without `--replicate` sessions are at one node: those of a node that is killed wait for it, and what
+is published for them meanwhile is kept by the others. With it (`session.replicate`, three NATS
+servers) kind `lost` kills a node that is back only when everybody is let in elsewhere; `nats` kills
+the server that leads its stream, `all_nats` all of them. What is not counted is
 what a publisher had not been acknowledged when its node was killed, which may be lost or come twice
 at QoS 2 (docs/design/cluster-failures.md), and the order of a publisher that has gone from one node
 to another while it was away. No fault may lose a session.
@@ -33,13 +36,16 @@ from tests.faults.lines import Lines
 from tests.faults.roamers import Reader, Roamer, Sender
 from tests.support.broker import Broker
 from tests.support.etcd import start_etcd
+from tests.support.nats import start_nats
 from tests.support.nodes import start_node
 from tests.support.servers import free_port
 
-__all__ = ["KINDS", "Faults"]
+__all__ = ["KINDS", "REPLICATED", "Faults"]
 
 NAMES = "abc"
 KINDS = ("node", "away", "leader", "etcd", "cut", "slow")
+#: Those of nodes whose sessions are replicated.
+REPLICATED = ("lost", "nats", "all_nats", *KINDS)
 #: Seconds after the end of a fault.
 HEALED = 10.0
 #: Seconds that a node's clock is off.
@@ -55,9 +61,10 @@ time.time_ns = lambda: _time_ns() + {off} * 1_000_000_000
 class Faults:
     """Three nodes, an etcd of three, the lines between them, and their clients."""
 
-    def __init__(self, path: Path, seed: int) -> None:
+    def __init__(self, path: Path, seed: int, replicate: bool = False) -> None:
         self.path = path
         self.dice = random.Random(seed)
+        self.nats = start_nats(path / "nats", 3) if replicate else None
         self.etcd = start_etcd(path / "etcd", 3)
         self.lines = Lines(NAMES)
         self.nodes: dict[str, Broker] = {}
@@ -93,6 +100,8 @@ class Faults:
         for node in self.nodes.values():
             node.stop(hard=True)
         self.etcd.stop()
+        if self.nats is not None:
+            self.nats.stop()
 
     async def _start(self, name: str) -> None:
         clock = self.path / f"clock-{name}"
@@ -113,9 +122,14 @@ class Faults:
             },
             "store": {"kind": "sqlite"},
         }
+        if self.nats is not None:
+            settings["session"]["replicate"] = "jetstream"
+            settings["jetstream"] = {"servers": self.nats.addresses}
         node = await asyncio.to_thread(start_node, self.path, self.etcd, name, **settings)
         self.nodes[name] = node
         self.ports[name] = node.port
+        if self.nats is not None:
+            await asyncio.to_thread(node.says, "the store is copied to")
 
     # -- a round -------------------------------------------------------------------------------
 
@@ -131,19 +145,21 @@ class Faults:
         hops.cancel()
         wrong: list[str] = []
         try:
-            await self._until(self._all_in, "everybody let in", HEALED)
+            await self._until(self._all_in, "everybody let in", self._healed(kind))
             for sender in self.senders:
                 sender.goes = False
             await self._until(lambda: all(each.current < 0 for each in self.senders),
-                              "all acknowledged", HEALED)  # fmt: skip
-            left = max(1.0, HEALED - (time.monotonic() - ended))
+                              "all acknowledged", self._healed(kind))  # fmt: skip
+            left = max(1.0, self._healed(kind) - (time.monotonic() - ended))
             await self._until(lambda: not self._missing(), "all received", left)
             await asyncio.to_thread(self._settled)
         except AssertionError as error:
             wrong.append(str(error))
         for reader in self.readers:
             for sender in self.senders:
-                wrong += reader.faults(sender, self.killed, self.back)
+                # Acknowledgements between nodes wait for the servers, too, which are slow here.
+                slow = 2.0 if self.nats is not None else 0.0
+                wrong += reader.faults(sender, self.killed, self.back, slow)
         now = [each.sessions_lost for each in self.everybody]
         count = sum(now) - sum(lost)
         if count:
@@ -151,6 +167,10 @@ class Faults:
         wrong += await asyncio.to_thread(self._owned_twice)
         self._forget()
         return wrong
+
+    def _healed(self, kind: str) -> float:
+        """A stream without a leader has one after 4 to 10 s, when its servers are back."""
+        return 3 * HEALED if kind.endswith("nats") else HEALED
 
     def _forget(self) -> None:
         """What is compared is not compared again."""
@@ -233,6 +253,34 @@ class Faults:
         await self._start(name)
         self.back = time.monotonic()
 
+    async def _lost(self) -> None:
+        """Killed, and back when everybody is let in elsewhere."""
+        name = self.dice.choice(NAMES)
+        del self.ports[name]
+        self.killed = time.monotonic()
+        self.nodes[name].stop(hard=True)
+        for sender in self.senders:
+            sender.bereft(name)
+        await self._until(lambda: all(each.at != name for each in self.everybody), "gone", 5.0)
+        await self._until(self._all_in, "everybody let in while it is away", 20.0)
+        await self._load()
+        await self._start(name)
+        self.back = time.monotonic()
+
+    async def _nats(self) -> None:
+        assert self.nats is not None
+        stream = f"mqttd-mqttd-{self.dice.choice(NAMES)}-"
+        number = await asyncio.to_thread(self.nats.leader, stream)
+        await asyncio.to_thread(self.nats.stop, number)
+        await self._load(1.0, 8.0)
+        await asyncio.to_thread(self.nats.start, number)
+
+    async def _all_nats(self) -> None:
+        assert self.nats is not None
+        await asyncio.to_thread(self.nats.stop)
+        await self._load(0.3, 4.0)
+        await asyncio.to_thread(self.nats.start)
+
     async def _leader(self) -> None:
         number = await asyncio.to_thread(self._leads)
         self.etcd.stop(number)
@@ -265,7 +313,7 @@ class Faults:
 
 
 async def _run(asked: argparse.Namespace, path: Path) -> int:
-    faults = Faults(path, asked.seed)
+    faults = Faults(path, asked.seed, asked.replicate)
     began = time.monotonic()
     wrong: list[str] = []
     try:
@@ -285,7 +333,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
             print(json.dumps(told), flush=True)
             if wrong:
                 for name, node in faults.nodes.items():
-                    print(f"--- {name}\n{node.output[-6000:]}", flush=True)
+                    print(f"--- {name}\n{node.output[-asked.tail :]}", flush=True)
                     print(json.dumps(faults.dropped(name)), flush=True)
                 if not asked.go_on:
                     break
@@ -300,9 +348,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.cluster")
     parser.add_argument("rounds", type=int)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
+    parser.add_argument("--kinds", type=lambda text: text.split(","))
+    parser.add_argument("--replicate", action="store_true")
     parser.add_argument("--go-on", action="store_true")
+    parser.add_argument("--tail", type=int, default=6000, help="characters of each log")
     asked = parser.parse_args()
+    asked.kinds = asked.kinds or list(REPLICATED if asked.replicate else KINDS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     return asyncio.run(_run(asked, Path(tempfile.mkdtemp(prefix="cluster-"))))
 

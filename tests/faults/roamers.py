@@ -249,8 +249,13 @@ class Reader(Roamer):
     def _may_miss(self, sent: float, acked: float) -> bool:
         return any(sent <= until and acked >= since for since, until in self.gaps)
 
-    def faults(self, sender: Sender, killed: float = 0.0, back: float = 0.0) -> list[str]:
-        """What is wrong with what it has had of a sender, while a node was killed and away."""
+    def faults(
+        self, sender: Sender, killed: float = 0.0, back: float = 0.0, slow: float = 0.0
+    ) -> list[str]:
+        """What is wrong with what it has had of a sender, while a node was killed and away.
+
+        slow: seconds for which the node may not have said by then that it had a message.
+        """
         missing = self.missing(sender)
         found = []
         if missing:
@@ -264,7 +269,7 @@ class Reader(Roamer):
             if twice:
                 found.append(f"{self.name} has {twice[:20]} of {sender.name} twice")
         late = [b for a, b in zip(first, first[1:], strict=False) if b < a]
-        wrong = [each for each in late if not since <= sender.sent.get(each, 0.0) <= until]
+        wrong = [each for each in late if not since - slow <= sender.sent.get(each, 0.0) <= until]
         if wrong:
             found.append(f"{self.name} has {wrong[:20]} of {sender.name} late")
         return found

@@ -1,7 +1,7 @@
 """The direction of imports: an arrow may only point towards the codec.
 
     {codec, net, secrets} <- session <- broker <- readmodel
-             <- {access, plugins, transports, storage, monitor, pipeline, admin}
+             <- {access, plugins, transports, storage, monitor, pipeline, admin, nats}
              <- mesh <- {workers, cluster} <- service, embed
 
 Parts on one line do not import one another. Everyone may import what crosses the borders:
@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-SIBLINGS = ["access", "plugins", "transports", "storage", "monitor", "pipeline", "admin"]
+SIBLINGS = ["access", "plugins", "transports", "storage", "monitor", "pipeline", "admin", "nats"]
 RANK = (
     {
         "codec": 0,

@@ -55,6 +55,7 @@ SPECIAL: dict[str, Any] = {
     "origins": ("https://example.org",),
     "ciphers": "ECDHE+AESGCM",
     "cluster.endpoints": ("http://127.0.0.1:2380",),
+    "jetstream.servers": ("127.0.0.1:4223",),
     "cluster.advertise": "127.0.0.1:7883",
     "cluster.export": "https://node-1.example:8081",
     "bind": "127.0.0.2:0",

@@ -34,6 +34,7 @@ from mqttd.config.schema.auth import (
     UsernameAuth,
 )
 from mqttd.config.schema.cluster import Cluster
+from mqttd.config.schema.jetstream import Jetstream
 from mqttd.config.schema.keys import DAY, GIB, HOUR, KIB, MIB, MINUTE, NEVER
 from mqttd.config.schema.listener import Listener, Network, SocketListener
 from mqttd.config.schema.listener_kinds import (
@@ -69,6 +70,7 @@ __all__ = [
     "EndpointListener",
     "GIB",
     "HOUR",
+    "Jetstream",
     "JwtAuth",
     "KIB",
     "LISTENER_KINDS",
@@ -107,6 +109,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     node: Node = Node()
     cluster: Cluster = Cluster()
+    jetstream: Jetstream = Jetstream()
     mqtt: Mqtt = Mqtt()
     session: Session = Session()
     mqueue: Mqueue = field(default_factory=Mqueue)

@@ -172,6 +172,16 @@ class Mqtt(Struct, frozen=True, kw_only=True):
 class Session(Struct, frozen=True, kw_only=True):
     """What the broker keeps for one client, connected or not."""
 
+    replicate: Annotated[
+        Literal["none", "jetstream"],
+        keys.plain(
+            "Where sessions that outlast their connections are kept beside the store of their node,"
+            " the same in all nodes of a cluster: `none`: nowhere; `jetstream`: in a stream on the"
+            " servers of `[jetstream]`, which have what is acknowledged, and out of which other"
+            " nodes take the sessions of one that is gone.",
+            reload=False,
+        ),
+    ] = "none"
     max_inflight: Annotated[
         int,
         keys.count(

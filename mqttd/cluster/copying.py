@@ -1,0 +1,345 @@
+"""A node's store, copied to a stream of JetStream while it is written: one entry after the other.
+
+    begin --> START, BLOCKS ..., groups between them --> WHOLE: who reads from that START has all
+    group --> GROUP --quorum--> `copied`: what waits for the group goes out
+    much more was said than there is --> START, BLOCKS ..., WHOLE again --> what is before is cut
+
+    stream    .q  entries, in pieces of what a message may be      .m  WHOLE      .f  the end
+
+Who takes the node's sessions over writes the end into its stream. All that the node was told is
+there has a number; where one is missing between its own, it looks what that is: behind the end
+nothing counts, whatever the clocks say, and nothing is acknowledged any more.
+
+Promise: one entry is under way, so as many groups wait as a store has under way: one. What is
+there is at most four times what lives, and `_LEAST`.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import struct
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from mqttd.nats.client import NatsError
+from mqttd.nats.jetstream import JetStream
+from mqttd.storage.blocks import Group
+from mqttd.storage.copies import pack_blocks, pack_group, pack_start
+from mqttd.storage.store import Store
+
+__all__ = ["PATIENCE", "Copying", "Head", "head_of", "whole_of"]
+
+#: Seconds without an answer after which what would have to be kept is refused: a stream that has
+#: lost its leader has another after 4 to 9.
+PATIENCE: Final = 15.0
+_AGAIN: Final = 0.25
+#: Bytes of blocks that are read at once, of a message beside its data, and pieces side by side.
+_CHUNK: Final = 512 << 10
+_ROOM: Final = 4 << 10
+_WINDOW: Final = 8
+#: Bytes and entries that may stand in a stream, whatever lives.
+_LEAST: Final = 16 << 20
+_FEW: Final = 4096
+
+_HEAD: Final = struct.Struct(">4sQQII")
+_WHOLE: Final = struct.Struct(">QQ")
+_MAGIC: Final = b"mqr1"
+
+
+class Head(NamedTuple):
+    """What stands before each piece: of which copy, which entry, which piece of how many."""
+
+    copy: int
+    entry: int
+    piece: int
+    pieces: int
+
+
+def head_of(data: bytes) -> tuple[Head, bytes]:
+    """A message as it was written. Raises ValueError."""
+    if len(data) < _HEAD.size or data[:4] != _MAGIC:
+        raise ValueError("no entry of a store")
+    _, *head = _HEAD.unpack_from(data)
+    return Head(*head), data[_HEAD.size :]
+
+
+def whole_of(body: bytes) -> tuple[int, int]:
+    """Where what is whole begins, and the one before it."""
+    start, before = _WHOLE.unpack(body)
+    return int(start), int(before)
+
+
+class Copying:
+    """Copies `store` to `stream`, of `subject`, kept by so many servers (`copies`).
+
+    `announce` is awaited when the first copy is whole, before anything counts.
+    """
+
+    def __init__(
+        self,
+        jetstream: JetStream,
+        reactor: Any,
+        store: Store,
+        copies: int,
+        announce: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self.jetstream = jetstream
+        self.reactor = reactor
+        self.store = store
+        self.copies = copies
+        self.announce = announce
+        self.log = Logger(namespace="mqttd.cluster")
+        self.stream = self.subject = ""
+        #: See `Copies`.
+        self.fault = ""
+        #: Nothing counts any more: another node has what was here.
+        self.ended = False
+        #: Everything until now is there, and others know.
+        self.whole = False
+        #: Entries and bytes that were sent; of them since the last START, and where that is.
+        self.entries = 0
+        self.bytes = 0
+        self._since = self._bytes_since = 0
+        self._start = self._before = 0
+        self._active = False
+        self._groups: deque[Group] = deque()
+        self._done: set[Group] = set()
+        self._wakes: Deferred[None] | None = None
+        #: Which attempt this is; the number of the last entry, and in the stream.
+        self._run = 0
+        self._copy = 0
+        self._entry = 0
+        self._last = 0
+        self._failed_at = 0.0
+        self._text = ""
+        self._left: list[int] | None = None
+        self._from = 0
+
+    # -- Copies --------------------------------------------------------------------------------
+
+    def submit(self, group: Group) -> None:
+        """See `Copies.submit`; before the first START, which has it, too."""
+        if self._active:
+            self._groups.append(group)
+            self._wake()
+        else:
+            self._done.add(group)
+
+    def has(self, group: Group) -> bool:
+        """See `Copies.has`."""
+        if group not in self._done or (self._active and not self.whole):
+            return False
+        self._done.discard(group)
+        return True
+
+    # -- start and end -------------------------------------------------------------------------
+
+    def begin(self, stream: str, subject: str) -> None:
+        """Copy all that there is to a new stream, and what comes."""
+        self.stop()
+        self.stream, self.subject = stream, subject
+        self.ended = self.whole = False
+        self._active = True
+        self._copy = random.getrandbits(63)
+        self._entry = self._last = 0
+        self._start = self._before = 0
+        done = Deferred.fromCoroutine(self._copy_all(self._run))
+        done.addErrback(lambda failure: self.log.failure("the store is not copied", failure))
+
+    def stop(self) -> None:
+        """Copy nothing any more."""
+        self._run += 1
+        self.whole = self._active = False
+        self._left = None
+        self._wake()
+
+    def end(self) -> None:
+        """The process ends: nothing is acknowledged any more."""
+        self._run += 1
+        self.whole = False
+        self._wake()
+
+    def settle(self) -> None:
+        """After `stop`: what was under way is nobody's, and counts as copied."""
+        self._done.update(self._groups)
+        self._groups.clear()
+        self._works()
+        self.store.turn()
+
+    def _wake(self) -> None:
+        wakes, self._wakes = self._wakes, None
+        if wakes is not None:
+            wakes.callback(None)
+
+    async def _copy_all(self, run: int) -> None:
+        made = False
+        while not made and run == self._run:
+            try:
+                await self.jetstream.make(self.stream, f"{self.subject}.*", self.copies)
+                made = True
+            except NatsError as error:
+                self._fails(str(error))
+                await deferLater(self.reactor, _AGAIN)
+        await self._begin(run)
+        turn = False
+        while run == self._run:
+            turn = not turn
+            if self._groups and (turn or self._left is None):
+                group = self._groups[0]
+                await self._send(run, pack_group(group))
+                if run == self._run:
+                    self._groups.popleft()
+                    self._done.add(group)
+                    self.store.turn()
+            elif self._left is not None:
+                await self._go_on(run)
+            elif self._is_much():
+                await self._begin(run)
+            elif not self._groups:
+                self._wakes = Deferred()
+                await self._wakes
+
+    def _is_much(self) -> bool:
+        ledger = self.store.ledger
+        if not self.whole or self._failed_at:
+            return False
+        return (
+            self._bytes_since > 4 * ledger.bytes + _LEAST
+            or self._since > 4 * len(ledger.blocks) + _FEW
+        )
+
+    async def _begin(self, run: int) -> None:
+        """START, as of what was submitted before."""
+        if run != self._run:
+            return
+        packed, blocks = await self.store.between(pack_start)
+        if run != self._run:
+            return
+        self._since = self._bytes_since = 0
+        self._from = 0
+        first = await self._send(run, packed)
+        self._from = first
+        self._left = blocks
+
+    async def _go_on(self, run: int) -> None:
+        """Some more blocks; behind the last all is whole."""
+        left = self._left
+        assert left is not None
+        if left:
+
+            def some(base: sqlite3.Connection) -> bytes:
+                return pack_blocks(base, left, _CHUNK)
+
+            await self._send(run, await self.store.between(some))
+            return
+        self._left = None
+        await self._send(run, _WHOLE.pack(self._from, self._start), "m")
+        if run != self._run:
+            return
+        self._before, self._start = self._start, self._from
+        if not self.whole:
+            await self.announce(self.stream)
+            if run != self._run:
+                return
+            self.whole = True
+            self.log.info("the store is copied to {stream}", stream=self.stream)
+            self.store.turn()
+        try:
+            await self.jetstream.cut(self.stream, self._start)
+        except NatsError as error:
+            self.log.warn("{stream} is not cut: {error}", stream=self.stream, error=str(error))
+
+    # -- entries -------------------------------------------------------------------------------
+
+    async def _send(self, run: int, body: bytes, kind: str = "q") -> int:
+        """Write one entry, however often that has to be tried; the number of its first piece."""
+        self._entry += 1
+        size = self.jetstream.nats.most - _ROOM
+        count = max(1, -(-len(body) // size))
+        pieces = [
+            _HEAD.pack(_MAGIC, self._copy, self._entry, at, count)
+            + body[at * size : (at + 1) * size]
+            for at in range(count)
+        ]
+        self.entries += 1
+        self.bytes += len(body)
+        self._since += 1
+        self._bytes_since += len(body)
+        numbers: dict[int, int] = {}
+        while run == self._run:
+            if not self.ended:
+                await self._try(pieces, numbers, f"{self.subject}.{kind}")
+            if len(numbers) == len(pieces) and await self._is_ours(set(numbers.values())):
+                self._works()
+                return min(numbers.values())
+            await deferLater(self.reactor, _AGAIN)
+        return 0
+
+    async def _try(self, pieces: list[bytes], numbers: dict[int, int], subject: str) -> None:
+        left = [at for at in range(len(pieces)) if at not in numbers]
+        for at in range(0, len(left), _WINDOW):
+            some = left[at : at + _WINDOW]
+            asked = [Deferred.fromCoroutine(self._add(subject, pieces[each])) for each in some]
+            for each, number in zip(some, await gatherResults(asked), strict=True):
+                if not number:
+                    return
+                numbers[each] = number
+
+    async def _add(self, subject: str, piece: bytes) -> int:
+        """Its number; 0: it may not be there."""
+        try:
+            return await self.jetstream.append(subject, piece)
+        except NatsError as error:
+            self._fails(str(error))
+            return 0
+
+    async def _is_ours(self, numbers: set[int]) -> bool:
+        """Whether the end is not before them; False: that cannot be said, or it is."""
+        for number in range(self._last + 1, max(numbers)):
+            if number in numbers:
+                continue
+            try:
+                found = await self.jetstream.get(self.stream, number)
+            except NatsError as error:
+                self._fails(str(error))
+                return False
+            if found.subject.endswith(".f"):
+                self.ended = True
+                self.whole = False
+                self._fails("another node has taken over the sessions of this one")
+                return False
+        self._last = max(numbers)
+        return True
+
+    def _fails(self, text: str) -> None:
+        now = time.monotonic()
+        if not self._failed_at:
+            self._failed_at = now
+            self.reactor.callLater(PATIENCE + _AGAIN, self._still_fails, self._failed_at)
+            self.log.warn("the store cannot be copied now: {error}", error=text)
+        if self.fault or self.ended or now - self._failed_at > PATIENCE:
+            self._say(text)
+        self._text = text
+
+    def _still_fails(self, since: float) -> None:
+        if self._failed_at == since:
+            self._say(self._text)
+
+    def _say(self, text: str) -> None:
+        if not self.fault:
+            self.fault = text
+            self.store.turn()
+
+    def _works(self) -> None:
+        if self._failed_at:
+            self._failed_at = 0.0
+            self.fault = ""
+            self.store.turn()
+            self.log.info("the store is copied again")

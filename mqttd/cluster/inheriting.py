@@ -1,0 +1,103 @@
+"""What nodes have kept for one that is gone goes to its heir, parted from what follows by a mark.
+
+    heir  filters of the sessions are in all tables, then `all/heir/<node>` says: marks
+    x     sees that: what it has kept for the node so far      --KEPT ...--> heir
+          and what it has claimed of it, and waits for         --MARK------> heir
+          and keeps nothing more: what follows goes to the heir, as all of its filters do
+    heir  what x has sent before its mark, it has twice: what was KEPT counts; behind it, the other
+
+The filters are seen before the mark is asked for, in etcd's order, so nothing is in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from twisted.logger import Logger
+
+from mqttd.cluster.nodes import Node
+from mqttd.cluster.share import Share
+from mqttd.mesh.frames import STATE, frame, number_of, packed, unpacked
+
+__all__ = ["Inheriting", "Kept", "Wanted"]
+
+KEPT: Final = b"kept"
+MARK: Final = b"inherited"
+#: Bytes of what was kept in one frame.
+_FRAME: Final = 256 << 10
+
+#: A message that was kept, with its number on that stream; 0: it was never sent.
+Kept = tuple[int, int, bytes]
+#: Client ids that a node has claimed, and in which revision.
+Wanted = list[tuple[str, int]]
+
+
+class Inheriting:
+    """Both ends of it, for the node of `cluster`."""
+
+    def __init__(self, cluster: Share, log: Logger) -> None:
+        self.cluster = cluster
+        self.log = log
+        #: What has come for heirs that are here: node -> from whom, link of it -> what was kept.
+        self._coming: dict[str, dict[str, list[Kept]]] = {}
+        #: Told when a node has given all: its name, its link (0: this one), what it had and wants.
+        self.heirs: dict[str, Callable[[str, int, list[Kept], Wanted], object]] = {}
+        #: Which takings over were given what there is: (node, revision).
+        self._given: dict[str, int] = {}
+
+    def forget(self, name: str) -> None:
+        """Nobody here is the heir of this node any more."""
+        self.heirs.pop(name, None)
+        self._coming.pop(name, None)
+
+    def look(self) -> None:
+        """Give what we have for those whose heirs ask for it; once."""
+        heirs = self.cluster.view.heirs
+        for name in self._given.keys() - heirs.keys():
+            del self._given[name]
+        for name, heir in heirs.items():
+            if heir.stage != "marks" or self._given.get(name) == heir.changed:
+                continue
+            target = self.cluster.mesh.nodes.get(heir.by)
+            if target is None and heir.by != self.cluster.name:
+                continue
+            self._given[name] = heir.changed
+            self._give(name, self.cluster.view.absent.take(name), target)
+
+    def _give(self, name: str, kept: list[Kept], target: Node | None) -> None:
+        wanted = self.cluster.moves.arrivals.awaited_of(name)
+        if target is None:
+            if name in self.heirs:
+                self.heirs[name](self.cluster.name, 0, kept, wanted)
+            return
+        at = 0
+        while at < len(kept):
+            fields, size = [KEPT, name.encode()], 0
+            while at < len(kept) and size < _FRAME:
+                stream, number, data = kept[at]
+                fields.append(stream.to_bytes(8, "big") + number.to_bytes(8, "big") + data)
+                size += len(data)
+                at += 1
+            target.ferry.keep(frame(STATE, packed(fields)))
+        claimed = [number.to_bytes(8, "big") + each.encode() for each, number in wanted]
+        target.ferry.keep(frame(STATE, packed([MARK, name.encode(), *claimed])))
+        self.cluster.broker.perform_later()
+
+    def told(self, node: Node, body: bytes) -> bool:
+        """A frame of another node; whether it is one of these."""
+        what, name, *fields = unpacked(body)
+        if what not in (KEPT, MARK):
+            return False
+        gone = name.decode()
+        coming = self._coming.setdefault(gone, {})
+        if what == KEPT:
+            coming.setdefault(node.name, []).extend(
+                (number_of(each), number_of(each[8:]), each[16:]) for each in fields
+            )
+        else:
+            kept = coming.pop(node.name, [])
+            wanted = [(each[8:].decode(), number_of(each)) for each in fields]
+            if gone in self.heirs:
+                self.heirs[gone](node.name, node.number, kept, wanted)
+        return True

@@ -1,0 +1,315 @@
+"""Sessions that outlive their node: its store copied to JetStream, and taken over from there.
+
+    start   --> `all/heir/<node>` says that what our store has was taken over: those sessions end
+            --> a new stream --> all of the store --> `all/copy/<node>`: what counts from now on
+    a node is gone --> one of the others takes it over (`mqttd.cluster.adoption`)
+    we were gone, and did not know --> taken over: everybody is sent away, and all begins anew
+
+A stream is of one life of a node; which one its store speaks of says the file `copied-to` beside
+it. So a store that is older than what others have made of it is known by that.
+
+Promise: nothing is asked of JetStream but to append, to read and to cut; who may do what says etcd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.ssl import optionsForClientTLS
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import Logger
+
+from mqttd.cluster.adoption import Adoption
+from mqttd.cluster.copying import Copying
+from mqttd.cluster.etcd import EtcdError, created, put, remove
+from mqttd.cluster.inheriting import Inheriting
+from mqttd.cluster.keys import Heir
+from mqttd.cluster.share import Share
+from mqttd.cluster.tls import private_of, roots_of
+from mqttd.codec.reasons import USE_ANOTHER_SERVER
+from mqttd.config.schema import Config
+from mqttd.nats.client import Nats, NatsError
+from mqttd.nats.jetstream import JetStream
+from mqttd.nats.protocol import quoted
+from mqttd.session.channel import Channel
+from mqttd.storage.store import Store
+
+__all__ = ["Replication"]
+
+#: Seconds between two looks at who is to be taken over, and of each rank until it begins.
+_LOOK: Final = 0.25
+_TURN: Final = 0.75
+_AGAIN: Final = 0.5
+#: Seconds until it is tried again to take a node over.
+_LATER: Final = 2.0
+#: The epoch of an ownership that is later than any.
+_LATEST: Final = 1 << 62
+
+
+class Replication:
+    """The share of one node; raises TlsError and OSError for files that cannot be read."""
+
+    def __init__(self, cluster: Share, config: Config) -> None:
+        self.cluster = cluster
+        self.reactor = cluster.reactor
+        self.keys = cluster.keys
+        self.name = cluster.name
+        self.config = config
+        self.log = Logger(namespace="mqttd.cluster")
+        self.nats = _client(config, cluster.reactor)
+        self.jetstream = JetStream(self.nats)
+        self.copying: Copying
+        self.inheriting: Inheriting
+        #: Those that we take over, and since when others are to be.
+        self.adoptions: dict[str, Adoption] = {}
+        self.adopted = 0
+        self._since: dict[str, float] = {}
+        self._note = os.path.join(config.node.data_dir, "copied-to")
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = cluster.reactor
+
+    def keep(self, store: Store) -> None:
+        """This is the node's store, which is not read yet."""
+        self.copying = Copying(
+            self.jetstream, self.reactor, store, self.config.jetstream.replicas, self._announce
+        )
+        store.copies = self.copying
+
+    def serve(self) -> None:
+        """The cluster has its parts."""
+        cluster = self.cluster
+        self.inheriting = Inheriting(cluster, self.log)
+        everything, other = cluster.everything, cluster.other
+
+        def all_of(found: list[tuple[str, str, str, bytes]]) -> None:
+            everything(found)
+            self.inheriting.look()
+
+        def one_of(kind: str, node: str, rest: str, value: bytes) -> None:
+            other(kind, node, rest, value)
+            if kind == "heir":
+                self.inheriting.look()
+
+        cluster.everything, cluster.other = all_of, one_of
+        cluster.shown.more = self.counters
+        cluster.owners.all_lasts = True
+        cluster.moves.arrivals.is_left = cluster.view.is_left
+        cluster.heirs.is_taken_over = lambda name: name in cluster.view.heirs
+
+    # -- start and end -------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """We are a member, and our store is read. Raises EtcdError."""
+        if not self._looking.running:
+            self.nats.start()
+            self._looking.start(_LOOK, now=False)
+        if self._is_taken_over():
+            await self._end_all()
+        self._begin_anew()
+
+    async def rejoined(self) -> None:
+        """We are a member anew, in this life. Raises EtcdError."""
+        if self._is_taken_over():
+            self.log.error("node {by} has taken the sessions of this one over", by=self._by())
+            self.cluster.owners.strict = True  # until all is claimed anew
+            self.copying.stop()
+            for stream in list(self.cluster.streams.of.values()):
+                stream.close()  # what they have sent is not said to be here
+            for session in list(self.cluster.broker.sessions.values()):
+                channel = self.cluster.broker.channel_of(session)
+                if isinstance(channel, Channel):
+                    channel.close(USE_ANOTHER_SERVER, "another node has its sessions")
+            self.copying.settle()
+            await self._end_all()
+            self._begin_anew()
+
+    def stop(self) -> None:
+        """The process ends."""
+        if self._looking.running:
+            self._looking.stop()
+        for adoption in self.adoptions.values():
+            adoption.stopped = True
+        self.copying.end()
+        self.nats.stop()
+
+    def _begin_anew(self) -> None:
+        life = f"{random.getrandbits(64):016x}"
+        cluster, name = quoted(self.cluster.settings.name), quoted(self.name)
+        stream = f"mqttd-{cluster}-{name}-{life}"
+        subject = f"mqttd.{cluster}.q.{name}.{life}"
+        self.copying.begin(stream, subject)
+
+    def _noted(self) -> list[str]:
+        try:
+            with open(self._note, encoding="ascii") as file:
+                return file.read().split()
+        except FileNotFoundError:
+            return []
+
+    def _heir(self) -> Heir | None:
+        return self.cluster.view.heirs.get(self.name)
+
+    def _by(self) -> str:
+        heir = self._heir()
+        return "" if heir is None else heir.by
+
+    def _is_taken_over(self) -> bool:
+        heir = self._heir()
+        return heir is not None and heir.stream in self._noted()
+
+    async def _end_all(self) -> None:
+        """What this node has of sessions is older than what another has."""
+        registry, sessions = self.cluster.broker.registry, self.cluster.broker.sessions
+        count = len(sessions)
+        for client_id in list(sessions):
+            registry.hand_over(client_id, _LATEST)
+        self.cluster.owners.owned.clear()
+        kept: Deferred[None] = Deferred()
+        self.cluster.broker.journal.when_kept(lambda: kept.callback(None))
+        self.cluster.broker.perform_later()
+        await kept
+        _write(self._note, "")
+        self.log.warn("{count} sessions are at another node by now", count=count)
+
+    def _forget_heir(self) -> None:
+        """Who has taken over what we were need not say so any longer: our store knows."""
+        heir = self._heir()
+        if heir is not None and heir.stage == "done" and not self._is_taken_over():
+            key = self.keys.heir(self.name)
+            done = Deferred.fromCoroutine(
+                self.cluster.etcd.transaction([created(key, heir.created)], [remove(key)])
+            )
+            done.addErrback(lambda failure: failure.trap(EtcdError))
+
+    async def _announce(self, stream: str) -> None:
+        """The first copy is whole: others take us over from there."""
+        cluster = self.cluster
+        said = cluster.view.copies.get(self.name)
+        old = str(json.loads(said)["stream"]) if said else ""
+        _write(self._note, " ".join([*self._noted(), stream]))
+        value = json.dumps({"stream": stream, "subject": self.copying.subject}).encode()
+        while not cluster.stopped:
+            if cluster.membership.epoch:
+                try:
+                    when = created(self.keys.node(self.name), cluster.membership.epoch)
+                    answer = await cluster.etcd.transaction(
+                        [when], [put(self.keys.copy(self.name), value)]
+                    )
+                    if answer.done:
+                        break
+                except EtcdError:
+                    pass
+            await deferLater(self.reactor, _AGAIN)
+        _write(self._note, stream)
+        if old and old != stream:
+            removed = Deferred.fromCoroutine(self.jetstream.remove(old))
+            removed.addErrback(lambda failure: failure.trap(NatsError))
+
+    # -- others are gone -----------------------------------------------------------------------
+
+    def told(self, node: Any, body: bytes) -> bool:
+        """A frame of another node; whether it was for us."""
+        return self.inheriting.told(node, body)
+
+    def _look(self) -> None:
+        cluster = self.cluster
+        view = cluster.view
+        now = self.reactor.seconds()
+        self.inheriting.look()
+        if not cluster.membership.epoch or cluster.minority or cluster.stopped:
+            return
+        if self.copying.whole:
+            self._forget_heir()
+        wanted = {name for name in view.copies if name not in view.members.keys() | view.heirs}
+        for name, heir in view.heirs.items():
+            by = view.members.get(heir.by)
+            if heir.stage != "done" and (
+                by is None or by.epoch != heir.epoch or by.name == self.name
+            ):
+                wanted.add(name)
+        for name in self._since.keys() - wanted:
+            del self._since[name]
+        for name in wanted:
+            since = self._since.setdefault(name, now)
+            wait = _TURN * view.rank()
+            if view.home_of(name) < 0 and name not in view.heirs:
+                # Perhaps all were gone: it is given the time that its sessions would have waited.
+                wait += cluster.settings.lease + cluster.settings.keep_sessions
+            if name not in self.adoptions and now - since >= wait:
+                self._adopt(name)
+
+    def _adopt(self, name: str) -> None:
+        adoption = Adoption(self.cluster, self.jetstream, self.inheriting, name)
+        self.adoptions[name] = adoption
+        self._since.pop(name, None)
+
+        def over(result: Any) -> None:
+            del self.adoptions[name]
+            if isinstance(result, int):
+                self.adopted += result
+            else:
+                text = "the sessions of node {node} are not taken over: {error}"
+                self.log.warn(text, node=name, error=result.getErrorMessage())
+                if not result.check(EtcdError, NatsError):
+                    self.log.failure("this is not expected", result)
+                self._since[name] = self.reactor.seconds() + _LATER
+
+        done = Deferred.fromCoroutine(adoption.run())
+        done.addBoth(over).addErrback(
+            lambda failure: self.log.failure("sessions are not taken over", failure)
+        )
+
+    def pending(self) -> set[str]:
+        """Sessions that are here, and are about to be ours."""
+        found: set[str] = set()
+        for adoption in self.adoptions.values():
+            found |= adoption.pending
+        return found
+
+    def counters(self) -> dict[str, float]:
+        """For the metrics."""
+        return {
+            "replication_entries": self.copying.entries,
+            "replication_bytes": self.copying.bytes,
+            "replication_whole": int(self.copying.whole),
+            "replication_sessions_adopted": self.adopted,
+        }
+
+
+def _write(path: str, text: str) -> None:
+    """On the disk when it is there."""
+    with open(f"{path}.new", "w", encoding="ascii") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _client(config: Config, reactor: Any) -> Nats:
+    settings = config.jetstream
+    said: dict[str, Any] = {"name": config.node.name}
+    if settings.user:
+        said["user"] = settings.user
+    if settings.password_file:
+        said["pass"] = _line(settings.password_file)
+    if settings.token_file:
+        said["auth_token"] = _line(settings.token_file)
+    if not settings.tls:
+        return Nats(reactor, settings.servers, said)
+    roots = roots_of(settings.ca_file) if settings.ca_file else None
+    own = private_of(settings.certificate, settings.private_key) if settings.certificate else None
+    return Nats(reactor, settings.servers, said, lambda host: optionsForClientTLS(host, roots, own))
+
+
+def _line(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read().removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,51 @@
+"""A node's share in its cluster, as those see it who take over what others have left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+
+from mqttd.broker.broker import Broker
+from mqttd.cluster.etcd import Etcd
+from mqttd.cluster.heirs import Heirs
+from mqttd.cluster.keys import Keys
+from mqttd.cluster.membership import Membership
+from mqttd.cluster.moves import Moves
+from mqttd.cluster.nodes import NodeMesh
+from mqttd.cluster.owners import Owners
+from mqttd.cluster.shown import Shown
+from mqttd.cluster.stream import Streams
+from mqttd.cluster.view import View
+from mqttd.config.schema import Cluster as Settings
+from mqttd.config.schema import Config
+
+__all__ = ["Share"]
+
+
+class Share(Protocol):
+    """See `mqttd.cluster.cluster.Cluster`."""
+
+    name: str
+    config: Config
+    settings: Settings
+    reactor: Any
+    keys: Keys
+    etcd: Etcd
+    membership: Membership
+    broker: Broker
+    mesh: NodeMesh
+    moves: Moves
+    owners: Owners
+    view: View
+    shown: Shown
+    heirs: Heirs
+    streams: Streams
+    stopped: bool
+    minority: bool
+    everything: Callable[[list[tuple[str, str, str, bytes]]], None]
+    other: Callable[[str, str, str, bytes], None]
+
+    def settled(self, filters: list[str]) -> Deferred[None]:
+        """Fires when the other nodes have these filters, or are slow to."""

@@ -1,0 +1,1 @@
+"""A client of NATS and its JetStream, for what is kept on several machines."""

@@ -1,0 +1,198 @@
+"""Sessions that outlive their node: what a quorum of NATS servers has, another node serves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.broker import Broker
+from tests.support.client import RawClient
+from tests.support.ctl import told
+from tests.support.etcd import Etcd, start_etcd
+from tests.support.nats import NatsServers, start_nats
+from tests.support.nodes import start_node, start_nodes
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(180)
+
+STAYS = [(mq.SESSION_EXPIRY, 600)]
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    started = start_etcd(tmp_path / "etcd")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServers]:
+    started = start_nats(tmp_path / "nats", 3)
+    yield started
+    started.stop()
+
+
+def settings(nats: NatsServers, **more: Any) -> dict[str, Any]:
+    """Of a node whose sessions are replicated."""
+    return {
+        "store": {"kind": "sqlite"},
+        "session": {"replicate": "jetstream"},
+        "jetstream": {"servers": nats.addresses, "replicas": len(nats.members)},
+        **more,
+    }
+
+
+def let_in(node: Broker, name: str) -> RawClient:
+    """A client at a node, however often it is refused because its session is not there yet."""
+    found: list[RawClient] = []
+
+    def tried() -> bool:
+        client = RawClient(node.port, mq.V5, deadline=20.0)
+        try:
+            found.append(client.connect(name, clean=False, props=STAYS))
+        except AssertionError:
+            client.close()
+        return bool(found)
+
+    until(tried, f"that {name} is let in")
+    return found[0]
+
+
+def is_copied(node: Broker) -> bool:
+    """Once its store is copied, and others know."""
+    return node.says("the store is copied to")
+
+
+def test_a_session_outlives_its_node(etcd: Etcd, nats: NatsServers, tmp_path: Path) -> None:
+    """Its queue, and what came while it was gone, are elsewhere; and the node has them no more."""
+    of = settings(nats)
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, **of)
+    try:
+        until(lambda: all(is_copied(each) for each in nodes.values()), "that all is copied")
+        reader = RawClient(nodes["b"].port, mq.V5, deadline=20.0)
+        reader.connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t/+", qos=2)
+        sender = RawClient(nodes["b"].port, mq.V5, deadline=20.0)
+        sender.connect("sender", clean=False, props=STAYS)
+        reader.close()
+        sender.publish("t/1", b"one", qos=1)
+        other = RawClient(nodes["a"].port, mq.V5, deadline=20.0).connect("other")
+        other.publish("t/2", b"two", qos=2)
+        nodes["b"].stop(hard=True)
+        other.publish("t/3", b"three", qos=1)
+        assert nodes["a"].says("sessions of node b are here now")
+        back = let_in(nodes["a"], "reader")
+        assert back.resumed
+        assert [back.message().payload for _ in range(3)] == [b"one", b"two", b"three"]
+        back.close()
+        nodes["b"] = start_node(tmp_path, etcd, "b", **of)
+        again = let_in(nodes["b"], "reader")
+        assert again.resumed
+        other.publish("t/4", b"four", qos=1)
+        assert again.message(payload=b"four")
+    finally:
+        for name, node in nodes.items():
+            node.stop()
+            print(f"--- {name}\n{node.output[-4000:]}")
+
+
+def test_acknowledgements_wait_for_the_servers(etcd: Etcd, tmp_path: Path) -> None:
+    """Withheld, then refused while none answers; what was withheld comes when they are back."""
+    nats = start_nats(tmp_path / "nats", 1)
+    node = start_node(tmp_path, etcd, "a", **settings(nats))
+    try:
+        assert is_copied(node)
+        reader = RawClient(node.port, mq.V5, deadline=20.0)
+        reader.connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=1)
+        reader.close()
+        sender = RawClient(node.port, mq.V5, deadline=60.0).connect("sender")
+        nats.stop()
+        sender.send(mq.publish("t", b"withheld", 1, 1, version=mq.V5))
+        until(lambda: "replication_failed" in told(node, "alarms"), "the alarm")
+        other = RawClient(node.port, mq.V5, deadline=20.0).connect("other")
+        other.send(mq.publish("t", b"refused", 1, 2, version=mq.V5))
+        refused = other.receive()
+        assert refused is not None and (refused.packet_id, refused.reason) == (2, 0x97)
+        nats.start()
+        kept = sender.receive()
+        assert kept is not None and (kept.packet_id, kept.reason) == (1, 0)
+        until(lambda: "replication_failed" not in told(node, "alarms"), "its end")
+        sender.publish("t", b"again", qos=1)
+        back = let_in(node, "reader")
+        assert [back.message().payload for _ in range(2)] == [b"withheld", b"again"]
+    finally:
+        node.stop()
+        nats.stop()
+
+
+def test_a_delayed_will_comes_although_its_session_was_taken_over(
+    etcd: Etcd, nats: NatsServers, tmp_path: Path
+) -> None:
+    """And a second heir has what the first had."""
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}, "c": {}}, **settings(nats))
+    try:
+        assert all(is_copied(each) for each in nodes.values())
+        watchers = {}
+        for name in "bc":
+            watcher = RawClient(nodes[name].port, mq.V5, deadline=60.0)
+            watchers[name] = watcher.connect(f"watcher {name}")
+            watcher.subscribe("w/+", qos=1)
+        will = mq.Will("w/gone", b"gone", 1, props=[(mq.WILL_DELAY, 8)])
+        client = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        client.connect("reader", clean=False, props=STAYS, will=will)
+        client.subscribe("t", qos=1)
+        nodes["a"].stop(hard=True)
+        text = "sessions of node a are here now"
+        heirs = until(lambda: [name for name in "bc" if text in nodes[name].output], "an heir")
+        (heir,) = heirs
+        other = "c" if heir == "b" else "b"
+        assert all(each.message().payload == b"gone" for each in watchers.values())
+        watchers[other].publish("t", b"kept", qos=1)
+        nodes[heir].stop(hard=True)
+        again = let_in(nodes[other], "reader")
+        assert again.resumed and again.message().payload == b"kept"
+    finally:
+        for node in nodes.values():
+            node.stop()
+
+
+def test_a_node_that_was_taken_over_acknowledges_nothing(
+    etcd: Etcd, nats: NatsServers, tmp_path: Path
+) -> None:
+    """It was stopped for longer than its lease, and goes on: as a node without those sessions."""
+    of = settings(nats)
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, **of)
+    process = nodes["a"].process
+    assert process is not None
+    try:
+        assert all(is_copied(each) for each in nodes.values())
+        reader = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        reader.connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=1)
+        reader.close()
+        sender = RawClient(nodes["a"].port, mq.V5, deadline=60.0).connect("sender")
+        sender.publish("t", b"before", qos=1)
+        process.send_signal(signal.SIGSTOP)
+        sender.send(mq.publish("t", b"while it stands still", 1, 9, version=mq.V5))
+        assert nodes["b"].says("sessions of node a are here now")
+        process.send_signal(signal.SIGCONT)
+        while (said := sender.receive()) is not None:
+            assert said.type == mq.DISCONNECT
+        assert nodes["a"].says("has taken the sessions of this one over")
+        back = let_in(nodes["b"], "reader")
+        assert back.resumed and back.message().payload == b"before"
+        until(lambda: nodes["a"].output.count("the store is copied to") == 2, "another stream")
+        again = RawClient(nodes["a"].port, mq.V5, deadline=20.0).connect("sender")
+        again.publish("t", b"after", qos=1)
+        assert back.message().payload == b"after"
+    finally:
+        process.send_signal(signal.SIGCONT)
+        for node in nodes.values():
+            node.stop()
+            print(node.output[-5000:])
