@@ -113,6 +113,7 @@ class Retained(Delivery):
         if qos != self.qos or v5 != self.v5 or (v5 and identifiers is not None):
             block = identifier_block(identifiers) if v5 else b""
             shape = inbound_of(self).cut(qos, v5, True, block)
+            shape.id = self.id
         if shape.expires_at and v5:
             shape = shape.fresh(v5, now)
         return shape

@@ -489,3 +489,19 @@ def test_a_deferred_where_none_may_wait_is_an_error_of_the_callback(point: str) 
     made.hooks.hook(point, lambda *args: Deferred(cancelled.append))
     HOW[point](made)
     assert made.hooks.errors[point] == len(cancelled) > 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_retained_message_has_the_id_of_its_publish_in_any_shape(version: int, qos: int) -> None:
+    node = MemoryBroker()
+    ids: dict[str, list[int]] = {"message.publish": [], "message.delivered": []}
+    node.hooks.hook("message.publish", lambda message: ids["message.publish"].append(message.id))
+    node.hooks.hook(
+        "message.delivered", lambda client, message: ids["message.delivered"].append(message.id)
+    )
+    node.connect("p", version=5).send(Publish("t", b"x", 2, True, False, 1, None))
+    for each, identifiers in (("a", None), ("b", {prop.SUBSCRIPTION_IDENTIFIER: 7})):
+        client = node.connect(each, version=version)
+        client.send(Subscribe(1, [Subscription("t", qos)], identifiers if version == 5 else None))
+    assert ids["message.delivered"] == 2 * ids["message.publish"]
