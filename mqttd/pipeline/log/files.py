@@ -32,6 +32,7 @@ __all__ = [
     "STATE_FILE",
     "Damaged",
     "base_of",
+    "closed_at",
     "create_log",
     "log_id_at",
     "nodes_in",
@@ -233,6 +234,14 @@ def read_json(name: str) -> dict[str, Any]:
     if crc is not None and crc != _crc(found):
         raise Damaged(f"{name}: wrong checksum", found)
     return found
+
+
+def closed_at(folder: str) -> int:
+    """How far a node's writer had come when it was closed; -1: it was not, or nobody can tell."""
+    try:
+        return int(read_json(os.path.join(folder, STATE_FILE)).get("end", -1))
+    except (OSError, ValueError, TypeError):
+        return -1
 
 
 def _crc(value: dict[str, Any]) -> int:

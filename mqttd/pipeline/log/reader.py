@@ -38,6 +38,7 @@ from mqttd.pipeline.log.decode import decode_block, part_of
 from mqttd.pipeline.log.files import (
     LOG_FILE,
     base_of,
+    closed_at,
     log_id_at,
     nodes_in,
     segment_inodes,
@@ -175,14 +176,19 @@ class LogReader:
         self._nodes: dict[str, dict[str, Segment]] = {}
 
     def bounds(self) -> dict[str, Bounds]:
-        """Node -> what is there of it now; looks at the directory again."""
+        """Node -> what is there of it now; looks at the directory again.
+
+        What was there when the writer was closed counts: where the end is gone, that is a loss.
+        """
         if log_id_at(self.path) != self.log_id:
             raise DataLoss(f"{self.path}: the log was made anew while it was read")
         found = {}
         for node in nodes_in(self.path):
+            closed = closed_at(os.path.join(self.path, node))  # before it is written again
             segments = self._refresh(node)
             if segments:
-                found[node] = Bounds(base_of(segments[0].name), segments[-1].end)
+                latest = max(segments[-1].end, closed)
+                found[node] = Bounds(base_of(segments[0].name), latest)
         return found
 
     def _refresh(self, node: str) -> list[Segment]:

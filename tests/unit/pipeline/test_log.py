@@ -161,6 +161,19 @@ def test_the_end_that_was_noted_at_the_close_is_honoured(tmp_path: Path) -> None
     assert (gap.seq, gap.lost, skipped.seq) == (10, 40, 50)
 
 
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_who_reads_a_log_whose_end_is_gone_is_told(tmp_path: Path, left: int) -> None:
+    written(tmp_path, 5)
+    os.truncate(segment(tmp_path), left * len(block(0).data) + 30)
+    log = LogReader(str(tmp_path))
+    assert log.bounds()[NODE] == (0, 50)
+    with pytest.raises(DataLoss, match=rf"events {10 * left} to 49 .*{50 - 10 * left} events"):
+        all_events(log)
+    *there, gap = events(log, NODE, 0, 50, whole=False)
+    assert offsets(there) == list(range(10 * left))
+    assert (gap.event, gap.seq, gap.lost) == ("log.gap", 10 * left, 50 - 10 * left)
+
+
 @pytest.mark.parametrize("file", ["state.json", "lock"])
 def test_without_its_notes_the_log_goes_on_behind_what_was_reserved(
     tmp_path: Path, file: str
