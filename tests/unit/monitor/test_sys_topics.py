@@ -114,11 +114,12 @@ def test_every_counter_and_gauge_is_in_the_reference(broker: Broker) -> None:
     events = EventLog(lambda: 0.0)
     events.write_to(Log(Settings(), StreamTarget()))
     counted = {*COUNTERS, "messages_received", "dropped", *broker.stats(), *events.counters()}
-    # A cluster counts beside the broker; its names are those that its source has.
-    shown = (DOCS.parents[1] / "mqttd/cluster/shown.py").read_text("utf-8")
-    own = set(re.findall(r'"(cluster_[a-z_]+)"', shown))
-    assert own and not {name for name in own if f"`{name}`" not in page}
-    assert {name for name in documented if not name.startswith("cluster_")} == {
+    # A cluster counts beside the broker; its names are those that its sources have.
+    for file, prefix in (("shown", "cluster_"), ("replication", "replication_")):
+        source = (DOCS.parents[1] / f"mqttd/cluster/{file}.py").read_text("utf-8")
+        own = set(re.findall(rf'"({prefix}[a-z_]+)"', source))
+        assert own and not {name for name in own if f"`{name}`" not in page}
+    assert {name for name in documented if not name.startswith(("cluster_", "replication_"))} == {
         *counted,
         "cpu_seconds",
     }
