@@ -25,6 +25,9 @@ cluster {{ name: test, listen: "127.0.0.1:{inner}", routes: [{routes}] }}
 """
 
 
+_ATTEMPTS = 3
+
+
 @dataclass
 class NatsServers:
     """Some servers that keep streams together, and where they tell of themselves."""
@@ -42,7 +45,14 @@ class NatsServers:
         for number in chosen:
             member = self.members[number]
             member.process = servers._run(member.folder, member.command, member.options)
-        until(self._serves, "that JetStream has a leader", servers.DEADLINE)
+
+        def serve() -> bool:
+            for member in [self.members[number] for number in chosen]:
+                if member.process.poll() is not None:
+                    raise RuntimeError(f"{member.command} has ended\n{member.log()}")
+            return self._serves()
+
+        until(serve, "that JetStream has a leader", servers.DEADLINE)
 
     def stop(self, *numbers: int) -> None:
         """Kill these (all, without numbers)."""
@@ -84,9 +94,26 @@ class NatsServers:
 
 
 def start_nats(folder: Path, count: int = 1, more: str = "") -> NatsServers:
-    """So many servers; `more` stands in the configuration of each."""
+    """So many servers; `more` stands in the configuration of each.
+
+    Somebody may take a port before they do: then again, with others.
+    """
+    for attempt in range(_ATTEMPTS):
+        made = _prepared(folder / f"{attempt}", count, more)
+        try:
+            made.start()
+            return made
+        except BaseException as error:
+            made.stop()
+            if not isinstance(error, RuntimeError) or attempt + 1 == _ATTEMPTS:
+                raise
+    raise AssertionError
+
+
+def _prepared(folder: Path, count: int, more: str) -> NatsServers:
+    """Those servers, not started yet."""
     program = servers.program("nats-server", "nats-server")
-    ports = [servers.free_port() for _ in range(3 * count)]
+    ports = servers.free_ports(3 * count)
     routes = ", ".join(f'"nats://127.0.0.1:{ports[3 * n + 2]}"' for n in range(count))
     members = []
     for n in range(count):
@@ -101,6 +128,4 @@ def start_nats(folder: Path, count: int = 1, more: str = "") -> NatsServers:
         (home / "nats.conf").write_text(text)
         command = [program, "-c", str(home / "nats.conf")]
         members.append(servers.Server("nats", port, None, home, command, {}))  # type: ignore[arg-type]
-    started = NatsServers(members, [ports[3 * n + 1] for n in range(count)])
-    started.start()
-    return started
+    return NatsServers(members, [ports[3 * n + 1] for n in range(count)])

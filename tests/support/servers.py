@@ -7,6 +7,7 @@ All of them start at the same time. PostgreSQL refuses to run as root: then it r
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
@@ -60,9 +61,16 @@ class Server:
 
 def free_port() -> int:
     """A port nobody listens on now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many, no two the same."""
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in taken:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in taken]
 
 
 def program(name: str, packages: str) -> str:
