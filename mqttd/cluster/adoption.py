@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, deferLater
@@ -48,6 +50,8 @@ from mqttd.nats.jetstream import JetStream
 from mqttd.types import SessionState
 
 __all__ = ["Adoption"]
+
+T = TypeVar("T")
 
 _AGAIN: Final = 0.5
 _SOON: Final = 0.05
@@ -165,6 +169,15 @@ class Adoption:
         if self.stopped or self.cluster.membership.epoch != self.epoch:
             raise EtcdError("this node is no member any more")
 
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What etcd says, however often it has to be asked, while this node is a member."""
+        while True:
+            self._check()
+            try:
+                return await ask()
+            except EtcdError:
+                await deferLater(self.reactor, _AGAIN)
+
     async def _keep_home(self) -> None:
         """What the node had stays its own meanwhile."""
         home = self.cluster.view.home_of(self.name)
@@ -218,13 +231,8 @@ class Adoption:
     async def _owned(self) -> dict[str, Kv]:
         """Who has which client id, by etcd."""
         prefix = self.cluster.keys.own("")
-        while True:
-            self._check()
-            try:
-                found = (await self.cluster.etcd.range_of(prefix)).found
-                return {kv.key[len(prefix) :].decode(): kv for kv in found}
-            except EtcdError:
-                await deferLater(self.reactor, _AGAIN)
+        found = (await self._asked(partial(self.cluster.etcd.range_of, prefix))).found
+        return {kv.key[len(prefix) :].decode(): kv for kv in found}
 
     def _is_left(self, client_id: str, owned: dict[str, Kv]) -> bool:
         """Whether the session of this client id is the node's, or nobody's."""
@@ -364,16 +372,11 @@ class Adoption:
 
     async def _overtaken(self, client_id: str, state: SessionState | None) -> None:
         """Another node has claimed it of the one that is gone, in the moment in which that went."""
-        while state is not None:
-            self._check()
-            try:
-                found = await self.cluster.owners.whose(client_id)
-            except EtcdError:
-                await deferLater(self.reactor, _AGAIN)
-                continue
-            if found is not None and found[1] == self.name and found[0] != self.cluster.name:
-                self.cluster.moves.hand(client_id, found[0], found[2], state)
+        if state is None:
             return
+        found = await self._asked(partial(self.cluster.owners.whose, client_id))
+        if found is not None and found[1] == self.name and found[0] != self.cluster.name:
+            self.cluster.moves.hand(client_id, found[0], found[2], state)
 
     async def _send_on(self, legacy: Legacy, owned: dict[str, Kv]) -> None:
         """What another node has claimed of the one that is gone, and may not have had: to that."""
@@ -414,13 +417,7 @@ class Adoption:
                 key = cluster.keys.own(client_id)
                 changes.append(nested(equals(key, kv.changed), put(key, origin.encode(), home)))
         for at in range(0, len(changes), _SLICE):
-            while True:
-                self._check()
-                try:
-                    await cluster.etcd.transaction([], changes[at : at + _SLICE])
-                    break
-                except EtcdError:
-                    await deferLater(self.reactor, _AGAIN)
+            await self._asked(partial(cluster.etcd.transaction, [], changes[at : at + _SLICE]))
 
     async def _clear(self) -> None:
         """What is left of the node."""

@@ -35,6 +35,7 @@ from mqttd.config.schema import Config
 from mqttd.nats.client import Nats, NatsError
 from mqttd.nats.jetstream import JetStream
 from mqttd.nats.protocol import quoted
+from mqttd.secrets.files import replace_file
 from mqttd.session.channel import Channel
 from mqttd.storage.store import Store
 
@@ -172,7 +173,7 @@ class Replication:
         self.cluster.broker.journal.when_kept(lambda: kept.callback(None))
         self.cluster.broker.perform_later()
         await kept
-        _write(self._note, "")
+        replace_file(self._note, "")
         self.log.warn("{count} sessions are at another node by now", count=count)
 
     def _forget_heir(self) -> None:
@@ -190,7 +191,7 @@ class Replication:
         cluster = self.cluster
         said = cluster.view.copies.get(self.name)
         old = str(json.loads(said)["stream"]) if said else ""
-        _write(self._note, " ".join([*self._noted(), stream]))
+        replace_file(self._note, " ".join([*self._noted(), stream]))
         value = json.dumps({"stream": stream, "subject": self.copying.subject}).encode()
         while not cluster.stopped:
             if cluster.membership.epoch:
@@ -204,7 +205,7 @@ class Replication:
                 except EtcdError:
                     pass
             await deferLater(self.reactor, _AGAIN)
-        _write(self._note, stream)
+        replace_file(self._note, stream)
         if old and old != stream:
             removed = Deferred.fromCoroutine(self.jetstream.remove(old))
             removed.addErrback(lambda failure: failure.trap(NatsError))
@@ -278,20 +279,6 @@ class Replication:
             "replication_whole": int(self.copying.whole),
             "replication_sessions_adopted": self.adopted,
         }
-
-
-def _write(path: str, text: str) -> None:
-    """On the disk when it is there."""
-    with open(f"{path}.new", "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
-    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _client(config: Config, reactor: Any) -> Nats:

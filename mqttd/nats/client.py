@@ -80,8 +80,7 @@ class Nats:
             "lang": "python-mqttd", "version": "1", "protocol": 1, **said,
         }  # fmt: skip
         self.secure = secure
-        #: Called when there is a connection, and with why there is none any more.
-        self.connected: Callable[[], object] = lambda: None
+        #: Called with why there is no connection any more.
         self.lost: Callable[[str], object] = lambda text: None
         #: Why there is no connection; empty while there is one.
         self.error = "not connected yet"
@@ -99,11 +98,6 @@ class Nats:
     def most(self) -> int:
         """Bytes of a message, at most."""
         return 1 << 20 if self._edge is None else self._edge.most
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection."""
-        return self._edge is not None
 
     def start(self) -> None:
         """Connect, and do so again whenever it is over."""
@@ -193,7 +187,6 @@ class Nats:
         self.error = ""
         edge.write(b"SUB %b.* 1\r\n" % self._inbox.encode())
         self._later(_PING, self._look, edge)
-        self.connected()
 
     def _look(self, edge: NatsProtocol) -> None:
         if self._edge is edge:

@@ -18,7 +18,6 @@ loop here ends as soon as there is anything but messages.
 from __future__ import annotations
 
 import select
-import sys
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.epollreactor import EPollReactor
@@ -27,7 +26,7 @@ from twisted.python.log import callWithLogger
 if TYPE_CHECKING:
     from mqttd.transports.engine import Engine
 
-__all__ = ["EngineReactor", "epoll_of", "install", "prefer", "start_reading", "stop_reading"]
+__all__ = ["EngineReactor", "epoll_of", "install", "start_reading", "stop_reading"]
 
 #: Events of one poll, as the engine takes them.
 _EVENTS = 512
@@ -110,9 +109,3 @@ def install() -> None:
     from twisted.internet.main import installReactor
 
     installReactor(EngineReactor())
-
-
-def prefer() -> None:
-    """Install this reactor where none is."""
-    if "twisted.internet.reactor" not in sys.modules:
-        install()

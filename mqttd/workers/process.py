@@ -43,7 +43,7 @@ Entry = Callable[[float, str, str, str, dict[str, Any], str], object]
 class Interpreter(ProcessProtocol):
     """A process that is a worker, or will be one; `ended` is called if it was none yet.
 
-    `reactor_name` is the one that twistd was told, `config` the path of the configuration.
+    `reactor_name` is twistd's name of its reactor, `config` the path of the configuration.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Interpreter(ProcessProtocol):
         reactor: Any,
         config: str,
         environ: Mapping[str, str],
-        reactor_name: str | None,
+        reactor_name: str,
         ended: Callable[[Interpreter], object],
     ) -> None:
         self.worker: WorkerProcess | None = None
@@ -59,9 +59,7 @@ class Interpreter(ProcessProtocol):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files: dict[int, Any] = {0: "w", 1: "r", 2: "r", CHANNEL: theirs.fileno()}
         command = [sys.executable, "-c", _PROGRAM, "--nodaemon", "--pidfile="]
-        if reactor_name:
-            command.append(f"--reactor={reactor_name}")
-        command += ["mqttd", *(["--config", config] if config else [])]
+        command += [f"--reactor={reactor_name}", "mqttd", *(["--config", config] if config else [])]
         try:
             process = reactor.spawnProcess(self, sys.executable, command, environ, childFDs=files)
         finally:

@@ -73,14 +73,11 @@ def main() -> None:
 
 
 def warm() -> None:
-    """Import what every worker does, beginning with the reactor: ours, or what is asked for."""
+    """Import what every worker does, beginning with the reactor that the arguments ask for."""
     from twisted.application.reactors import installReactor
-
-    from mqttd.transports.reactor import prefer
 
     for each in [each for each in sys.argv if each.startswith("--reactor=")]:
         installReactor(each.partition("=")[2])
         sys.argv.remove(each)
-    prefer()
     for name in ("twisted.scripts.twistd", "mqttd.service", "mqttd.workers.worker"):
         import_module(name)

@@ -71,7 +71,7 @@ class WorkersService(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]
         self.config = config
         self.reactor = reactor
-        self.reactor_name: str | None = (twistd or {}).get("reactor")
+        self.reactor_name: str = (twistd or {}).get("reactor", "mqttd")
         self.count = count_of(config.node.workers)
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")

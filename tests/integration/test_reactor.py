@@ -18,10 +18,10 @@ from tests.support.doors import KINDS, TRANSPORTS, dial, doors_of, start_with_do
 
 
 @contextmanager
-def on(told: str) -> Iterator[None]:
+def on(*told: str) -> Iterator[None]:
     """Brokers that are started meanwhile are told this."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.support.broker.REACTOR", [told])
+        patch.setattr("tests.support.broker.REACTOR", list(told))
         yield
 
 
@@ -49,29 +49,33 @@ WARM = (
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (["mqttd"], "EngineReactor ['mqttd']"),
+        (["--reactor=mqttd", "mqttd"], "EngineReactor ['mqttd']"),
         (["--reactor=epoll", "mqttd"], "EPollReactor ['mqttd']"),
     ],
 )
-def test_a_worker_runs_on_the_engines_reactor_unless_it_was_told_another(
-    told: list[str], expected: str
-) -> None:
+def test_a_worker_runs_on_the_reactor_that_it_was_told(told: list[str], expected: str) -> None:
     command = [sys.executable, "-c", WARM, *told]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == (
         f"{expected}\n"
     )
 
 
-def test_workers_are_told_the_reactor_that_the_broker_was_told(tmp_path: Path) -> None:
-    with on("--reactor=epoll"):
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [([], b"--reactor=mqttd"), (["--reactor=epoll"], b"--reactor=epoll")],
+)
+def test_workers_are_told_the_engines_reactor_or_that_of_the_broker(
+    tmp_path: Path, told: list[str], expected: bytes
+) -> None:
+    with on(*told):
         broker = start_broker(tmp_path, node={"workers": 2})
     try:
         assert broker.process is not None
         pid = broker.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        told = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]
-        assert len(told) >= 2
-        assert all(b"--reactor=epoll" in each for each in told)
+        words = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]
+        assert len(words) >= 2
+        assert all(expected in each for each in words)
     finally:
         broker.stop()
 
