@@ -77,6 +77,7 @@ def board(browser: Chromium, broker: Broker, users: str) -> Iterator[Dashboard]:
         if not made.evaluate("document.body.classList.contains('out')"):
             made.click("Log out", "header")
         made.enter("ann", PASSWORD)
+    browser.console.clear()  # that nobody was logged in
     yield made
     browser.console.clear()
     made.browser.call("Target.closeTarget", targetId=made.page.target)
@@ -180,6 +181,40 @@ def test_many_clients_come_by_pages_and_in_their_order(broker: Broker, board: Da
     board.wait(f"{first} === 'many-050'")
     board.click("Subscriptions", "thead")
     board.wait(f"{first} === 'many-002'")
+    for client in clients:
+        client.close()
+
+
+def test_an_answer_that_comes_after_a_later_one_is_not_drawn(
+    broker: Broker, board: Dashboard
+) -> None:
+    clients = [RawClient(broker.port, mq.V5).connect(f"late-{n}") for n in range(3)]
+    clients[2].subscribe("f")
+    board.go("clients")
+    board.fill("Filter", prefix="late-")
+    first = "document.querySelector('tbody .name')?.textContent"
+    board.wait(f"{first} === 'late-0' && document.querySelectorAll('tbody tr').length === 3")
+    board.evaluate(
+        """(() => {
+            const known = window.fetch, let_go = new Promise((go) => { window.go = go; });
+            window.held = window.read = 0;
+            window.fetch = async (path, ...more) => {
+                const answer = await known(path, ...more);
+                if (!String(path).includes("sort=username")) return answer;
+                window.held++;
+                await let_go;
+                return { ok: true, headers: answer.headers,
+                         json: async () => { window.read++; return answer.json(); } };
+            };
+        })()"""
+    )
+    board.click("User", "thead")
+    board.wait("window.held > 0")
+    board.click("Subscriptions", "thead")
+    board.wait(f"{first} === 'late-2'")
+    board.evaluate("window.go()")
+    board.wait("window.read === window.held")
+    assert board.evaluate(f"new Promise((done) => setTimeout(() => done({first})))") == "late-2"
     for client in clients:
         client.close()
 

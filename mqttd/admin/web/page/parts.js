@@ -135,18 +135,21 @@ export function asked(title, text, label, { bad, fields } = {}) {
   });
 }
 
-/* A list by cursor: `fetch(cursor)` gives {rows, cursor}, `draw(rows)` an element. */
+/* A list by cursor: `fetch(cursor)` gives {rows, cursor}, `draw(rows)` an element. Only what was asked
+ * last is drawn: an answer of the page or the order before may come after it. */
 export function pager(fetch, draw, failed) {
   const before = [];
-  let here = "", next = null;
+  let here = "", next = null, latest = 0;
   const list = make("div");
   const back = button("Previous", () => go(before.pop() || ""));
   const on = button("Next", () => { before.push(here); go(next); });
   const bar = make("div", { class: "pager" }, back, on);
   const go = async (cursor) => {
     here = cursor;
+    const turn = ++latest;
     try {
       const page = await fetch(cursor || undefined);
+      if (turn !== latest) return;
       next = page.cursor;
       const focus = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
       list.replaceChildren(draw(page.rows));
@@ -154,7 +157,7 @@ export function pager(fetch, draw, failed) {
       back.disabled = !before.length;
       on.disabled = !next;
       bar.hidden = !before.length && !next;
-    } catch (error) { failed(error); }
+    } catch (error) { if (turn === latest) failed(error); }
   };
   return { element: [list, bar], again: () => go(here), first: () => { before.length = 0; return go(""); } };
 }
