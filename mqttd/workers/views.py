@@ -179,13 +179,21 @@ class Views:
         return counters, add_up([each["gauges"] for each in answers])
 
     async def ready(self, ask: Ask) -> bytes:
-        """Whether clients are let in."""
-        service = self.service
-        ready = service.opened and all(worker.ready for worker in service.workers)
-        ready = ready and not self.draining()
-        if not ready:
-            ask.request.setResponseCode(503)
-        return b'{"ready": %s}\n' % (b"true" if ready else b"false")
+        """Whether clients are let in, by what is known here: anybody may ask, and often."""
+        reason = self._not_ready()
+        if not reason:
+            return b'{"ready": true}\n'
+        ask.request.setResponseCode(503)
+        return b'{"ready": false, "reason": "%s"}\n' % reason.encode()
+
+    def _not_ready(self) -> str:
+        """Why somebody is not let in; empty: who comes is."""
+        if self.draining():
+            return "draining"
+        away = [str(worker.number) for worker in self.service.workers if not worker.ready]
+        if away:
+            return f"worker {', '.join(away)} is starting"
+        return "" if self.service.opened else "starting"
 
     # -- lists ---------------------------------------------------------------------------------
 

@@ -313,7 +313,10 @@ def kill(broker: Broker, number: int) -> None:
 
 
 def test_a_drain_goes_over_all_workers_and_ends_the_broker(tmp_path: Path) -> None:
-    broker = start_broker(tmp_path, node={"workers": COUNT})
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    tcp = {"bind": "127.0.0.1:0", "token_file": str(tokens)}
+    broker = start_broker(tmp_path, node={"workers": COUNT}, admin={"tcp": tcp})
     try:
         clients = [
             RawClient(broker.port, mq.V5, deadline=30.0).connect(id_at(worker, COUNT))
@@ -324,6 +327,8 @@ def test_a_drain_goes_over_all_workers_and_ends_the_broker(tmp_path: Path) -> No
         for worker in (1, 2):
             RawClient(broker.port, mq.V5).connect(id_at(worker, COUNT), reason=0x9C)
         assert control.get("/drain")["draining"]
+        waiting = Asked(broker, "GET", "/health/ready", token="")
+        assert (waiting.status, waiting.told) == (503, {"ready": False, "reason": "draining"})
         assert not control.request("DELETE", "/drain")["draining"]
         assert "the broker ends" in ctl(broker, "drain", "--rate", "20/s", "--to", "elsewhere")
         for client in clients:
