@@ -80,7 +80,9 @@ class Adoption:
         self.pending: set[str] = set()
         self.epoch = cluster.membership.epoch
         self._began = 0.0
-        self._sent = 0
+        #: What was sent on to who has claimed it; the lease under which all of it waits.
+        self._sent: list[str] = []
+        self._home = 0
         self._stream = self._subject = ""
         self._changed = 0
         self._marked: set[int] = set()
@@ -113,21 +115,21 @@ class Adoption:
         """Be the heir, if nobody is."""
         cluster, keys = self.cluster, self.cluster.keys
         heir, copy = keys.heir(self.name), keys.copy(self.name)
+        self._home = cluster.view.home_of(self.name)
         found = {kv.key: kv for kv in (
             await cluster.etcd.transaction([], [get(heir), get(copy)])).found}  # fmt: skip
         then: list[Json] = []
-        if heir in found:
-            before = heir_of(found[heir].value, 0, 0)
+        before = heir_of(found[heir].value, 0, 0) if heir in found else None
+        when = [equals(heir, found[heir].changed) if before else absent(heir)]
+        if before and before.stage != "done":
             by = cluster.view.members.get(before.by)
-            ours = before.by == cluster.name
-            if before.stage == "done" or (by and by.epoch == before.epoch and not ours):
+            if by and by.epoch == before.epoch and before.by != cluster.name:
                 return False
             self._stream, self._subject = before.stream, before.subject
-            when = [equals(heir, found[heir].changed)]
         elif copy in found:
             said = json.loads(found[copy].value)
             self._stream, self._subject = said["stream"], said["subject"]
-            when = [absent(heir), absent(keys.node(self.name)), equals(copy, found[copy].changed)]
+            when += [absent(keys.node(self.name)), equals(copy, found[copy].changed)]
             then = [remove(copy)]
         else:
             return False
@@ -179,11 +181,10 @@ class Adoption:
                 await deferLater(self.reactor, _AGAIN)
 
     async def _keep_home(self) -> None:
-        """What the node had stays its own meanwhile."""
-        home = self.cluster.view.home_of(self.name)
-        if home > 0:
+        """What the node had stays its own meanwhile; it may be back, with another lease."""
+        if self._home > 0:
             try:
-                await self.cluster.etcd.lease_keep(home)
+                await self.cluster.etcd.lease_keep(self._home)
             except EtcdError:
                 pass
 
@@ -214,11 +215,14 @@ class Adoption:
         await self._clear()
         text = "{count} sessions of node {node} are here now, {sent} were sent on; {seconds:.1f} s"
         seconds = self.reactor.seconds() - self._began
-        self.log.warn(text, count=count, node=self.name, sent=self._sent, seconds=seconds)
+        self.log.warn(text, count=count, node=self.name, sent=len(self._sent), seconds=seconds)
         return count
 
     async def _take_all(self, legacy: Legacy) -> int:
         owned = await self._owned()
+        for kv in owned.values():
+            if owner_of(kv.value)[0] == self.name:
+                self._home = kv.lease
         await self._catch(legacy)
         await self._go_on("marks")
         await self._meet()
@@ -366,42 +370,55 @@ class Adoption:
                 broker.registry.own(client_id, answer.revision)
                 count += 1
             else:
-                state = broker.registry.hand_over(client_id, 2)
-                await self._overtaken(client_id, state)
+                await self._overtaken(client_id)
         return count
 
-    async def _overtaken(self, client_id: str, state: SessionState | None) -> None:
-        """Another node has claimed it of the one that is gone, in the moment in which that went."""
+    async def _overtaken(self, client_id: str) -> None:
+        """A node has claimed it of the one that is gone, in the moment in which that went."""
+        state = self.cluster.broker.registry.hand_over(client_id, 2)
         if state is None:
             return
+        catcher = self.cluster.moves.transit.catch(client_id, state, True)
+        if catcher is None:
+            return
+        catcher.marked = self._marked
+        self._catchers[client_id] = catcher
         found = await self._asked(partial(self.cluster.owners.whose, client_id))
-        if found is not None and found[1] == self.name and found[0] != self.cluster.name:
-            self.cluster.moves.hand(client_id, found[0], found[2], state)
+        del self._catchers[client_id]
+        if found is not None and found[1] == self.name:
+            if found[0] == self.cluster.name:  # etcd's answer to that may not have come yet
+                self.cluster.moves.arrivals.expect(client_id, self.name, found[2])
+            self._pass_on(client_id, found[0], found[2], state, catcher)
+        else:
+            self.cluster.moves.transit.bury(catcher)
+
+    def _pass_on(
+        self, client_id: str, owner: str, revision: int, state: SessionState, catcher: Catcher
+    ) -> None:
+        """What is here of it goes to who has claimed it; to this node, too."""
+        cluster = self.cluster
+        if owner == cluster.name:
+            state = SessionState(state.record, state.queue, revision)
+            cluster.moves.arrivals.inherited(client_id, revision, state, catcher)
+            return
+        caught = tuple(cluster.moves.transit.caught(catcher))
+        state = SessionState(state.record, (*state.queue, *caught), revision)
+        cluster.moves.hand(client_id, owner, revision, state)
+        cluster.moves.transit.bury(catcher)
+        self._sent.append(client_id)
 
     async def _send_on(self, legacy: Legacy, owned: dict[str, Kv]) -> None:
         """What another node has claimed of the one that is gone, and may not have had: to that."""
         cluster = self.cluster
-        sent: list[str] = []
         for client_id in list(self._catchers):
             catcher, wants = self._catchers.pop(client_id), self._wants(client_id, owned)
             if wants is None:
                 cluster.moves.transit.bury(catcher)  # another node has it, and had it before
                 continue
-            owner, revision = wants
-            state = legacy.state(client_id)
-            state = SessionState(state.record, state.queue, revision)
-            if owner == cluster.name:
-                cluster.moves.arrivals.inherited(client_id, revision, state, catcher)
-                continue
-            caught = tuple(cluster.moves.transit.caught(catcher))
-            state = SessionState(state.record, (*state.queue, *caught), revision)
-            cluster.moves.hand(client_id, owner, revision, state)
-            cluster.moves.transit.bury(catcher)
-            sent.append(client_id)
-        self._sent = len(sent)
+            self._pass_on(client_id, *wants, legacy.state(client_id), catcher)
         since = self.reactor.seconds()
         departures = cluster.moves.departures.of
-        while any(each in departures for each in sent):
+        while any(each in departures for each in self._sent):
             if self.reactor.seconds() - since > _LATE:
                 return
             await deferLater(self.reactor, _SOON)
@@ -421,10 +438,11 @@ class Adoption:
 
     async def _clear(self) -> None:
         """What is left of the node."""
-        home = self.cluster.view.home_of(self.name)
+        view = self.cluster.view
+        is_old = self.name not in view.members or view.home_of(self.name) != self._home
         try:
-            if home > 0 and self.name not in self.cluster.view.members:
-                await self.cluster.etcd.lease_revoke(home)
+            if self._home > 0 and is_old:
+                await self.cluster.etcd.lease_revoke(self._home)
             await self.jetstream.remove(self._stream)
         except (EtcdError, NatsError) as error:
             self.log.warn("{stream} stays: {error}", stream=self._stream, error=str(error))

@@ -88,8 +88,9 @@ class Arrivals:
         self.home_of: Callable[[str], int] = lambda name: -1
         #: Whether somebody takes over what a node has left, or is about to.
         self.is_left: Callable[[str], bool] = lambda name: False
-        #: What was to leave this node and has not, with who catches what comes for it from now on.
-        self.back: Callable[[str], tuple[SessionState, Catcher | None] | None] = lambda _: None
+        #: What was to leave this node, for who had claimed it before this revision, and has not;
+        #: with who catches what comes for it from now on.
+        self.back: Callable[[str, int], tuple[SessionState, Catcher | None] | None]
 
     def __len__(self) -> int:
         return len(self.of)
@@ -246,10 +247,17 @@ class Arrivals:
             comes.origin = before
             self.transit.say(node, WANT, client_id, comes.revision)
             return
-        found = self.back(client_id) if before == self.name else None
+        found = self.back(client_id, comes.revision) if before == self.name else None
         if found is not None:
             comes.state, comes.catcher = found
         self._whole(client_id, comes)
+
+    def brought_back(self, client_id: str, revision: int) -> None:
+        """The node that it was claimed of is gone, and had not had all of it from here."""
+        comes = self.find(client_id, revision)
+        if comes is not None and not comes.whole and comes.state is None:
+            comes.before = self.name
+            self._nothing(client_id, comes)
 
     def _is_coming(self, client_id: str, comes: _Coming) -> bool:
         return self.find(client_id, comes.revision) is comes and not comes.whole
@@ -374,7 +382,7 @@ class Arrivals:
         for client_id, comes in list(self._all()):
             if comes.origin != name or comes.whole:
                 self._complete(client_id, comes)
-            elif comes.state is not None or not (
-                self.is_left(name) or (comes.lasts and self.home_of(name) >= 0)
-            ):
+            elif comes.state is not None:
                 self._whole(client_id, comes)
+            elif not (self.is_left(name) or (comes.lasts and self.home_of(name) >= 0)):
+                self._nothing(client_id, comes)

@@ -74,6 +74,8 @@ class Moves:
         self.asked: Callable[[str, str, int], object] = lambda *_: None
         #: Marks that are asked for by nodes whose filters are not in our tables yet.
         self._asked: list[tuple[int, str, int, str, str]] = []
+        #: What nodes have sent whose sessions are being taken over.
+        self._late: list[tuple[Node, bytes]] = []
         #: A session that is new has begun here.
         self.began: Callable[[Session], object] = lambda session: None
         broker.registry.entered = self._entered
@@ -103,9 +105,9 @@ class Moves:
     def _goes_on(self, client_id: str, to: tuple[str, int], state: SessionState | None) -> None:
         self.departures.begin(client_id, *to, state)
 
-    def _back(self, client_id: str) -> tuple[SessionState, Catcher | None] | None:
+    def _back(self, client_id: str, revision: int) -> tuple[SessionState, Catcher | None] | None:
         leaves = self.departures.of.get(client_id)
-        if leaves is None:
+        if leaves is None or leaves.revision > revision:
             return None
         # First who catches from now on: its filters stay, so others need not be told.
         catcher = self.transit.catch(client_id, leaves.state, False)
@@ -124,7 +126,10 @@ class Moves:
         """A frame of another node."""
         what, name, number, *fields = unpacked(body)
         client_id, revision = name.decode(), number_of(number)
-        if what == WHOLE:
+        left = self.arrivals.is_left
+        if what in (WHOLE, TAIL) and (left(node.name) or left(self.name)):
+            self._late.append((node, body))  # what the heir has of it counts
+        elif what == WHOLE:
             if self.expects(client_id, revision):
                 self._state(node, client_id, revision, fields)
             else:
@@ -160,6 +165,8 @@ class Moves:
         owner, origin, since = found
         if (owner, since) == (self.name, revision):
             self._state(node, client_id, revision, fields)
+        elif owner == node.name:
+            pass  # it is its own again
         elif origin != self.name or client_id in self.departures.of:
             self._refuse(node, client_id, revision, fields)
         # Else who has claimed it from us was told that it is not here, and asks that node.
@@ -178,6 +185,10 @@ class Moves:
 
     def seen(self) -> None:
         """More of what etcd says is in our tables: give the marks that have waited for it."""
+        late, self._late = self._late, []
+        for sender, body in late:
+            if self.mesh.nodes.get(sender.name) is sender:
+                self.told(sender, body)
         if not self._asked:
             return
         asked, self._asked = self._asked, []

@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred, DeferredLock, TimeoutError
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
+from mqttd.cluster.back import bring_back
 from mqttd.cluster.departures import Leaving
 from mqttd.cluster.etcd import (
     Answer,
@@ -38,7 +39,8 @@ from mqttd.cluster.etcd import (
 from mqttd.cluster.keys import Keys, claimed, owner_of
 from mqttd.cluster.many import Many
 from mqttd.cluster.moves import Moves
-from mqttd.cluster.willed import will_in, with_will
+from mqttd.cluster.silence import Silence
+from mqttd.cluster.willed import will_in, will_of, with_will
 from mqttd.interfaces import IRegistry
 from mqttd.session.session import Session
 from mqttd.types import Claim, Held, SessionState
@@ -76,6 +78,8 @@ class Owners:
         self.all_lasts = False
         #: Client id -> revision in which etcd has written that it is ours.
         self.owned: dict[str, int] = {}
+        #: While others take sessions over; a claim is written while all of this is so, too.
+        self.silence, self.fence = Silence(), list[Json]()
         #: What is ours may be somebody else's by now: nobody is let in.
         self.strict = False
         #: Takes a session of ours away, and how many have come and gone.
@@ -140,6 +144,7 @@ class Owners:
 
     async def _claim_now(self, client_id: str, giver: str) -> Claim:
         """As etcd has it: by one transaction on what was read."""
+        self.silence.check()
         revision = self.moves.arrivals.pending(client_id)
         if revision and self.owned.get(client_id) == revision:
             return await self._moved(client_id, revision)
@@ -163,6 +168,7 @@ class Owners:
                 # Ours, and we do not know: the answer to a claim has not come, or the end of it
                 # was not written. Who had it before us may still have it for us.
                 owner = before
+            self.silence.check_of(owner)
             earlier = before if owner != self.name else ""
             origin = owner if owner != self.name and self.is_there(owner) else ""
             if found is None:
@@ -190,7 +196,8 @@ class Owners:
         """One step of a claim of what `origin` has; who takes it from us meanwhile is held up."""
         self._asking.add(client_id)
         try:
-            answer = await self.many.transaction(when, then, [get(self.keys.own(client_id))])
+            own = get(self.keys.own(client_id))
+            answer = await self.many.transaction([*self.fence, *when], then, [own])
             self._tried.pop(client_id, None)
             return answer
         except EtcdError:
@@ -263,7 +270,7 @@ class Owners:
     def _take_in(self, client_id: str, claim: Claim) -> None:
         """What was claimed for nobody who is there."""
         if claim.state is not None:
-            self._keep(client_id, claim.epoch, claim.state)
+            self.keep_here(client_id, claim.epoch, claim.state)
         elif claim.held is not Held.HERE:
             self.release(client_id, claim.epoch)
 
@@ -274,7 +281,7 @@ class Owners:
 
     def _keep_left_over(self, client_id: str) -> None:
         revision, state = self.moves.arrivals.left_over(client_id)
-        if revision:
+        if revision and self.owned.get(client_id, 0) <= revision:  # else that of later is here
             self.owned[client_id] = revision
             self.came += state is not None
             self._take_in(client_id, Claim(revision, Held.NODE, state=state))
@@ -307,6 +314,8 @@ class Owners:
         """A node has this client id since `revision`: the session ends here, and goes there."""
         if revision <= self._heard.get(client_id, 0):
             return  # etcd has said so already
+        if self.silence.keeps(lambda: self.taken(client_id, by, revision)):
+            return
         if client_id in self._asking:
             self._passed[client_id] = (by, revision)
             return  # whether it was ours before that is about to be known
@@ -326,6 +335,8 @@ class Owners:
 
     def wanted(self, client_id: str, by: str, revision: int) -> None:
         """A node asks again for what it has claimed: it, or we, may have begun anew."""
+        if self.silence.keeps(lambda: self.wanted(client_id, by, revision)):
+            return
         if client_id in self._asking:
             self.reactor.callLater(_SOON, self.wanted, client_id, by, revision)
         elif self.owned.get(client_id, 0) < revision:
@@ -346,43 +357,8 @@ class Owners:
 
     def gone(self, client_id: str, leaves: Leaving) -> None:
         """Who has claimed a session that leaves is not there."""
-        back = Deferred.fromCoroutine(self._bring_back(client_id, leaves))
+        back = Deferred.fromCoroutine(bring_back(self, client_id, leaves))
         back.addErrback(lambda failure: self.lost(client_id, failure.getErrorMessage()))
-
-    async def _bring_back(self, client_id: str, leaves: Leaving) -> None:
-        """Have a session back, or send it on, as etcd says whose it is."""
-        departures = self.moves.departures
-        key, own = self.keys.own(client_id), self.name.encode()
-        while departures.of.get(client_id) is leaves and not self.is_there(leaves.to):
-            when = absent(key) if leaves.doubt else equals(key, leaves.revision)
-            if not self.lease:
-                await deferLater(self.reactor, _AGAIN)
-                continue
-            try:
-                answer = await self.many.transaction([when], [put(key, own, self.home)], [get(key)])
-            except EtcdError:
-                await deferLater(self.reactor, _AGAIN)
-                continue
-            if departures.of.get(client_id) is not leaves:
-                return
-            if answer.done:
-                self.owned[client_id] = answer.revision
-                self._keep(client_id, answer.revision, departures.recall(client_id))
-                return
-            if not answer.found:
-                leaves.doubt = True  # nobody has it, and nobody will say that he has
-                continue
-            kv = answer.found[0]
-            owner = owner_of(kv.value)[0]
-            if kv.changed != leaves.revision and owner != self.name:
-                state = departures.recall(client_id)
-                departures.begin(client_id, owner, kv.changed, state)
-                return
-            if kv.changed != leaves.revision:
-                self.owned[client_id] = kv.changed
-                self._keep(client_id, kv.changed, departures.recall(client_id))
-                return
-            await deferLater(self.reactor, _AGAIN)
 
     async def claim_all(self, client_ids: list[str]) -> int:
         """Claim those that nobody has; the sessions of the others go there. Returns how many."""
@@ -475,15 +451,11 @@ class Owners:
 
     def _hand_over(self, client_id: str, revision: int) -> SessionState | None:
         """End a session here, for who has it now: what it was, with a will that is to come."""
-        session = self.sessions.get(client_id)
-        will = None if session is None or session.channel is not None else session.will
-        delay = 0 if session is None else session.will_delay
+        will = will_of(self.sessions.get(client_id))
         state = self.hand_over(client_id, revision)
-        if state is None or will is None:
-            return state
-        return with_will(state, will, delay)
+        return state if state is None or will is None else with_will(state, *will)
 
-    def _keep(self, client_id: str, revision: int, state: SessionState) -> None:
+    def keep_here(self, client_id: str, revision: int, state: SessionState) -> None:
         """A session is here whose client is away."""
         self.keeps(client_id, revision, state)
         session = self.sessions.get(client_id)

@@ -1,6 +1,7 @@
 """Sessions that outlive their node: its store copied to JetStream, and taken over from there.
 
-    start   --> `all/heir/<node>` says that what our store has was taken over: those sessions end
+    start   --> `all/heir/<node>` says that what our store has was taken over: those sessions end,
+                and until that is done nobody is let in (`mqttd.cluster.silence`)
             --> a new stream --> all of the store --> `all/copy/<node>`: what counts from now on
     a node is gone --> one of the others takes it over (`mqttd.cluster.adoption`)
     we were gone, and did not know --> taken over: everybody is sent away, and all begins anew
@@ -69,7 +70,11 @@ class Replication:
         self.adoptions: dict[str, Adoption] = {}
         self.adopted = 0
         self._since: dict[str, float] = {}
+        #: Of which streams our store is one side, and where that is kept.
         self._note = os.path.join(config.node.data_dir, "copied-to")
+        self._noted = _words(self._note)
+        #: The epoch in which we know what became of our sessions before it.
+        self._epoch = 0
         self._looking = LoopingCall(self._look)
         self._looking.clock = cluster.reactor
 
@@ -98,6 +103,8 @@ class Replication:
         cluster.everything, cluster.other = all_of, one_of
         cluster.shown.more = self.counters
         cluster.owners.all_lasts = True
+        cluster.owners.silence.lasts = self._is_silent
+        cluster.owners.silence.is_left = cluster.view.is_taken_over
         cluster.moves.arrivals.is_left = cluster.view.is_left
         cluster.heirs.is_taken_over = lambda name: name in cluster.view.heirs
 
@@ -108,12 +115,14 @@ class Replication:
         if not self._looking.running:
             self.nats.start()
             self._looking.start(_LOOK, now=False)
+        self._fence()
         if self._is_taken_over():
             await self._end_all()
         self._begin_anew()
 
     async def rejoined(self) -> None:
         """We are a member anew, in this life. Raises EtcdError."""
+        self._fence()
         if self._is_taken_over():
             self.log.error("node {by} has taken the sessions of this one over", by=self._by())
             self.cluster.owners.strict = True  # until all is claimed anew
@@ -127,6 +136,11 @@ class Replication:
             self.copying.settle()
             await self._end_all()
             self._begin_anew()
+
+    def _fence(self) -> None:
+        """What we claim in another epoch than this is nobody's: an heir may have looked before."""
+        self._epoch = self.cluster.membership.epoch
+        self.cluster.owners.fence = [created(self.keys.node(self.name), self._epoch)]
 
     def stop(self) -> None:
         """The process ends."""
@@ -144,12 +158,9 @@ class Replication:
         subject = f"mqttd.{cluster}.q.{name}.{life}"
         self.copying.begin(stream, subject)
 
-    def _noted(self) -> list[str]:
-        try:
-            with open(self._note, encoding="ascii") as file:
-                return file.read().split()
-        except FileNotFoundError:
-            return []
+    def _note_down(self, *streams: str) -> None:
+        self._noted = list(streams)
+        replace_file(self._note, " ".join(streams))
 
     def _heir(self) -> Heir | None:
         return self.cluster.view.heirs.get(self.name)
@@ -160,7 +171,14 @@ class Replication:
 
     def _is_taken_over(self) -> bool:
         heir = self._heir()
-        return heir is not None and heir.stream in self._noted()
+        return heir is not None and heir.stream in self._noted
+
+    def _is_silent(self) -> bool:
+        """Whether another takes our sessions over, has, or may have begun to."""
+        member = self.cluster.membership
+        if not member.lease or member.epoch != self._epoch:
+            return True
+        return self.cluster.view.is_taken_over(self.name) or self._is_taken_over()
 
     async def _end_all(self) -> None:
         """What this node has of sessions is older than what another has."""
@@ -173,7 +191,7 @@ class Replication:
         self.cluster.broker.journal.when_kept(lambda: kept.callback(None))
         self.cluster.broker.perform_later()
         await kept
-        replace_file(self._note, "")
+        self._note_down()
         self.log.warn("{count} sessions are at another node by now", count=count)
 
     def _forget_heir(self) -> None:
@@ -191,7 +209,7 @@ class Replication:
         cluster = self.cluster
         said = cluster.view.copies.get(self.name)
         old = str(json.loads(said)["stream"]) if said else ""
-        replace_file(self._note, " ".join([*self._noted(), stream]))
+        self._note_down(*self._noted, stream)
         value = json.dumps({"stream": stream, "subject": self.copying.subject}).encode()
         while not cluster.stopped:
             if cluster.membership.epoch:
@@ -205,7 +223,7 @@ class Replication:
                 except EtcdError:
                     pass
             await deferLater(self.reactor, _AGAIN)
-        replace_file(self._note, stream)
+        self._note_down(stream)
         if old and old != stream:
             removed = Deferred.fromCoroutine(self.jetstream.remove(old))
             removed.addErrback(lambda failure: failure.trap(NatsError))
@@ -221,11 +239,15 @@ class Replication:
         view = cluster.view
         now = self.reactor.seconds()
         self.inheriting.look()
+        cluster.owners.silence.look()
         if not cluster.membership.epoch or cluster.minority or cluster.stopped:
             return
         if self.copying.whole:
             self._forget_heir()
-        wanted = {name for name in view.copies if name not in view.members.keys() | view.heirs}
+        # Where there is a copy, too, what an heir has had is of a life before that.
+        wanted = {
+            name for name in view.copies.keys() - view.members if not view.is_taken_over(name)
+        }
         for name, heir in view.heirs.items():
             by = view.members.get(heir.by)
             if heir.stage != "done" and (
@@ -237,7 +259,7 @@ class Replication:
         for name in wanted:
             since = self._since.setdefault(name, now)
             wait = _TURN * view.rank()
-            if view.home_of(name) < 0 and name not in view.heirs:
+            if view.home_of(name) < 0 and not view.is_taken_over(name):
                 # Perhaps all were gone: it is given the time that its sessions would have waited.
                 wait += cluster.settings.lease + cluster.settings.keep_sessions
             if name not in self.adoptions and now - since >= wait:
@@ -295,6 +317,14 @@ def _client(config: Config, reactor: Any) -> Nats:
     roots = roots_of(settings.ca_file) if settings.ca_file else None
     own = private_of(settings.certificate, settings.private_key) if settings.certificate else None
     return Nats(reactor, settings.servers, said, lambda host: optionsForClientTLS(host, roots, own))
+
+
+def _words(path: str) -> list[str]:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().split()
+    except FileNotFoundError:
+        return []
 
 
 def _line(path: str) -> str:

@@ -96,8 +96,7 @@ class View:
 
     def is_left(self, name: str) -> bool:
         """Whether a node is not there, and somebody takes over what it has left, or is about to."""
-        left = name in self.copies and name not in self.members and name not in self.heirs
-        return left or self.is_taken_over(name)
+        return (name in self.copies and name not in self.members) or self.is_taken_over(name)
 
     def home_of(self, name: str) -> int:
         """The lease under which the sessions of a node wait for it; -1 for none."""
@@ -212,8 +211,11 @@ class View:
             self.heirs.pop(name, None)
         else:
             self.heirs[name] = heir
-        if taken and not self.is_taken_over(name) and name not in self.members:
-            self._given_up(name)
+        if taken and not self.is_taken_over(name):
+            if name in self.members:
+                self.absent.end(name)  # it is back, and its heir has had what was kept for it
+            else:
+                self._given_up(name)
 
     def _given_up(self, name: str) -> None:
         if self.is_taken_over(name):

@@ -11,12 +11,20 @@ from base64 import b64decode, b64encode
 
 from mqttd.codec.reasons import MqttError
 from mqttd.session.message import Message
+from mqttd.session.session import Session
 from mqttd.storage.entries import dump_will, load_will
 from mqttd.types import SessionState
 
-__all__ = ["will_in", "with_will"]
+__all__ = ["will_in", "will_of", "with_will"]
 
 _KEY = "will"
+
+
+def will_of(session: Session | None) -> tuple[Message, int] | None:
+    """The will that is to come of a client that is away, and its delay in seconds."""
+    if session is None or session.channel is not None or session.will is None:
+        return None
+    return session.will, session.will_delay
 
 
 def with_will(state: SessionState, will: Message, delay: int) -> SessionState:

@@ -68,6 +68,8 @@ class Faults:
         self.etcd = start_etcd(path / "etcd", 3)
         self.lines = Lines(NAMES)
         self.nodes: dict[str, Broker] = {}
+        #: What those said that were killed.
+        self.before: dict[str, str] = {}
         #: Where each node is reached by others, and by clients.
         self.inner = {name: free_port() for name in NAMES}
         self.ports: dict[str, int] = {}
@@ -125,6 +127,8 @@ class Faults:
         if self.nats is not None:
             settings["session"]["replicate"] = "jetstream"
             settings["jetstream"] = {"servers": self.nats.addresses}
+        if name in self.nodes:
+            self.before[name] = self.before.get(name, "") + self.nodes[name].output
         node = await asyncio.to_thread(start_node, self.path, self.etcd, name, **settings)
         self.nodes[name] = node
         self.ports[name] = node.port
@@ -333,7 +337,8 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
             print(json.dumps(told), flush=True)
             if wrong:
                 for name, node in faults.nodes.items():
-                    print(f"--- {name}\n{node.output[-asked.tail :]}", flush=True)
+                    said = faults.before.get(name, "") + node.output
+                    print(f"--- {name}\n{said[-asked.tail :]}", flush=True)
                     print(json.dumps(faults.dropped(name)), flush=True)
                 if not asked.go_on:
                     break

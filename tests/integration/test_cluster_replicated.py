@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,33 @@ def let_in(node: Broker, name: str) -> RawClient:
 def is_copied(node: Broker) -> bool:
     """Once its store is copied, and others know."""
     return node.says("the store is copied to")
+
+
+def owner_of(etcd: Etcd, client_id: str) -> str:
+    """Who has a client id, and from whom it was claimed."""
+    key = b64encode(f"/mqttd/mqttd/v1/own/{client_id}".encode()).decode()
+    found = etcd.ask("/v3/kv/range", {"key": key}).get("kvs", [])
+    return b64decode(found[0]["value"]).decode() if found else ""
+
+
+#: An heir that reads nothing before there is this file.
+WAITS = """
+import os
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
+from mqttd.cluster import adoption
+fetch = adoption.fetch
+async def waits(*about):
+    while not os.path.exists({path!r}):
+        await deferLater(reactor, 0.05)
+    return await fetch(*about)
+adoption.fetch = waits
+"""
+#: A node that gives nothing away.
+KEEPS = """
+from mqttd.cluster.owners import Owners
+Owners.taken = lambda *_: None
+"""
 
 
 def test_a_session_outlives_its_node(etcd: Etcd, nats: NatsServers, tmp_path: Path) -> None:
@@ -196,3 +224,46 @@ def test_a_node_that_was_taken_over_acknowledges_nothing(
         for node in nodes.values():
             node.stop()
             print(node.output[-5000:])
+
+
+def test_a_node_that_is_back_says_nothing_until_its_heir_has_all(
+    etcd: Etcd, nats: NatsServers, tmp_path: Path
+) -> None:
+    """What it has is older: neither who has claimed it of that node, nor who comes to it, has that,
+    and nobody has an empty session."""
+    of = settings(nats)
+    go = tmp_path / "go"
+    waits = WAITS.format(path=str(go))
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "c": {}}, program=waits, **of)
+    try:
+        nodes["b"] = start_node(tmp_path, etcd, "b", program=KEEPS, **of)
+        assert all(is_copied(each) for each in nodes.values())
+        for name in ("reader", "stays"):
+            client = RawClient(nodes["b"].port, mq.V5, deadline=20.0)
+            client.connect(name, clean=False, props=STAYS)
+            client.subscribe("t", qos=1)
+            client.close()
+        other = RawClient(nodes["c"].port, mq.V5, deadline=30.0).connect("other")
+        claims = RawClient(nodes["c"].port, mq.V5, deadline=20.0)
+        claims.send(mq.connect("reader", mq.V5, clean=False, props=STAYS))
+        until(lambda: owner_of(etcd, "reader") == "c\0b", "that it is claimed")
+        nodes["b"].stop(hard=True)
+        assert nodes["c"].says("node b is gone")
+        text = "taking over the sessions of node b"
+        until(lambda: any(text in nodes[name].output for name in "ac"), "an heir")
+        other.publish("t", b"meanwhile", qos=1)
+        nodes["b"] = start_node(tmp_path, etcd, "b", **of)
+        for name in "abc":
+            refused = RawClient(nodes[name].port, mq.V5, deadline=20.0)
+            refused.connect("stays", clean=False, props=STAYS, reason=0x88)
+            refused.close()
+        go.touch()
+        for client_id in ("reader", "stays"):
+            back = let_in(nodes["b" if client_id == "stays" else "c"], client_id)
+            assert back.resumed
+            assert back.message().payload == b"meanwhile"
+        assert [owner_of(etcd, each)[0] for each in ("reader", "stays")] == ["c", "b"]
+    finally:
+        for name, node in nodes.items():
+            node.stop()
+            print(f"--- {name}\n{node.output[-5000:]}")

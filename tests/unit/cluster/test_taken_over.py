@@ -1,0 +1,204 @@
+"""A node whose sessions another takes over, and what others make of what it says meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from mqttd.cluster.etcd import Answer, EtcdError, Kv
+from mqttd.cluster.keys import Keys, claimed
+from mqttd.cluster.moves import Moves
+from mqttd.cluster.nodes import NodeMesh
+from mqttd.cluster.owners import Owners
+from mqttd.cluster.silence import Silence
+from mqttd.cluster.transit import WHOLE
+from mqttd.mesh.frames import packed
+from mqttd.types import SessionState
+from tests.support.memory import MemoryBroker
+
+
+class Many:
+    """What etcd has for one client id; a transaction is done where the revision is asked for."""
+
+    def __init__(self) -> None:
+        self.found: tuple[Kv, ...] = ()
+        self.asked = 0
+
+    def transaction(self, when: Any, then: Any, otherwise: Any = ()) -> Deferred[Answer]:
+        self.asked += 1
+        known = self.found[0].changed if self.found else 0
+        wanted = int(when[-1].get("mod_revision", 0)) if when else -1
+        return succeed(Answer(wanted == known, 100, () if wanted == known else self.found))
+
+
+class Node:
+    """The node `c`, in whose tables `a` and `b` are."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryBroker()
+        self.clock = Clock()
+        self.broker = self.memory.broker
+        self.mesh = NodeMesh(self.broker, lambda _: None, lambda _: None, lambda *_: None)
+        settled: Any = lambda filters: succeed(None)  # noqa: E731
+        self.moves = Moves(self.broker, self.mesh, self.clock, "c", settled, lambda: 0)
+        self.keys = Keys("test")
+        self.members = {"a", "b"}
+        #: Whose sessions are being taken over.
+        self.left: set[str] = set()
+        etcd: Any = None
+        self.owners = Owners(etcd, self.keys, "c", self.clock, lambda name: name in self.members)
+        many: Any = Many()
+        self.many: Many = many
+        self.owners.many = many
+        self.owners.moves = self.moves
+        self.owners.lease = self.owners.home = 1
+        self.owners.sessions = self.broker.sessions
+        self.owners.keeps = self.broker.registry.keep
+        self.owners.watch(self.broker.registry.hand_over)
+        self.owners.silence.is_left = self.left.__contains__
+        arrivals = self.moves.arrivals
+        arrivals.is_left = self.left.__contains__
+        arrivals.unclaimed = self.owners.unclaimed
+        self.moves.gone = self.owners.gone
+        self.moves.asked = self.owners.wanted
+        self.moves.expects = self.owners.expects
+        self.moves.whose = self.owners.whose
+        self.nodes = {name: self.mesh.join(name, 1) for name in "ab"}
+
+    def stored(self, owner: str, changed: int, origin: str = "") -> None:
+        """What etcd says of the client id."""
+        self.many.found = (Kv(self.keys.own("s"), claimed(owner, origin), 1, changed),)
+
+    def leaves(self, by: str, revision: int) -> SessionState:
+        """Its session was here, and a node has claimed it."""
+        self.memory.connect("s", 4, clean=False).drop()
+        state = self.broker.registry.hand_over("s", revision)
+        assert state is not None
+        self.moves.hand("s", by, revision, state)
+        return state
+
+    def says(self, node: str, revision: int, *fields: bytes) -> None:
+        """A node sends what it has of the session; nothing, if there are no fields."""
+        body = packed([WHOLE, b"s", revision.to_bytes(8, "big"), *fields])
+        self.moves.told(self.nodes[node], body)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_who_is_taken_over_answers_when_that_is_done() -> None:
+    silence, told = Silence(), list[int]()
+    lasts = True
+    silence.lasts = lambda: lasts
+    assert all(silence.keeps(lambda n=n: told.append(n)) for n in (1, 2))  # type: ignore[misc]
+    silence.look()
+    with pytest.raises(EtcdError, match="taking over"):
+        silence.check()
+    assert not told
+    lasts = False
+    silence.check()
+    silence.look()
+    silence.look()
+    assert told == [1, 2]
+    assert not silence.keeps(lambda: told.append(3))
+
+
+def test_what_others_ask_for_waits_until_the_heir_has_said_what_there_is(node: Node) -> None:
+    """Its session is older than the heir's; "there is none" would be an end of what is there."""
+    lasts = True
+    node.owners.silence.lasts = lambda: lasts
+    node.memory.connect("s", 4, clean=False).drop()
+    node.owners.wanted("s", "a", 7)
+    assert node.memory.session("s") is not None
+    assert not node.nodes["a"].ferry.kept
+    assert not node.moves.departures.of
+    lasts = False
+    node.owners.silence.look()
+    assert node.memory.session("s") is None
+    assert node.moves.departures.of["s"].revision == 7
+
+
+@pytest.mark.parametrize("owner", ["b", "c"])
+def test_a_claim_of_what_is_being_taken_over_is_refused(node: Node, owner: str) -> None:
+    """Though its node is back; and at that node nobody is let in."""
+    node.stored(owner, 5)
+    if owner == "b":
+        node.left.add("b")
+    else:
+        node.owners.silence.lasts = lambda: True
+    failures: list[Any] = []
+    claim = node.owners.claim("s", None)
+    assert isinstance(claim, Deferred)
+    claim.addErrback(failures.append)
+    assert [each.check(EtcdError) for each in failures] == [EtcdError]
+    node.left.clear()
+    node.owners.silence.lasts = lambda: False
+
+
+@pytest.mark.parametrize("left", ["b", "c"])
+def test_what_a_node_sends_while_it_is_taken_over_waits(node: Node, left: str) -> None:
+    """And what is sent to one that is: the heir says first whose it is."""
+    state = node.leaves("a", 3)
+    node.moves.departures.recall("s")
+    node.moves.arrivals.expect("s", "b", 5)
+    node.left.add(left)
+    node.says("b", 5, state.record)
+    node.moves.seen()
+    assert node.moves.arrivals.of["s"].state is None
+    node.left.clear()
+    node.moves.seen()
+    assert node.moves.arrivals.of["s"].state is not None
+
+
+@pytest.mark.parametrize(("claimed_by_a", "is_back"), [(7, True), (11, False)])
+def test_a_session_is_not_brought_back_from_who_has_claimed_it_later(
+    node: Node, claimed_by_a: int, is_back: bool
+) -> None:
+    """Claimed of `b` in revision 9, which says that it has nothing: what has left before is ours
+    again, what has left since is another's."""
+    node.leaves("a", claimed_by_a)
+    comes = node.moves.arrivals.expect("s", "b", 9)
+    comes.before = "c"
+    node.says("b", 9)
+    assert (node.memory.session("s") is not None) == is_back
+    assert ("s" in node.moves.departures.of) != is_back
+
+
+def test_what_its_taker_may_have_had_is_left_to_the_heir_of_that(node: Node) -> None:
+    """All of it was sent to `b`, which is killed, and `a` has claimed it of that one."""
+    node.leaves("b", 5)
+    leaves = node.moves.departures.of["s"]
+    leaves.whole = True
+    node.stored("a", 6, "b")
+    node.members.discard("b")
+    node.left.add("b")
+    node.mesh.leave(node.nodes["b"])
+    node.moves.left("b")
+    for _ in range(3):
+        node.clock.advance(1)
+    assert node.moves.departures.of["s"] is leaves
+    node.left.clear()  # that is done, and who has claimed it has asked for nothing
+    node.clock.advance(1)
+    node.clock.advance(1)
+    assert node.moves.departures.of["s"].to == "a"
+
+
+def test_what_its_taker_had_not_had_is_here_for_who_waits_for_it(node: Node) -> None:
+    """Claimed of `b` in its last moment, by this node, which has it still."""
+    node.leaves("b", 5)
+    waits = node.moves.arrivals.expect("s", "b", 6)
+    given: list[SessionState | None] = []
+    node.moves.arrivals.wanted("s", 6).addCallback(given.append)
+    node.stored("c", 6, "b")
+    node.members.discard("b")
+    node.left.add("b")
+    node.mesh.leave(node.nodes["b"])
+    node.moves.left("b")
+    assert waits.whole
+    assert given and given[0] is not None
+    assert "s" not in node.moves.departures.of
