@@ -297,6 +297,8 @@ class Forwarding(Lending):
     def _same(self, route: Route, qos: int) -> bool:
         """Whether the bytes fit all receivers as they are."""
         v5 = self.v5
+        if len(route.sessions) == 1:
+            return route.sessions[0].v5 == v5 and route.options[0] & QOS_MASK >= qos
         for options in route.options:
             if options & QOS_MASK < qos:
                 return False

@@ -62,6 +62,9 @@ class Router(Judge):
         self.guid = Guid(0, 0)
         #: Packets may go as bytes at all: no switch is set that changes each message.
         self.fast: bool = settings.fast_path
+        #: The key of the route that was used last to name a message, and its topic (`name`).
+        self.named_key: bytes = b"\0"
+        self.named_topic: bytes = b""
         #: Type of the packet that is being handled, for the log of a fault.
         self.packet_type: int = 0
         #: What the publisher of the message that `ask_publish` stopped last is told.

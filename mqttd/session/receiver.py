@@ -56,6 +56,10 @@ class Receiver(Timer):
         """
         raise NotImplementedError
 
+    def take_named(self, named: Delivery, packet_id: int) -> None:
+        """The same as a delivery with a run: told of when it is sent and acknowledged."""
+        self.deliver(named, packet_id)
+
     def take_run(self, run: bytes, count: int, v5: bool) -> bool:
         """A run of so many PUBLISHes of QoS 1; False: it takes them one by one."""
         return False

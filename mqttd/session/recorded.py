@@ -18,7 +18,6 @@ from mqttd.session.message import Delivery
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import Route
 from mqttd.session.runs import Run
-from mqttd.session.sending import Sending
 from mqttd.session.state import State
 from mqttd.session.wheel import milliseconds
 
@@ -169,7 +168,6 @@ class Recording(Forwarding):
                 made.expires_at = router.now + milliseconds(seconds) or 1
                 made.expiry_at = expiry - pos
             for receiver in route.sessions:
-                assert isinstance(receiver, Sending)
                 receiver.take_named(made, packet_id)
         else:
             inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)

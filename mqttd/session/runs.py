@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mqttd.codec.native import mypyc_attr
 
-__all__ = ["Run", "Trace", "joined"]
+__all__ = ["Run", "Trace", "goes_on", "joined"]
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -18,11 +18,10 @@ class Run:
     """`count` messages whose ids are ``came << 64 | number`` (`mqttd.session.guid`) and following.
 
     `topic` is UTF-8, `first` has QoS and RETAIN as published where a PUBLISH has them, `size` is
-    that of each payload in bytes. `name` and `length` are `number` and `size` as the log has them,
-    little-endian: made once for all events of a message.
+    that of each payload in bytes.
     """
 
-    __slots__ = ("came", "count", "first", "length", "name", "number", "size", "topic")
+    __slots__ = ("came", "count", "first", "number", "size", "topic")
 
     def __init__(
         self, came: int, number: int, topic: bytes, first: int, size: int, count: int = 1
@@ -33,8 +32,10 @@ class Run:
         self.first = first
         self.size = size
         self.count = count
-        self.name: bytes = number.to_bytes(8, "little")
-        self.length: bytes = size.to_bytes(4, "little")
+
+    def with_more(self, count: int) -> Run:
+        """The same, and as many that follow it."""
+        return Run(self.came, self.number, self.topic, self.first, self.size, self.count + count)
 
 
 class Trace:
@@ -52,7 +53,7 @@ def joined(runs: list[Run]) -> list[Run]:
     last = runs[0]
     for at in range(1, len(runs)):
         run = runs[at]
-        if _goes_on(last, run):
+        if goes_on(last, run):
             return _joined(runs, at)
         last = run
     return runs
@@ -65,25 +66,25 @@ def _joined(runs: list[Run], first: int) -> list[Run]:
     own = False
     for at in range(first, len(runs)):
         run = runs[at]
-        if not _goes_on(last, run):
+        if not goes_on(last, run):
             made.append(run)
             last = run
             own = False
         elif own:
             last.count += run.count
         else:
-            count = last.count + run.count
-            last = Run(last.came, last.number, last.topic, last.first, last.size, count)
+            last = last.with_more(run.count)
             made[-1] = last
             own = True
     return made
 
 
-def _goes_on(last: Run, run: Run) -> bool:
+def goes_on(last: Run, run: Run) -> bool:
+    """Whether `run` follows `last` and differs from it in payloads alone."""
     return (
-        run.size == last.size
-        and run.topic == last.topic
-        and run.came == last.came
+        run.number == last.number + last.count
+        and run.size == last.size
         and run.first == last.first
-        and run.number == last.number + last.count
+        and run.came == last.came
+        and (run.topic is last.topic or run.topic == last.topic)
     )

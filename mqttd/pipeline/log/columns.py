@@ -8,10 +8,11 @@
 The first event of a batch is told with `started`, a full batch with `full`; both must not raise.
 
 Packets that follow one another in the bytes received and differ in their payloads alone are one
-run. What many runs of deliveries say is made once for all clients that were sent the same.
+run. What many runs say is made at once: of all that a client has published in a turn, and of what
+was delivered once for all clients that were sent the same (`parts`).
 
-Promise: a message that is noted costs some appends here, one if it goes on with a run, and no
-object of its own, a delivery of many less than that; `encode_block`, the slow twin, says the same
+Promise: a message that is noted costs two appends here and a look at it later, a delivery that look
+alone, where there are some of them; `encode_block`, the slow twin, says the same
 (tests/unit/pipeline/test_notes.py). Compiled with the hot path.
 """
 
@@ -24,18 +25,27 @@ from typing import Final
 from mqttd.codec import properties as prop
 from mqttd.codec.properties import encode_properties
 from mqttd.pipeline.log.blocks import (
-    HAS_PAYLOAD,
-    HAS_QOS,
     HAS_SIZE,
-    RETAIN,
     Row,
     Taken,
 )
-from mqttd.pipeline.log.parts import Part, Segments, counts_of, text_of, texts
+from mqttd.pipeline.log.parts import (
+    Part,
+    Segments,
+    counts_of,
+    flags_of,
+    ids_of,
+    part_of,
+    signed,
+    size_of,
+    text_of,
+    texts,
+    uppers_of,
+)
 from mqttd.pipeline.log.schema import CODES
 from mqttd.session.message import Message
 from mqttd.session.notes import Notes
-from mqttd.session.runs import Run
+from mqttd.session.runs import Run, goes_on
 
 __all__ = ["Columns"]
 
@@ -45,9 +55,6 @@ _ACKED: Final = CODES["message.acked"]
 #: `Columns.sample` for all of them.
 ALL: Final = 1 << 16
 _NAMED: Final[int] = HAS_SIZE
-_MESSAGE: Final[int] = HAS_QOS | HAS_SIZE
-_PAYLOAD: Final[int] = HAS_PAYLOAD
-_RETAIN: Final[int] = RETAIN
 
 #: A batch is full with so many bytes of payloads, or with one so large.
 FULL: Final = 1 << 20
@@ -60,7 +67,7 @@ _OWN: Final = b"$mqttd/"
 _DOLLAR: Final = 36
 #: Runs are put into bytes so many at a time: what they are made of stays in the cache.
 _AHEAD: Final = 512
-#: So many runs that clients share are worth a `Part`.
+#: So many runs of one client are worth a `Part`.
 _WORTH: Final = 8
 
 
@@ -88,11 +95,6 @@ class Columns(Notes):
         self.sample: int = ALL
         #: Events in the batch.
         self.count: int = 0
-        #: Runs that a client was told of last, and what was made of them at this time.
-        self._told: list[Run] = []
-        self._made: Part | None = None
-        self._made_at: int = 0
-        self._made_rows: int = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -112,6 +114,20 @@ class Columns(Notes):
         self._time: int = 0
         self._first: int = 0
         self._last: int = 0
+        #: What one client has published at one time; the last of it if it is ours, its properties.
+        self._runs: list[Run] = []
+        self._client: str | None = None
+        self._user: str | None = None
+        self._came: int = 0
+        self._own: Run | None = None
+        self._block: bytes = b""
+        #: Payloads that are not joined yet.
+        self._payloads: list[bytes] = []
+        #: Runs that a client was told of last, when, those of them that are events, and as a part.
+        self._told: list[Run] = []
+        self._told_at: int = 0
+        self._telling: list[Run] = []
+        self._made: Part | None = None
         self._open()
 
     def _open(self) -> None:
@@ -120,21 +136,7 @@ class Columns(Notes):
         self._flags: list[int] = []
         self._topics: list[bytes] = []
         self._sizes: list[bytes] = []
-        self._payloads: list[bytes] = []
         self._segments = Segments()
-        self._forget()
-
-    def _forget(self) -> None:
-        """What comes next belongs to nothing before it."""
-        self._client: str | None = None
-        self._user: str | None = None
-        self._flag: int = -1
-        self._run: int = 0
-        self._from: bytes = b""
-        self._topic: bytes = b""
-        self._block: bytes = b""
-        self._size: int = -1
-        self._next: int = -1
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -145,13 +147,13 @@ class Columns(Notes):
         lower = int.from_bytes(name[8:], "big")
         upper = int.from_bytes(name[:8], "big")
         if upper != time and (flags & _NAMED or upper or lower):
-            self._segments.upper = _signed(upper - time).to_bytes(8, "little", signed=True)
+            self._segments.upper = signed(upper - time).to_bytes(8, "little", signed=True)
             self._apart = True
         self._ids.append(lower.to_bytes(8, "little"))
         self._flags.append(flags)
         self._topics.append(texts([topic]))
         self._sizes.append(size.to_bytes(4, "little"))
-        self._payloads.append(payload)
+        self._pay(payload)
         if peer:
             self._peers[at] = peer
         if reason:
@@ -162,16 +164,21 @@ class Columns(Notes):
 
     def _begin(self, code: int, time: int, client: str, user: str) -> int:
         """Runs of one kind, time and client follow; the number of the first."""
+        self._close()
         if len(self._ids) >= _AHEAD:
             self._seal()
         at = len(self._ids)
         self._segments.begin(at, code, self._since(time, code), client, user)
-        self._forget()
         return self._sealed + at
+
+    def _pay(self, payload: bytes) -> None:
+        """The payload of an event that is not a run's."""
+        if payload:
+            self._payloads.append(payload)
 
     def _since(self, time: int, code: int) -> int:
         """How much later the run that begins at `time` is than the one before."""
-        if not self.count:
+        if not self._mask:
             self._first = time
             self._last = time
         elif time < self._first:
@@ -181,7 +188,7 @@ class Columns(Notes):
         since = time - self._time
         self._time = time
         self._mask |= 1 << code
-        return since if -_MOST < since < _MOST else _signed(since)
+        return since if -_MOST < since < _MOST else signed(since)
 
     def note(
         self,
@@ -195,60 +202,94 @@ class Columns(Notes):
         size: int,
     ) -> None:
         """See `Notes.note`."""
-        topic = run.topic
-        if _is_own(topic) or (self.wants is not None and not self.wants(client_id)):
+        if _is_own(run.topic) or (self.wants is not None and not self.wants(client_id)):
             return
         payload = run.size
         count = run.count
-        kept = payload <= self.limit
-        flags = _flags_of(run.first)
-        if kept:
-            flags |= _PAYLOAD
         if self.hide_headers:
             block = b""
-        mine = client_id is self._client and run.came == self._time and username is self._user
+        runs = self._runs
         if (
-            mine
-            and run.number == self._next
-            and flags == self._flag
-            and payload == self._size
-            and data is self._from
-            and topic == self._topic
-            and block == self._block
+            runs
+            and client_id is self._client
+            and run.came == self._came
+            and username is self._user
+            and len(runs) < _AHEAD
         ):
-            self._run += count
-            self._counts[self._sealed + len(self._ids) - 1] = self._run
+            last = runs[-1]
+            if goes_on(last, run):
+                if block != self._block:
+                    runs.append(run)
+                elif last is self._own:
+                    last.count += count
+                else:
+                    last = last.with_more(count)
+                    runs[-1] = last
+                    self._own = last
+            else:
+                runs.append(run)
         else:
-            at = self._sealed + len(self._ids)
-            if not mine or len(self._ids) >= _AHEAD:
-                client = "" if self.hide_client else client_id
-                user = "" if username is None or self.hide_user else username
-                at = self._begin(_PUBLISH, run.came, client, user)
-                self._client = client_id
-                self._user = username
-            self._ids.append(run.name)
-            self._flags.append(flags)
-            self._topics.append(b"" if self.hide_topic else topic)
-            self._sizes.append(run.length)
-            if block:
-                self._blocks[at] = block
-            if count != 1:
-                self._counts[at] = count
-            self._run = count
-            self._flag = flags
-            self._size = payload
-            self._from = data
-            self._topic = topic
-            self._block = block
-        self._next = run.number + count
-        if kept:
-            payloads = self._payloads
+            self._close()
+            runs = self._runs
+            runs.append(run)
+            self._client = client_id
+            self._user = username
+            self._came = run.came
+        if block:
+            self._blocks[self._sealed + len(self._ids) + len(runs) - 1] = block
+        self._block = block
+        if payload > self.limit:
+            self._grow(count, 0)
+            return
+        payloads = self._payloads
+        payloads.append(data[body:end])
+        for _ in range(count - 1):
+            body += size
+            end += size
             payloads.append(data[body:end])
-            for _ in range(count - 1):
-                body += size
-                end += size
-                payloads.append(data[body:end])
-        self._grow(count, payload * count if kept else 0)
+        self._grow(count, payload * count)
+
+    def _close(self) -> None:
+        """What came of one client at one time is told, as events of it."""
+        runs = self._runs
+        if not runs:
+            return
+        self._runs = []
+        self._own = None
+        assert self._client is not None
+        client = "" if self.hide_client else self._client
+        user = "" if self._user is None or self.hide_user else self._user
+        if len(runs) < _WORTH:
+            self._one_by_one(_PUBLISH, self._came, client, user, runs, self.limit)
+        else:
+            part = part_of(runs, self._came, self.limit, not self.hide_topic)
+            self._put(part, _PUBLISH, self._came, client, user)
+
+    def _put(self, part: Part, code: int, at: int, client: str, user: str) -> None:
+        """Runs that are a part already."""
+        self._seal()
+        self._parts.append(part.of(code, self._since(at, code), client, user))
+        self._sealed += part.runs
+        if part.apart:
+            self._apart = True
+
+    def _one_by_one(
+        self, code: int, at: int, client: str, user: str, runs: list[Run], limit: int
+    ) -> None:
+        """Runs of a kind, a time and a client, too few for a part."""
+        number = self._begin(code, at, client, user)
+        for run in runs:
+            self._ids.append(ids_of(run.number, 1))
+            self._flags.append(flags_of(run.first, run.size <= limit))
+            self._topics.append(b"" if self.hide_topic else run.topic)
+            self._sizes.append(size_of(run.size))
+            if run.count != 1:
+                self._counts[number] = run.count
+            number += 1
+        uppers = uppers_of(runs, at)
+        if uppers:
+            self._segments.upper = uppers
+            self._apart = True
 
     def note_message(self, message: Message, now: int) -> None:
         """See `Notes.note_message`."""
@@ -258,10 +299,8 @@ class Columns(Notes):
             return
         payload = message.payload
         size = len(payload)
-        flags = message.qos | _MESSAGE | (_RETAIN if message.retain else 0)
-        if size <= self.limit:
-            flags |= _PAYLOAD
-        else:
+        flags = flags_of(message.qos << 1 | message.retain, size <= self.limit)
+        if size > self.limit:
             payload = b""
         at = message.id >> 64
         username = message.username
@@ -275,7 +314,7 @@ class Columns(Notes):
         self._flags.append(flags)
         self._topics.append(b"" if self.hide_topic else topic)
         self._sizes.append(size.to_bytes(4, "little"))
-        self._payloads.append(payload)
+        self._pay(payload)
         self._grow(1, len(payload))
 
     def note_deliveries(
@@ -284,84 +323,52 @@ class Columns(Notes):
         """See `Notes.note_deliveries`; payloads are in the events of their publishes."""
         if self.wants is not None and not self.wants(client_id):
             return
+        self._close()
+        if runs is not self._told or at != self._told_at:
+            self._told = runs
+            self._told_at = at
+            self._telling = self._chosen(runs)
+            self._made = None
+            if len(self._telling) >= _WORTH:
+                self._made = part_of(self._telling, at, -1, not self.hide_topic)
+        telling = self._telling
+        if not telling:
+            return
         code = _ACKED if acked else _DELIVERED
         client = "" if self.hide_client else client_id
         user = "" if username is None or self.hide_user else username
-        made = self._made if runs is self._told and at == self._made_at else None
+        rows = 0
+        made = self._made
         if made is None:
-            if runs is not self._told or len(runs) < _WORTH or self.sample < ALL:
-                self._told = runs
-                self._made = None
-                self._note_one_by_one(code, at, client, user, runs)
-                return
-            made = self._make(runs, at)
-            if made is None:
-                self._note_one_by_one(code, at, client, user, runs)
-                return
-        self._seal()
-        since = self._since(at, code)
-        self._parts.append(made.of(code, since, client, user))
-        self._sealed += made.runs
-        self._apart = True
-        self._grow(self._made_rows, 0)
+            self._one_by_one(code, at, client, user, telling, -1)
+            for run in telling:
+                rows += run.count
+        else:
+            self._put(made, code, at, client, user)
+            rows = made.rows
+        self._grow(rows, 0)
 
-    def _note_one_by_one(self, code: int, at: int, client: str, user: str, runs: list[Run]) -> None:
-        rows = 0
-        apart: list[int] = []
-        number = 0
+    def _chosen(self, runs: list[Run]) -> list[Run]:
+        """Those of which is told."""
         for run in runs:
-            # The low bits count the ids of one microsecond; these differ from one to the next.
-            if self.sample < ALL and run.came * 40503 & 0xFFFF >= self.sample:
-                continue
-            if _is_own(run.topic):
-                continue
-            if not rows:
-                number = self._begin(code, at, client, user)
-            self._ids.append(run.name)
-            self._flags.append(_flags_of(run.first))
-            self._topics.append(b"" if self.hide_topic else run.topic)
-            self._sizes.append(run.length)
-            if run.count != 1:
-                self._counts[number] = run.count
-            number += 1
-            apart.append(run.came)
-            rows += run.count
-        if rows:
-            self._segments.upper = _uppers(apart, at)
-            self._apart = True
-            self._grow(rows, 0)
-
-    def _make(self, runs: list[Run], at: int) -> Part | None:
-        """What these runs say at this time, whoever the client is; None: not all are events."""
-        rows = 0
-        for run in runs:
-            rows += run.count
-        count = len(runs)
-        names = b"\0".join([run.topic for run in runs])
-        if _OWN in names:
-            return None
-        if self.hide_topic:
-            names = b"\0" * (count - 1)
-        counts = b""
-        if rows != count:
-            counts = array("I", [run.count for run in runs]).tobytes()
-        made = Part(
-            count,
-            counts,
-            bytes([_flags_of(run.first) for run in runs]),
-            _uppers([run.came for run in runs], at),
-            b"".join([run.name for run in runs]),
-            names,
-            b"".join([run.length for run in runs]),
-        )
-        self._made = made
-        self._made_at = at
-        self._made_rows = rows
-        return made
+            if self.sample < ALL or _is_own(run.topic):
+                break
+        else:
+            return runs
+        # The low bits count the ids of one microsecond; these differ from one to the next.
+        return [
+            run
+            for run in runs
+            if not _is_own(run.topic)
+            and (self.sample == ALL or run.came * 40503 & 0xFFFF < self.sample)
+        ]
 
     def _grow(self, count: int, size: int) -> None:
         started = not self.count
         self.count += count
+        if len(self._payloads) >= _AHEAD:
+            self._joined.append(b"".join(self._payloads))
+            self._payloads = []
         self._bytes += size
         if self.count >= self.most or self._bytes > FULL or size > LARGE * count:
             self.full()
@@ -385,14 +392,15 @@ class Columns(Notes):
             b"".join(self._sizes),
         )
         self._segments.close(runs, part)
-        self._joined.append(b"".join(self._payloads))
         self._parts.append(part)
         self._sealed += runs
         self._open()
 
     def take(self) -> Taken:
         """The batch, at least one event; the next one begins."""
+        self._close()
         self._seal()
+        self._joined.append(b"".join(self._payloads))
         runs = self._sealed
         parts = self._parts
         counts = b""
@@ -439,25 +447,6 @@ class Columns(Notes):
 
 def _is_own(topic: bytes) -> bool:
     return len(topic) != 0 and topic[0] == _DOLLAR and topic.startswith(_OWN)
-
-
-def _uppers(came: list[int], at: int) -> bytes:
-    """The upper halves of these ids, less the time, as a column."""
-    first = came[0]
-    for one in came:
-        if one != first:
-            return array("q", [_signed(one - at) for one in came]).tobytes()
-    return _signed(first - at).to_bytes(8, "little", signed=True) * len(came)
-
-
-def _flags_of(first: int) -> int:
-    return first >> 1 & 3 | _MESSAGE | (_RETAIN if first & 1 else 0)
-
-
-def _signed(number: int) -> int:
-    """A number as 64 bits with a sign hold it."""
-    number &= _HALF
-    return number - (1 << 64) if number >> 63 else number
 
 
 def block_of(message: Message, now: int) -> bytes:
