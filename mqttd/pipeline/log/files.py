@@ -77,10 +77,15 @@ def base_of(segment: str) -> int:
     return int(segment[: -len(SUFFIX)])
 
 
+def _is_segment(one: os.DirEntry[str]) -> bool:
+    return _SEGMENT.match(one.name) is not None and one.is_file()
+
+
 def segments_in(folder: str) -> list[str]:
-    """The segments of a node, in order."""
+    """The segments of a node, in order; a directory of such a name is none."""
     try:
-        return sorted(name for name in os.listdir(folder) if _SEGMENT.match(name))
+        with os.scandir(folder) as entries:
+            return sorted(one.name for one in entries if _is_segment(one))
     except FileNotFoundError:
         return []
 
@@ -89,7 +94,7 @@ def segment_inodes(folder: str) -> list[tuple[str, int]]:
     """The segments of a node in order, each with the number that tells files of a name apart."""
     try:
         with os.scandir(folder) as entries:
-            return sorted((one.name, one.inode()) for one in entries if _SEGMENT.match(one.name))
+            return sorted((one.name, one.inode()) for one in entries if _is_segment(one))
     except FileNotFoundError:
         return []
 

@@ -56,6 +56,8 @@ def check_java() -> None:
 def session(name: str = "mqttd", master: str | None = None, **conf: str) -> Any:
     """The SparkSession that is there, or a new one; `register` is still to be called.
 
+    A new one on this machine shuffles into as many partitions as it has cores.
+
     :param master: such as ``local[2]``; by default what spark-submit says, else ``local[*]``.
     :param conf: further settings, dots written as two underscores (``spark__ui__enabled``).
     :raises NoJava: there is no Java to run it.
@@ -74,6 +76,9 @@ def session(name: str = "mqttd", master: str | None = None, **conf: str) -> Any:
         if master.startswith("local"):
             # By default Spark would listen on the machine's outside address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            if SparkSession.getActiveSession() is None:
+                # By default a shuffle has 200 tasks, which is a minute for a first count.
+                builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
     for key, value in conf.items():
         builder = builder.config(key.replace("__", "."), value)
     return builder.getOrCreate()

@@ -17,7 +17,7 @@ import pytest
 
 from mqttd.pipeline.log.blocks import Corrupt, encode_gap
 from mqttd.pipeline.log.check import check
-from mqttd.pipeline.log.files import LOG_FILE, read_json, segments_in
+from mqttd.pipeline.log.files import LOG_FILE, read_json, segment_name, segments_in
 from mqttd.pipeline.log.groups import commit_group
 from mqttd.pipeline.log.reader import (
     Bounds,
@@ -221,6 +221,14 @@ def test_a_format_that_is_not_known_is_refused_by_name_and_untouched(tmp_path: P
     for use in (LogReader, lambda path: Writer(path, NODE)):
         with pytest.raises(ValueError, match=r"log\.json: the log has format 2, this program"):
             use(str(tmp_path))
+
+
+def test_what_has_the_name_of_a_segment_and_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    written(tmp_path, 1)
+    (tmp_path / NODE / segment_name(10**15)).mkdir()
+    os.mkfifo(tmp_path / NODE / segment_name(10**16))
+    written(tmp_path, 1)
+    assert offsets(all_events(LogReader(str(tmp_path)))) == list(range(20))
 
 
 def test_a_folder_that_may_not_be_read_is_no_empty_log(

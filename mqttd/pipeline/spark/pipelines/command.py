@@ -99,7 +99,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def start(options: argparse.Namespace) -> Any:
-    """The session a pipeline runs in, with the data source; UTC, few partitions on a laptop."""
+    """The session a pipeline runs in, with the data source; UTC, and quiet on a laptop."""
     conf = {"spark__sql__session__timeZone": "UTC"}
     master = options.master
     if (
@@ -108,7 +108,6 @@ def start(options: argparse.Namespace) -> Any:
         or (master is None and "PYSPARK_GATEWAY_PORT" not in os.environ)
     ):
         conf |= {
-            "spark__sql__shuffle__partitions": str(os.cpu_count() or 2),
             "spark__ui__enabled": "false",
             "spark__ui__showConsoleProgress": "false",
         }
