@@ -77,6 +77,8 @@ class Faults:
         self.senders: list[Sender] = []
         self.readers: list[Reader] = []
         self.tasks: list[asyncio.Task[None]] = []
+        #: How often readers had what was under way to a node when that was killed: times -> count.
+        self.doubts: dict[int, int] = {}
         #: When a node was killed last, and was there again.
         self.killed = self.back = 0.0
 
@@ -164,6 +166,8 @@ class Faults:
                 # Acknowledgements between nodes wait for the servers, too, which are slow here.
                 slow = 2.0 if self.nats is not None else 0.0
                 wrong += reader.faults(sender, self.killed, self.back, slow)
+                for times in reader.doubts(sender):
+                    self.doubts[times] = self.doubts.get(times, 0) + 1
         now = [each.sessions_lost for each in self.everybody]
         count = sum(now) - sum(lost)
         if count:
@@ -330,7 +334,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
                 "round": number, "kind": kind, "wrong": wrong,
                 "messages": sum(sender.next for sender in faults.senders),
                 "moves": sum(each.moves for each in faults.everybody),
-                "away_max": round(max(away), 2),
+                "away_max": round(max(away), 2), "doubts": faults.doubts,
             }  # fmt: skip
             for each in faults.everybody:
                 each.away.clear()

@@ -246,6 +246,15 @@ class Reader(Roamer):
             and not (sender.qos == 2 and number in sender.doubtful)
         ]
 
+    def doubts(self, sender: Sender) -> list[int]:
+        """How often each QoS 2 message came that was under way to a node when that was killed."""
+        seen = self.seen.get(sender.topic, [])
+        return [
+            seen.count(number)
+            for number in sender.doubtful & sender.acked.keys()
+            if sender.qos == 2 and not self._may_miss(sender.sent[number], sender.acked[number])
+        ]
+
     def _may_miss(self, sent: float, acked: float) -> bool:
         return any(sent <= until and acked >= since for since, until in self.gaps)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
+from mqttd.cluster.adoption import Adoption
 from mqttd.cluster.etcd import Answer, EtcdError, Kv
-from mqttd.cluster.keys import Keys, claimed
+from mqttd.cluster.keys import Heir, Keys, claimed, heir_of
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import NodeMesh
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.silence import Silence
 from mqttd.cluster.transit import WHOLE
+from mqttd.cluster.view import View
 from mqttd.mesh.frames import packed
 from mqttd.types import SessionState
 from tests.support.memory import MemoryBroker
@@ -202,3 +207,44 @@ def test_what_its_taker_had_not_had_is_here_for_who_waits_for_it(node: Node) -> 
     assert waits.whole
     assert given and given[0] is not None
     assert "s" not in node.moves.departures.of
+
+
+class Etcd:
+    """What is there of a node that was taken over, came back and is gone again."""
+
+    def __init__(self, found: tuple[Kv, ...]) -> None:
+        self.found = found
+        self.asked: list[tuple[list[Any], list[Any]]] = []
+
+    async def transaction(self, when: Any, then: Any, otherwise: Any = ()) -> Answer:
+        self.asked.append((when, then))
+        return Answer(True, 100, self.found)
+
+
+@pytest.mark.parametrize(("stage", "stream"), [("done", "later"), ("marks", "before")])
+def test_a_node_that_dies_again_right_after_it_was_back_is_taken_over_again(
+    node: Node, stage: str, stream: str
+) -> None:
+    """The key of its heir is there yet; where that had not done, its stream comes first."""
+    heir = Heir("before", "s", "a", 1, stage)
+    copy = json.dumps({"stream": "later", "subject": "s"}).encode()
+    etcd: Any = Etcd(
+        (Kv(node.keys.copy("b"), copy, 1, 7), Kv(node.keys.heir("b"), heir.dump(), 1, 8))
+    )
+    follower: Any = None
+    view = View("c", node.keys, node.mesh, follower)
+    view.heirs["b"], view.copies["b"] = heir, copy.decode()
+    assert view.is_left("b")
+    member = SimpleNamespace(epoch=9, home=1)
+    cluster: Any = SimpleNamespace(
+        name="c", keys=node.keys, etcd=etcd, reactor=node.clock, membership=member, view=view
+    )
+    unused: Any = None
+    adoption = Adoption(cluster, unused, unused, "b")
+    begun: list[bool] = []
+    Deferred.fromCoroutine(adoption._begin()).addCallback(begun.append)
+    assert begun == [True]
+    (when, then) = etcd.asked[-1]
+    said = heir_of(b64decode(then[0]["request_put"]["value"]), 0, 0)
+    assert (said.stream, said.by, said.stage) == (stream, "c", "read")
+    assert any(each.get("mod_revision") == "8" for each in when)  # if nobody was faster
