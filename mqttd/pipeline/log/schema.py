@@ -58,7 +58,11 @@ COLUMNS: Final = {
     "content_type": ("STRING", "Content Type of the message (MQTT 5.0)"),
     "response_topic": ("STRING", "its Response Topic"),
     "correlation_data": ("BINARY", "its Correlation Data"),
-    "message_expiry": ("INT", "its Message Expiry Interval when it arrived, in seconds"),
+    "message_expiry": (
+        "INT",
+        "its Message Expiry Interval when it arrived, in seconds;"
+        " 2,147,483,647 (68 years) stands for longer ones too",
+    ),
     "headers": (
         "ARRAY<STRUCT<key: STRING, value: STRING>>",
         "its user properties in order (includeHeaders)",
