@@ -56,9 +56,11 @@ _ACKED: Final = CODES["message.acked"]
 ALL: Final = 1 << 16
 _NAMED: Final[int] = HAS_SIZE
 
-#: A batch is full with so many bytes of payloads, or with one so large.
+#: A batch is full with so many bytes of payloads, or with one so large; or with so much of topics,
+#: names and properties, which a client makes long with few bytes (Topic Alias).
 FULL: Final = 1 << 20
 LARGE: Final = 32 << 10
+TEXT: Final = 4 << 20
 
 _HALF: Final = (1 << 64) - 1
 _MOST: Final = 1 << 60
@@ -100,6 +102,7 @@ class Columns(Notes):
     def _clear(self) -> None:
         self.count = 0
         self._bytes: int = 0
+        self._text: int = 0
         #: What is in bytes, its runs, and whether one of them has an id of another time.
         self._parts: list[Part] = []
         self._sealed: int = 0
@@ -118,6 +121,7 @@ class Columns(Notes):
         self._runs: list[Run] = []
         self._client: str | None = None
         self._user: str | None = None
+        self._names: int = 0
         self._came: int = 0
         self._own: Run | None = None
         self._block: bytes = b""
@@ -127,6 +131,7 @@ class Columns(Notes):
         self._told: list[Run] = []
         self._told_at: int = 0
         self._telling: list[Run] = []
+        self._topics_told: int = 0
         self._made: Part | None = None
         self._open()
 
@@ -160,7 +165,8 @@ class Columns(Notes):
             self._reasons[at] = reason
         if block:
             self._blocks[at] = block
-        self._grow(1, len(payload))
+        text = len(client) + len(user) + len(peer) + len(topic) + len(reason)
+        self._grow(1, len(payload), text + len(block))
 
     def _begin(self, code: int, time: int, client: str, user: str) -> int:
         """Runs of one kind, time and client follow; the number of the first."""
@@ -208,6 +214,7 @@ class Columns(Notes):
         count = run.count
         if self.hide_headers:
             block = b""
+        text = len(block)
         runs = self._runs
         if (
             runs
@@ -220,6 +227,7 @@ class Columns(Notes):
             if goes_on(last, run):
                 if block != self._block:
                     runs.append(run)
+                    text += len(run.topic) + self._names
                 elif last is self._own:
                     last.count += count
                 else:
@@ -228,18 +236,21 @@ class Columns(Notes):
                     self._own = last
             else:
                 runs.append(run)
+                text += len(run.topic) + self._names
         else:
             self._close()
             runs = self._runs
             runs.append(run)
             self._client = client_id
             self._user = username
+            self._names = len(client_id) + (len(username) if username is not None else 0)
+            text += len(run.topic) + self._names
             self._came = run.came
         if block:
             self._blocks[self._sealed + len(self._ids) + len(runs) - 1] = block
         self._block = block
         if payload > self.limit:
-            self._grow(count, 0)
+            self._grow(count, 0, text)
             return
         payloads = self._payloads
         payloads.append(data[body:end])
@@ -247,7 +258,7 @@ class Columns(Notes):
             body += size
             end += size
             payloads.append(data[body:end])
-        self._grow(count, payload * count)
+        self._grow(count, payload * count, text)
 
     def _close(self) -> None:
         """What came of one client at one time is told, as events of it."""
@@ -306,16 +317,18 @@ class Columns(Notes):
         username = message.username
         user = "" if username is None or self.hide_user else username
         run = self._begin(_PUBLISH, at, "" if self.hide_client else client, user)
+        text = len(topic) + len(client) + len(user)
         if not self.hide_headers:
             block = block_of(message, now)
             if block:
                 self._blocks[run] = block
+                text += len(block)
         self._ids.append((message.id & _HALF).to_bytes(8, "little"))
         self._flags.append(flags)
         self._topics.append(b"" if self.hide_topic else topic)
         self._sizes.append(size.to_bytes(4, "little"))
         self._pay(payload)
-        self._grow(1, len(payload))
+        self._grow(1, len(payload), text)
 
     def note_deliveries(
         self, acked: bool, at: int, client_id: str, username: str | None, runs: list[Run]
@@ -329,7 +342,7 @@ class Columns(Notes):
             self._told_at = at
             self._telling = self._chosen(runs)
             self._made = None
-            if len(self._telling) >= _WORTH:
+            if len(self._telling) >= _WORTH and self._topics_told <= TEXT:
                 self._made = part_of(self._telling, at, -1, not self.hide_topic)
         telling = self._telling
         if not telling:
@@ -337,8 +350,14 @@ class Columns(Notes):
         code = _ACKED if acked else _DELIVERED
         client = "" if self.hide_client else client_id
         user = "" if username is None or self.hide_user else username
-        rows = 0
+        names = len(client) + len(user)
         made = self._made
+        if self._topics_told + len(telling) * names > TEXT:
+            for run in telling:  # more than a batch may hold, perhaps
+                self._one_by_one(code, at, client, user, [run], -1)
+                self._grow(run.count, 0, len(run.topic) + names)
+            return
+        rows = 0
         if made is None:
             self._one_by_one(code, at, client, user, telling, -1)
             for run in telling:
@@ -346,31 +365,45 @@ class Columns(Notes):
         else:
             self._put(made, code, at, client, user)
             rows = made.rows
-        self._grow(rows, 0)
+        self._grow(rows, 0, self._topics_told + len(telling) * names)
 
     def _chosen(self, runs: list[Run]) -> list[Run]:
         """Those of which is told."""
+        text = 0
         for run in runs:
             if self.sample < ALL or _is_own(run.topic):
                 break
+            text += len(run.topic)
         else:
+            self._topics_told = text
             return runs
         # The low bits count the ids of one microsecond; these differ from one to the next.
-        return [
+        chosen = [
             run
             for run in runs
             if not _is_own(run.topic)
             and (self.sample == ALL or run.came * 40503 & 0xFFFF < self.sample)
         ]
+        text = 0
+        for run in chosen:
+            text += len(run.topic)
+        self._topics_told = text
+        return chosen
 
-    def _grow(self, count: int, size: int) -> None:
+    def _grow(self, count: int, size: int, text: int) -> None:
         started = not self.count
         self.count += count
         if len(self._payloads) >= _AHEAD:
             self._joined.append(b"".join(self._payloads))
             self._payloads = []
         self._bytes += size
-        if self.count >= self.most or self._bytes > FULL or size > LARGE * count:
+        self._text += text
+        if (
+            self.count >= self.most
+            or self._bytes > FULL
+            or self._text > TEXT
+            or size > LARGE * count
+        ):
             self.full()
         elif started:
             self.started()

@@ -44,8 +44,9 @@ _HALF: Final = (1 << 64) - 1
 _READY: Final = 4096
 _ORIGINS: Final = 8
 _ready: dict[int, bytes] = {}
-#: Texts as bytes, with U+0000 behind, of the last clients and users.
+#: Texts as bytes, with U+0000 behind, of the last clients and users, of at most so many bytes each.
 _MOST: Final = 4096
+_SHORT: Final = 128
 _known: dict[str, bytes] = {}
 #: Sizes as bytes.
 _SIZES: Final[list[bytes]] = [size.to_bytes(4, "little") for size in range(1024)]
@@ -312,9 +313,10 @@ def _repeated(text: str, count: int) -> bytes:
     data = _known.get(text)
     if data is None:
         data = texts([text]) + b"\0"
-        if len(_known) >= _MOST:
-            _known.clear()
-        _known[text] = data
+        if len(data) <= _SHORT:
+            if len(_known) >= _MOST:
+                _known.clear()
+            _known[text] = data
     return (data * count)[:-1]
 
 

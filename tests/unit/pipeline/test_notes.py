@@ -15,7 +15,7 @@ from mqttd.codec.properties import decode_properties
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log import packed
 from mqttd.pipeline.log.blocks import Taken, encode_block, parse_header
-from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.columns import TEXT, Columns
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import Columns as Packed
 from mqttd.pipeline.log.packed import joined, pack, taken_of, zstd
@@ -161,6 +161,38 @@ def test_14_deliveries_are_noted_as_hooks_tell_of_them() -> None:
         alice.publish(topic, b"x", 2)
     assert noted() == [one for one in told if one[0] == "message.acked" and one[2] == "a/c"]
     assert len(told) == 10
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_long_topics_are_weighed_however_few_bytes_bring_them(hooked: bool) -> None:
+    """By aliases: 20,000 bytes bring 60 MB of topics, and as many for who receives them."""
+    limits = Settings()
+    limits.max_inflight = limits.receive_maximum = 65535
+    node = MemoryBroker(limits)
+    taken: list[Taken] = []
+    columns = Columns(16_384, lambda: None, lambda: taken.append(columns.take()))
+    node.broker.add_notes(columns)
+    node.broker.add_deliveries(columns, True, True)
+    if hooked:
+        node.hooks.hook("message.publish", lambda *args: None)
+    reader = node.connect("r" * 200)
+    reader.subscribe(Subscription("#", 1))
+    writer = node.connect("writer")
+    both = ["a/" * 100 + "x" * 60_000, "b/" * 100 + "y" * 60_000]
+    alias = prop.TOPIC_ALIAS
+    writer.feed(b"".join(
+        serialize(Publish(topic, b"", 1, False, False, at + 1, {alias: at + 1}), 5)
+        for at, topic in enumerate(both)))  # fmt: skip
+    writer.feed(b"".join(
+        serialize(Publish("", b"", 1, False, False, at + 3, {alias: at % 2 + 1}), 5)
+        for at in range(1000)))  # fmt: skip
+    reader.take()
+    told = 0
+    for one in taken:
+        assert sum(map(len, one.columns)) < TEXT + 2 * 2**17
+        told += one.rows
+    assert told + columns.count >= 2 * 1002
+    assert len(taken) > 20
 
 
 def test_what_a_hook_has_made_of_a_message_is_noted_once() -> None:
