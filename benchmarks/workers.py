@@ -1,11 +1,17 @@
 """What a message costs that stays in a worker and one that crosses, beside one process: CPU.
 
-    python -m benchmarks.workers [--seconds 5] [--rounds 3] [--load PATH] [--only KIND] [--clean]
+    python -m benchmarks.workers [--seconds 5] [--rounds 3] [--load PATH] [--only KIND]
+                                 [--together] [--clean]
 
 Pairs of a publisher and a subscriber (mqttload, `p2p`) have client ids that are at one worker of
-two, or at both: none of the messages crosses then, or all do. One process has the same clients.
-CPU is that of all processes of the broker, by deliveries that mqttload has checked; rounds take the
-three in turn, and the medians are told.
+two, or at both: none of the messages crosses then, or all do. Half of the pairs are of one process
+of mqttload, which publishes at one worker, half of another, which publishes at the other one. One
+broker of one process has the same clients, and two brokers that know nothing of each other have
+half of them each: what these cost above one is the machine's, not the workers'. With `--together`
+one mqttload has all pairs, and so serves both workers.
+
+CPU is that of all processes of the brokers, by deliveries that mqttload has checked; rounds take
+all ways in turn, and the medians are told.
 
 With `--clean` no costs, but whether four scenarios of mqttload at QoS 0, 1 and 2 are clean with
 three workers: nothing lost, repeated or out of order.
@@ -43,17 +49,34 @@ SCENARIOS = {
 }
 
 
-def first_of(crosses: bool) -> int:
-    """The number of the first of `PAIRS` pairs that all cross, or all stay, half at each worker."""
-    for first in range(10_000):
-        at = []
-        for n in range(first, first + PAIRS):
-            at.append(worker_of(f"mlabcdp{n}", 2))
-            if (at[-1] != worker_of(f"mlabcds{n}", 2)) is not crosses:
-                break
-        else:
-            if at.count(1) == PAIRS // 2:
-                return first
+#: Client ids that are tried.
+_TRIES = 100_000
+
+
+def _places(first: int, count: int) -> list[tuple[int, int]]:
+    """The workers of the publisher and the subscriber of so many pairs."""
+    pairs = range(first, first + count)
+    return [(worker_of(f"mlabcdp{n}", 2), worker_of(f"mlabcds{n}", 2)) for n in pairs]
+
+
+def first_of(publishes: int, crosses: bool) -> int:
+    """The first of `PAIRS` / 2 pairs that publish at this worker and all cross, or all stay."""
+    wanted = (publishes, 3 - publishes if crosses else publishes)
+    for first in range(_TRIES):
+        if all(each == wanted for each in _places(first, PAIRS // 2)):
+            return first
+    raise LookupError("no such pairs")
+
+
+def first_together(crosses: bool) -> int:
+    """The first of `PAIRS` pairs that all cross, or all stay, half at each worker."""
+    for first in range(_TRIES):
+        places = _places(first, PAIRS)
+        if (
+            all((p != s) is crosses for p, s in places)
+            and sum(p for p, _ in places) * 2 == PAIRS * 3
+        ):
+            return first
     raise LookupError("no such pairs")
 
 
@@ -70,33 +93,47 @@ def cpu_of(broker: Broker) -> float:
 
 
 def run(
-    broker: Broker, load: str, kind: list[str], first: int, seconds: float
+    brokers: list[Broker], load: str, kind: list[str], firsts: list[int], seconds: float
 ) -> tuple[float, float, bool]:
-    """µs of CPU a delivery, deliveries a second, and whether every check passed."""
-    command = [
-        load, "--port", str(broker.port), "--scenario", "p2p", "--prefix", "w", "--pubs",
-        str(PAIRS), "--subs", str(PAIRS), "--first", str(first), "--duration", str(seconds),
-        "--warmup", "0", "--json", *kind,
-    ]  # fmt: skip
-    before = cpu_of(broker)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    used = cpu_of(broker) - before
-    told = json.loads(done.stdout)
-    received = float(told["received"] if "received" in told else told["counts"]["received"])
-    return used / received * 1e6, received / seconds, done.returncode == 0
+    """µs of CPU a delivery, deliveries a second, and whether every check passed.
+
+    A generator for each of `firsts`, at the brokers by turns.
+    """
+    pairs = str(PAIRS // len(firsts))
+    before = sum(map(cpu_of, brokers))
+    generators = []
+    for at, first in enumerate(firsts):
+        command = [
+            load, "--port", str(brokers[at % len(brokers)].port), "--scenario", "p2p", "--prefix",
+            f"w{at}", "--pubs", pairs, "--subs", pairs, "--first", str(first), "--duration",
+            str(seconds), "--warmup", "0", "--json", *kind,
+        ]  # fmt: skip
+        generators.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    received, good = 0.0, True
+    for generator in generators:
+        told = json.loads(generator.communicate()[0])
+        received += float(told["received"] if "received" in told else told["counts"]["received"])
+        good = good and generator.returncode == 0
+    used = sum(map(cpu_of, brokers)) - before
+    return used / received * 1e6, received / seconds, good
 
 
-def costs(load: str, seconds: float, rounds: int, only: str) -> None:
+def costs(load: str, seconds: float, rounds: int, only: str, together: bool) -> None:
     """Print what a message costs, and by how much more where there are two workers."""
-    stays, crosses = first_of(False), first_of(True)
+    if together:
+        stays, crosses = [first_together(False)], [first_together(True)]
+    else:
+        stays, crosses = ([first_of(n, there) for n in (1, 2)] for there in (False, True))
     with tempfile.TemporaryDirectory() as folder:
         brokers: list[Broker] = []
         try:
-            for count in (1, 2):
-                path = Path(folder) / str(count)
-                brokers.append(start_broker(path, node={"workers": count}))
-            one, two = brokers
-            ways = {"one process": (one, stays), "stays": (two, stays), "crosses": (two, crosses)}
+            for name, count in (("one", 1), ("two", 2), ("half", 1), ("other", 1)):
+                brokers.append(start_broker(Path(folder) / name, node={"workers": count}))
+            one, two, *halves = brokers
+            ways = {"one process": ([one], stays), "two brokers": (halves, stays),
+                    "stays": ([two], stays), "crosses": ([two], crosses)}  # fmt: skip
+            if together:
+                del ways["two brokers"]
             for name, kind in KINDS.items():
                 if only not in name:
                     continue
@@ -104,8 +141,8 @@ def costs(load: str, seconds: float, rounds: int, only: str) -> None:
                 rates: dict[str, list[float]] = {way: [] for way in ways}
                 clean = True
                 for _ in range(rounds):
-                    for way, (broker, first) in ways.items():
-                        cost, rate, good = run(broker, load, kind, first, seconds)
+                    for way, (where, firsts) in ways.items():
+                        cost, rate, good = run(where, load, kind, firsts, seconds)
                         found[way].append(cost)
                         rates[way].append(rate)
                         clean = clean and good
@@ -152,12 +189,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--load", default=os.environ.get("MQTTLOAD", "build/load/mqttload"))
     parser.add_argument("--only", default="", help="kinds of messages whose name has this")
+    parser.add_argument("--together", action="store_true", help="one mqttload has all pairs")
     parser.add_argument("--clean", action="store_true")
     options = parser.parse_args()
     if options.clean:
         scenarios(options.load, options.seconds)
     else:
-        costs(options.load, options.seconds, options.rounds, options.only)
+        costs(options.load, options.seconds, options.rounds, options.only, options.together)
 
 
 if __name__ == "__main__":
