@@ -311,7 +311,7 @@ class Delivery:
         if not weight:
             weight = _DELIVERY + len(self.wire)
             if self.run is not None:
-                weight += _RUN
+                weight += _RUN + len(self.run.topic)
             if self.original is not None:
                 weight += len(self.original)
             if self.message is not None:

@@ -15,6 +15,7 @@ from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import pack
+from mqttd.session.message import Delivery
 from mqttd.session.route import RECORDED, TOLD
 from mqttd.session.runs import Run, joined
 from mqttd.session.settings import Settings
@@ -248,3 +249,21 @@ def test_14_a_run_of_deliveries_is_one_run_of_the_log() -> None:
     # Who keeps deliveries no more keeps those of this turn.
     node.broker.add_deliveries(columns, True, False, ["a/c"])
     assert node.broker.router.of("a/b").gear & (RECORDED | TOLD) == RECORDED
+
+
+def test_14_what_becomes_of_long_topics_is_told_before_much_of_them_is_held() -> None:
+    # By Topic Alias a packet of some bytes names a topic of 64 KiB, and each run holds one.
+    node = MemoryBroker()
+    session = node.connect("one").channel.session
+    columns = Columns(100_000, lambda: None, lambda: None)
+    node.broker.add_deliveries(columns, True, False)
+    for i in range(200):
+        node.broker.deliveries.add(False, session, Run(1, 2 * i, b"%05d" % i * 13_000, 0, 1))
+    assert columns.count > 100
+
+
+def test_14_a_delivery_is_charged_with_the_topic_of_its_run() -> None:
+    made = [Delivery(b"wire", 1, True, 1, 0, "alice") for _ in range(2)]
+    for delivery, topic in zip(made, (b"a", b"a" * 10_000), strict=True):
+        delivery.run = Run(1, 2, topic, 2, 1)
+    assert made[1].weigh() - made[0].weigh() == 9_999
