@@ -118,6 +118,7 @@ HOT = [
     "mqttd/storage/ledger.py",
     "mqttd/storage/reading.py",
     "mqttd/storage/recovery.py",
+    "mqttd/storage/releasing.py",
     "mqttd/storage/restore.py",
     "mqttd/pipeline/log/columns.py",
     "mqttd/pipeline/log/parts.py",

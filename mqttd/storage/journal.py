@@ -3,6 +3,7 @@
     turn: told, told, ... --end_turn--> nothing under way: the group goes to the writer
                                         else: the next turn's records join it
     written --> bytes held until then go out, promises are kept, the next group goes
+                '-- as much as a turn may have (`release`), the rest in the next ones
 
 A group is closed when the one before is written, so it is as long as the disk is slow, and no
 longer; where some megabytes wait, publishers are not read from until they are written. Never within
@@ -48,7 +49,7 @@ from mqttd.storage.ledger import (
     Ledger,
     receipt_of,
 )
-from mqttd.storage.reading import ReadingJournal
+from mqttd.storage.releasing import Releasing, Waiting
 
 __all__ = ["StoreJournal"]
 
@@ -56,23 +57,7 @@ __all__ = ["StoreJournal"]
 _BEHIND: Final = 16 << 20
 
 
-class _Waiting:
-    """What waits for one group."""
-
-    __slots__ = ("channels", "corked", "held", "promises", "told")
-
-    def __init__(self) -> None:
-        self.promises: list[Promise] = []
-        #: Bytes that go out when it is written.
-        self.held: list[tuple[Connection, bytes]] = []
-        self.channels: set[Connection] = set()
-        #: Connections to which nothing is written before.
-        self.corked: list[Connection] = []
-        #: Who is told that it is written.
-        self.told: list[Callable[[], None]] = []
-
-
-class StoreJournal(ReadingJournal):
+class StoreJournal(Releasing):
     """Keeps sessions and retained messages.
 
     turn: whose end of turn closes groups; submit: has a group written, `written` follows;
@@ -83,9 +68,6 @@ class StoreJournal(ReadingJournal):
     __slots__ = (
         "_last",
         "_noted",
-        "_under_way",
-        "_waiting",
-        "_waiting_for",
         "durability",
         "failing",
         "groups",
@@ -121,9 +103,6 @@ class StoreJournal(ReadingJournal):
         self.groups: int = 0
         #: The disk takes no group for now.
         self.failing: bool = False
-        self._waiting = _Waiting()
-        self._under_way: Group | None = None
-        self._waiting_for: _Waiting = self._waiting
         #: Something was told in this turn; its end has been put off once.
         self._noted: bool = False
         self._last: bool = False
@@ -298,6 +277,8 @@ class StoreJournal(ReadingJournal):
                 self.ledger.group.fsync = True
         elif self._under_way is not None:
             waiting = self._waiting_for
+        elif self._releasing:
+            waiting = self._releasing[-1]
         else:
             if channel.state == OPEN:
                 channel.send(data)
@@ -317,7 +298,8 @@ class StoreJournal(ReadingJournal):
         self._waiting.corked.append(channel)
 
     def abandon(self, detail: str) -> None:
-        """See `Journal.abandon`."""
+        """See `Journal.abandon`; what is kept by now goes out."""
+        self.release_all()
         for waiting in (self._waiting, self._waiting_for):
             corked, waiting.corked = waiting.corked, []
             for channel in corked:
@@ -328,13 +310,18 @@ class StoreJournal(ReadingJournal):
         self.failing = failing
         if failing:
             for waiting in (self._waiting, self._waiting_for):
-                _uncork(waiting)
+                waiting.uncork()
 
     def holds(self, channel: Connection) -> bool:
         """See `Journal.holds`."""
-        return channel in self._waiting.channels or (
-            self._under_way is not None and channel in self._waiting_for.channels
-        )
+        if channel in self._waiting.channels:
+            return True
+        if self._under_way is not None and channel in self._waiting_for.channels:
+            return True
+        for waiting in self._releasing:
+            if channel in waiting.channels:
+                return True
+        return False
 
     # -- what plugins keep ---------------------------------------------------------------------
 
@@ -356,6 +343,8 @@ class StoreJournal(ReadingJournal):
             self._waiting.told.append(told)
         elif self._under_way is not None:
             self._waiting_for.told.append(told)
+        elif self._releasing:
+            self._releasing[-1].told.append(told)
         else:
             told()
 
@@ -396,17 +385,20 @@ class StoreJournal(ReadingJournal):
         group = ledger.close()
         if group is None or group.empty():
             if waiting.promises or waiting.held or waiting.told or waiting.corked:
-                self._waiting = _Waiting()
-                self._keep(waiting)
+                self._waiting = Waiting()
+                first = not self._releasing
+                self._releasing.append(waiting)
+                if first:
+                    self.release_all()
             return
-        self._waiting = _Waiting()
+        self._waiting = Waiting()
         self._waiting_for = waiting
         self._under_way = group
         self.soon = not self.failing
         self.submit(group)
 
     def written(self, group: Group) -> None:
-        """A group is written: what waited for it goes out, and the next goes to the writer."""
+        """A group is written: `release` lets go of what waited, and the next goes to the writer."""
         if group is not self._under_way:
             return
         self._under_way = None
@@ -414,7 +406,7 @@ class StoreJournal(ReadingJournal):
         self.groups += 1
         if group.reads:
             self.ledger.rewrite(group.found)
-        self._keep(self._waiting_for)
+        self._releasing.append(self._waiting_for)
         if self._fetches:
             self.serve()
         if not self._noted and (not self.ledger.group.empty() or self._waiting.promises):
@@ -444,24 +436,7 @@ class StoreJournal(ReadingJournal):
 
     def finish(self) -> None:
         """Have everything written that was told; nobody waits for it any more."""
+        self.release_all()
         group = self.ledger.close()
         if group is not None and not group.empty():
             self.submit(group)
-
-    def _keep(self, waiting: _Waiting) -> None:
-        self.holding = bool(self._waiting.held)
-        _uncork(waiting)
-        for channel, data in waiting.held:
-            if channel.state == OPEN:
-                channel.send(data)
-        for promise in waiting.promises:
-            promise.ticket = None  # or they would be a circle
-            promise.keep(self)
-        for told in waiting.told:
-            told()
-
-
-def _uncork(waiting: _Waiting) -> None:
-    for channel in waiting.corked:
-        channel.uncork()
-    waiting.corked = []

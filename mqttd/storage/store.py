@@ -233,6 +233,8 @@ class Store:
                 self._written.append(writer.done.popleft())
         while self._written and self.copies is not None and self.copies.has(self._written[0]):
             journal.written(self._written.popleft())
+        if journal.release():
+            self._wake.wake()  # thousands of acknowledgements may have waited
         for _ in range(_READINGS):
             if not writer.read:
                 break
@@ -319,6 +321,7 @@ class Store:
         if writer is None or journal is None or broker is None:
             return
         self.writer = None
+        journal.release_all()
         broker.perform()
         journal.finish()
         writer.stop()

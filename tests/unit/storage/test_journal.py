@@ -68,6 +68,7 @@ class Kept:
         self.fsyncs.append(group.fsync)
         write(self.base, group)
         self.journal.written(group)
+        self.journal.release_all()
         self.node.broker.perform()
         return True
 

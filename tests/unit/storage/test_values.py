@@ -56,6 +56,7 @@ class Place:
             self.fsyncs.append(group.fsync)
             write(self.base, group)
             self.journal.written(group)
+            self.journal.release_all()
             self.node.broker.perform()
 
     def kill(self) -> None:
