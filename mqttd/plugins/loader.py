@@ -104,7 +104,8 @@ def discover(directory: str = "") -> Found:
     _look_in(directory)
     importlib.invalidate_caches()
     _drop_edited()
-    errors = {name: error for name in _modules() if (error := _import_error(name)) is not None}
+    modules = _modules()
+    errors = {name: error for name in modules if (error := _import_error(name)) is not None}
     found = Found()
     with _without_tracebacks():
         declared = list(getPlugins(IMqttdPlugin, mqttd_plugins))
@@ -124,7 +125,7 @@ def discover(directory: str = "") -> Found:
         else:
             errors[module] = error
     _silent.clear()
-    for module in _modules():
+    for module in modules:
         if module not in errors and module not in where.values():
             file = found.silent[module.rpartition(".")[2]] = _file_of(module)
             _silent[module] = _time_of(file)

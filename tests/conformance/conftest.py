@@ -3,7 +3,8 @@
 Set MQTTD_CONFORMANCE_PORT to run the suite against a broker that already listens on that port;
 tests that need settings of their own are then skipped. Set MQTTD_CONFORMANCE_DOOR to `ssl`, `ws`,
 `wss` or `unix` (with `:twisted` behind it for Twisted's transports) to run the whole suite through
-such a listener; without it the suite runs over plain TCP, and part 8 through every door.
+such a listener; without it the suite runs over plain TCP, and part 8 through every door. Set
+MQTTD_CONFORMANCE_SHARE to `2/4` to run the second of four shares: each test is in one of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,16 @@ _serial = itertools.count(int(time.time() * 10) % 36**5)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(number, versions): the checklist row a test covers")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share, _, shares = os.environ.get("MQTTD_CONFORMANCE_SHARE", "1/1").partition("/")
+    others = []
+    for item in items.copy():
+        if zlib.crc32(item.nodeid.encode()) % int(shares) != int(share) - 1:
+            items.remove(item)
+            others.append(item)
+    config.hook.pytest_deselected(items=others)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
