@@ -255,6 +255,9 @@ class PubSub:
         if not len(self.retainer):
             return
         cursor = self.retainer.match(topic_filter, self.server.now)
+        if cursor.done:
+            session.stop_replay(topic_filter)
+            return
         identifiers = [identifier] if identifier else None
         session.add_replay(RetainedReplay(topic_filter, cursor, qos, identifiers, own))
 

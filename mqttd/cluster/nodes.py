@@ -78,14 +78,15 @@ class NodeMesh(Mesh):
     """The other nodes of `broker`.
 
     `changed` is called with each filter that gets a first subscriber or loses its last, `holds`
-    with who waits for filters that are not settled, `said` with frames that are not for us.
+    with who waits for filters that are not settled and the last coming of those, `said` with
+    frames that are not for us.
     """
 
     def __init__(
         self,
         broker: Broker,
         changed: Callable[[str], object],
-        holds: Callable[[Taken], object],
+        holds: Callable[[Taken, int], object],
         said: Callable[[Node, int, bytes], object],
     ) -> None:
         super().__init__(broker, 1)
@@ -93,10 +94,11 @@ class NodeMesh(Mesh):
         self.holds = holds
         self.said = said
         self.nodes: dict[str, Node] = {}
-        #: Filters that have come, and that the others do not have yet: the how manieth change of a
-        #: filter that was, so that one which has gone and come again is not taken for the first.
+        #: Filters that have come, and that the others do not have yet: the how manieth coming of a
+        #: filter that was, so that one which has gone and come again is not taken for the first;
+        #: and how many have come.
         self.unsettled: dict[str, int] = {}
-        self._came: int = 0
+        self.came: int = 0
         #: The revision of etcd up to which all routes are in our tables.
         self.applied: int = 0
         #: Called when another has said what it has seen.
@@ -208,8 +210,8 @@ class NodeMesh(Mesh):
         count = self.filters.get(full_filter, 0)
         self.filters[full_filter] = count + 1
         if not count:
-            self._came += 1
-            self.unsettled[full_filter] = self._came
+            self.came += 1
+            self.unsettled[full_filter] = self.came
             self.changed(full_filter)
 
     def removed(self, full_filter: str) -> None:
@@ -229,11 +231,15 @@ class NodeMesh(Mesh):
         unsettled = self.unsettled
         if not unsettled:
             return False
+        last = 0
         for full_filter in taken.filters():
-            if full_filter in unsettled:
-                self.holds(taken)
-                return True
-        return False
+            coming = unsettled.get(full_filter, 0)
+            if coming > last:
+                last = coming
+        if not last:
+            return False
+        self.holds(taken, last)
+        return True
 
     def lacks(self, full_filter: str) -> bool:
         """See `Abroad.lacks`."""

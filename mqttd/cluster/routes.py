@@ -9,13 +9,15 @@ When what was written is four times what there is, all of it is written anew, an
 that is removed with the last chunk.
 
 Promise: one writer, one order; a chunk is written again until etcd has said that it has it, which
-changes nothing where it had it already.
+changes nothing where it had it already. Filters are settled in the order in which they came, so who
+waits for many waits for the last of them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -45,11 +47,24 @@ _LONGEST: Final = 1.0
 class _Held:
     """One SUBACK that waits."""
 
-    def __init__(self, taken: Taken, left: set[str], due: float) -> None:
+    __slots__ = ("done", "due", "taken")
+
+    def __init__(self, taken: Taken, due: float) -> None:
         self.taken = taken
-        self.left = left
         self.due = due
         self.done = False
+
+
+class _Accepted:
+    """A chunk that etcd has: since when, the revision, its filters, and the last that had come."""
+
+    __slots__ = ("came", "filters", "revision", "since")
+
+    def __init__(self, since: float, revision: int, filters: list[str], came: int) -> None:
+        self.since = since
+        self.revision = revision
+        self.filters = filters
+        self.came = came
 
 
 class Routes:
@@ -62,9 +77,10 @@ class Routes:
         self.reactor = reactor
         #: Set by who makes both.
         self.mesh: NodeMesh
-        #: What etcd has said to have; filters that are to be looked at.
+        #: What etcd has said to have; filters that are to be looked at, and how many had come when
+        #: they changed last (`NodeMesh.came`), which is their order.
         self.written: set[str] = set()
-        self._pending: dict[str, None] = {}
+        self._pending: dict[str, int] = {}
         #: Chunks of everything that are still to be written.
         self._anew: deque[tuple[bytes, bool]] = deque()
         self._first = 0
@@ -75,11 +91,13 @@ class Routes:
         #: The revision of the last chunk.
         self.revision = 0
         self._busy = False
-        #: Accepted, not seen by all yet: since when, the revision, the filters and which of their
-        #: comings that was (`NodeMesh.unsettled`).
-        self._accepted: deque[tuple[float, int, dict[str, int]]] = deque()
-        self._waiting: dict[str, list[_Held]] = {}
+        #: Not seen by all yet; up to which coming they are settled.
+        self._accepted: deque[_Accepted] = deque()
+        self._settled = 0
+        #: Who waits: by the coming they wait for, the first to wait first; and since when.
+        self._waiting: list[tuple[int, int, _Held]] = []
         self._held: deque[_Held] = deque()
+        self._holds = 0
         #: Chunks written, and filters that others have not seen in time.
         self.chunks = 0
         self.unseen = 0
@@ -94,7 +112,8 @@ class Routes:
         self._chunk = self._entries = 0
         self.written = set()
         self._anew.clear()
-        self._pending = dict.fromkeys(self.mesh.filters)
+        unsettled = self.mesh.unsettled
+        self._pending = {each: unsettled.get(each, 0) for each in self.mesh.filters}
         self._go()
 
     def end(self) -> None:
@@ -103,7 +122,9 @@ class Routes:
 
     def changed(self, full_filter: str) -> None:
         """A filter has a first subscriber, or lost its last."""
-        self._pending[full_filter] = None
+        pending = self._pending
+        pending.pop(full_filter, None)
+        pending[full_filter] = self.mesh.came
         self._go()
 
     def _go(self) -> None:
@@ -122,11 +143,9 @@ class Routes:
         pause = _FIRST
         while self._lease and (self._anew or self._pending):
             lease, epoch = self._lease, self._epoch
-            value, added, gone, last = self._next()
-            unsettled = self.mesh.unsettled
-            came = {each: unsettled[each] for each in added if each in unsettled}
+            value, added, gone, came, last = self._next()
             if not value:
-                self._take(self.revision, came)
+                self._take(self.revision, added, came)
                 continue
             key = self.keys.route(self.name, epoch, self._chunk)
             then = [put(key, value, lease)]
@@ -157,38 +176,42 @@ class Routes:
             self.written.update(added)
             self.written.difference_update(gone)
             self.revision = answer.revision
-            self._take(answer.revision, came)
+            self._take(answer.revision, added, came)
             if last:
                 self._entries = len(self.written)
             elif not self._anew and self._entries > _TIMES * len(self.written) + _SPARE:
                 self._all()
         self._busy = False
 
-    def _next(self) -> tuple[bytes, list[str], list[str], bool]:
-        """The next chunk: its bytes, filters that are new in it and gone, and whether it is the
-        last of everything."""
+    def _next(self) -> tuple[bytes, list[str], list[str], int, bool]:
+        """The next chunk: its bytes, filters that are there with it and gone, how many had come of
+        what is in it, and whether it is the last of everything."""
         if self._anew:
             value, last = self._anew.popleft()
-            return value, [], [], last
-        added: list[str] = []
-        gone: list[str] = []
-        settled: list[str] = []
-        size = 0
-        wanted, written = self.mesh.filters, self.written
-        while self._pending and size < _CHUNK:
-            full_filter = next(iter(self._pending))
-            del self._pending[full_filter]
-            if full_filter in wanted:
-                (settled if full_filter in written else added).append(full_filter)
-            elif full_filter in written:
-                gone.append(full_filter)
+            return value, [], [], 0, last
+        some: list[str] = []
+        size = came = 0
+        for full_filter, changed in self._pending.items():
+            some.append(full_filter)
+            came = max(came, changed)
             size += len(full_filter) * 4 + 4
+            if size >= _CHUNK:
+                break
+        if len(some) == len(self._pending):
+            self._pending = {}
+        else:
+            for full_filter in some:
+                del self._pending[full_filter]
+        wanted, written = self.mesh.filters, self.written
+        there = [each for each in some if each in wanted]
+        added = [each.encode() for each in there if each not in written]
+        gone = [each for each in some if each not in wanted and each in written]
         value = b""
         if gone:
             value += frame(REMOVE, packed([each.encode() for each in gone]))
         if added:
-            value += frame(ADD, packed([each.encode() for each in added]))
-        return value, added + settled, gone, False
+            value += frame(ADD, packed(added))
+        return value, there, gone, came, False
 
     def _all(self) -> None:
         """Have everything written anew, before anything else."""
@@ -209,49 +232,46 @@ class Routes:
 
     # -- who waits -----------------------------------------------------------------------------
 
-    def hold(self, taken: Taken) -> None:
-        """Call `taken` when its filters are settled, or after a while."""
-        unsettled = self.mesh.unsettled
-        left = {each for each in taken.filters() if each in unsettled}
-        held = _Held(taken, left, self.reactor.seconds() + MOST_WAIT)
+    def hold(self, taken: Taken, coming: int) -> None:
+        """Call `taken` when what has come up to this one is settled, or after a while."""
+        held = _Held(taken, self.reactor.seconds() + MOST_WAIT)
+        self._holds += 1
+        heappush(self._waiting, (coming, self._holds, held))
         self._held.append(held)
-        for full_filter in left:
-            self._waiting.setdefault(full_filter, []).append(held)
 
-    def _take(self, revision: int, filters: dict[str, int]) -> None:
-        if filters:
-            self._accepted.append((self.reactor.seconds(), revision, filters))
+    def _take(self, revision: int, filters: list[str], came: int) -> None:
+        if came > self._settled:
+            self._accepted.append(_Accepted(self.reactor.seconds(), revision, filters, came))
             self.look()
 
     def look(self) -> None:
         """Settle what others have seen by now."""
         seen = self.mesh.has_seen()
         now = self.reactor.seconds()
-        settled = False
         while self._accepted:
-            since, revision, filters = self._accepted[0]
-            if 0 <= seen < revision:
-                if now - since < UNSEEN:
+            first = self._accepted[0]
+            if 0 <= seen < first.revision:
+                if now - first.since < UNSEEN:
                     break
-                self.unseen += len(filters)
+                self.unseen += len(first.filters)
             self._accepted.popleft()
-            settled = self._settle(filters) or settled
-        if settled:
+            self._settle(first)
+        told = False
+        while self._waiting and self._waiting[0][0] <= self._settled:
+            held = heappop(self._waiting)[2]
+            if not held.done:
+                held.done = told = True
+                held.taken.taken()
+        if told:
             self.mesh.broker.perform_later()
 
-    def _settle(self, filters: dict[str, int]) -> bool:
-        told = False
+    def _settle(self, accepted: _Accepted) -> None:
+        self._settled = settled = max(self._settled, accepted.came)
         unsettled = self.mesh.unsettled
-        for full_filter, coming in filters.items():
-            if unsettled.get(full_filter) != coming:
-                continue  # it has gone since, and may have come again
-            del unsettled[full_filter]
-            for held in self._waiting.pop(full_filter, ()):
-                held.left.discard(full_filter)
-                if not held.left and not held.done:
-                    held.done = told = True
-                    held.taken.taken()
-        return told
+        for full_filter in accepted.filters:
+            # One that has gone since, and has come again, is not settled.
+            if unsettled.get(full_filter, settled + 1) <= settled:
+                del unsettled[full_filter]
 
     def tick(self) -> None:
         """A few times a second: nobody waits for ever."""
@@ -263,13 +283,8 @@ class Routes:
             if held.done:
                 continue
             held.done = told = True
-            for full_filter in held.left:
-                others = [each for each in self._waiting.get(full_filter, ()) if each is not held]
-                if others:
-                    self._waiting[full_filter] = others
-                else:
-                    self._waiting.pop(full_filter, None)
-            self.refused += len(held.left)
+            unsettled = self.mesh.unsettled
+            self.refused += sum(1 for each in held.taken.filters() if each in unsettled)
             held.taken.refused()
         if told:
             self.mesh.broker.perform_later()

@@ -77,3 +77,28 @@ def test_a_filter_that_has_gone_and_come_again_is_not_settled_by_its_first_comin
     mesh.nodes["b"].seen = etcd.accept()
     routes.look()
     assert (told, mesh.lacks("f")) == (["settled"], False)
+
+
+def test_who_waits_for_many_waits_for_the_last_and_not_for_one_that_has_gone(
+    parts: tuple[Routes, NodeMesh, Etcd, Clock],
+) -> None:
+    routes, mesh, etcd, clock = parts
+    told: list[str] = []
+    mesh.added("a")
+    clock.advance(0)
+    mesh.added("b")
+    mesh.added("c")
+    assert mesh.waits(Settling(["a", "c"], lambda: told.append("a, c")))
+    assert mesh.waits(Settling(["b"], lambda: told.append("b")))
+    mesh.removed("c")
+    mesh.nodes["b"].seen = etcd.accept()
+    clock.advance(0)
+    routes.look()
+    assert (told, mesh.lacks("a"), mesh.lacks("b")) == ([], False, True)
+    mesh.nodes["b"].seen = etcd.accept()
+    routes.look()
+    assert told == ["b", "a, c"]
+    assert not mesh.unsettled
+    clock.advance(10)
+    routes.tick()
+    assert (told, routes.refused) == (["b", "a, c"], 0)

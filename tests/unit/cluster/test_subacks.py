@@ -29,7 +29,10 @@ class Others:
         self.broker = node.broker
         self.held: list[Taken] = []
         self.mesh = NodeMesh(
-            node.broker, lambda full_filter: None, self.held.append, lambda *_: None
+            node.broker,
+            lambda full_filter: None,
+            lambda taken, _: self.held.append(taken),
+            lambda *_: None,
         )
 
     def take(self) -> None:
