@@ -122,6 +122,7 @@ HOT = [
     "mqttd/storage/restore.py",
     "mqttd/pipeline/log/columns.py",
     "mqttd/pipeline/log/parts.py",
+    "mqttd/pipeline/log/payloads.py",
     "mqttd/access/acl_asked.py",
     "mqttd/access/acl_classes.py",
     "mqttd/access/acl_entry.py",

@@ -173,7 +173,7 @@ class Appender:
                 self._lose(taken)
                 return
             self._put_gap()
-            self._put(_Waiting(self._base, taken.rows, sum(map(len, taken.columns)), taken))
+            self._put(_Waiting(self._base, taken.rows, taken.size, taken))
             if self.overflow == "block" and self.queued_bytes > self.queue_bytes:
                 self._congest(True)
                 if self.queued_bytes > 2 * self.queue_bytes:

@@ -93,13 +93,22 @@ Row = tuple[int, int, int, bytes, str, str, str, str, str, int, bytes, bytes]
 
 
 class Taken(NamedTuple):
-    """What becomes a packed block (see `packed`): columns, events, codes, first and last time."""
+    """What becomes a packed block (see `packed`): columns, events, codes, first and last time.
+
+    pieces: the payloads, where the column of them is empty: whoever packs joins them.
+    """
 
     columns: list[bytes]
     rows: int
     mask: int
     first: int
     last: int
+    pieces: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all columns."""
+        return sum(map(len, self.columns)) + sum(map(len, self.pieces))
 
 
 class Corrupt(Exception):

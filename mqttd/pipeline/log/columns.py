@@ -42,6 +42,7 @@ from mqttd.pipeline.log.parts import (
     texts,
     uppers_of,
 )
+from mqttd.pipeline.log.payloads import Payloads
 from mqttd.pipeline.log.schema import CODES
 from mqttd.session.message import Message
 from mqttd.session.notes import Notes
@@ -58,7 +59,9 @@ _NAMED: Final[int] = HAS_SIZE
 
 #: A batch is full with so many bytes of payloads, or with one so large; or with so much of topics,
 #: names and properties, which a client makes long with few bytes (Topic Alias).
-FULL: Final = 1 << 20
+#: What is joined of it stays below what malloc would map, and the kernel clear, each time
+#: (`mqttd.monitor.malloc`).
+FULL: Final = 3 << 20
 LARGE: Final = 32 << 10
 TEXT: Final = 4 << 20
 
@@ -97,6 +100,7 @@ class Columns(Notes):
         self.sample: int = ALL
         #: Events in the batch.
         self.count: int = 0
+        self._payloads = Payloads()
         self._clear()
 
     def _clear(self) -> None:
@@ -107,7 +111,6 @@ class Columns(Notes):
         self._parts: list[Part] = []
         self._sealed: int = 0
         self._apart: bool = False
-        self._joined: list[bytes] = []
         #: Run -> what few runs have; of how many events it is, where that is not one.
         self._peers: dict[int, str] = {}
         self._reasons: dict[int, str] = {}
@@ -125,8 +128,6 @@ class Columns(Notes):
         self._came: int = 0
         self._own: Run | None = None
         self._block: bytes = b""
-        #: Payloads that are not joined yet.
-        self._payloads: list[bytes] = []
         #: Runs that a client was told of last, when, those of them that are events, and as a part.
         self._told: list[Run] = []
         self._told_at: int = 0
@@ -158,7 +159,8 @@ class Columns(Notes):
         self._flags.append(flags)
         self._topics.append(texts([topic]))
         self._sizes.append(size.to_bytes(4, "little"))
-        self._pay(payload)
+        if payload:
+            self._payloads.add(payload)
         if peer:
             self._peers[at] = peer
         if reason:
@@ -176,11 +178,6 @@ class Columns(Notes):
         at = len(self._ids)
         self._segments.begin(at, code, self._since(time, code), client, user)
         return self._sealed + at
-
-    def _pay(self, payload: bytes) -> None:
-        """The payload of an event that is not a run's."""
-        if payload:
-            self._payloads.append(payload)
 
     def _since(self, time: int, code: int) -> int:
         """How much later the run that begins at `time` is than the one before."""
@@ -252,12 +249,7 @@ class Columns(Notes):
         if payload > self.limit:
             self._grow(count, 0, text)
             return
-        payloads = self._payloads
-        payloads.append(data[body:end])
-        for _ in range(count - 1):
-            body += size
-            end += size
-            payloads.append(data[body:end])
+        self._payloads.cut(data, body, end, size, count)
         self._grow(count, payload * count, text)
 
     def _close(self) -> None:
@@ -327,7 +319,8 @@ class Columns(Notes):
         self._flags.append(flags)
         self._topics.append(b"" if self.hide_topic else topic)
         self._sizes.append(size.to_bytes(4, "little"))
-        self._pay(payload)
+        if payload:
+            self._payloads.add(payload)
         self._grow(1, len(payload), text)
 
     def note_deliveries(
@@ -393,9 +386,6 @@ class Columns(Notes):
     def _grow(self, count: int, size: int, text: int) -> None:
         started = not self.count
         self.count += count
-        if len(self._payloads) >= _AHEAD:
-            self._joined.append(b"".join(self._payloads))
-            self._payloads = []
         self._bytes += size
         self._text += text
         if (
@@ -433,7 +423,6 @@ class Columns(Notes):
         """The batch, at least one event; the next one begins."""
         self._close()
         self._seal()
-        self._joined.append(b"".join(self._payloads))
         runs = self._sealed
         parts = self._parts
         counts = b""
@@ -464,11 +453,12 @@ class Columns(Notes):
             text_of([part.topics for part in parts], runs),
             self._sparse(self._reasons, runs),
             b"".join([part.sizes for part in parts]),
-            b"".join(self._joined),
+            b"",
             lengths,
             properties,
         ]
-        taken = Taken(columns, self.count, self._mask, self._first, self._last)
+        pieces = self._payloads.take()
+        taken = Taken(columns, self.count, self._mask, self._first, self._last, pieces)
         self._clear()
         return taken
 

@@ -39,7 +39,7 @@ from mqttd.pipeline.log.blocks import (
     text_column,
 )
 
-__all__ = ["FLAG_ZSTD", "Codec", "Columns", "joined", "pack", "taken_of", "unpack", "zstd"]
+__all__ = ["FLAG_ZSTD", "Codec", "Columns", "joined", "pack", "taken_of", "unpack", "whole", "zstd"]
 
 #: In the header's flags: columns may be compressed.
 FLAG_ZSTD: Final = 8
@@ -131,7 +131,7 @@ def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) ->
     """The bytes of a packed block of what was taken, the first event of which has offset `base`."""
     parts = [b"", b""]
     table: list[int] = []
-    for width, column in zip(WIDTHS, taken.columns, strict=True):
+    for width, column in zip(WIDTHS, whole(taken).columns, strict=True):
         stored = column
         if codec is not None and len(column) >= _WORTH:
             stored = codec.compress(shuffled(column, width))
@@ -145,6 +145,13 @@ def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) ->
     return sealed(
         parts, flags, base, taken.rows, taken.mask, taken.first, taken.last, epoch, PACKED
     )
+
+
+def whole(taken: Taken) -> Taken:
+    """The same with the payloads in their column."""
+    columns = taken.columns.copy()
+    columns[PAYLOADS] = b"".join((columns[PAYLOADS], *taken.pieces))
+    return taken._replace(columns=columns, pieces=())
 
 
 def taken_of(rows: Sequence[Row]) -> Taken:

@@ -18,7 +18,7 @@ from mqttd.pipeline.log.blocks import Taken, encode_block, parse_header
 from mqttd.pipeline.log.columns import TEXT, Columns
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import Columns as Packed
-from mqttd.pipeline.log.packed import joined, pack, taken_of, zstd
+from mqttd.pipeline.log.packed import joined, pack, taken_of, whole, zstd
 from mqttd.session.settings import Settings
 from mqttd.testing import MemoryBroker
 from tests.unit.pipeline.test_blocks import rows
@@ -98,7 +98,7 @@ def test_columns_and_the_slow_way_say_the_same(found: list[Any]) -> None:
     columns = Columns(10_000, lambda: None, lambda: None)
     for row in found:
         columns.append(row)
-    taken = columns.take()
+    taken = whole(columns.take())
     plain = encode_block(found, 7, 3)
     assert taken_of(found) == taken
     for codec in (None, zstd(), zstd(9)):
@@ -118,7 +118,7 @@ def test_blocks_that_are_joined_say_what_they_said(batches: list[list[Any]]) -> 
             columns.append(row)
         taken = columns.take()
         data = pack(taken, 0, 0, zstd())
-        parts.append(Taken(Packed(data).all(), *taken[1:]))
+        parts.append(Taken(Packed(data).all(), *taken[1:5]))
     whole = encode_block([row for batch in batches for row in batch], 0)
     data = pack(joined(parts), 0)
     assert [*decode_block(data, "n")] == [*decode_block(whole, "n")]
