@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -287,4 +287,7 @@ class Routes:
             self.refused += sum(1 for each in held.taken.filters() if each in unsettled)
             held.taken.refused()
         if told:
+            # As long as etcd is away nothing is settled, and who was refused asks again.
+            self._waiting = [each for each in self._waiting if not each[2].done]
+            heapify(self._waiting)
             self.mesh.broker.perform_later()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from twisted.internet.task import Clock
 from mqttd.cluster.etcd import Answer
 from mqttd.cluster.keys import Keys
 from mqttd.cluster.nodes import NodeMesh, Settling
-from mqttd.cluster.routes import Routes
+from mqttd.cluster.routes import MOST_WAIT, Routes
 from mqttd.mesh.link import Link, Stream
 from tests.support.memory import MemoryBroker
 
@@ -102,3 +103,17 @@ def test_who_waits_for_many_waits_for_the_last_and_not_for_one_that_has_gone(
     clock.advance(10)
     routes.tick()
     assert (told, routes.refused) == (["b", "a, c"], 0)
+
+
+def test_nothing_is_kept_of_who_was_refused_while_etcd_is_away(
+    parts: tuple[Routes, NodeMesh, Etcd, Clock],
+) -> None:
+    routes, mesh, _, clock = parts
+    taken = Settling(["f"], lambda: None)
+    before = sys.getrefcount(taken)
+    mesh.added("f")
+    assert mesh.waits(taken)
+    clock.advance(MOST_WAIT)
+    routes.tick()
+    assert routes.refused == 1
+    assert sys.getrefcount(taken) == before
