@@ -1,0 +1,76 @@
+"""mqttd.pipeline.log.packed: payloads are compressed a part at a time, and read as one column."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mqttd.pipeline.log.blocks import Taken
+from mqttd.pipeline.log.decode import decode_block
+from mqttd.pipeline.log.packed import PAYLOADS, Columns, pack, taken_of, zstd
+from tests.unit.pipeline.logs import row
+
+_KIB = 1024
+
+
+def in_pieces(payloads: list[bytes]) -> Taken:
+    """A batch whose payloads are on their way, as they come from `Payloads`."""
+    taken = taken_of([row(i, payload=payload) for i, payload in enumerate(payloads)])
+    columns = taken.columns.copy()
+    columns[PAYLOADS] = b""
+    return taken._replace(columns=columns, pieces=payloads)
+
+
+def noise(count: int) -> list[bytes]:
+    """Payloads of 64 KiB that nothing compresses."""
+    chance = random.Random(7)
+    return [chance.randbytes(64 * _KIB) for _ in range(count)]
+
+
+def filler(count: int) -> list[bytes]:
+    """Payloads of 64 KiB that are hardly worth a byte."""
+    return [bytes([i % 256]) * (64 * _KIB) for i in range(count)]
+
+
+class Counting:
+    """zstd, and how much it was given at a time."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def compress(self, data: bytes) -> bytes:
+        self.given.append(len(data))
+        return zstd().compress(data)
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        return zstd().decompress(data, size)
+
+
+@pytest.mark.parametrize("sizes", [(0, 20), (20, 0), (1, 20), (20, 3), (5, 5), (4, 4), (1, 0)])
+def test_14_payloads_of_many_frames_come_out_as_they_went_in(sizes: tuple[int, int]) -> None:
+    payloads = noise(sizes[0]) + [b"small", b"s"] + filler(sizes[1])
+    taken = in_pieces(payloads)
+    for codec in (None, zstd()):
+        data = pack(taken, 7, 3, codec)
+        assert [event.payload for event in decode_block(data, "n")] == payloads
+    assert Columns(data)[PAYLOADS] == b"".join(payloads)
+
+
+def test_14_no_frame_has_more_payloads_than_it_is_worth() -> None:
+    codec = Counting()
+    pack(in_pieces(filler(20)), 0, 0, codec)
+    assert sum(codec.given) >= 20 * 64 * _KIB
+    assert max(codec.given) == 256 * _KIB
+
+
+def test_14_payloads_that_do_not_compress_take_what_they_are() -> None:
+    taken = in_pieces(noise(20))
+    assert len(pack(taken, 0, 0, zstd())) < len(pack(taken, 0))
+    data = pack(taken, 0, 0, zstd())
+    assert b"".join(taken.pieces) in data
+
+
+def test_14_what_compresses_is_compressed_beside_what_does_not() -> None:
+    data = pack(in_pieces(noise(8) + filler(40)), 0, 0, zstd())
+    assert len(data) < 9 * 64 * _KIB
