@@ -405,9 +405,15 @@ class Registry:
         except Exception as error:
             self._failed(error)
 
-    def hand_over(self, client_id: str, epoch: int) -> SessionState | None:
+    def hand_over(
+        self,
+        client_id: str,
+        epoch: int,
+        leaves: Callable[[Session], object] = Session.leave_journal,
+    ) -> SessionState | None:
         """Another process owns this client id from `epoch` on: its session ends here, and goes.
 
+        leaves: told when its state is known; sees to what the journal keeps of it.
         Returns its state; None if there is none, or `epoch` is not later than ours.
         """
         broker = self.broker
@@ -423,7 +429,7 @@ class Registry:
                 self._told(self.store.remove, client_id)
             self._gone(client_id)
             self.quota.ended(client_id)
-            session.leave_journal()
+            leaves(session)
             broker.wheel.cancel(session)
             self._bury(session)
             broker.completing.pop(client_id, None)

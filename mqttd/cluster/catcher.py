@@ -8,11 +8,13 @@ Both nodes have the session's filters meanwhile, so that each message comes to o
 the mark of who sent it says which of the two keeps it (`mqttd.cluster.moves`). What a shared group
 has given to one is for that one.
 
-Promise: within the limits of a queue; nothing is told to a store. MQTT 5.0, 4.1, 4.3.
+Promise: within the limits of a queue. What the old node keeps is told to its store, as part of what
+that has of the session (`mqttd.cluster.remains`). MQTT 5.0, 4.1, 4.3.
 """
 
 from __future__ import annotations
 
+from mqttd.cluster.remains import Remains
 from mqttd.mesh.peer import Choice
 from mqttd.session.message import Delivery
 from mqttd.session.session import Session
@@ -27,7 +29,7 @@ class Catcher(Session):
     `choice` knows the link that has brought what is handled now, 0 for what this node publishes.
     """
 
-    __slots__ = ("behind", "choice", "marked")
+    __slots__ = ("behind", "choice", "marked", "remains")
 
     def __init__(
         self,
@@ -42,7 +44,20 @@ class Catcher(Session):
         self.behind = behind
         #: Links whose marks have come.
         self.marked: set[int] = set()
+        self.remains: Remains | None = None
         self.speak(True)
+
+    def belongs_to(self, remains: Remains | None) -> None:
+        """What it catches from now on is kept with these."""
+        if remains is not None:
+            self.remains = remains
+            self.owner = remains.owner
+
+    def leave_journal(self) -> None:
+        """Its end is not the end of what it belongs to."""
+        if self.remains is not None:
+            self.remains.take(self)
+        super().leave_journal()
 
     def enqueue(self, entry: object) -> None:
         """Keep it if it is for here."""

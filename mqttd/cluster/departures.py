@@ -6,7 +6,7 @@
     claimed again meanwhile --> all of it goes to who has claimed it last
     b is gone    --> the catcher goes on; who it is for is asked of etcd (`Owners.bring_back`)
 
-Promise: what leaves is here until somebody else says that he has it.
+Promise: what leaves is here, and in the store if it was, until somebody else says that he has it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from mqttd.broker.records import Record
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, Settling
+from mqttd.cluster.remains import Remains
 from mqttd.cluster.transit import TAIL, WHOLE, Transit, cancel
 from mqttd.types import SessionState
 
@@ -33,12 +34,14 @@ class Leaving:
     """A session that the node `to` has claimed in `revision`."""
 
     def __init__(
-        self, to: str, revision: int, state: SessionState, catcher: Catcher | None
+        self, to: str, revision: int, state: SessionState, remains: Remains | None
     ) -> None:
         self.to = to
         self.revision = revision
         self.state = state
-        self.catcher = catcher
+        #: What the store keeps of it meanwhile, if it was kept.
+        self.remains = remains
+        self.catcher: Catcher | None = None
         self.sent = False
         #: All of it was sent; and once it was, to a node that is gone since: that may have let the
         #: client in, and have more than we have.
@@ -70,32 +73,49 @@ class Departures:
         self.log = Logger(namespace="mqttd.cluster")
         self.of: dict[str, Leaving] = {}
 
-    def begin(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
+    def begin(
+        self,
+        client_id: str,
+        by: str,
+        revision: int,
+        state: SessionState | None,
+        remains: Remains | None = None,
+    ) -> None:
         """This node has claimed a session: all that there is of it goes there."""
         transit = self.transit
-        old = self.of.pop(client_id, None)
-        if old is not None:
-            cancel(old.late)
-            if old.catcher is not None:
-                transit.bury(old.catcher)
+        if client_id in self.of:
+            self.recall(client_id)
         to = transit.mesh.nodes.get(by)
         if state is None:
             if to is not None:
                 transit.say(to, WHOLE, client_id, revision)
             return
-        leaves = Leaving(by, revision, state, transit.catch(client_id, state, False))
-        self.of[client_id] = leaves
+        leaves = self.of[client_id] = Leaving(by, revision, state, remains)
+        leaves.catcher = self._catch(client_id, leaves)
         if to is None:
             leaves.doubt = True
             self.gone(client_id, leaves)
         else:
             self._send(client_id, leaves)
 
-    def recall(self, client_id: str) -> SessionState:
+    def take(self, client_id: str) -> tuple[SessionState, Remains | None]:
         """All that there is of a session that has not gone yet; it leaves no more."""
         leaves = self.of.pop(client_id)
         cancel(leaves.late)
-        return self.transit.with_caught(leaves.state, leaves.catcher)
+        return self.transit.with_caught(leaves.state, leaves.catcher), leaves.remains
+
+    def recall(self, client_id: str) -> SessionState:
+        """As `take`; the store need not keep it as one that has left."""
+        state, remains = self.take(client_id)
+        if remains is not None:
+            remains.end()
+        return state
+
+    def _catch(self, client_id: str, leaves: Leaving, *, groups: bool = True) -> Catcher | None:
+        catcher = self.transit.catch(client_id, leaves.state, False, groups=groups)
+        if catcher is not None:
+            catcher.belongs_to(leaves.remains)
+        return catcher
 
     def done(self, client_id: str, revision: int) -> None:
         """It is where it belongs."""
@@ -128,7 +148,7 @@ class Departures:
         state = leaves.state
         self.transit.say(to, WHOLE, client_id, leaves.revision, state.record, *state.queue)
         if leaves.catcher is None:
-            del self.of[client_id]  # nobody can read it
+            self.recall(client_id)  # nobody can read it
 
     def marked(self, client_id: str, revision: int, link: int) -> None:
         """A mark has come on a link (0: all that we publish goes there from now on)."""
@@ -158,7 +178,7 @@ class Departures:
         tail = self.transit.caught(catcher)
         leaves.state = SessionState(state.record, (*state.queue, *tail), state.epoch)
         # For what follows, not as a member of groups: what they give is for the new node.
-        leaves.catcher = self.transit.catch(client_id, state, False, groups=False)
+        leaves.catcher = self._catch(client_id, leaves, groups=False)
         leaves.whole = True
         self.transit.bury(catcher)
         self.transit.say(to, TAIL, client_id, leaves.revision, *tail)
@@ -182,7 +202,7 @@ class Departures:
             leaves.late = None
             if leaves.whole or leaves.catcher is None:
                 since = leaves.catcher
-                leaves.catcher = self.transit.catch(client_id, leaves.state, False)
+                leaves.catcher = self._catch(client_id, leaves)
                 leaves.state = self.transit.with_caught(leaves.state, since)
             else:
                 leaves.catcher.marked.clear()

@@ -34,6 +34,7 @@ from mqttd.cluster.arrivals import Arrivals
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.departures import Departures, Leaving
 from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.remains import Remains
 from mqttd.cluster.transit import DONE, GIVE, MARK, MARKED, TAIL, WANT, WHOLE, Transit
 from mqttd.mesh.frames import number_of, unpacked
 from mqttd.session.session import Session
@@ -63,6 +64,8 @@ class Moves:
         self.arrivals.goes = self._goes_on
         self.arrivals.back = self._back
         self.departures = Departures(self.transit, self._gone)
+        #: What the store keeps of sessions that have ended, and are about to leave.
+        self._remains: dict[str, Remains] = {}
         #: A session leaves for a node that is not there.
         self.gone: Callable[[str, Leaving], object] = lambda *_: None
         #: Whether we have claimed a session that comes, as far as we know, and whose it is by etcd:
@@ -87,11 +90,17 @@ class Moves:
         if not with_state:
             self.began(session)
 
+    def leaves(self, session: Session) -> None:
+        """It ends here, and `hand` follows: the store keeps it until it is where it goes."""
+        if session.owner:
+            self._remains[session.client_id] = Remains(session)
+
     def hand(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
         """What there is of a session goes to the node that has claimed it in this revision.
 
         state: of what has just ended here; None where it is not here, or not yet.
         """
+        remains = self._remains.pop(client_id, None)
         if state is None:
             if self.arrivals.passed(client_id, by, revision):
                 return
@@ -99,8 +108,8 @@ class Moves:
             if leaves is not None:
                 if leaves.revision >= revision:
                     return
-                state = self.departures.recall(client_id)
-        self.departures.begin(client_id, by, revision, state)
+                state, remains = self.departures.take(client_id)
+        self.departures.begin(client_id, by, revision, state, remains)
 
     def _goes_on(self, client_id: str, to: tuple[str, int], state: SessionState | None) -> None:
         self.departures.begin(client_id, *to, state)

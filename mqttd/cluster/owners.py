@@ -83,7 +83,7 @@ class Owners:
         #: What is ours may be somebody else's by now: nobody is let in.
         self.strict = False
         #: Takes a session of ours away, and how many have come and gone.
-        self.hand_over: Callable[[str, int], SessionState | None] = lambda client_id, epoch: None
+        self.hand_over: Callable[..., SessionState | None] = lambda *_: None
         #: Set by who makes both: brings the sessions.
         self.moves: Moves
         self.came = 0
@@ -300,8 +300,8 @@ class Owners:
         except EtcdError:
             pass  # it stays ours in name, until somebody takes it or the lease ends
 
-    def watch(self, taken: Callable[[str, int], SessionState | None]) -> None:
-        """As `IRegistry.watch`."""
+    def watch(self, taken: Callable[..., SessionState | None]) -> None:
+        """As `IRegistry.watch`; it is told what becomes of what the store keeps of a session."""
         self.hand_over = taken
 
     def description(self) -> str:
@@ -452,7 +452,7 @@ class Owners:
     def _hand_over(self, client_id: str, revision: int) -> SessionState | None:
         """End a session here, for who has it now: what it was, with a will that is to come."""
         will = will_of(self.sessions.get(client_id))
-        state = self.hand_over(client_id, revision)
+        state = self.hand_over(client_id, revision, self.moves.leaves)
         return state if state is None or will is None else with_will(state, *will)
 
     def keep_here(self, client_id: str, revision: int, state: SessionState) -> None:

@@ -75,6 +75,7 @@ class Transit:
 
     def bury(self, catcher: Catcher) -> None:
         """Take its filters out of the router, if they are many bit by bit."""
+        catcher.leave_journal()
         catcher.ended = True
         burial = Burial(self.broker, catcher)
         if burial.slice():

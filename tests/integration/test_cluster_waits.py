@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from base64 import b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.ctl import told
+from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import start_node, start_nodes
+from tests.support.servers import free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,11 +32,16 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
     started.stop()
 
 
-def lease_of(etcd: Etcd, key: str) -> str:
-    """The lease of a key of the cluster; empty: there is no such key."""
+def field_of(etcd: Etcd, key: str, field: str) -> str:
+    """What etcd has of a key of the cluster; empty: there is no such key."""
     body = {"key": b64encode(f"/mqttd/mqttd/v1/{key}".encode()).decode()}
     found = etcd.ask("/v3/kv/range", body).get("kvs", [])
-    return str(found[0]["lease"]) if found else ""
+    return str(found[0][field]) if found else ""
+
+
+def lease_of(etcd: Etcd, key: str) -> str:
+    """The lease of a key of the cluster; empty: there is no such key."""
+    return field_of(etcd, key, "lease")
 
 
 def let_in(node: Broker) -> RawClient:
@@ -174,3 +182,39 @@ def test_the_will_of_a_client_that_is_away_goes_along(etcd: Etcd, tmp_path: Path
     finally:
         for node in nodes.values():
             node.stop()
+
+
+def test_a_session_whose_node_is_killed_before_it_could_send_it_comes_when_that_is_back(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """Claimed while the link was away: with what was acknowledged for it after that, too."""
+    store, port = {"kind": "sqlite"}, free_port()
+    line = Line(port)
+    there = {"bind": f"127.0.0.1:{port}", "advertise": f"127.0.0.1:{line.port}"}
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": there}, store=store)
+    try:
+        assert nodes["a"].says("node b is linked")
+        reader = RawClient(nodes["a"].port, mq.V5).connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=1)
+        reader.close()
+        publisher = RawClient(nodes["a"].port, mq.V5).connect("publisher")
+        publisher.publish("t", b"before", qos=1)
+        line.whole = False
+        line.cut()
+        owned = field_of(etcd, "own/reader", "value")
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(let_in, nodes["b"])
+            until(lambda: field_of(etcd, "own/reader", "value") != owned, "that b has claimed it")
+            until(lambda: told(nodes["a"], "clients", "list").find("reader") < 0, "that it leaves")
+            publisher.publish("t", b"meanwhile", qos=1)
+            nodes["a"].stop(hard=True)
+            line.whole = True
+            nodes["a"] = start_node(tmp_path, etcd, "a", store=store)
+            back = waits.result()
+        assert back.resumed
+        assert back.payloads(2) == [b"before", b"meanwhile"]
+        back.close()
+    finally:
+        for node in nodes.values():
+            node.stop()
+        line.close()

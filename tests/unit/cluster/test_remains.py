@@ -1,0 +1,158 @@
+"""A session that leaves stays in the store, with what is caught for it, until it has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import succeed
+from twisted.internet.task import Clock
+
+from mqttd.cluster.moves import Moves
+from mqttd.cluster.nodes import NodeMesh
+from mqttd.cluster.transit import DONE
+from mqttd.mesh.frames import packed
+from mqttd.storage.durability import OS, Durability
+from mqttd.storage.journal import StoreJournal
+from mqttd.storage.ledger import Ledger
+from mqttd.storage.recovery import read
+from mqttd.storage.restore import restore
+from tests.support.account import audit
+from tests.support.memory import MemoryBroker
+from tests.unit.storage.test_journal import Kept, make, publish
+
+
+class Node:
+    """The node `c` with a store, and `a` and `b`, which are there."""
+
+    def __init__(self, path: Path) -> None:
+        self.kept: Kept = make(path)
+        self.broker = self.kept.node.broker
+        self.kept.subscriber("s", "t", 1, kept=True).drop()
+        self.publisher = self.kept.client("publisher", kept=False)
+        settled: Any = lambda filters: succeed(None)  # noqa: E731
+        self.mesh = NodeMesh(self.broker, lambda _: None, lambda _: None, lambda *_: None)
+        self.moves = Moves(self.broker, self.mesh, Clock(), "c", settled, lambda: 0)
+        self.nodes = {name: self.mesh.join(name, 1) for name in "ab"}
+        self.sent = 0
+
+    def publish(self, count: int) -> None:
+        """So many messages for it, acknowledged."""
+        for _ in range(count):
+            self.sent += 1
+            publish(self.publisher, "t", 1, self.sent)
+        self.kept.settle()
+        assert len(self.publisher.take()) == count
+
+    def hand(self, by: str, revision: int) -> None:
+        """A node has claimed it."""
+        state = self.broker.registry.hand_over("s", revision, self.moves.leaves)
+        self.moves.hand("s", by, revision, state)
+        self.broker.perform()
+        self.kept.settle()
+
+    def says(self, node: str, what: bytes, revision: int) -> None:
+        """A node has got it."""
+        self.moves.told(self.nodes[node], packed([what, b"s", revision.to_bytes(8, "big")]))
+        self.broker.perform()
+        self.kept.settle()
+
+    def after_a_crash(self) -> dict[str, int]:
+        """The session of a broker that begins with this store, and how many messages wait."""
+        node = MemoryBroker()
+        node.broker.journal = StoreJournal(
+            Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+        )
+        contents = read(self.kept.base, Ledger())
+        restored = restore(node.broker, node.broker.journal, self.kept.base, contents)
+        assert not restored.unreadable
+        (client_id,) = node.broker.sessions
+        return {client_id: restored.messages}
+
+    def rows(self) -> list[int]:
+        """Of sessions, of subscriptions and of messages in the store."""
+        tables = ("session", "subscription")
+        found = [self.kept.base.execute(f"SELECT count(*) FROM {each}") for each in tables]
+        records = sum(map(len, read(self.kept.base, Ledger()).records.values()))
+        return [*(each.fetchone()[0] for each in found), records]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.kept.base.close()
+
+
+def test_what_leaves_and_what_is_caught_for_it_outlasts_a_crash(node: Node) -> None:
+    node.publish(2)
+    node.hand("a", 5)
+    assert node.kept.node.session("s") is None
+    node.publish(3)
+    assert node.after_a_crash() == {"s": 5}
+    node.says("a", DONE, 4)
+    assert node.after_a_crash() == {"s": 5}
+
+
+def test_nothing_of_it_is_left_when_the_other_node_has_it(node: Node) -> None:
+    node.publish(2)
+    node.hand("a", 5)
+    node.publish(3)
+    node.says("a", DONE, 5)
+    assert node.rows() == [0, 0, 0]
+    audit(node.broker, [node.publisher.channel])
+
+
+def test_it_is_kept_while_it_goes_to_another_than_at_first(node: Node) -> None:
+    node.publish(1)
+    node.hand("a", 5)
+    node.publish(1)
+    node.hand("b", 6)
+    node.publish(1)
+    node.says("a", DONE, 5)
+    assert node.after_a_crash() == {"s": 3}
+    node.says("b", DONE, 6)
+    assert node.rows() == [0, 0, 0]
+
+
+def test_what_is_caught_after_the_rest_was_sent_is_kept_too(node: Node) -> None:
+    """A catcher follows the first one when that has all; both are of one session."""
+    node.publish(1)
+    node.hand("a", 5)
+    node.publish(1)
+    for link in (0, *(each.number for each in node.nodes.values())):
+        node.moves.departures.marked("s", 5, link)
+    assert node.moves.departures.of["s"].whole
+    node.publish(1)
+    assert node.after_a_crash() == {"s": 3}
+    node.mesh.leave(node.nodes["a"])
+    node.moves.left("a")
+    node.publish(1)
+    assert node.after_a_crash() == {"s": 4}
+    node.moves.departures.done("s", 5)
+    node.broker.perform()
+    node.kept.settle()
+    assert node.rows() == [0, 0, 0]
+
+
+def test_when_it_is_here_again_the_store_has_it_once(node: Node) -> None:
+    node.publish(1)
+    node.hand("a", 5)
+    node.publish(1)
+    state = node.moves.departures.of["s"].state
+    node.broker.registry.keep("s", 6, state)
+    node.kept.settle()
+    assert node.rows()[:2] == [1, 1]
+    assert "s" not in node.moves.departures.of
+
+
+def test_what_is_not_kept_leaves_nothing_behind(node: Node) -> None:
+    """Who asks for no owner in the journal has none, before and after."""
+    live = node.kept.client("s2", kept=False)
+    state = node.broker.registry.hand_over("s2", 5, node.moves.leaves)
+    node.moves.hand("s2", "a", 5, state)
+    assert live.closed
+    node.kept.settle()
+    assert node.after_a_crash() == {"s": 0}
