@@ -80,9 +80,12 @@ class Arrivals:
         self.at = at
         self.log = Logger(namespace="mqttd.cluster")
         self.of: dict[str, _Coming] = {}
-        #: Set by who makes this: goes on to another node; nobody waits for it; a session that was
-        #: entered is another node's by now; by which lease the sessions of a node wait for it.
-        self.goes: Callable[[str, tuple[str, int], SessionState | None], object]
+        #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
+        #: waits for it; a session that was entered is another node's by now; by which lease the
+        #: sessions of a node wait for it.
+        self.goes: Callable[
+            [str, tuple[str, int], SessionState | None, Callable[[], object]], object
+        ]
         self.unclaimed: Callable[[str], object] = lambda client_id: None
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
@@ -192,9 +195,9 @@ class Arrivals:
         state, catcher = comes.state, comes.catcher
         if state is not None:
             state = self.transit.with_caught(state, catcher)
-            self._done(client_id, comes)
         waits, comes.waits = comes.waits, None
-        self.goes(client_id, comes.next, state)
+        # Until it is there, who had it has: a node that is killed knows nothing of it.
+        self.goes(client_id, comes.next, state, lambda: self._done(client_id, comes))
         if waits is not None:
             waits.errback(EtcdError(f"node {comes.next[0]!r} has claimed it after this one"))
 

@@ -39,7 +39,7 @@ class Leaving:
         self.to = to
         self.revision = revision
         self.state = state
-        #: What the store keeps of it meanwhile, if it was kept.
+        #: What the store, or the node that it has come from, keeps of it meanwhile, if it does.
         self.remains = remains
         self.catcher: Catcher | None = None
         self.sent = False

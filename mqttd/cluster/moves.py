@@ -93,7 +93,7 @@ class Moves:
     def leaves(self, session: Session) -> None:
         """It ends here, and `hand` follows: the store keeps it until it is where it goes."""
         if session.owner:
-            self._remains[session.client_id] = Remains(session)
+            self._remains[session.client_id] = Remains.of(session)
 
     def hand(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
         """What there is of a session goes to the node that has claimed it in this revision.
@@ -111,8 +111,14 @@ class Moves:
                 state, remains = self.departures.take(client_id)
         self.departures.begin(client_id, by, revision, state, remains)
 
-    def _goes_on(self, client_id: str, to: tuple[str, int], state: SessionState | None) -> None:
-        self.departures.begin(client_id, *to, state)
+    def _goes_on(
+        self,
+        client_id: str,
+        to: tuple[str, int],
+        state: SessionState | None,
+        done: Callable[[], object],
+    ) -> None:
+        self.departures.begin(client_id, *to, state, Remains(lambda numbers: done()))
 
     def _back(self, client_id: str, revision: int) -> tuple[SessionState, Catcher | None] | None:
         leaves = self.departures.of.get(client_id)

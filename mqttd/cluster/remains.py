@@ -1,14 +1,18 @@
-"""What the store keeps of a session that has left this node, until another node has it.
+"""What is kept of a session that leaves this node, until another node has it.
 
-    hand_over --> Remains --DONE, or it is here again--> ended in the journal
+    hand_over --> Remains of our store --DONE, or it is here again--> ended in the journal
     a `Catcher` in its place tells the journal what it catches, under the same owner
 
 So a node that is killed while a session is on its way has that in its store, and in its stream
 where sessions are replicated: itself, begun anew, or its heir sends it to who has claimed it. What
 was caught is promised as what any session has queued.
+
+What goes on before it was entered here is kept by the node that it has come from: `end` tells that.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from mqttd.session.session import Session
 
@@ -16,13 +20,29 @@ __all__ = ["Remains"]
 
 
 class Remains:
-    """Those of `session`, which tells the journal nothing from now on."""
+    """Kept by our journal as this `owner`, or elsewhere (0).
 
-    def __init__(self, session: Session) -> None:
-        self.journal = session.server.journal
-        self.owner = session.owner
+    ended: told once, when they need be kept no longer, with the journal's numbers of records.
+    """
+
+    def __init__(self, ended: Callable[[list[int]], object], owner: int = 0) -> None:
+        self.owner = owner
+        self._ended: Callable[[list[int]], object] | None = ended
         self._numbers: list[int] = []
-        self.take(session)
+
+    @classmethod
+    def of(cls, session: Session) -> Remains:
+        """Those of a session that our journal keeps; it tells that nothing from now on."""
+        journal, owner = session.server.journal, session.owner
+
+        def ended(numbers: list[int]) -> None:
+            journal.ended(owner)
+            for number in numbers:
+                journal.lost(number)
+
+        made = cls(ended, owner)
+        made.take(session)
+        return made
 
     def take(self, session: Session) -> None:
         """What is kept of this one belongs to it, too: the end of that is no end of it."""
@@ -37,10 +57,8 @@ class Remains:
         session.owner = 0
 
     def end(self) -> None:
-        """It is where it belongs: nothing of it need be kept here."""
-        if self.owner:
-            self.journal.ended(self.owner)
-            for number in self._numbers:
-                self.journal.lost(number)
+        """It is where it belongs."""
+        ended, self._ended = self._ended, None
         self.owner = 0
-        self._numbers = []
+        if ended is not None:
+            ended(self._numbers)

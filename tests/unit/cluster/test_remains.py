@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import NodeMesh
-from mqttd.cluster.transit import DONE
+from mqttd.cluster.transit import DONE, TAIL, WHOLE
 from mqttd.mesh.frames import packed
 from mqttd.storage.durability import OS, Durability
 from mqttd.storage.journal import StoreJournal
@@ -37,6 +37,15 @@ class Node:
         self.moves = Moves(self.broker, self.mesh, Clock(), "c", settled, lambda: 0)
         self.nodes = {name: self.mesh.join(name, 1) for name in "ab"}
         self.sent = 0
+        #: To whom, what, of which revision.
+        self.said: list[tuple[str, bytes, int]] = []
+        say = self.moves.transit.say
+
+        def heard(to: Any, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
+            self.said.append((to.name, what, revision))
+            say(to, what, client_id, revision, *fields)
+
+        self.moves.transit.say = heard  # type: ignore[method-assign]
 
     def publish(self, count: int) -> None:
         """So many messages for it, acknowledged."""
@@ -53,9 +62,10 @@ class Node:
         self.broker.perform()
         self.kept.settle()
 
-    def says(self, node: str, what: bytes, revision: int) -> None:
-        """A node has got it."""
-        self.moves.told(self.nodes[node], packed([what, b"s", revision.to_bytes(8, "big")]))
+    def says(self, node: str, what: bytes, revision: int, *fields: bytes) -> None:
+        """What a node says of it."""
+        body = packed([what, b"s", revision.to_bytes(8, "big"), *fields])
+        self.moves.told(self.nodes[node], body)
         self.broker.perform()
         self.kept.settle()
 
@@ -156,3 +166,22 @@ def test_what_is_not_kept_leaves_nothing_behind(node: Node) -> None:
     assert live.closed
     node.kept.settle()
     assert node.after_a_crash() == {"s": 0}
+
+
+def test_who_had_it_keeps_it_until_it_is_where_it_goes_on_to(node: Node) -> None:
+    """Claimed by `b` before it was entered here: killed now, this node has no copy of it."""
+    node.hand("a", 5)
+    state = node.moves.departures.of["s"].state
+    node.says("a", DONE, 5)
+    arrivals = node.moves.arrivals
+    arrivals.expect("s", "a", 7)
+    assert arrivals.passed("s", "b", 8)
+    node.says("a", WHOLE, 7, state.record)
+    node.says("a", TAIL, 7)
+    for link in (0, *(each.number for each in node.nodes.values())):
+        arrivals.marked("s", 7, link)
+    assert node.moves.departures.of["s"].to == "b"
+    assert ("a", DONE, 7) not in node.said
+    node.says("b", DONE, 8)
+    assert node.said[-1] == ("a", DONE, 7)
+    assert node.said.count(("a", DONE, 7)) == 1
