@@ -40,6 +40,10 @@ class Gears:
         """`who` needs nothing any more; says whether anything changed."""
         return self.ask(who, 0, [])
 
+    def asked(self) -> bool:
+        """Whether anybody needs anything."""
+        return bool(self._all or self._some)
+
     def of(self, topic: str) -> int:
         """The gears that the messages of a topic need."""
         if not self._all and not self._some:

@@ -20,6 +20,7 @@ from mqttd.broker.abroad import Abroad
 from mqttd.broker.gears import Gears
 from mqttd.broker.shared import MAX_TURNS, Group
 from mqttd.broker.trie import Level, Trie
+from mqttd.broker.walks import Walks
 from mqttd.session.metrics import Metrics
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
@@ -75,6 +76,8 @@ class Router(Topics):
         self.subscriptions: int = 0
         #: What the messages of a topic need, whoever receives them.
         self.gears = Gears()
+        self.walks = Walks(self.trie, self.gears, self._lead)
+        self.stems = self.walks
         #: Receivers with their options -> the lists of the routes that lead to them.
         self._shared: dict[tuple[tuple[Receiver, int], ...], tuple[list[Receiver], list[int]]] = {}
         #: The same for a single receiver; and its options, of which there are few.
@@ -217,6 +220,8 @@ class Router(Topics):
             self.exact[topic_filter] = (
                 subscriber if isinstance(subscriber, Session) else {subscriber: options}
             )
+            if self.walks.literal_came(topic_filter):
+                self.forget_stems()
         elif isinstance(held, dict):
             held[subscriber] = options
         elif held is not subscriber:
@@ -240,10 +245,15 @@ class Router(Topics):
         if isinstance(held, dict):
             held.pop(subscriber, None)
             if not held:
-                del self.exact[topic_filter]
+                self._empty(topic_filter)
         elif held is subscriber:
-            del self.exact[topic_filter]
+            self._empty(topic_filter)
         self.changed(topic_filter, False)
+
+    def _empty(self, topic_filter: str) -> None:
+        """Nobody is left that has this literal filter."""
+        del self.exact[topic_filter]
+        self.walks.literal_went(topic_filter, len(self.exact))
 
     def _wildcard_changed(self, topic_filter: str) -> None:
         if self._matches:
@@ -298,6 +308,15 @@ class Router(Topics):
             self._matches[matched] = known
         self.work += len(levels)
         route.share(known)
+
+    def _lead(self, levels: list[Level]) -> Route:
+        """A route to the receivers of these filters, for all topics that match no other."""
+        self.metrics.routes_built += 1
+        route = Route("")
+        if levels:
+            self._along(route, levels)
+        route.seq = self.changes.seq
+        return route
 
     def _collect(self, route: Route, found: dict[Receiver, int], levels: list[Level]) -> None:
         for level in levels:

@@ -20,8 +20,13 @@ from typing import Final
 from mqttd.codec.frame import header
 from mqttd.codec.native import mypyc_attr
 from mqttd.session.route import Route
+from mqttd.session.stems import Stems
 
 __all__ = ["Ahead", "look_ahead"]
+
+#: PUBLISH of QoS 0 and 1 and nothing else.
+_PLAIN0: Final = 0x30
+_PLAIN1: Final = 0x32
 
 #: Messages that are looked at ahead, at most: their routes have to stay in the cache.
 _MOST: Final = 256
@@ -50,16 +55,19 @@ class Ahead:
         return self.routes[at] if at < count and places[at] == place else None
 
 
-def look_ahead(data: bytes, table: dict[bytes, Route]) -> Ahead | None:
+def look_ahead(data: bytes, table: dict[bytes, Route], stems: Stems | None = None) -> Ahead | None:
     """Look up the topics of the PUBLISHes in `data`; None where there is nothing to gain.
 
-    Nothing of `data` is believed: what is not a whole packet ends it.
+    Nothing of `data` is believed: what is not a whole packet ends it. stems: where first words may
+    decide; then nothing is looked up. With QoS 2 or RETAIN a topic's own route is needed.
     """
     keys: list[bytes] = []
+    routes: list[Route | None] = []
+    asked: int = 0
     places: list[int] = []
     n = len(data)
     pos = 0
-    while n - pos > 4 and len(keys) < _MOST:
+    while n - pos > 4 and len(places) < _MOST:
         first = data[pos]
         length: int = data[pos + 1]
         body: int = pos + 2
@@ -70,20 +78,36 @@ def look_ahead(data: bytes, table: dict[bytes, Route]) -> Ahead | None:
         if first & 0xF0 == 0x30:
             if length < 2 or body + length > n:
                 break
-            key = data[body : body + 2 + (data[body] << 8 | data[body + 1])]
-            if len(keys) == 1 and keys[0] == key:
+            end = body + 2 + (data[body] << 8 | data[body + 1])
+            count = len(places)
+            if count == 1 and data[places[0] : places[0] + end - body] == data[body:end]:
                 return None
-            keys.append(key)
+            route: Route | None = None
+            if (
+                stems is not None
+                and (first == _PLAIN0 or first == _PLAIN1)
+                and end <= body + length
+            ):
+                route = stems.along(data, body + 2, end)
+            if route is None:
+                asked += 1
+                keys.append(data[body:end])
+            else:
+                keys.append(b"")
+            routes.append(route)
             places.append(body)
         pos = body + length
-    if len(keys) < 2:
+    if len(places) < 2:
         return None
-    for key in keys:
-        hash(key)
-    routes: list[Route | None] = []
-    for key in keys:
-        routes.append(table.get(key))
-    for route in routes:
-        if route is not None:
-            route.seen = True
+    if asked:
+        for key in keys:
+            hash(key)
+        at = 0
+        for key in keys:
+            if key:
+                routes[at] = table.get(key)
+            at += 1
+        for route in routes:
+            if route is not None:
+                route.seen = True
     return Ahead(data, places, routes)

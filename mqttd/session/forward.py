@@ -95,6 +95,8 @@ class Forwarding(Lending):
             topics.catch_up(route)
         route.seen = True
         if route.right != self.right or route.epoch != router.epoch or router.by_flags:
+            if not route.key:
+                route = self.current(data[p + 2 : topic_end])  # a stem's, and rights have changed
             if not self.may(route, first):
                 self.deny_bytes(route, first, data[p:end])
                 return end
@@ -265,7 +267,7 @@ class Forwarding(Lending):
                     else:
                         receiver.take(wire, packet_id, topic_end - pos)
                 ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
-                self._settled(ack, route)
+                self._settled(ack, route, data, p, topic_end)
                 return
         if count:
             self.router.topics.work += count >> _LIGHT1
@@ -285,12 +287,12 @@ class Forwarding(Lending):
                 ack = self.answer(answer_to(first), packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
             else:
                 ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
-        self._settled(ack, route)
+        self._settled(ack, route, data, p, topic_end)
 
-    def _settled(self, ack: bytes, route: Route) -> None:
+    def _settled(self, ack: bytes, route: Route, data: bytes, p: int, topic_end: int) -> None:
         """`settle`, at once where nothing is waited for: the topic's name stays untouched then."""
         if route.gear & HELD or self.promises is not None or self.router.journal.touched:
-            self.settle(ack, route.gear, route.topic)
+            self.settle(ack, route.gear, route.topic or data[p + 2 : topic_end].decode())
         else:
             self.send(ack)
 

@@ -300,7 +300,8 @@ class Framing(Acknowledging):
         count: int = 0
         opened: bool = self.state == OPEN
         if opened and n > _LEAST and len(topics.table) >= router.settings.look_ahead:
-            topics.ahead = look_ahead(data, topics.table)
+            stems = None if router.has_workers else self.stems()
+            topics.ahead = look_ahead(data, topics.table, stems)
         largest: int = self.largest if opened else router.settings.max_connect_size
         while n - pos >= 2:
             first: int = data[pos]

@@ -222,7 +222,7 @@ class General(Publisher):
         self._count(packet.qos)
         self._check_offered(packet)
         if route is None:
-            route = self._current(raw)
+            route = self.current(raw)
             if not self.may(route, first):
                 packet.topic = route.topic  # for a topic alias, a mountpoint
                 self._deny(packet, route)
@@ -255,7 +255,7 @@ class General(Publisher):
         router.topics.work += _GENERAL + (receivers if receivers > 0 else 0)
         self.published(first, packet.packet_id, receivers, gear, topic)
 
-    def _current(self, raw: bytes) -> Route:
+    def current(self, raw: bytes) -> Route:
         """The route of a topic name as it is now; validates it."""
         key = len(raw).to_bytes(2, "big") + raw
         topics = self.router.topics

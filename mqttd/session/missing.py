@@ -38,6 +38,7 @@ class Missing(General):
     ) -> None:
         """Tell of the packets of a run that this receiver misses; None: there is nobody."""
         router = self.router
+        topic = route.topic or data[p + 2 : topic_end].decode()
         shift = 0
         while pos + shift < end and (router.tap_unheard if receiver is None else router.tap_slow):
             inbound = self.inbound(
@@ -50,7 +51,7 @@ class Missing(General):
                 pos + shift + size,
                 0,
             )
-            message = inbound.message(route.topic, router.next_message_id())
+            message = inbound.message(topic, router.next_message_id())
             if receiver is None:
                 router.missed(message, "no_subscriber", "")
             else:

@@ -27,6 +27,7 @@ from mqttd.session.route import Beyond, Route
 from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 from mqttd.session.state import Keeper
+from mqttd.session.stems import Stems
 from mqttd.session.topics import Topics
 
 __all__ = ["Judge", "Publisher", "TRIES", "Warm"]
@@ -187,6 +188,20 @@ class Publisher(Connection):
             warm.origin = None
             if not warm.listed:
                 self.warm = None
+
+    def stems(self) -> Stems | None:
+        """What leads its topics by their first words; None where each has to be looked up."""
+        judge = self.judge
+        right = self.right
+        if right < 0 or not right & _FREE or right >> 32 != judge.epoch or judge.by_flags:
+            return None
+        stems = judge.topics.stems
+        settings = judge.settings
+        if stems is not None and stems.serve(
+            right, judge.epoch, settings.max_topic_levels, settings.max_topic_length
+        ):
+            return stems
+        return None
 
     def topics(self, limit: int) -> list[str]:
         """Topics in use that this client, or all of its class, was found to be allowed."""

@@ -174,4 +174,4 @@ class Recording(Forwarding):
             inbound.run = run
             inbound.fan(route)
         ack = (_ACK1 if first & 2 else _ACK2) + data[topic_end : topic_end + 2]
-        self._settled(ack, route)
+        self._settled(ack, route, data, p, topic_end)

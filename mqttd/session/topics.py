@@ -23,6 +23,7 @@ from mqttd.session.ahead import Ahead
 from mqttd.session.changes import Changes
 from mqttd.session.route import HELD, NOTED, RECORDED, Route
 from mqttd.session.sights import Sights
+from mqttd.session.stems import Stems
 
 __all__ = ["Topics"]
 
@@ -59,6 +60,8 @@ class Topics:
         self.work: int = 0
         #: The routes of the chunk that is being handled, if they were looked up together.
         self.ahead: Ahead | None = None
+        #: Of topics whose first words decide; None: all are looked up.
+        self.stems: Stems | None = None
         #: The routes, without holes: where one goes, the last one takes its place.
         self._ring: list[Route] = []
         #: Topics that were seen once, where there are many; and the route of the last of them.
@@ -163,6 +166,7 @@ class Topics:
     def changed(self, topic_filter: str, wildcard: bool) -> None:
         """A subscription came, went or has other options."""
         if wildcard:
+            self.forget_stems()
             self.changes.note(topic_filter)
         elif self.table:
             raw = topic_filter.encode()
@@ -172,7 +176,14 @@ class Topics:
 
     def all_changed(self) -> None:
         """What the messages of any topic need may have changed."""
+        self.forget_stems()
         self.changes.note_all()
+
+    def forget_stems(self) -> None:
+        """What stems were made of has changed."""
+        if self.stems is not None:
+            self.stems.forget()
+            self.ahead = None  # it may hold some of them
 
     # -- room ----------------------------------------------------------------------------------
 
@@ -207,6 +218,8 @@ class Topics:
 
     def drop_cache(self) -> None:
         """Forget all topics: memory is short."""
+        if self.stems is not None:
+            self.stems.forget()
         while self._ring:
             self._drop(self._ring[-1])
         self._shrink()
@@ -216,6 +229,8 @@ class Topics:
         since = now - self._swept
         self._swept = now
         self._passing.clear()
+        if self.stems is not None:
+            self.stems.forget()
         if not self._ring:
             return
         n = len(self._ring)

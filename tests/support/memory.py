@@ -45,6 +45,8 @@ class AllowAll:
     def __init__(self) -> None:
         #: Topics (or filters) that nobody may use.
         self.denied: set[str] = set()
+        #: No rule looks at topics: they need not be asked about one by one.
+        self.free = False
 
     def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
         return AuthResult(True)
@@ -56,7 +58,7 @@ class AllowAll:
         return 0
 
     def constant(self, number: int) -> bool:
-        return False
+        return self.free
 
     def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
         return 0 if topic in self.denied else 1

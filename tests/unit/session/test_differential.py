@@ -3,7 +3,8 @@
     story --> broker with everything on        --> bytes of every client --+
           --> broker without `fast_path`       -->                         +-- must be equal
           --> broker without `coalesce_runs`   -->                         |
-          --> broker that always looks ahead   -->                         |
+          --> broker that always looks ahead,  -->                         |
+              at the first words of topics too                             |
           --> broker without `cache_grants`    -->                         |
           --> broker whose deliveries are kept -->                         |
           --> broker with none of them         -->                       --+
@@ -257,6 +258,7 @@ class Stage:
             assert hasattr(configured, name), name
             setattr(configured, name, value)
         self.node = MemoryBroker(configured)
+        self.node.access.free = True  # so that first words may decide, where it looks ahead
         if mountpoint:
             self.node.broker.listeners["memory"] = Listener("memory", mountpoint=mountpoint)
         if hook is not None:
