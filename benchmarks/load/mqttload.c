@@ -47,7 +47,7 @@
 typedef struct ssl_st SSL;          /* never made */
 #endif
 
-#define VERSION "1.2"
+#define VERSION "1.3"
 #define HDR_BYTES 24u               /* magic(4) publisher(4) sequence(8) time(8) */
 #define UPROP_BYTES 14u             /* 0x26, "kNN", "PPPPPP" */
 #define RECV_BUF (8192u * 1024u)     /* shared per thread */
@@ -72,6 +72,7 @@ static struct {
     long payload, inflight, window, batch, concurrency, keepalive, srcs;
     double rate, duration, warmup, connect_timeout, drain;
     bool echo; long vlo, vhi, conn_subs, first; const char *share, *prefix; char *sf[16]; int nsf;
+    int fill;
     bool shared_topics, random_topics, mixq, props5, mixsubs, X;
     bool persistent, retain, json, mqtt5, ws, tls, alias, hold, subscribe, keep, strict, quiet;
     int npids; int pids[MAX_PIDS];
@@ -397,6 +398,27 @@ static void conn_flush(thread *t, conn *c) {
 static inline uint32_t mixh(uint64_t a, uint32_t b) { uint64_t x = a * 0x9E3779B97F4A7C15ull + b * 0xBF58476D1CE4E5B9ull; x ^= x >> 29; x *= 0x94D049BB133111EBull; x ^= x >> 32; return (uint32_t)x; }
 static inline uint32_t leaf_of(uint64_t seq, uint32_t who) { return (uint32_t)(o.random_topics ? mixh(seq, who) % (uint64_t)o.topics : seq % (uint64_t)o.topics); }
 static inline uint32_t paylen_of(uint64_t seq, uint32_t who) { return o.vhi ? (uint32_t)o.vlo + mixh(seq + 77, who) % (uint32_t)(o.vhi - o.vlo + 1) : (uint32_t)o.payload; }
+
+/* --fill: payloads are cut from a pool, as each one's publisher and number say.  It is larger than
+ * what a compressor looks back over, so that it finds what is alike within the text, not a text
+ * that it had before.  The same in every run. */
+enum { FILL_LETTERS, FILL_TEXT, FILL_RANDOM, FILL_N };
+static const char *const fill_name[FILL_N] = { "letters", "text", "random" };
+#define POOL (16u << 20)
+static uint8_t *g_pool;
+static void pool_make(uint32_t longest) {
+    static const char *const state[] = { "ok", "warning", "failed", "unknown" };
+    uint32_t n = 0, size = POOL + longest;
+    g_pool = xmalloc(size + 256);
+    for (uint64_t i = 0; n < size; i++) {
+        if (o.fill == FILL_RANDOM) { uint32_t r = mixh(i, 1); memcpy(g_pool + n, &r, 4); n += 4; continue; }
+        uint32_t a = mixh(i, 2), b = mixh(i, 3), c = mixh(i, 4);
+        n += (uint32_t)sprintf((char *)g_pool + n,
+            "{\"device\":\"sensor-%05u\",\"time\":17%08u%03u,\"temperature\":%u.%02u,\"humidity\":%u.%u,\"state\":\"%s\",\"battery\":%u},",
+            a % 100000, b % 100000000, c % 1000, (a >> 20) % 60, (b >> 20) % 100, (c >> 10) % 100, (c >> 20) % 10, state[(c >> 25) % 4], (a >> 8) % 101);
+    }
+}
+static inline const uint8_t *pool_at(uint64_t seq, uint32_t who) { return g_pool + mixh(seq + 99, who) % POOL; }
 static inline int qos_of(uint64_t seq) { return o.mixq ? (int)(seq % 3) : o.qos; }
 /* ---- topics and filters ----------------------------------------------- */
 
@@ -547,7 +569,11 @@ static void pub_one_x(conn *c, uint64_t ts) {
     }
     uint8_t *y = b + n;
     memcpy(y, &g_magic, 4); memcpy(y + 4, &who, 4); memcpy(y + 8, &seq, 8); memcpy(y + 16, &ts, 8);
-    if (pl > HDR_BYTES) { memset(y + HDR_BYTES, 'a' + (int)(seq % 26), pl - HDR_BYTES); y[pl - 1] = (uint8_t)(seq ^ who); }
+    if (pl > HDR_BYTES) {
+        if (o.fill) memcpy(y + HDR_BYTES, pool_at(seq, who), pl - HDR_BYTES);
+        else memset(y + HDR_BYTES, 'a' + (int)(seq % 26), pl - HDR_BYTES);
+        y[pl - 1] = (uint8_t)(seq ^ who);
+    }
     c->wlen += n + pl; p->sent++;
 }
 /* Append one PUBLISH; the caller has checked the windows. */
@@ -580,7 +606,10 @@ static inline void pub_one(conn *c, uint64_t ts) {
     if (!g_pub_retain_clear) {
         uint8_t *y = b + m->o_pay;
         memcpy(y, &g_magic, 4); memcpy(y + 4, &who, 4); memcpy(y + 8, &seq, 8); memcpy(y + 16, &ts, 8);
-        if (o.payload > (long)HDR_BYTES) y[o.payload - 1] = (uint8_t)(seq ^ who);
+        if (o.payload > (long)HDR_BYTES) {
+            if (o.fill) memcpy(y + HDR_BYTES, pool_at(seq, who), (size_t)o.payload - HDR_BYTES);
+            y[o.payload - 1] = (uint8_t)(seq ^ who);
+        }
     }
     c->wlen += m->len; p->sent++;
 }
@@ -686,7 +715,8 @@ static inline void on_publish(thread *t, conn *c, uint8_t h, const uint8_t *p, u
         memcpy(&magic, y, 4); memcpy(&who, y + 4, 4); memcpy(&seq, y + 8, 8); memcpy(&ts, y + 16, 8);
     }
     if (yl != paylen_of(seq, who) || magic != g_magic ||
-        (yl > HDR_BYTES && y[yl - 1] != (uint8_t)(seq ^ who))) { t->corrupt++; ok = false; }
+        (yl > HDR_BYTES && (y[yl - 1] != (uint8_t)(seq ^ who) ||
+            (o.fill && memcmp(y + HDR_BYTES, pool_at(seq, who), yl - HDR_BYTES - 1))))) { t->corrupt++; ok = false; }
     if (qos == 2) {
         if (!c->q2) c->q2 = xcalloc(1024, 8);
         uint64_t *w = &c->q2[pid / 64], bit = 1ull << (pid % 64);
@@ -1175,6 +1205,7 @@ static void usage(FILE *f) {
     "  --alias                    MQTT 5: topic aliases instead of topics after the first message\n"
     "  --user-props N             MQTT 5: N user properties on each message\n"
     "  --vary LO-HI               payload length changes from message to message (24 to 4 MiB)\n"
+    "  --fill letters|text|random what payloads hold: the alphabet, JSON, or what does not compress\n"
     "  --random-topics            wildcard: leaf drawn at random from --topics instead of in turn\n"
     "  --shared-topics            all publishers use one set of topics\n"
     "  --props5                   MQTT 5: expiry, correlation data and 3 user properties, new on each message\n"
@@ -1215,7 +1246,7 @@ static long num(const char *name, const char *s, double lo, double hi, double *d
 enum { O_SC = 256, O_HOST, O_PORT, O_PUBS, O_SUBS, O_TOPICS, O_QOS, O_SUBQOS, O_PAYLOAD, O_RATE, O_INFL, O_WIN, O_BATCH,
        O_DUR, O_WARM, O_CLEAN, O_PERS, O_RETAIN, O_PID, O_JSON, O_THREADS, O_MQTT5, O_COUNT, O_FILT, O_FCONN, O_CONNS,
        O_CONC, O_HOLD, O_SUBSC, O_SRCS, O_KEEP, O_STRICT, O_KA, O_CTO, O_DRAIN, O_USER, O_PASS, O_WS, O_WSPATH, O_DROP, O_HELP, O_VER,
-       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_PFX, X_FIRST };
+       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_PFX, X_FIRST, X_FILL };
 static const struct option lo[] = {
     {"scenario",1,0,O_SC},{"host",1,0,O_HOST},{"port",1,0,O_PORT},{"pubs",1,0,O_PUBS},{"subs",1,0,O_SUBS},{"topics",1,0,O_TOPICS},
     {"qos",1,0,O_QOS},{"sub-qos",1,0,O_SUBQOS},{"payload",1,0,O_PAYLOAD},{"rate",1,0,O_RATE},{"inflight",1,0,O_INFL},{"window",1,0,O_WIN},
@@ -1226,7 +1257,7 @@ static const struct option lo[] = {
     {"drain",1,0,O_DRAIN},{"user",1,0,O_USER},{"pass",1,0,O_PASS},{"ws",0,0,O_WS},{"ws-path",1,0,O_WSPATH},{"drop-after",1,0,O_DROP},
     {"username",1,0,O_USER},{"password",1,0,O_PASS},{"tls",0,0,O_TLS},{"cafile",1,0,O_CAFILE},{"cert",1,0,O_CERT},{"key",1,0,O_KEY},
     {"alias",0,0,O_ALIAS},{"user-props",1,0,O_UPROPS},{"stall",1,0,O_STALL},
-    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"prefix",1,0,X_PFX},{"first",1,0,X_FIRST},
+    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"prefix",1,0,X_PFX},{"first",1,0,X_FIRST},{"fill",1,0,X_FILL},
     {"help",0,0,O_HELP},{"version",0,0,O_VER},{0,0,0,0} };
 
 static void parse(int argc, char **argv) {
@@ -1297,6 +1328,9 @@ static void parse(int argc, char **argv) {
         case X_ECHO: o.echo = o.subscribe = true; break;
         case X_CS: o.conn_subs = num(n, optarg, 1, 100000, 0); break;
         case X_PFX: o.prefix = optarg; break;
+        case X_FILL: for (o.fill = 0; o.fill < FILL_N && strcmp(fill_name[o.fill], optarg); o.fill++) {}
+            if (o.fill == FILL_N) fatal("--fill: expected letters, text or random, got '%s'", optarg);
+            break;
         case X_FIRST: o.first = num(lo[idx].name, optarg, 0, 1e9, NULL); break;
         case O_HELP: usage(stdout); exit(0);
 #ifdef HAVE_OPENSSL
@@ -1387,6 +1421,7 @@ int main(int argc, char **argv) {
     long per = S == SC_OFFLINE || S == SC_RETAINED ? 1 : (n_pubs + (long)g_mod - 1) / (long)g_mod;
     if ((double)n_subs * (double)per > 5e7) fatal("too many subscriber x publisher pairs");
     uint32_t fill = (uint32_t)o.payload;
+    if (o.fill) pool_make(o.vhi > o.payload ? (uint32_t)o.vhi : fill);
     for (long i = 0; i < n_subs; i++) {
         conn *c = &subs[i]; c->fd = -1; c->role = R_SUB; c->id = (uint32_t)i; c->sub_total = 1; c->v5 = o.mixsubs ? i % 10 != 0 : o.mqtt5; c->sqos = o.mixsubs ? (uint8_t)(i / 10 % 3) : (uint8_t)o.sub_qos; c->subid = o.mixsubs && c->v5 ? (uint32_t)i % 7 + 1 : 0; c->stall = i < o.stall;
         c->st = xcalloc((size_t)per, sizeof(stream));
@@ -1534,9 +1569,9 @@ int main(int argc, char **argv) {
     FILE *f = stdout;
     if (o.json) {
         fprintf(f, "{\"tool\":\"mqttload %s\",\"scenario\":\"%s\",\"ok\":%s,\"mqtt\":\"%s\",\"transport\":\"%s\",\"threads\":%d,\"pubs\":%ld,\"subs\":%ld,\"topics\":%ld,"
-            "\"qos\":%d,\"sub_qos\":%d,\"payload\":%ld,\"rate_target\":%.0f,\"inflight\":%ld,\"window\":%ld,\"batch\":%ld,\"persistent\":%s,\"retain\":%s",
+            "\"qos\":%d,\"sub_qos\":%d,\"payload\":%ld,\"fill\":\"%s\",\"rate_target\":%.0f,\"inflight\":%ld,\"window\":%ld,\"batch\":%ld,\"persistent\":%s,\"retain\":%s",
             VERSION, sc_name[S], ok ? "true" : "false", o.mqtt5 ? "5.0" : "3.1.1", transport, o.threads, n_pubs, n_subs, o.topics, o.qos, o.sub_qos,
-            o.payload, o.rate, o.inflight, o.window, o.batch, o.persistent ? "true" : "false", o.retain ? "true" : "false");
+            o.payload, fill_name[o.fill], o.rate, o.inflight, o.window, o.batch, o.persistent ? "true" : "false", o.retain ? "true" : "false");
         if (o.tls) fprintf(f, ",\"tls\":\"%s\"", g_tls);
         if (o.alias) fprintf(f, ",\"aliased\":%" PRIu64, aliased);
         if (o.user_props) fprintf(f, ",\"user_props\":%ld,\"user_props_missing\":%" PRIu64, o.user_props, z.props_missing);

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_without_a_compiler_the_message_says_what_to_install(tmp_path: Path, too
 @pytest.mark.slow
 def test_it_is_built_when_it_is_not_there(tmp_path: Path) -> None:
     program = build(tmp_path / "out", os.environ)
-    assert Mqttload(program, 0).version() == "mqttload 1.2"
+    assert Mqttload(program, 0).version() == "mqttload 1.3"
     first = program.stat().st_mtime_ns
     assert build(tmp_path / "out", os.environ).stat().st_mtime_ns == first
 
@@ -133,3 +134,20 @@ def test_a_source_that_does_not_compile_is_told(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o755)
     with pytest.raises(NotFound, match="does not build:\nline 1: error"):
         build(tmp_path / "out", {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+
+@pytest.mark.skipif(not (shutil.which("make") and shutil.which("cc")), reason="no compiler here")
+@pytest.mark.slow
+def test_14_what_payloads_hold_is_chosen_by_name(tmp_path: Path) -> None:
+    program = build(tmp_path / "out", os.environ)
+    done = subprocess.run([program, "--fill", "noise"], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 2
+    assert done.stderr == "mqttload: --fill: expected letters, text or random, got 'noise'\n"
+
+
+def test_14_the_first_threads_share_of_the_cpu_is_read() -> None:
+    given = raw("p2p")
+    given["broker"] |= {"cpu_s": 2.0, "first_thread_cpu_s": 0.5}
+    run = read(json.dumps(given), 0)
+    assert run.more["first_thread"] == 0.25 and run.more["received"] == given["received"]
+    assert read(recorded("p2p"), 0).more["first_thread"] == 1  # mqttload 1.1 did not tell

@@ -1,0 +1,131 @@
+"""What exporting costs by kind and size of payloads: python -m benchmarks.event_payloads [--help]
+
+    letters  mqttload's filler, the alphabet over and over: the kindest case there is
+    text     JSON, readings of devices with numbers that differ
+    random   what does not compress: JPEG, ciphertext, what is compressed already
+
+50 pairs as fast as they go, and a broker without the plugin and with every event exported take
+turns, each started afresh. Shown are medians of broker CPU per message and, round by round, how
+many times that of the broker without it; how much of it threads beside the event loop took; and
+bytes of the log a message. Nothing is judged: docs/benchmarks says which bound holds where.
+
+Before each run the page cache writes as much as the run will: a virtual machine may have given
+memory that was free back to its host, and the first touch of a page costs five times what copying
+into it does (2.3 us in place of 0.4 for 2,500 bytes). --fresh leaves that to the broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.brokers import StartError
+from benchmarks.event_log import CORES, LIMIT, PAIRS, VARIANTS, Exporting
+from benchmarks.load import Failure, Mqttload, NotFound
+from benchmarks.report import machine
+
+__all__ = ["main"]
+
+KINDS: Final = ("letters", "text", "random")
+SIZES: Final = ("64", "256", "1024", "4096", "1000-4000")
+#: Bytes that the page cache has had in hands before a run.
+WARM: Final = 2 << 30
+
+
+class Found(NamedTuple):
+    """One run: CPU per message and that of threads beside the loop (us), bytes of the log."""
+
+    cpu: float
+    beside: float
+    logged: float
+
+
+def touch(path: Path) -> None:
+    """Have the kernel's page cache hold `WARM` bytes, and give them back."""
+    data = os.urandom(4 << 20)
+    with path.open("wb", buffering=0) as file:
+        for _ in range(WARM // len(data)):
+            file.write(data)
+    path.unlink()
+
+
+def run(
+    exporting: Exporting, load: Mqttload, arguments: Sequence[str], seconds: float, warm: bool
+) -> Found:
+    """One broker under one load; raises Failure."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        with exporting.start(Path(directory), CORES[0]) as running:
+            if warm:
+                touch(Path(directory) / "touched")
+            found = load.run(running.port, running.pid, arguments, seconds + LIMIT)
+        if found.deviation():
+            raise Failure(f"{' '.join(arguments)}: {found.deviation()}")
+        written = sum(one.stat().st_size for one in Path(directory).rglob("*.events"))
+    share = 1 - found.more["first_thread"]
+    return Found(found.cpu, share * found.cpu, written / found.more["received"])
+
+
+def compared(given: argparse.Namespace, load: Mqttload, qos: int, kind: str, size: str) -> str:
+    """The row of a kind and a size; raises Failure."""
+    length = ["--vary", size] if "-" in size else ["--payload", size]
+    arguments = [*PAIRS, "--qos", str(qos), "--fill", kind, *length,
+                 "--duration", f"{given.duration:g}", "--warmup", "0.5"]  # fmt: skip
+    off: list[Found] = []
+    on: list[Found] = []
+    # Nothing is deleted within a run.
+    logged = (VARIANTS[given.variant] or "").replace(
+        "retention_bytes = 1_", "retention_bytes = 20_"
+    )
+    for _ in range(given.rounds):
+        for conf, runs in ((None, off), (logged, on)):
+            runs.append(run(Exporting(conf), load, arguments, given.duration, not given.fresh))
+    ratios = [b.cpu / a.cpu for a, b in zip(off, on, strict=True)]
+    median = statistics.median
+    cells = [
+        f"{kind}, {size} B", qos, f"{median(one.cpu for one in off):.2f}",
+        f"{median(one.cpu for one in on):.2f}", f"{median(one.beside for one in on):.2f}",
+        f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}",
+        f"{median(one.logged for one in on):,.0f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.event_payloads",
+        description="What exporting costs by kind and size of payloads.",
+    )
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--size", nargs="+", metavar="BYTES|LO-HI", default=SIZES)
+    parser.add_argument("--qos", nargs="+", type=int, choices=[0, 1], default=[1])
+    parser.add_argument("--variant", choices=[v for v in VARIANTS if v != "off"], default="all")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)d)")
+    parser.add_argument("--duration", type=float, default=2, help="seconds measured (%(default)g)")
+    parser.add_argument("--fresh", action="store_true", help="do not warm the page cache before")
+    parser.add_argument("--mqttload", metavar="PATH", help="the load generator ($MQTTLOAD)")
+    given = parser.parse_args(arguments)
+    try:
+        load = Mqttload.find(given.mqttload, CORES[1], os.environ)
+        print(f"{Exporting(None).version()}, {load.version()},"
+              f" load average {machine()['load_average']:.1f}")  # fmt: skip
+        print("| payloads | QoS | us off | exported | of it threads | ratio | from to | logged |")
+        print("|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+        for qos in given.qos:
+            for size in given.size:
+                for kind in given.kind:
+                    print(compared(given, load, qos, kind, size), flush=True)
+    except (Failure, NotFound, StartError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
