@@ -29,9 +29,10 @@ __all__ = ["merge", "worth"]
 #: Events and bytes (as they are written) of a merged block, about.
 MOST_ROWS: Final = 65_536
 MOST_BYTES: Final = 1 << 20
-#: Blocks of a segment that is worth it, and events in its blocks on average at most.
+#: Blocks of a segment that is worth it, and events and bytes in its blocks on average at most.
 FEWEST_BLOCKS: Final = 32
 FEW_ROWS: Final = 1024
+FEW_BYTES: Final = MOST_BYTES // 8
 LEVEL: Final = 3
 _EPOCH_AT: Final = 48
 
@@ -39,8 +40,9 @@ _EPOCH_AT: Final = 48
 def worth(path: str) -> bool:
     """Whether a finished segment has so many small blocks that they should be merged."""
     found = [block for block in _blocks(path, False) if not block.gap]
-    rows = sum(block.rows for block in found)
-    return len(found) >= FEWEST_BLOCKS and rows < FEW_ROWS * len(found)
+    count = len(found)
+    rows, size = (sum(getattr(block, one) for block in found) for one in ("rows", "size"))
+    return count >= FEWEST_BLOCKS and rows < FEW_ROWS * count and size < FEW_BYTES * count
 
 
 def merge(source: str, target: str, codec: Codec | None) -> bool:

@@ -39,6 +39,18 @@ def small(path: Path, blocks: int = 60) -> Writer:
     return writer
 
 
+def test_14_blocks_of_few_but_large_events_are_left_as_they_are(tmp_path: Path) -> None:
+    """None would become larger: a segment was written again, and nothing in it had changed."""
+    writer = Writer(str(tmp_path), NODE)
+    for base in range(0, 64 * SMALL, SMALL):
+        rows = [row(at, payload=os.urandom(40_000)) for at in range(base, base + SMALL)]
+        writer.write([Encoded(base, SMALL, pack(taken_of(rows), base))])
+    writer._roll()
+    name = tmp_path / NODE / segments_in(str(tmp_path / NODE))[0]
+    assert not worth(str(name))
+    writer.close()
+
+
 def test_merged_blocks_hold_the_same_events(tmp_path: Path) -> None:
     small(tmp_path).close()
     log = LogReader(str(tmp_path))
