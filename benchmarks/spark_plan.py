@@ -26,9 +26,10 @@ from typing import Final
 from benchmarks.report import machine
 from benchmarks.spark_read import BLOCK, row_of
 from mqttd.pipeline.log.files import segments_in
-from mqttd.pipeline.log.packed import pack, taken_of, zstd
+from mqttd.pipeline.log.packed import pack, taken_of
 from mqttd.pipeline.log.reader import LogReader, runs_of
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import zstd
 
 __all__ = ["main", "merged", "planned", "wrote"]
 

@@ -40,9 +40,10 @@ from mqttd.pipeline.log.blocks import (
     Row,
     encode_block,
 )
-from mqttd.pipeline.log.packed import pack, taken_of, zstd
+from mqttd.pipeline.log.packed import pack, taken_of
 from mqttd.pipeline.log.schema import CODES
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import zstd
 
 __all__ = ["BOUNDS", "main", "row_of", "write_log"]
 

@@ -63,11 +63,12 @@ from mqttd.pipeline.log.files import (
     set_aside_in,
 )
 from mqttd.pipeline.log.merge import merge
-from mqttd.pipeline.log.packed import pack, taken_of, zstd
+from mqttd.pipeline.log.packed import pack, taken_of
 from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import zstd
 from mqttd.pipeline.spark.options import read_options
 from mqttd.pipeline.spark.source import StreamReader
 

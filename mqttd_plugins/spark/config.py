@@ -45,7 +45,7 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     #: so, or publishers are not read from until there is room.
     queue_bytes: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
     overflow: Literal["drop", "block"] = "drop"
-    #: How columns are compressed; auto: zstd where Python or pyarrow has it.
+    #: How columns are compressed; auto: zstd where it is to be had.
     compression: Literal["auto", "zstd", "none"] = "auto"
     #: When a block counts as written: the system has it (survives a crash of the broker), or the
     #: disk has it (survives a power cut).

@@ -18,9 +18,9 @@ from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
 from mqttd.pipeline.log.archive import Archive
 from mqttd.pipeline.log.background import Background
-from mqttd.pipeline.log.packed import Codec, zstd
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
+from mqttd.pipeline.log.zstd import Codec, zstd
 from mqttd.pipeline.spark.sessions import write_package
 from mqttd.pipeline.staging import Staging
 from mqttd.types import STOP, HookResult

@@ -27,8 +27,9 @@ from typing import Any, Final, Literal
 from mqttd.pipeline.log.background import Background
 from mqttd.pipeline.log.blocks import Taken, encode_gap
 from mqttd.pipeline.log.columns import Columns
-from mqttd.pipeline.log.packed import Codec, pack
+from mqttd.pipeline.log.packed import pack
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import Codec
 
 __all__ = ["Appender", "Overflow"]
 

@@ -21,8 +21,9 @@ from typing import Final
 from mqttd.pipeline.log.blocks import Block, Taken, is_packed, parse_header
 from mqttd.pipeline.log.child import begin
 from mqttd.pipeline.log.decode import rows_of
-from mqttd.pipeline.log.packed import Codec, Columns, joined, pack, taken_of, zstd
+from mqttd.pipeline.log.packed import Columns, joined, pack, taken_of
 from mqttd.pipeline.log.scan import Harm, walk
+from mqttd.pipeline.log.zstd import Codec, zstd
 
 __all__ = ["merge", "worth"]
 

@@ -21,11 +21,10 @@ Promise: what it costs is in docs/design/pipeline.md. Format: docs/reference/eve
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Final, Protocol
+from typing import Final
 
 from mqttd.pipeline.log.blocks import (
     HAS_PAYLOAD,
@@ -39,8 +38,9 @@ from mqttd.pipeline.log.blocks import (
     sealed,
     text_column,
 )
+from mqttd.pipeline.log.zstd import Codec, zstd
 
-__all__ = ["FLAG_ZSTD", "Codec", "Columns", "joined", "pack", "taken_of", "unpack", "zstd"]
+__all__ = ["FLAG_ZSTD", "Columns", "joined", "pack", "taken_of", "unpack"]
 
 #: In the header's flags: columns may be compressed.
 FLAG_ZSTD: Final = 8
@@ -60,75 +60,6 @@ _WORTH: Final = 48
 _FRAME: Final = 256 << 10
 #: A longer column is taken for garbage.
 _MOST: Final = 1 << 30
-
-
-class Codec(Protocol):
-    """Compresses bytes."""
-
-    def compress(self, data: bytes) -> bytes:
-        """A frame of them."""
-
-    def decompress(self, data: bytes, size: int) -> bytes:
-        """The `size` bytes in a frame. Raises ValueError or OSError if they are none."""
-
-
-class _Arrow:
-    """zstd by pyarrow."""
-
-    def __init__(self, level: int) -> None:
-        global _numpy
-        import pyarrow
-
-        self._codec = pyarrow.Codec("zstd", compression_level=level)
-        _numpy = sys.modules.get("numpy")
-
-    def compress(self, data: bytes) -> bytes:
-        made: bytes = self._codec.compress(data, asbytes=True)
-        return made
-
-    def decompress(self, data: bytes, size: int) -> bytes:
-        made: bytes = self._codec.decompress(data, size, asbytes=True)
-        return made
-
-
-class _Standard:
-    """zstd by the standard library (Python 3.14)."""
-
-    def __init__(self, level: int) -> None:
-        from compression import zstd as module  # type: ignore[import-not-found, unused-ignore]
-
-        self._module = module
-        self._level = level
-
-    def compress(self, data: bytes) -> bytes:
-        made: bytes = self._module.compress(data, self._level)
-        return made
-
-    def decompress(self, data: bytes, size: int) -> bytes:
-        made: bytes = self._module.decompress(data)
-        return made
-
-
-_codecs: dict[int, Codec] = {}
-#: Where pyarrow has brought it along.
-_numpy: Any = None
-
-
-def zstd(level: int = 1) -> Codec:
-    """zstd, from the standard library or pyarrow; raises ImportError where there is neither."""
-    found = _codecs.get(level)
-    if found is None:
-        try:
-            found = _Standard(level)
-        except ImportError:
-            try:
-                found = _Arrow(level)
-            except ImportError:
-                raise ImportError(
-                    "zstd needs Python 3.14 or pyarrow: pip install pyarrow"
-                ) from None
-        _codecs[level] = found
-    return found
 
 
 def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) -> bytes:
@@ -203,12 +134,7 @@ def shuffled(data: bytes, width: int) -> bytes:
     """The bytes of numbers sorted by their place in them."""
     if width == 1:
         return data
-    if _numpy is None:
-        return b"".join([data[i::width] for i in range(width)])
-    # In a third of the time.
-    places = _numpy.frombuffer(data, _numpy.uint8).reshape(-1, width)
-    sorted_bytes: bytes = places.T.tobytes()
-    return sorted_bytes
+    return b"".join([data[i::width] for i in range(width)])
 
 
 def gathered(data: bytes, width: int) -> bytes:

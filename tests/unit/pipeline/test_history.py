@@ -17,9 +17,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from mqttd.pipeline.log.archive import Archive
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.merge import merge
-from mqttd.pipeline.log.packed import pack, taken_of, zstd
+from mqttd.pipeline.log.packed import pack, taken_of
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import zstd
 from tests.unit.pipeline.logs import NODE, row
 from tests.unit.pipeline.test_source import rows, stream
 

@@ -12,9 +12,10 @@ from mqttd.pipeline.log.background import Background
 from mqttd.pipeline.log.blocks import encode_gap
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.merge import main, merge, worth
-from mqttd.pipeline.log.packed import pack, taken_of, zstd
+from mqttd.pipeline.log.packed import pack, taken_of
 from mqttd.pipeline.log.reader import LogReader, events, runs_of, salvage
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import zstd
 from tests.unit.pipeline.logs import NODE, all_events, fill, row
 
 SMALL = 7

@@ -8,7 +8,8 @@ import pytest
 
 from mqttd.pipeline.log.blocks import Taken
 from mqttd.pipeline.log.decode import decode_block
-from mqttd.pipeline.log.packed import PAYLOADS, Columns, pack, taken_of, zstd
+from mqttd.pipeline.log.packed import PAYLOADS, Columns, pack, taken_of
+from mqttd.pipeline.log.zstd import zstd
 from tests.unit.pipeline.logs import row
 
 _KIB = 1024

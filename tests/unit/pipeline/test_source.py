@@ -18,11 +18,12 @@ from mqttd.pipeline.log.blocks import Block, encode_block, encode_gap
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.groups import commit_group, groups
-from mqttd.pipeline.log.packed import pack, taken_of, zstd
+from mqttd.pipeline.log.packed import pack, taken_of
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import zstd
 from mqttd.pipeline.spark.options import read_options
 from mqttd.pipeline.spark.source import BatchReader, StreamReader, plan
 from mqttd.session.runs import Run
