@@ -20,7 +20,7 @@ from mqttd.pipeline.log.archive import Archive
 from mqttd.pipeline.log.background import Background
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
-from mqttd.pipeline.log.zstd import Codec, zstd
+from mqttd.pipeline.log.zstd import QUICK, Codec, zstd
 from mqttd.pipeline.spark.sessions import write_package
 from mqttd.pipeline.staging import Staging
 from mqttd.types import STOP, HookResult
@@ -140,6 +140,7 @@ class SparkPlugin:
             overflow,
             self._changed,
             codec=codec,
+            quick=None if codec is None else zstd(QUICK),
             background=background,
         )
         self._exporter = exporter = Exporter(config, log)

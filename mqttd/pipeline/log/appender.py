@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 from mqttd.pipeline.log.background import Background
 from mqttd.pipeline.log.blocks import Taken, encode_gap
 from mqttd.pipeline.log.columns import Columns
-from mqttd.pipeline.log.packed import pack
+from mqttd.pipeline.log.packed import parts
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import Codec
 
@@ -45,7 +45,7 @@ LOOK_SOON: Final = 0.25
 class _Waiting:
     """A block that waits to be written: its thread packs it, once."""
 
-    __slots__ = ("base", "data", "rows", "size", "taken")
+    __slots__ = ("base", "parts", "rows", "size", "taken")
 
     def __init__(
         self, base: int, rows: int, size: int, taken: Taken | None, data: bytes = b""
@@ -54,13 +54,13 @@ class _Waiting:
         self.rows = rows
         self.size = size
         self.taken = taken
-        self.data = data
+        self.parts = [data]
 
-    def packed(self, epoch: int, codec: Codec | None) -> Encoded:
+    def packed(self, epoch: int, codec: Codec | None, quick: Codec | None) -> Encoded:
         if self.taken is not None:
-            self.data = pack(self.taken, self.base, epoch, codec)
+            self.parts = parts(self.taken, self.base, epoch, codec, quick)
             self.taken = None
-        return Encoded(self.base, self.rows, self.data)
+        return Encoded(self.base, self.rows, self.parts[0], self.parts[1:])
 
 
 class Appender:
@@ -71,7 +71,7 @@ class Appender:
     soon: ``soon(f)`` does so as soon as possible, and may be called from the other one.
     changed: told when `congested` or `failing` is not what it was.
     retry_every: seconds between two tries to write to a disk that fails.
-    codec: compresses columns, in the other thread; None does not.
+    codec: compresses columns, in the other thread; None does not. quick: see `packed.parts`.
     background: work on finished segments, which that thread looks after.
     """
 
@@ -87,6 +87,7 @@ class Appender:
         changed: Callable[[], None] = lambda: None,
         retry_every: float = 1.0,
         codec: Codec | None = None,
+        quick: Codec | None = None,
         background: Background | None = None,
     ) -> None:
         self.writer = writer
@@ -97,6 +98,7 @@ class Appender:
         self.changed = changed
         self.retry_every = retry_every
         self.codec = codec
+        self.quick = quick
         self.background = background
         #: What went in, what was dropped and how often the disk failed, since the start.
         self.appended = 0
@@ -284,7 +286,9 @@ class Appender:
             try:
                 if blocks or self._fails:
                     epoch = self.writer.epoch
-                    self.writer.write([block.packed(epoch, self.codec) for block in blocks])
+                    self.writer.write(
+                        [block.packed(epoch, self.codec, self.quick) for block in blocks]
+                    )
                 if self.background is not None and time.monotonic() >= look_at:
                     self.background.step()
                     every = LOOK_SOON if self.background.busy else LOOK_EVERY
@@ -298,6 +302,7 @@ class Appender:
             except Exception as caught:  # a full disk, a disk gone: whatever it says, try again
                 error = caught
             self._settle(blocks, error)
+            blocks = []  # else what is written would be held until more comes
             if stopping and (error is not None or not self._taken):
                 if self.background is not None:
                     self.background.stop()
@@ -326,7 +331,7 @@ class Appender:
             self._taken.popleft()
             self._done_bytes += block.size
             self.written_events += block.rows
-            self.written_bytes += len(block.data)
+            self.written_bytes += sum(map(len, block.parts))
         if not (self.writer.fsync and error is not None):
             self.written = upto
         failing = "" if error is None else (getattr(error, "strerror", None) or str(error))

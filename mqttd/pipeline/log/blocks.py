@@ -189,7 +189,7 @@ def encode_block(rows: Sequence[Row], base: int, epoch: int = 0) -> bytes:
             parts.append(column)
             if len(column) & 7:
                 parts.append(_PADDING[-len(column) & 7])
-    return sealed(parts, 0, base, count, mask, min(times), max(times), epoch)
+    return b"".join(sealed(parts, 0, base, count, mask, min(times), max(times), epoch))
 
 
 def encode_gap(
@@ -200,7 +200,8 @@ def encode_gap(
     :param kind: FLAG_DAMAGE, FLAG_SKIP or 0.
     """
     flags = FLAG_GAP | kind
-    return sealed([b"", reason.encode()], flags, base, count, 1 << GAP, time, time, epoch)
+    parts = [b"", reason.encode()]
+    return b"".join(sealed(parts, flags, base, count, 1 << GAP, time, time, epoch))
 
 
 def sealed(
@@ -213,8 +214,8 @@ def sealed(
     last: int,
     epoch: int,
     version: int = PLAIN,
-) -> bytes:
-    """The bytes of a block: `parts` behind a header, which takes the place of the first of them."""
+) -> list[bytes]:
+    """The parts of a block: `parts` behind a header, which takes the place of the first of them."""
     size = sum(map(len, parts))
     header = bytearray(
         _HEADER.pack(MAGIC, version, flags, size, 0, base, count, mask, first, last, epoch, 0)
@@ -225,7 +226,7 @@ def sealed(
         crc = zlib.crc32(part, crc)
     header[_CRC_AT : _CRC_AT + 4] = crc.to_bytes(4, "little")
     parts[0] = bytes(header)
-    return b"".join(parts)
+    return parts
 
 
 def _header_crc(header: bytes | bytearray | memoryview) -> int:

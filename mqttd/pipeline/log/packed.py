@@ -40,7 +40,7 @@ from mqttd.pipeline.log.blocks import (
 )
 from mqttd.pipeline.log.zstd import Codec, zstd
 
-__all__ = ["FLAG_ZSTD", "Columns", "joined", "pack", "taken_of", "unpack"]
+__all__ = ["FLAG_ZSTD", "Columns", "joined", "pack", "parts", "taken_of", "unpack"]
 
 #: In the header's flags: columns may be compressed.
 FLAG_ZSTD: Final = 8
@@ -58,31 +58,61 @@ _WORTH: Final = 48
 #: Bytes of payloads in a frame. With all of a block in one, what does not compress took three
 #: times as long: their frame was memory fresh from the kernel, page by page.
 _FRAME: Final = 256 << 10
+#: With so many bytes of payloads in a block, what one costs counts more than what it takes.
+_MANY: Final = 1 << 20
+#: They are looked at in so many places, so many bytes in all (of the middle of pieces: what begins
+#: alike may go on as noise), and compressed if those become less than this part.
+_LOOKS: Final = 32
+_SAMPLE: Final = 32 << 10
+_GAIN: Final = 0.9
 #: A longer column is taken for garbage.
 _MOST: Final = 1 << 30
 
 
 def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) -> bytes:
     """The bytes of a packed block of what was taken, the first event of which has offset `base`."""
-    parts = [b"", b""]
+    return b"".join(parts(taken, base, epoch, codec))
+
+
+def parts(
+    taken: Taken,
+    base: int,
+    epoch: int = 0,
+    codec: Codec | None = None,
+    quick: Codec | None = None,
+) -> list[bytes]:
+    """The same in parts that follow one another: what is stored as it came is not copied.
+
+    quick: for payloads where there are many of them; what hardly becomes less is left.
+    """
+    made = [b"", b""]
     table: list[int] = []
     columns = [[column] for column in taken.columns]
     columns[PAYLOADS] += taken.pieces
-    for width, pieces in zip(WIDTHS, columns, strict=True):
+    for number, (width, pieces) in enumerate(zip(WIDTHS, columns, strict=True)):
         raw = size = sum(map(len, pieces))
-        if codec is not None and raw >= _WORTH:
-            frames = [codec.compress(shuffled(each, width)) for each in _together(pieces)]
+        by = codec
+        if number == PAYLOADS and quick is not None and raw >= _MANY:
+            by = quick if _yields(pieces, quick) else None
+        if by is not None and raw >= _WORTH:
+            frames = [by.compress(shuffled(each, width)) for each in _together(pieces)]
             stored = sum(map(len, frames))
             if stored < raw:
                 pieces, size = frames, stored
-        parts += pieces
+        made += pieces
         table += (size, raw)
-    parts[1] = _TABLE.pack(*table)
-    parts.append(_END)
+    made[1] = _TABLE.pack(*table)
+    made.append(_END)
     flags = 0 if codec is None else FLAG_ZSTD
-    return sealed(
-        parts, flags, base, taken.rows, taken.mask, taken.first, taken.last, epoch, PACKED
-    )
+    return sealed(made, flags, base, taken.rows, taken.mask, taken.first, taken.last, epoch, PACKED)
+
+
+def _yields(pieces: Sequence[bytes], codec: Codec) -> bool:
+    """Whether it is worth compressing these, from a look into some of them."""
+    some = pieces[:: -(-len(pieces) // _LOOKS)]
+    each = _SAMPLE // len(some)
+    sample = b"".join([piece[len(piece) // 2 :][:each] for piece in some])
+    return len(codec.compress(sample)) < _GAIN * len(sample)
 
 
 def _together(pieces: Sequence[bytes]) -> Iterator[bytes]:

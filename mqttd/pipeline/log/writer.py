@@ -21,7 +21,9 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from mqttd.pipeline.log.blocks import FLAG_DAMAGE, FLAG_SKIP, encode_gap
@@ -50,6 +52,8 @@ __all__ = ["RESERVE", "Encoded", "Writer", "boot_id"]
 RESERVE: Final = 1 << 20
 #: Blocks handed to the kernel in one call.
 MOST_AT_ONCE: Final = 64
+#: And parts of them: what every system takes (IOV_MAX).
+_MOST_PARTS: Final = 1024
 #: Blocks of a segment: a new reader looks at each of the newest one, and they are merged only when
 #: it is closed.
 MOST_BLOCKS: Final = 16_384
@@ -58,11 +62,22 @@ MOST_LOST: Final = (1 << 32) - 1
 
 
 class Encoded(NamedTuple):
-    """A block ready to be written."""
+    """A block ready to be written: its bytes, or the first of them and what follows."""
 
     base: int
     rows: int
     data: bytes
+    more: Sequence[bytes] = ()
+
+    @property
+    def parts(self) -> list[bytes]:
+        """All of its bytes, none of them empty."""
+        return [part for part in (self.data, *self.more) if part]
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return len(self.data) + sum(map(len, self.more))
 
 
 def boot_id() -> str:
@@ -306,23 +321,26 @@ class Writer:
         return self._size > 0 and not os.fstat(self._fd).st_nlink
 
     def _append(self, group: Sequence[Encoded]) -> None:
-        waiting = [memoryview(block.data) for block in group]
+        waiting: deque[bytes | memoryview] = deque()
+        for block in group:
+            waiting += block.parts
         done = 0
         try:
             while waiting:
-                count = os.writev(self._fd, waiting)
+                count = os.writev(self._fd, list(islice(waiting, _MOST_PARTS)))
                 done += count
                 while waiting and count >= len(waiting[0]):
-                    count -= len(waiting.pop(0))
+                    count -= len(waiting.popleft())
                 if count:
-                    waiting[0] = waiting[0][count:]
+                    waiting[0] = memoryview(waiting[0])[count:]
         finally:
             before = self.next
             for block in group:
-                if len(block.data) > done:
+                size = block.size
+                if size > done:
                     break
-                done -= len(block.data)
-                self._size += len(block.data)
+                done -= size
+                self._size += size
                 self._blocks += 1
                 self.next = block.base + block.rows
             if waiting:

@@ -16,7 +16,10 @@ import ctypes
 from functools import cache
 from typing import Any, Final, Protocol
 
-__all__ = ["Codec", "zstd"]
+__all__ = ["QUICK", "Codec", "zstd"]
+
+#: The level for much: 0.8 GB/s of text in place of 0.5, and still as small as snappy makes it.
+QUICK: Final = -4
 
 #: An older one lacks what is asked of it here; 1.4.0 is of 2019.
 _OLDEST: Final = 1_04_00

@@ -15,6 +15,7 @@ from twisted.internet.base import DelayedCall
 from mqttd.pipeline.log.appender import Appender
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.writer import Encoded, Writer
+from mqttd.pipeline.log.zstd import QUICK, zstd
 from tests.unit.pipeline.logs import NODE, all_events, offsets, row
 
 DEADLINE = 30.0
@@ -212,3 +213,30 @@ def test_encoded_blocks_know_their_place(make: Callable[..., Bench]) -> None:
     blocks = reader.blocks(NODE, *reader.bounds()[NODE])
     assert [(one.base, one.rows) for one in blocks] == [(0, 3), (3, 3), (6, 1)]
     assert isinstance(Encoded(0, 1, b"").rows, int)
+
+
+@pytest.mark.parametrize("fill", [b"text", b""])
+def test_14_payloads_that_fill_a_block_are_written_quickly_and_read_as_they_came(
+    make: Callable[..., Bench], fill: bytes
+) -> None:
+    """What compresses, and what does not; the small block at the end is compressed well."""
+    given: list[int] = []
+
+    class Quick:
+        def compress(self, data: bytes) -> bytes:
+            given.append(len(data))
+            return zstd(QUICK).compress(data)
+
+        def decompress(self, data: bytes, size: int) -> bytes:
+            raise NotImplementedError
+
+    bench = make(codec=zstd(), quick=Quick())
+    payloads = [(fill * 1000 or os.urandom(4000)) + b"%d" % i for i in range(1000)]
+    for payload in payloads:
+        bench.append(1, payload=payload)
+    bench.stop()
+    assert [event.payload for event in bench.events()] == payloads
+    whole = sum(map(len, payloads))
+    quickly = sum(given)
+    assert (3 << 20) < quickly < whole if fill else 0 < quickly < (64 << 10)
+    assert bench.log.written_bytes == (bench.path / NODE / f"{0:020d}.events").stat().st_size

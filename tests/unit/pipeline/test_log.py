@@ -470,12 +470,43 @@ class Disk:
         return self.real(fd, [data])
 
 
+def in_parts(whole: Encoded, size: int) -> Encoded:
+    """The same block in parts of `size` bytes, some of them empty."""
+    data = whole.data
+    more = [data[at : at + size] for at in range(size, len(data), size)]
+    return whole._replace(data=data[:size], more=[b"", *more, b""])
+
+
+@pytest.mark.parametrize("size", [1, 64, 1000])
+def test_14_blocks_in_parts_are_written_as_they_follow_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Also where the kernel takes a part of what it is given, and no more than 1,024 at once."""
+    blocks = [block(at) for at in range(0, 100, 10)]
+    real = os.writev
+    monkeypatch.setattr(
+        os, "writev", lambda fd, buffers: real(fd, [b"".join(buffers)[: max(len(buffers) * 2, 7)]])
+    )
+    writer = Writer(str(tmp_path / "less"), NODE)
+    writer.write([in_parts(one, size) for one in blocks])
+    writer.close()
+    monkeypatch.undo()
+    writer = Writer(str(tmp_path / "all"), NODE)
+    writer.write([in_parts(one, size) for one in blocks])
+    writer.close()
+    for path in (tmp_path / "less", tmp_path / "all"):
+        assert segment(path).read_bytes() == b"".join(one.data for one in blocks)
+
+
+@pytest.mark.parametrize("size", [0, 1, 64])
 def test_a_full_disk_leaves_whole_blocks_and_an_end_to_go_on_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     writer = Writer(str(tmp_path), NODE)
     blocks = [block(at) for at in (0, 10, 20, 30)]
     whole = len(blocks[0].data) + len(blocks[1].data)
+    if size:
+        blocks = [in_parts(one, size) for one in blocks]
     disk = Disk(whole + 100)
     monkeypatch.setattr(os, "writev", disk.writev)
     with pytest.raises(OSError, match="No space left"):

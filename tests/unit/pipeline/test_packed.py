@@ -8,7 +8,7 @@ import pytest
 
 from mqttd.pipeline.log.blocks import Taken
 from mqttd.pipeline.log.decode import decode_block
-from mqttd.pipeline.log.packed import PAYLOADS, Columns, pack, taken_of
+from mqttd.pipeline.log.packed import PAYLOADS, Columns, pack, parts, taken_of
 from mqttd.pipeline.log.zstd import zstd
 from tests.unit.pipeline.logs import row
 
@@ -75,3 +75,41 @@ def test_14_payloads_that_do_not_compress_take_what_they_are() -> None:
 def test_14_what_compresses_is_compressed_beside_what_does_not() -> None:
     data = pack(in_pieces(noise(8) + filler(40)), 0, 0, zstd())
     assert len(data) < 9 * 64 * _KIB
+
+
+def quickly(payloads: list[bytes]) -> tuple[bytes, Counting, Counting]:
+    """A block as the broker's thread makes it; what columns were given to, and payloads."""
+    usual, quick = Counting(), Counting()
+    made = parts(in_pieces(payloads), 7, 3, usual, quick)
+    return b"".join(made), usual, quick
+
+
+@pytest.mark.parametrize("sizes", [(0, 20), (20, 0), (3, 20), (20, 3), (15, 0), (16, 0)])
+def test_14_many_payloads_come_out_as_they_went_in(sizes: tuple[int, int]) -> None:
+    payloads = noise(sizes[0]) + [b"small", b"s"] + filler(sizes[1])
+    data, _, _ = quickly(payloads)
+    assert [event.payload for event in decode_block(data, "n")] == payloads
+    assert Columns(data)[PAYLOADS] == b"".join(payloads)
+
+
+def test_14_many_payloads_that_hardly_become_less_are_only_looked_at() -> None:
+    payloads = noise(40)
+    made = parts(in_pieces(payloads), 7, 3, usual := Counting(), quick := Counting())
+    assert 0 < sum(quick.given) <= 32 * _KIB
+    assert max(usual.given) < 64 * _KIB
+    # Nor are they copied.
+    assert {id(payload) for payload in payloads} <= {id(part) for part in made}
+
+
+def test_14_many_payloads_that_begin_alike_and_go_on_as_noise_are_left() -> None:
+    payloads = [bytes(16 * _KIB) + one[: 48 * _KIB] for one in noise(20)]
+    data, _, quick = quickly(payloads)
+    assert sum(quick.given) <= 32 * _KIB
+    assert [event.payload for event in decode_block(data, "n")] == payloads
+
+
+def test_14_many_payloads_are_compressed_quickly_and_few_well() -> None:
+    _, usual, quick = quickly(filler(16))
+    assert sum(quick.given) >= 16 * 64 * _KIB and max(usual.given) < 64 * _KIB
+    _, usual, quick = quickly(filler(15))
+    assert not quick.given and sum(usual.given) >= 15 * 64 * _KIB

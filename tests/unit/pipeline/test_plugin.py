@@ -15,6 +15,7 @@ import pytest
 from mqttd.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscription
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.schema import Event
+from mqttd.pipeline.log.zstd import QUICK, zstd
 from mqttd.testing import LoadedPlugin, MemoryBroker, NotConnected, PluginConformance
 from mqttd_plugins.spark import spark
 from mqttd_plugins.spark.exporter import chosen_events
@@ -466,6 +467,15 @@ def test_unload_sends_what_was_held(node: Node) -> None:
 
 
 # -- configuration
+
+
+@pytest.mark.parametrize("compression", ["auto", "zstd", "none"])
+def test_14_payloads_have_a_quicker_codec_where_columns_have_one(
+    node: Node, compression: str
+) -> None:
+    node.export(compression=compression)
+    found = node.log.codec, node.log.quick
+    assert found == ((None, None) if compression == "none" else (zstd(), zstd(QUICK)))
 
 
 def test_events_that_are_none_are_told() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqttd.pipeline.log import zstd as module
-from mqttd.pipeline.log.zstd import Codec, zstd
+from mqttd.pipeline.log.zstd import QUICK, Codec, zstd
 from tests.support.needs import missing
 
 KINDS = ("_Library", "_Standard", "_Arrow")
@@ -37,7 +37,7 @@ def texts() -> Iterator[bytes]:
     yield bytes(3 << 20)
 
 
-@pytest.mark.parametrize("level", [-4, 1, 3])
+@pytest.mark.parametrize("level", [QUICK, 1, 3])
 def test_14_what_one_compresses_the_others_read(level: int) -> None:
     assert "_Arrow" in codecs()
     for text in texts():
