@@ -6,8 +6,9 @@
 
 50 pairs as fast as they go, and a broker without the plugin and with every event exported take
 turns, each started afresh. Shown are medians of broker CPU per message and, round by round, how
-many times that of the broker without it; how much of it threads beside the event loop took; and
-bytes of the log a message. Nothing is judged: docs/benchmarks says which bound holds where.
+many times that of the broker without it; how much of it threads beside the event loop took; bytes
+of the log a message; and how many events were dropped because the queue was full, which then cost
+nothing. Nothing is judged: docs/benchmarks says which bound holds where.
 
 Before each run the page cache writes as much as the run will: a virtual machine may have given
 memory that was free back to its host, and the first touch of a page costs five times what copying
@@ -29,6 +30,7 @@ from benchmarks.brokers import StartError
 from benchmarks.event_log import CORES, LIMIT, PAIRS, VARIANTS, Exporting
 from benchmarks.load import Failure, Mqttload, NotFound
 from benchmarks.report import machine
+from mqttd.pipeline.log.reader import LogReader
 
 __all__ = ["main"]
 
@@ -39,11 +41,14 @@ WARM: Final = 2 << 30
 
 
 class Found(NamedTuple):
-    """One run: CPU per message and that of threads beside the loop (us), bytes of the log."""
+    """One run: CPU per message and that of threads beside the loop (us), bytes of the log a
+    message, and the share of events that were dropped.
+    """
 
     cpu: float
     beside: float
     logged: float
+    lost: float
 
 
 def touch(path: Path) -> None:
@@ -66,9 +71,19 @@ def run(
             found = load.run(running.port, running.pid, arguments, seconds + LIMIT)
         if found.deviation():
             raise Failure(f"{' '.join(arguments)}: {found.deviation()}")
-        written = sum(one.stat().st_size for one in Path(directory).rglob("*.events"))
+        segments = list(Path(directory).rglob("*.events"))
+        written = sum(one.stat().st_size for one in segments)
+        lost = dropped(segments[0].parents[1]) if segments else 0.0
     share = 1 - found.more["first_thread"]
-    return Found(found.cpu, share * found.cpu, written / found.more["received"])
+    return Found(found.cpu, share * found.cpu, written / found.more["received"], lost)
+
+
+def dropped(path: Path) -> float:
+    """The share of the events of a log that a gap stands for."""
+    log = LogReader(str(path))
+    ((node, bounds),) = log.bounds().items()
+    blocks = list(log.blocks(node, *bounds))
+    return sum(block.lost for block in blocks) / max(sum(block.rows for block in blocks), 1)
 
 
 def compared(given: argparse.Namespace, load: Mqttload, qos: int, kind: str, size: str) -> str:
@@ -91,7 +106,7 @@ def compared(given: argparse.Namespace, load: Mqttload, qos: int, kind: str, siz
         f"{kind}, {size} B", qos, f"{median(one.cpu for one in off):.2f}",
         f"{median(one.cpu for one in on):.2f}", f"{median(one.beside for one in on):.2f}",
         f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}",
-        f"{median(one.logged for one in on):,.0f}",
+        f"{median(one.logged for one in on):,.0f}", f"{median(one.lost for one in on):.0%}",
     ]  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -115,8 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load = Mqttload.find(given.mqttload, CORES[1], os.environ)
         print(f"{Exporting(None).version()}, {load.version()},"
               f" load average {machine()['load_average']:.1f}")  # fmt: skip
-        print("| payloads | QoS | us off | exported | of it threads | ratio | from to | logged |")
-        print("|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+        print("| payloads | QoS | off, us | exported | threads | ratio | from to | logged | lost |")
+        print("|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
         for qos in given.qos:
             for size in given.size:
                 for kind in given.kind:
