@@ -334,7 +334,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
                 "round": number, "kind": kind, "wrong": wrong,
                 "messages": sum(sender.next for sender in faults.senders),
                 "moves": sum(each.moves for each in faults.everybody),
-                "away_max": round(max(away), 2), "doubts": faults.doubts,
+                "away_max": round(max(away, default=0.0), 2), "doubts": faults.doubts,
             }  # fmt: skip
             for each in faults.everybody:
                 each.away.clear()
