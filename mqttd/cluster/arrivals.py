@@ -4,7 +4,8 @@
             --> TAIL and the marks of all --> whole --> taken --> entered: what was caught follows
                                           entered, and kept by our store --> DONE
     claimed by others meanwhile --> it goes on to them, in the order of their revisions
-    its node is gone --> as far as it has come; nothing yet: it waits while that node is awaited
+    its node is gone --> it waits while that node is awaited, and begins anew with what that has
+                     --> else it goes on with what has come
     its node has nothing --> who had it before that node is asked: it may not have come there
 
 Promise: what has come is given to who waits for it, kept, or sent on; never dropped.
@@ -22,7 +23,8 @@ from mqttd.broker.records import queue_more
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.etcd import EtcdError
 from mqttd.cluster.nodes import Node
-from mqttd.cluster.transit import DONE, MARK, WANT, Transit, cancel
+from mqttd.cluster.remains import Remains
+from mqttd.cluster.transit import DONE, MARK, WANT, Transit, cancel, sending_of
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
@@ -38,13 +40,21 @@ class _Coming:
     """A session that was claimed in `revision`; `older` was claimed before and is not here yet."""
 
     def __init__(self, origin: str, revision: int, older: _Coming | None) -> None:
+        #: Where it comes from, and who it was claimed of: it may not have come there.
         self.origin = origin
+        self.owner = origin
         #: Who had it before that node; empty: nobody, or that one was asked.
         self.before = ""
         self.revision = revision
         self.older = older
         self.state: SessionState | None = None
         self.catcher: Catcher | None = None
+        #: What our own store keeps of it, where it was to leave this node and is back.
+        self.remains: Remains | None = None
+        #: Its node is gone before TAIL, and awaited: what it sends then is in place of this.
+        self.again = False
+        #: What tells this sending of it from others, and the marks of this one.
+        self.sending = b""
         #: It outlasts its connection: while its node is awaited, so is it.
         self.lasts = False
         #: What others are to know before they give their marks: a revision of etcd.
@@ -83,17 +93,15 @@ class Arrivals:
         #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
         #: waits for it; a session that was entered is another node's by now; by which lease the
         #: sessions of a node wait for it.
-        self.goes: Callable[
-            [str, tuple[str, int], SessionState | None, Callable[[], object]], object
-        ]
+        self.goes: Callable[[str, tuple[str, int], SessionState | None, Remains], object]
         self.unclaimed: Callable[[str], object] = lambda client_id: None
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
         #: Whether somebody takes over what a node has left, or is about to.
         self.is_left: Callable[[str], bool] = lambda name: False
         #: What was to leave this node, for who had claimed it before this revision, and has not;
-        #: with who catches what comes for it from now on.
-        self.back: Callable[[str, int], tuple[SessionState, Catcher | None] | None]
+        #: with who catches what comes for it from now on, and what the store keeps of both.
+        self.back: Callable[[str, int], tuple[SessionState, Catcher | None, Remains | None] | None]
 
     def __len__(self) -> int:
         return len(self.of)
@@ -197,7 +205,8 @@ class Arrivals:
             state = self.transit.with_caught(state, catcher)
         waits, comes.waits = comes.waits, None
         # Until it is there, who had it has: a node that is killed knows nothing of it.
-        self.goes(client_id, comes.next, state, lambda: self._done(client_id, comes))
+        kept = comes.remains or Remains(lambda numbers: self._done(client_id, comes))
+        self.goes(client_id, comes.next, state, kept)
         if waits is not None:
             waits.errback(EtcdError(f"node {comes.next[0]!r} has claimed it after this one"))
 
@@ -206,29 +215,48 @@ class Arrivals:
     def state(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
         """What was sent of it first; nothing where there is nothing."""
         comes = self.expect(client_id, node.name, revision)
-        if comes.whole or comes.state is not None:
-            return  # it was sent again
+        new = comes.state is None or comes.again
+        known = node.name in (comes.origin, comes.owner)
+        if comes.whole or not (new or (fields and known)):
+            if fields and not known:
+                self.transit.say(node, DONE, client_id, revision)  # what is here is newer
+            return
         if not fields:
             if node.name == comes.origin:  # else it has said so before
                 self._nothing(client_id, comes)
             return
+        before = self.transit.mesh.nodes.get(comes.origin)
+        if not new and before is not None and before is not node:
+            self.transit.say(before, DONE, client_id, revision)  # it has begun anew, and is older
         comes.origin = node.name  # who had it may have died before it came to him
-        comes.state = SessionState(fields[0], tuple(fields[1:]), revision)
-        comes.catcher = self.transit.catch(client_id, comes.state, True)
-        if comes.catcher is None:
+        # Sent again it is in place of what was sent before, with what was caught since.
+        state = SessionState(fields[0], tuple(fields[1:]), revision)
+        catcher = self.transit.catch(client_id, state, True)
+        self._begin(comes, state, catcher)
+        if catcher is None:
             self._whole(client_id, comes)
             return
-        filters = list(comes.catcher.subscriptions or ())
-        done = Deferred.fromCoroutine(self._meet(client_id, comes, filters))
+        done = Deferred.fromCoroutine(self._meet(client_id, comes, catcher))
         done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
 
+    def _begin(self, comes: _Coming, state: SessionState, catcher: Catcher | None) -> None:
+        """This is what there is of it; of what had come before, its node had all."""
+        before = comes.catcher
+        cancel(comes.late)
+        comes.late = None
+        comes.state, comes.catcher = state, catcher
+        comes.again, comes.known, comes.has_tail = False, 0, False
+        comes.sending = sending_of(state.record)
+        if before is not None:
+            self.transit.bury(before)
+
     def awaited_of(self, origin: str) -> list[tuple[str, int]]:
-        """Sessions that were claimed of a node, with nothing here yet: in which revision."""
+        """Sessions that were claimed of a node, and are still wanted of it: in which revision."""
         return [
             (client_id, comes.revision)
             for client_id, comes in self._all()
-            if comes.origin == origin and comes.revision and comes.state is None
-            and not comes.whole
+            if comes.origin == origin and comes.revision and not comes.whole
+            and (comes.state is None or comes.again)
         ]  # fmt: skip
 
     def inherited(
@@ -236,14 +264,17 @@ class Arrivals:
     ) -> None:
         """Its node is gone, and has left this where others find it; who catches what follows."""
         comes = self.find(client_id, revision)
-        if comes is None or comes.whole or comes.state is not None:
+        if comes is None or comes.whole or (comes.state is not None and not comes.again):
             self.transit.bury(catcher)
             return
-        comes.state, comes.catcher = state, catcher
+        self._begin(comes, state, catcher)
         self._whole(client_id, comes)
 
     def _nothing(self, client_id: str, comes: _Coming) -> None:
         """Its node has nothing of it."""
+        if comes.state is not None:
+            self._whole(client_id, comes)  # any more
+            return
         before, comes.before = comes.before, ""
         node = self.transit.mesh.nodes.get(before)
         if node is not None:
@@ -252,7 +283,7 @@ class Arrivals:
             return
         found = self.back(client_id, comes.revision) if before == self.name else None
         if found is not None:
-            comes.state, comes.catcher = found
+            comes.state, comes.catcher, comes.remains = found
         self._whole(client_id, comes)
 
     def brought_back(self, client_id: str, revision: int) -> None:
@@ -265,34 +296,39 @@ class Arrivals:
     def _is_coming(self, client_id: str, comes: _Coming) -> bool:
         return self.find(client_id, comes.revision) is comes and not comes.whole
 
-    async def _meet(self, client_id: str, comes: _Coming, filters: list[str]) -> None:
+    async def _meet(self, client_id: str, comes: _Coming, catcher: Catcher) -> None:
         mesh = self.transit.mesh
+        filters = list(catcher.subscriptions or ())
         await self.settled(filters)
         while any(mesh.lacks(each) for each in filters):
             await self.settled(filters)  # etcd has not answered
-        if not self._is_coming(client_id, comes):
+        if not self._is_coming(client_id, comes) or comes.catcher is not catcher:
             return
         comes.known = self.at()
         for node in mesh.nodes.values():
             self._ask(node, client_id, comes)
-        self.marked(client_id, comes.revision, 0)
+        self.marked(client_id, comes.revision, 0, comes.sending)
         self.transit.broker.perform_later()
 
     def _ask(self, node: Node, client_id: str, comes: _Coming) -> None:
-        ends = [comes.known.to_bytes(8, "big"), comes.origin.encode(), self.name.encode()]
+        known = comes.known.to_bytes(8, "big") + comes.sending
+        ends = [known, comes.origin.encode(), self.name.encode()]
         self.transit.say(node, MARK, client_id, comes.revision, *ends)
 
-    def marked(self, client_id: str, revision: int, link: int) -> None:
+    def marked(self, client_id: str, revision: int, link: int, sending: bytes = b"") -> None:
         """A mark has come on a link (0: all that we publish goes there from now on)."""
         comes = self.find(client_id, revision)
-        if comes is not None and comes.catcher is not None:
-            comes.catcher.marked.add(link)
-            self._complete(client_id, comes)
+        if comes is None or comes.catcher is None or sending not in (b"", comes.sending):
+            return
+        comes.catcher.marked.add(link)
+        self._complete(client_id, comes)
 
-    def tail(self, client_id: str, revision: int, packets: list[bytes]) -> None:
+    def tail(self, node: Node, client_id: str, revision: int, packets: list[bytes]) -> None:
         """What the old node has caught."""
         comes = self.find(client_id, revision)
-        if comes is not None and comes.state is not None and not comes.has_tail:
+        if comes is None or comes.state is None or node.name != comes.origin:
+            return
+        if not comes.has_tail:
             state = comes.state
             comes.state = SessionState(state.record, (*state.queue, *packets), revision)
             comes.has_tail = True
@@ -346,13 +382,17 @@ class Arrivals:
             if with_state:
                 queue_more(self.transit.broker, session, self.transit.caught(comes.catcher), 0)
             self.transit.bury(comes.catcher)
+        if comes.remains is not None:
+            comes.remains.end()  # in the turn in which the store is told of the session
         # Until our store has it, who had it before has: a node that is killed knows nothing of it.
         self.transit.broker.journal.when_kept(lambda: self._done(client_id, comes))
         if comes.next is not None:
             self.transit.reactor.callLater(0, self.overtaken, client_id, *comes.next)
 
     def _done(self, client_id: str, comes: _Coming) -> None:
-        """Who had it need not keep it any longer."""
+        """Who had it need not keep it any longer; that may be our own store."""
+        if comes.remains is not None:
+            comes.remains.end()
         origin = self.transit.mesh.nodes.get(comes.origin)
         if origin is not None and comes.state is not None:
             self.transit.say(origin, DONE, client_id, comes.revision)
@@ -366,26 +406,29 @@ class Arrivals:
             self._goes_on(client_id, comes)
             return
         self._unlink(client_id, comes)
-        self._done(client_id, comes)
         if comes.catcher is not None:
             self.transit.bury(comes.catcher)
+        self._done(client_id, comes)
 
     # -- nodes come and go ---------------------------------------------------------------------
 
     def joined(self, node: Node) -> None:
         """A node is there: its mark is wanted, too, and what it may have in its store."""
         for client_id, comes in self._all():
-            if comes.known and not comes.whole:
-                self._ask(node, client_id, comes)
-            elif comes.origin == node.name and comes.state is None and comes.revision:
+            if comes.whole:
+                continue
+            wanted = comes.state is None or comes.again
+            if wanted and comes.origin == node.name and comes.revision:
                 self.transit.say(node, WANT, client_id, comes.revision)
+            elif comes.known:
+                self._ask(node, client_id, comes)
 
     def left(self, name: str) -> None:
         """A node is gone, with what it had not sent."""
         for client_id, comes in list(self._all()):
-            if comes.origin != name or comes.whole:
+            if comes.origin != name or comes.whole or comes.has_tail:
                 self._complete(client_id, comes)
-            elif comes.state is not None:
-                self._whole(client_id, comes)
-            elif not (self.is_left(name) or (comes.lasts and self.home_of(name) >= 0)):
+            elif self.is_left(name) or (comes.lasts and self.home_of(name) >= 0):
+                comes.again = comes.state is not None
+            else:
                 self._nothing(client_id, comes)

@@ -96,7 +96,8 @@ def _give(owners: _Owners, client_id: str, owner: str, revision: int) -> None:
     """It is for who has claimed it in this revision."""
     departures, arrivals = owners.moves.departures, owners.moves.arrivals
     if owner != owners.name:
-        departures.begin(client_id, owner, revision, departures.recall(client_id))
+        state, remains = departures.take(client_id)  # the store keeps it on its way there, too
+        departures.begin(client_id, owner, revision, state, remains)
     elif arrivals.find(client_id, revision) is not None:
         arrivals.brought_back(client_id, revision)
         if client_id in departures.of:

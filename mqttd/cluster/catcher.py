@@ -53,6 +53,11 @@ class Catcher(Session):
             self.remains = remains
             self.owner = remains.owner
 
+    def keeps_all(self) -> None:
+        """From now on marks part nothing."""
+        self.behind = False
+        self.marked = set()
+
     def leave_journal(self) -> None:
         """Its end is not the end of what it belongs to."""
         if self.remains is not None:

@@ -2,7 +2,8 @@
 
     claimed by b --> STATE --> b; a `Catcher` keeps what comes before the marks
                  --> marks of all nodes --> TAIL --> b: DONE --> forgotten
-                     another one keeps what comes after TAIL, for a b that is killed before DONE
+                     another one keeps what comes behind the marks, which is b's, for a b that is
+                     killed before DONE
     claimed again meanwhile --> all of it goes to who has claimed it last
     b is gone    --> the catcher goes on; who it is for is asked of etcd (`Owners.bring_back`)
 
@@ -11,6 +12,7 @@ Promise: what leaves is here, and in the store if it was, until somebody else sa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from mqttd.broker.records import Record
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, Settling
 from mqttd.cluster.remains import Remains
-from mqttd.cluster.transit import TAIL, WHOLE, Transit, cancel
+from mqttd.cluster.transit import TAIL, WHOLE, Transit, cancel, with_sending
 from mqttd.types import SessionState
 
 __all__ = ["Departures", "Leaving"]
@@ -41,8 +43,12 @@ class Leaving:
         self.state = state
         #: What the store, or the node that it has come from, keeps of it meanwhile, if it does.
         self.remains = remains
+        #: Who keeps what comes before the marks, until TAIL; and what is behind them.
         self.catcher: Catcher | None = None
+        self.since: Catcher | None = None
         self.sent = False
+        #: What tells this sending of it from others, and the marks of this one.
+        self.sending = b""
         #: All of it was sent; and once it was, to a node that is gone since: that may have let the
         #: client in, and have more than we have.
         self.whole = False
@@ -91,7 +97,7 @@ class Departures:
                 transit.say(to, WHOLE, client_id, revision)
             return
         leaves = self.of[client_id] = Leaving(by, revision, state, remains)
-        leaves.catcher = self._catch(client_id, leaves)
+        self._catch(client_id, leaves)
         if to is None:
             leaves.doubt = True
             self.gone(client_id, leaves)
@@ -102,7 +108,7 @@ class Departures:
         """All that there is of a session that has not gone yet; it leaves no more."""
         leaves = self.of.pop(client_id)
         cancel(leaves.late)
-        return self.transit.with_caught(leaves.state, leaves.catcher), leaves.remains
+        return self._all_of(leaves), leaves.remains
 
     def recall(self, client_id: str) -> SessionState:
         """As `take`; the store need not keep it as one that has left."""
@@ -111,11 +117,22 @@ class Departures:
             remains.end()
         return state
 
-    def _catch(self, client_id: str, leaves: Leaving, *, groups: bool = True) -> Catcher | None:
-        catcher = self.transit.catch(client_id, leaves.state, False, groups=groups)
-        if catcher is not None:
-            catcher.belongs_to(leaves.remains)
-        return catcher
+    def _catch(self, client_id: str, leaves: Leaving) -> None:
+        """Keep what comes from now on, parted by the marks that will come."""
+        before = self.transit.catch(client_id, leaves.state, False)
+        # Not as a member of groups: what they give behind the marks is for the new node.
+        behind = self.transit.catch(client_id, leaves.state, True, groups=False)
+        for catcher in (before, behind):
+            if catcher is not None:
+                catcher.belongs_to(leaves.remains)
+        if before is not None and behind is not None:
+            behind.marked = before.marked
+        leaves.catcher, leaves.since = before, behind
+
+    def _all_of(self, leaves: Leaving) -> SessionState:
+        """What there is of it by now; nobody catches any more."""
+        state = self.transit.with_caught(leaves.state, leaves.catcher)
+        return self.transit.with_caught(state, leaves.since)
 
     def done(self, client_id: str, revision: int) -> None:
         """It is where it belongs."""
@@ -145,15 +162,20 @@ class Departures:
         leaves.sent = True
         cancel(leaves.late)
         leaves.late = None
-        state = leaves.state
-        self.transit.say(to, WHOLE, client_id, leaves.revision, state.record, *state.queue)
-        if leaves.catcher is None:
+        record, queue = leaves.state.record, leaves.state.queue
+        if leaves.since is not None:
+            leaves.sending = os.urandom(8)
+            record = with_sending(record, leaves.sending)
+        self.transit.say(to, WHOLE, client_id, leaves.revision, record, *queue)
+        if leaves.since is None:
             self.recall(client_id)  # nobody can read it
 
-    def marked(self, client_id: str, revision: int, link: int) -> None:
+    def marked(self, client_id: str, revision: int, link: int, sending: bytes = b"") -> None:
         """A mark has come on a link (0: all that we publish goes there from now on)."""
         leaves = self.of.get(client_id)
         if leaves is None or leaves.revision != revision or leaves.catcher is None or leaves.whole:
+            return
+        if sending not in (b"", leaves.sending):
             return
         leaves.catcher.marked.add(link)
         self._look(client_id, leaves)
@@ -177,8 +199,9 @@ class Departures:
         state = leaves.state
         tail = self.transit.caught(catcher)
         leaves.state = SessionState(state.record, (*state.queue, *tail), state.epoch)
-        # For what follows, not as a member of groups: what they give is for the new node.
-        leaves.catcher = self._catch(client_id, leaves, groups=False)
+        leaves.catcher = None
+        if leaves.since is not None:
+            leaves.since.keeps_all()
         leaves.whole = True
         self.transit.bury(catcher)
         self.transit.say(to, TAIL, client_id, leaves.revision, *tail)
@@ -200,12 +223,11 @@ class Departures:
                 continue
             cancel(leaves.late)
             leaves.late = None
-            if leaves.whole or leaves.catcher is None:
-                since = leaves.catcher
-                leaves.catcher = self._catch(client_id, leaves)
-                leaves.state = self.transit.with_caught(leaves.state, since)
-            else:
-                leaves.catcher.marked.clear()
+            # First who catches from now on: its filters stay, so others need not be told.
+            caught = leaves.catcher, leaves.since
+            self._catch(client_id, leaves)
+            for catcher in caught:
+                leaves.state = self.transit.with_caught(leaves.state, catcher)
             leaves.doubt = leaves.doubt or leaves.whole
             leaves.sent = leaves.whole = False
             self.gone(client_id, leaves)

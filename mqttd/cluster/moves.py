@@ -12,8 +12,9 @@
 A mark goes the way of the messages, so it parts them: a has what x sent before it, b what x sent
 behind it. Before x's mark has come to b, what x sent before it may be on its way there, too, and is
 in TAIL already: b goes on when nothing of it can come any more. All of these are kept until they
-are taken, as messages are: a link that breaks delays them. When a is gone before TAIL, b goes on
-with what it has; when b is gone, what a has is b's when b is back, or goes back to a.
+are taken, as messages are: a link that breaks delays them. When a is gone before TAIL, b waits for
+what a has, as long as a is awaited; when b is gone, what a has is b's when b is back, or goes back
+to a.
 
 `Departures` has a's part, `Arrivals` b's; this is what nodes say to each other.
 
@@ -76,7 +77,7 @@ class Moves:
         self.given: Callable[[str, str], object] = lambda client_id, node: None
         self.asked: Callable[[str, str, int], object] = lambda *_: None
         #: Marks that are asked for by nodes whose filters are not in our tables yet.
-        self._asked: list[tuple[int, str, int, str, str]] = []
+        self._asked: list[tuple[int, str, int, str, str, bytes]] = []
         #: What nodes have sent whose sessions are being taken over.
         self._late: list[tuple[Node, bytes]] = []
         #: A session that is new has begun here.
@@ -106,8 +107,9 @@ class Moves:
                 return
             leaves = self.departures.of.get(client_id)
             if leaves is not None:
-                if leaves.revision >= revision:
+                if (leaves.revision, leaves.to) != (revision, by) and leaves.revision >= revision:
                     return
+                # To whom it goes already, too: it asks again, since it has lost sight of us.
                 state, remains = self.departures.take(client_id)
         self.departures.begin(client_id, by, revision, state, remains)
 
@@ -116,17 +118,22 @@ class Moves:
         client_id: str,
         to: tuple[str, int],
         state: SessionState | None,
-        done: Callable[[], object],
+        remains: Remains,
     ) -> None:
-        self.departures.begin(client_id, *to, state, Remains(lambda numbers: done()))
+        self.departures.begin(client_id, *to, state, remains)
 
-    def _back(self, client_id: str, revision: int) -> tuple[SessionState, Catcher | None] | None:
+    def _back(
+        self, client_id: str, revision: int
+    ) -> tuple[SessionState, Catcher | None, Remains | None] | None:
         leaves = self.departures.of.get(client_id)
         if leaves is None or leaves.revision > revision:
             return None
         # First who catches from now on: its filters stay, so others need not be told.
         catcher = self.transit.catch(client_id, leaves.state, False)
-        return self.departures.recall(client_id), catcher
+        state, remains = self.departures.take(client_id)
+        if catcher is not None:
+            catcher.belongs_to(remains)
+        return state, catcher, remains
 
     def _gone(self, client_id: str, leaves: Leaving) -> None:
         self.gone(client_id, leaves)
@@ -152,24 +159,25 @@ class Moves:
                 done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
         elif what == MARK:
             known, origin, to = fields
+            sending = known[8:]
             self._asked.append((number_of(known), client_id, revision, origin.decode(),
-                                to.decode()))  # fmt: skip
-            self._marked(client_id, revision, node.number)
+                                to.decode(), sending))  # fmt: skip
+            self._marked(client_id, revision, node.number, sending)
             self.seen()
         elif what == MARKED:
-            self._marked(client_id, revision, node.number)
+            self._marked(client_id, revision, node.number, b"".join(fields))
         elif what == GIVE:
             self.given(client_id, node.name)
         elif what == WANT:
             self.asked(client_id, node.name, revision)
         elif what == TAIL:
-            self.arrivals.tail(client_id, revision, fields)
+            self.arrivals.tail(node, client_id, revision, fields)
         elif what == DONE:
             self.departures.done(client_id, revision)
 
-    def _marked(self, client_id: str, revision: int, link: int) -> None:
-        self.departures.marked(client_id, revision, link)
-        self.arrivals.marked(client_id, revision, link)
+    def _marked(self, client_id: str, revision: int, link: int, sending: bytes) -> None:
+        self.departures.marked(client_id, revision, link, sending)
+        self.arrivals.marked(client_id, revision, link, sending)
 
     async def _asked_for(
         self, node: Node, client_id: str, revision: int, fields: list[bytes]
@@ -208,16 +216,16 @@ class Moves:
             return
         asked, self._asked = self._asked, []
         for each in asked:
-            known, client_id, revision, origin, to = each
+            known, client_id, revision, origin, to, sending = each
             if known > self.mesh.applied:
                 self._asked.append(each)
                 continue
             for name in (origin, to):
                 node = self.mesh.nodes.get(name)
                 if node is not None:
-                    self.transit.say(node, MARKED, client_id, revision)
+                    self.transit.say(node, MARKED, client_id, revision, sending)
             if origin == self.name:
-                self._marked(client_id, revision, 0)
+                self._marked(client_id, revision, 0, sending)
         self.broker.perform_later()
 
     # -- nodes come and go ---------------------------------------------------------------------

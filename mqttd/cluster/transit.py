@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from mqttd.broker.broker import Broker
@@ -13,7 +14,19 @@ from mqttd.codec.topic import split_shared
 from mqttd.mesh.frames import STATE, frame, packed
 from mqttd.types import SessionState
 
-__all__ = ["DONE", "GIVE", "MARK", "MARKED", "TAIL", "WANT", "WHOLE", "Transit", "cancel"]
+__all__ = [
+    "DONE",
+    "GIVE",
+    "MARK",
+    "MARKED",
+    "TAIL",
+    "WANT",
+    "WHOLE",
+    "Transit",
+    "cancel",
+    "sending_of",
+    "with_sending",
+]
 
 #: What is said of a session: its state, a mark asked for and given, what was caught, an end,
 #: an offer, and a question for what was claimed.
@@ -24,6 +37,7 @@ TAIL: Final = b"tail"
 DONE: Final = b"done"
 GIVE: Final = b"give"
 WANT: Final = b"want"
+_SENDING: Final = "sending"
 
 
 class Transit:
@@ -81,6 +95,21 @@ class Transit:
         if burial.slice():
             self.broker.turns.add(burial)
         catcher.forget()
+
+
+def with_sending(record: bytes, sending: bytes) -> bytes:
+    """A record that says which sending of its session this is."""
+    fields = json.loads(record)
+    fields[_SENDING] = sending.hex()
+    return json.dumps(fields).encode()
+
+
+def sending_of(record: bytes) -> bytes:
+    """What is said so; empty: nothing."""
+    try:
+        return bytes.fromhex(json.loads(record).get(_SENDING, ""))
+    except ValueError:
+        return b""
 
 
 def cancel(late: Any) -> None:

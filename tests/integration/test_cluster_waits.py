@@ -16,7 +16,7 @@ from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
-from tests.support.nodes import start_node, start_nodes
+from tests.support.nodes import asked, start_node, start_nodes
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -218,3 +218,45 @@ def test_a_session_whose_node_is_killed_before_it_could_send_it_comes_when_that_
         for node in nodes.values():
             node.stop()
         line.close()
+
+
+def test_a_session_whose_node_is_killed_while_it_sends_it_comes_whole_when_that_is_back(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """The other one had the session, and not what was caught for it since."""
+    store = {"kind": "sqlite"}
+    gives_no_mark = """
+from mqttd.cluster.moves import Moves
+from mqttd.cluster.transit import MARK
+from mqttd.mesh.frames import unpacked
+told = Moves.told
+Moves.told = lambda self, node, body: unpacked(body)[0] == MARK or told(self, node, body)
+"""
+    nodes = start_nodes(tmp_path, etcd, {"b": {}}, store=store)
+    try:
+        nodes["a"] = start_node(tmp_path, etcd, "a", store=store, program=gives_no_mark)
+        assert nodes["a"].says("node b is linked")
+        reader = RawClient(nodes["a"].port, mq.V5).connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=2)
+        reader.close()
+        publisher = RawClient(nodes["a"].port, mq.V5).connect("publisher")
+        publisher.publish("t", b"before", qos=2)
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(let_in, nodes["b"])
+            wanted = {"topic_filter": "t", "node": "b"}
+            until(
+                lambda: wanted in asked(nodes["a"], "cluster", "routes", "b")["routes"],
+                "that b has the session",
+            )
+            publisher.publish("t", b"meanwhile", qos=2)
+            nodes["a"].stop(hard=True)
+            nodes["a"] = start_node(tmp_path, etcd, "a", store=store)
+            back = waits.result()
+        assert back.resumed
+        publisher = RawClient(nodes["a"].port, mq.V5).connect("publisher")
+        publisher.publish("t", b"after", qos=2)
+        assert back.payloads(3) == [b"before", b"meanwhile", b"after"]
+        back.close()
+    finally:
+        for node in nodes.values():
+            node.stop()

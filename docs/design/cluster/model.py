@@ -1,16 +1,16 @@
 """Who has a client id, and which node keeps a message while its session moves: all that can happen.
 
-    python docs/design/cluster/model.py [--claims N] [--without check|anew|revision|marks|both]
+    python docs/design/cluster/model.py [--claims N] [--without RULE]
 
 Two models, each searched to its end (breadth first, every state once):
 
     Ownership   three nodes, two clients, claims in any order, a node that is killed, whose lease
                 ends and that is started again with what its store has
     Cut         a session that moves from a to b while x publishes: messages, routes that x hears of
-                when it does, and marks, on streams that keep their order
+                when it does, and marks, on streams that keep their order; a or b is killed
 
-They follow mqttd/cluster/{owners,moves}.py, rule by rule. `--without` leaves one rule out; the
-search then shows how that goes wrong, step by step.
+They follow mqttd/cluster/{owners,moves,arrivals,departures}.py, rule by rule. `--without` leaves
+one rule out; the search then shows how that goes wrong, step by step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-RULES = ("check", "anew", "revision", "marks", "both")
+RULES = ("check", "anew", "revision", "marks", "both", "again", "sending", "since")
 NODES, CLIENTS = (0, 1, 2), (0, 1)
 NAMES = "abc"
 #: Added to a node whose lease has ended since it has claimed something.
@@ -234,42 +234,65 @@ class Cut(NamedTuple):
     left: int = 3  # still to be published
     knows: bool = False  # x has b's filter in its tables
     told: bool = False  # etcd has it
-    a: str = ""  # streams from x: message numbers, and M for a mark
+    a: str = ""  # streams from x: message numbers, and M for a mark, N for one of the next sending
     b: str = ""
+    asks: str = ""  # marks that x is asked for and has not given
     asked: bool = False  # b has asked for marks
-    marked: bool = False  # x has given them
-    kept: str = ""  # what a has kept before the mark, b behind it
+    sending: tuple[str, str] = ("M", "M")  # which marks count: at a, at b
+    base: str = ""  # what a sent with the session
+    kept: str = ""  # what a has kept before the mark, and behind it; b behind it
+    since: str = ""
     came: str = ""
     ends: tuple[bool, bool] = (False, False)  # the marks are here: at a, at b
     tail: bool = False  # what a has kept is at b
     entered: bool = False  # the session is at b, and takes whatever comes
+    kills: int = 1
+    away: bool = False  # a is killed, and not back yet
+    again: bool = False  # it is, and has sent what it has
+    back: bool = False  # b is killed, and the session a's again
 
 
 class Moving:
     """`revision`: x waits until it knows b's filter; `marks`: who keeps what is told by marks;
-    `both`: b goes on when the marks have come to it, too, not only to a."""
+    `both`: b goes on when the marks have come to it, too, not only to a. Where a is killed before
+    TAIL: `again`: b begins anew with what a has when it is back; `sending`: marks that were asked
+    for before do not count then. `since`: a keeps what is behind the marks, too, for a b that is
+    killed."""
 
-    def __init__(self, revision: bool = True, marks: bool = True, both: bool = True) -> None:
+    def __init__(
+        self,
+        revision: bool = True,
+        marks: bool = True,
+        both: bool = True,
+        again: bool = True,
+        sending: bool = True,
+        since: bool = True,
+    ) -> None:
         self.revision = revision
         self.marks = marks
         self.both = both
+        self.again = again
+        self.sending = sending
+        self.since = since
         self.start = Cut()
 
     def steps(self, s: Cut) -> Iterator[Step]:
         """All that may happen next."""
         if s.left:
             sent = str(s.left)
-            b = s.b + sent if s.knows else s.b
+            b = s.b + sent if s.knows and not s.back else s.b
             yield f"x publishes {sent}", s._replace(left=s.left - 1, a=s.a + sent, b=b)
         if not s.told:
             yield "etcd has the filter of b", s._replace(told=True)
         if s.told and not s.knows:
             yield "x hears of it", s._replace(knows=True)
-        if s.told and not s.asked:
-            yield "b asks for marks", s._replace(asked=True)
-        if s.asked and not s.marked and (s.knows or not self.revision):
-            yield "x gives its marks", s._replace(marked=True, a=s.a + "M", b=s.b + "M")
-        if s.a:
+        if s.told and not s.asked and not s.back:
+            yield "b asks for marks", s._replace(asked=True, asks=s.asks + s.sending[1])
+        if s.asks and (s.knows or not self.revision):
+            mark = s.asks[0]
+            a = s.a if s.away else s.a + mark
+            yield "x gives its marks", s._replace(asks=s.asks[1:], a=a, b=s.b + mark)
+        if s.a and not s.away:
             yield f"a takes {s.a[0]}", self._take_a(s._replace(a=s.a[1:]), s.a[0])
         if s.b:
             yield f"b takes {s.b[0]}", self._take_b(s._replace(b=s.b[1:]), s.b[0])
@@ -277,23 +300,50 @@ class Moving:
             yield "a sends what it has kept", s._replace(tail=True)
         if s.tail and not s.entered and (s.ends[1] or not self.both):
             yield "the session is at b", s._replace(entered=True)
+        if s.kills and not s.tail and not s.back:
+            yield "a is killed", self._kill_a(s)
+            yield "b is killed", self._kill_b(s)
+        if s.away:
+            mark = "N" if self.sending else "M"
+            yield "a is back", s._replace(away=False, sending=(mark, "M"), again=True)
+        if s.again:
+            yield "b is sent what a has", self._again(s)
+
+    def _kill_a(self, s: Cut) -> Cut:
+        """`Arrivals.left`, `Moves.left`: its store has all that it has taken."""
+        s = s._replace(kills=0, a=s.a.replace("M", ""), ends=(False, s.ends[1]))
+        if not self.again:
+            return s._replace(a="", tail=True, ends=(True, True))
+        return s._replace(away=True, base=s.base + s.kept + s.since, kept="", since="")
+
+    def _again(self, s: Cut) -> Cut:
+        """`Arrivals.state`: in place of all that had come."""
+        return s._replace(again=False, asked=False, came="", ends=(s.ends[0], False),
+                          sending=(s.sending[0], s.sending[0]))  # fmt: skip
+
+    def _kill_b(self, s: Cut) -> Cut:
+        """`Departures.left`: before it was sent all."""
+        return s._replace(kills=0, back=True, sending=("", ""), b="", came="", since="",
+                          kept=s.kept + s.since, ends=(False, False))  # fmt: skip
 
     def _take_a(self, s: Cut, what: str) -> Cut:
-        if what == "M":
-            return s._replace(ends=(True, s.ends[1]))
-        return s if s.ends[0] else s._replace(kept=s.kept + what)
+        if what in "MN":
+            return s._replace(ends=(True, s.ends[1])) if what == s.sending[0] else s
+        if not s.ends[0]:
+            return s._replace(kept=s.kept + what)
+        return s._replace(since=s.since + what) if self.since else s
 
     def _take_b(self, s: Cut, what: str) -> Cut:
-        if what == "M":
-            return s._replace(ends=(s.ends[0], True))
+        if what in "MN":
+            return s._replace(ends=(s.ends[0], True)) if what == s.sending[1] else s
         keeps = s.ends[1] or s.entered or not self.marks
         return s._replace(came=s.came + what) if keeps else s
 
     def wrong(self, s: Cut) -> str:
         """What must never be, when all is over."""
-        if s.left or s.a or s.b or s.ends != (True, True) or not s.entered:
+        if s.left or s.a or s.b or s.asks or s.away or s.again or not (s.entered or s.back):
             return ""
-        has = s.kept + s.came
+        has = s.base + s.kept + s.came
         return "" if has == "321" else f"of 3, 2, 1 the session has {has or 'nothing'}"
 
 

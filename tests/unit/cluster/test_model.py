@@ -36,6 +36,6 @@ def test_ownership_needs_each_rule(model: Any, rule: str) -> None:
     assert model.search(model.Ownership(3, **{rule: False}))[1]
 
 
-@pytest.mark.parametrize("rule", ["revision", "marks", "both"])
+@pytest.mark.parametrize("rule", ["revision", "marks", "both", "again", "sending", "since"])
 def test_a_move_needs_each_rule(model: Any, rule: str) -> None:
     assert model.search(model.Moving(**{rule: False}))[1]

@@ -32,20 +32,25 @@ class Node:
         self.broker = self.kept.node.broker
         self.kept.subscriber("s", "t", 1, kept=True).drop()
         self.publisher = self.kept.client("publisher", kept=False)
-        settled: Any = lambda filters: succeed(None)  # noqa: E731
         self.mesh = NodeMesh(self.broker, lambda _: None, lambda _: None, lambda *_: None)
-        self.moves = Moves(self.broker, self.mesh, Clock(), "c", settled, lambda: 0)
+        self.moves = Moves(self.broker, self.mesh, Clock(), "c", self._settled, lambda: 0)
         self.nodes = {name: self.mesh.join(name, 1) for name in "ab"}
         self.sent = 0
         #: To whom, what, of which revision.
         self.said: list[tuple[str, bytes, int]] = []
+        self.fields: list[tuple[bytes, ...]] = []
         say = self.moves.transit.say
 
         def heard(to: Any, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
             self.said.append((to.name, what, revision))
+            self.fields.append(fields)
             say(to, what, client_id, revision, *fields)
 
         self.moves.transit.say = heard  # type: ignore[method-assign]
+
+    def _settled(self, filters: list[str]) -> Any:
+        self.mesh.unsettled.clear()
+        return succeed(None)
 
     def publish(self, count: int) -> None:
         """So many messages for it, acknowledged."""
