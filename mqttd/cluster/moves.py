@@ -38,6 +38,7 @@ from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.remains import Remains
 from mqttd.cluster.transit import DONE, GIVE, MARK, MARKED, TAIL, WANT, WHOLE, Transit
 from mqttd.mesh.frames import number_of, unpacked
+from mqttd.session.message import Message
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
@@ -95,6 +96,11 @@ class Moves:
         """It ends here, and `hand` follows: the store keeps it until it is where it goes."""
         if session.owner:
             self._remains[session.client_id] = Remains.of(session)
+
+    def willed(self, client_id: str, will: Message, delay_seconds: int) -> None:
+        """The will of its client, which is away, goes along."""
+        if client_id in self._remains:
+            self._remains[client_id].keep(will, delay_seconds)
 
     def hand(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
         """What there is of a session goes to the node that has claimed it in this revision.

@@ -453,7 +453,10 @@ class Owners:
         """End a session here, for who has it now: what it was, with a will that is to come."""
         will = will_of(self.sessions.get(client_id))
         state = self.hand_over(client_id, revision, self.moves.leaves)
-        return state if state is None or will is None else with_will(state, *will)
+        if state is None or will is None:
+            return state
+        self.moves.willed(client_id, *will)
+        return with_will(state, *will)
 
     def keep_here(self, client_id: str, revision: int, state: SessionState) -> None:
         """A session is here whose client is away."""

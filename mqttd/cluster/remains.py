@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqttd.session.message import Message
 from mqttd.session.session import Session
 
 __all__ = ["Remains"]
@@ -29,20 +30,34 @@ class Remains:
         self.owner = owner
         self._ended: Callable[[list[int]], object] | None = ended
         self._numbers: list[int] = []
+        #: Tells the journal of the will of its client, and whether it has one.
+        self._will: Callable[[Message | None, int], object] | None = None
+        self._willed = False
 
     @classmethod
     def of(cls, session: Session) -> Remains:
         """Those of a session that our journal keeps; it tells that nothing from now on."""
         journal, owner = session.server.journal, session.owner
+        client_id, username = session.client_id, session.username
 
         def ended(numbers: list[int]) -> None:
             journal.ended(owner)
             for number in numbers:
                 journal.lost(number)
 
+        def will(will: Message | None, delay_seconds: int) -> None:
+            journal.will(client_id, username, will, delay_seconds)
+
         made = cls(ended, owner)
+        made._will = will
         made.take(session)
         return made
+
+    def keep(self, will: Message, delay_seconds: int) -> None:
+        """The will of its client, which is away, goes along, and is kept as long."""
+        if self._will is not None:
+            self._will(will, delay_seconds)
+            self._willed = True
 
     def take(self, session: Session) -> None:
         """What is kept of this one belongs to it, too: the end of that is no end of it."""
@@ -60,5 +75,8 @@ class Remains:
         """It is where it belongs."""
         ended, self._ended = self._ended, None
         self.owner = 0
+        if self._will is not None and self._willed:
+            self._will(None, 0)
+            self._willed = False
         if ended is not None:
             ended(self._numbers)

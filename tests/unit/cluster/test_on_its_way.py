@@ -13,8 +13,15 @@ from mqttd.cluster.etcd import Answer, Kv
 from mqttd.cluster.keys import Keys, claimed
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.transit import DONE, MARK, MARKED, TAIL, WANT, WHOLE, with_sending
+from mqttd.cluster.willed import will_of
+from mqttd.session.message import Message
+from mqttd.storage.durability import OS, Durability
+from mqttd.storage.journal import StoreJournal
+from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import read
+from mqttd.storage.restore import restore
 from mqttd.types import SessionState
+from tests.support.memory import MemoryBroker
 from tests.unit.cluster.test_remains import Node
 
 
@@ -108,6 +115,33 @@ def test_it_is_kept_while_it_goes_to_who_has_claimed_it_of_a_dead_node(node: Nod
     assert node.after_a_crash() == {"s": 3}
     node.says("b", DONE, 8)
     assert node.rows() == [0, 0, 0]
+
+
+def test_a_will_that_goes_along_is_in_the_store_until_it_is_there(node: Node) -> None:
+    """Of a client that is away; what is begun anew with it sends it along, too."""
+    owners = Owners(None, Keys("t"), "c", node.moves.transit.reactor, lambda name: True)  # type: ignore[arg-type]
+    owners.moves, owners.sessions = node.moves, node.broker.sessions
+    owners.hand_over = node.broker.registry.hand_over
+    session = node.kept.node.session("s")
+    assert session is not None
+    session.set_will(Message(0, "w", b"gone", 1, False, None, "s", None, 0), 600)
+    state = owners._hand_over("s", 5)
+    assert state is not None
+    node.moves.hand("s", "a", 5, state)
+    node.broker.perform()
+    node.kept.settle()
+    wills = "SELECT client_id, delay FROM will"
+    assert node.kept.base.execute(wills).fetchall() == [("s", 600)]
+    again = MemoryBroker()
+    again.broker.journal = StoreJournal(
+        Ledger(), again.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    contents = read(node.kept.base, Ledger())
+    restore(again.broker, again.broker.journal, node.kept.base, contents)
+    assert will_of(again.broker.sessions["s"]) is not None
+    node.says("a", DONE, 5)
+    assert node.rows() == [0, 0, 0]
+    assert node.kept.base.execute(wills).fetchall() == []
 
 
 def test_what_came_behind_the_marks_is_not_lost_with_the_node_it_goes_to(node: Node) -> None:
