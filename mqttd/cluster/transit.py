@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from mqttd.broker.broker import Broker
@@ -37,7 +36,9 @@ TAIL: Final = b"tail"
 DONE: Final = b"done"
 GIVE: Final = b"give"
 WANT: Final = b"want"
-_SENDING: Final = "sending"
+#: How it ends, and so many bytes of it: eight in hexadecimal.
+_SENDING: Final = b',"sending":"'
+_SAID: Final = len(_SENDING) + 18
 
 
 class Transit:
@@ -98,18 +99,15 @@ class Transit:
 
 
 def with_sending(record: bytes, sending: bytes) -> bytes:
-    """A record that says which sending of its session this is."""
-    fields = json.loads(record)
-    fields[_SENDING] = sending.hex()
-    return json.dumps(fields).encode()
+    """A record that says at its end which sending of its session this is; it may be long."""
+    start = record[:-_SAID] if sending_of(record) else record[:-1]
+    return start + _SENDING + sending.hex().encode() + b'"}'
 
 
 def sending_of(record: bytes) -> bytes:
     """What is said so; empty: nothing."""
-    try:
-        return bytes.fromhex(json.loads(record).get(_SENDING, ""))
-    except ValueError:
-        return b""
+    said = record[-_SAID:]
+    return bytes.fromhex(said[len(_SENDING) : -2].decode()) if said.startswith(_SENDING) else b""
 
 
 def cancel(late: Any) -> None:

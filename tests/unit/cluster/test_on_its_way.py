@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from twisted.internet.defer import Deferred, succeed
 from mqttd.cluster.etcd import Answer, Kv
 from mqttd.cluster.keys import Keys, claimed
 from mqttd.cluster.owners import Owners
-from mqttd.cluster.transit import DONE, MARK, MARKED, TAIL, WANT, WHOLE, with_sending
+from mqttd.cluster.transit import DONE, MARK, MARKED, TAIL, WANT, WHOLE, sending_of, with_sending
 from mqttd.cluster.willed import will_of
 from mqttd.session.message import Message
 from mqttd.storage.durability import OS, Durability
@@ -185,7 +186,9 @@ class Arriving:
     def __init__(self, node: Node, sending: bytes = b"") -> None:
         self.node = node
         self.arrivals = node.moves.arrivals
-        self.record = with_sending(self._record(), sending)
+        self.record = self._record()
+        if sending:
+            self.record = with_sending(self.record, sending)
         comes = self.arrivals.expect("s", "a", 7)
         comes.lasts = True
         self.arrivals.home_of = lambda name: 1
@@ -247,22 +250,32 @@ def test_a_session_whose_node_is_killed_before_the_tail_begins_anew_with_what_th
     assert arriving.waiting() == 5
 
 
+def test_a_record_says_which_sending_it_is_and_is_the_same_else() -> None:
+    record = json.dumps({"a": ',"sending":"' + "0" * 16 + '"}'}).encode()
+    assert sending_of(record) == b""
+    first = with_sending(record, b"12345678")
+    assert sending_of(first) == b"12345678"
+    second = with_sending(first, b"87654321")
+    assert (sending_of(second), len(second)) == (b"87654321", len(first))
+    assert json.loads(second) == {**json.loads(record), "sending": b"87654321".hex()}
+
+
 def test_a_mark_of_a_sending_before_does_not_count(node: Node) -> None:
     """It says where a node stood for who is dead; twice, if it counted."""
-    arriving = Arriving(node, b"1")
+    arriving = Arriving(node, b"11111111")
     kill(node, "a")
     arriving.back()
     known: Deferred[None] = Deferred()
     arriving.arrivals.settled = lambda filters: known
-    node.says("a", WHOLE, 7, with_sending(arriving.record, b"2"))
+    node.says("a", WHOLE, 7, with_sending(arriving.record, b"22222222"))
     node.says("a", TAIL, 7)
-    node.says("b", MARKED, 7, b"1")
+    node.says("b", MARKED, 7, b"11111111")
     node.mesh.unsettled.clear()
     known.callback(None)
-    node.says("b", MARKED, 7, b"1")
-    node.says("a", MARKED, 7, b"2")
+    node.says("b", MARKED, 7, b"11111111")
+    node.says("a", MARKED, 7, b"22222222")
     assert not arriving.given
-    node.says("b", MARKED, 7, b"2")
+    node.says("b", MARKED, 7, b"22222222")
     assert arriving.given
 
 
@@ -285,12 +298,12 @@ def test_nor_does_it_for_who_sends_it_again(node: Node) -> None:
 
 def test_a_mark_says_of_which_sending_it_is(node: Node) -> None:
     node.mesh.applied = 1
-    node.says("b", MARK, 9, (2).to_bytes(8, "big") + b"1", b"a", b"b")
+    node.says("b", MARK, 9, (2).to_bytes(8, "big") + b"11111111", b"a", b"b")
     assert node.said == []
     node.mesh.applied = 2
     node.moves.seen()
     assert node.said == [("a", MARKED, 9), ("b", MARKED, 9)]
-    assert node.fields[-1] == (b"1",)
+    assert node.fields[-1] == (b"11111111",)
 
 
 def test_who_asks_again_for_what_is_sent_to_him_is_sent_all_of_it_again(node: Node) -> None:
@@ -308,12 +321,12 @@ def test_who_asks_again_for_what_is_sent_to_him_is_sent_all_of_it_again(node: No
 
 
 def test_what_is_sent_again_is_in_place_of_what_was_sent(node: Node) -> None:
-    arriving = Arriving(node, b"1")
-    node.says("a", WHOLE, 7, with_sending(arriving.record, b"2"), *arriving.queue(3))
+    arriving = Arriving(node, b"11111111")
+    node.says("a", WHOLE, 7, with_sending(arriving.record, b"22222222"), *arriving.queue(3))
     node.says("b", WHOLE, 7, arriving.record)
     node.says("a", TAIL, 7)
     for name in "ab":
-        node.says(name, MARKED, 7, b"2")
+        node.says(name, MARKED, 7, b"22222222")
     assert arriving.given
     assert arriving.waiting() == 3
 
