@@ -24,8 +24,8 @@ __all__ = ["Walk", "Walks"]
 
 _MOST: Final = 8192
 _HEADS: Final = 1024
-#: What a stem costs, in topics that have to be led; and how many of its words cost as much as one.
-_PRICE: Final = 8
+#: What a stem costs besides its words, in topics that have to be led.
+_PRICE: Final = 32
 
 
 class Walk(Stem):
@@ -128,11 +128,10 @@ class Walks(Stems):
             elif level.child is not None:
                 count += 1
             leads_on = leads_on or level.plus is not None
-        self.worth -= _PRICE
+        self.worth -= _PRICE + count
         if count > _MOST // 2 or self.size + count >= _MOST:
             return LOST
         self.size += 1 + count
-        self.worth -= count // _PRICE
         made = Walk(levels, matched)
         for level in levels:
             if level.children is not None:
