@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Iterator
 
@@ -90,6 +91,26 @@ def test_who_was_not_read_from_comes_behind_the_others(door: Door) -> None:
     door.engine.turn([(channel.fd, 1), (other.fd, 1)])
     topics = [packet.topic for packet in watcher.published()]
     assert topics[0] == "little" and set(topics[1:]) == {"much/x"}
+
+
+def test_the_others_are_answered_before_those_in_line_are_served(door: Door) -> None:
+    much, channel = door.connect("much")
+    little, other = door.connect("little")
+    answered: list[bool] = []
+
+    def published(message: object) -> None:
+        if not answered:
+            answered.append(len(select.select([little], [], [], 10)[0]) > 0)
+
+    door.node.hooks.hook("message.publish", published)
+    channel.pause()
+    channel.resume()
+    much.sendall(MANY)
+    little.sendall(mq.pingreq())
+    arrived(channel.fd, len(MANY) // 2)
+    arrived(other.fd, 1)
+    door.engine.turn([(channel.fd, 1), (other.fd, 1)])
+    assert answered == [True]
 
 
 def test_those_in_line_share_a_turn_and_nobody_is_left_out(door: Door) -> None:
