@@ -247,7 +247,9 @@ def _nothing(base: sqlite3.Connection) -> None:
 def write(base: sqlite3.Connection, group: Group) -> None:
     """One transaction; then the blocks that are to be read again are read."""
     execute = base.execute
-    if group.said() or group.parts or group.rows or group.drops:
+    if not (group.parts or group.rows or group.drops or group.size > _PIECE):
+        _insert(base, group)  # one statement, if any: a transaction of its own
+    else:
         execute("BEGIN IMMEDIATE")
         for part in group.parts:
             _insert(base, part)

@@ -126,3 +126,32 @@ def test_a_large_group_is_written_in_pieces_and_is_the_same(tmp_path: Path) -> N
         assert place is not None
         assert read(base, [(place[0].id, place[1], len(data))]) == [data]
     base.close()
+
+
+def test_a_group_that_is_one_row_is_one_statement(tmp_path: Path) -> None:
+    """It is a transaction of its own; all else is put into one."""
+    base = connect(str(tmp_path / "store.db"))
+    said: list[str] = []
+    base.set_trace_callback(said.append)
+    ledger = Ledger()
+    ledger.note(1, MESSAGE3, 0, b"first")
+    group = ledger.close()
+    assert group is not None
+    write(base, group)
+    assert [statement.split()[0] for statement in said] == ["INSERT"]
+    said.clear()
+    ledger.note(1, MESSAGE3, 0, b"second")
+    ledger.row(KEEP, ("p", "k", b"v"))
+    group = ledger.close()
+    assert group is not None
+    write(base, group)
+    assert [statement.split()[0] for statement in said] == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+    said.clear()
+    for number in (1, 2):
+        ledger.forget(number)
+    group = ledger.close()
+    assert group is not None and group.drops
+    write(base, group)
+    assert [statement.split()[0] for statement in said] == ["BEGIN", "DELETE", "DELETE", "COMMIT"]
+    assert not base.in_transaction
+    base.close()
