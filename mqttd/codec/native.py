@@ -6,7 +6,8 @@ alone would be none.
 
 ``acyclic`` keeps a class from the garbage collector, ``free_list_len`` keeps the last one that was
 let go for the next: both for what lives as long as one message, refers to nothing that could refer
-to it, and is made a million times a second.
+to it, and is made a million times a second. ``acyclic`` is also for what there are many of, whose
+circles are broken by hand.
 """
 
 from __future__ import annotations

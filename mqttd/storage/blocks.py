@@ -12,6 +12,8 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
+from mqttd.codec.native import mypyc_attr
+
 __all__ = ["LOOSE", "Block", "Group", "Home", "Part", "Present"]
 
 #: A number in a list, in memory, and one that is packed.
@@ -25,6 +27,9 @@ _NONE: Final[list[int]] = []
 _MANY: Final = 8
 
 
+# A block and its homes name each other until it goes (`Ledger._drop`), and there is one of each for
+# a group: 5 ms of garbage collection in a second of 50,000 messages were walks through them.
+@mypyc_attr(acyclic=True)
 class Block:
     """One row of the file."""
 
@@ -89,6 +94,7 @@ class Block:
         del noted[kept:]
 
 
+@mypyc_attr(acyclic=True)
 class Home:
     """Records that were numbered together, and the block that they are in now."""
 

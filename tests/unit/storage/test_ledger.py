@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sqlite3
 from collections import Counter, deque
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mqttd import compiled
+from mqttd.storage.blocks import Block, Home
 from mqttd.storage.database import OPEN_SESSION, connect
 from mqttd.storage.ledger import MESSAGE3, RECEIVED, Ledger
 from mqttd.storage.recovery import Contents, read
@@ -385,3 +388,26 @@ def test_another_process_is_refused(store: Store) -> None:
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         other.execute("SELECT * FROM block")
     other.close()
+
+
+def test_the_collector_need_not_look_for_blocks_that_have_gone(store: Store) -> None:
+    """It does not even know of them where they are compiled: what is a circle is broken."""
+
+    def there() -> int:
+        return sum(isinstance(one, (Block, Home)) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = there()
+        for _ in range(10):
+            numbers = [store.note(1, b"%d" % number) for number in range(5)]
+            store.write()
+            for number in numbers:
+                store.forget(number)
+            store.write()
+        assert len(store.ledger.blocks) == 1  # the one at hand
+        assert there() == before
+        assert gc.is_tracked(store.ledger.group.block) is not compiled()
+    finally:
+        gc.enable()
