@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 _AGAIN: Final = 0.5
 _SOON: Final = 0.05
+#: So often in a row servers have to say that there is no stream: for ten seconds.
+_GONE: Final = 20
 #: Tries from one line about a stream that cannot be read to the next.
 _QUIET: Final = 20
 #: Sessions that are taken in between two turns, and of which etcd is told at once.
@@ -188,19 +190,33 @@ class Adoption:
             except EtcdError:
                 pass
 
-    async def _take_over(self, path: str) -> int:
-        tries = 0
+    async def _fetched(self, path: str) -> bool:
+        """Make the file of what the node has left, however often that has to be tried.
+
+        False: there is no stream. It was there, or there would be no key that names it, and servers
+        that have just begun anew may not know of it yet: the answer has to come again and again.
+        """
+        tries = absent = 0
         while True:
             self._check()
+            said = "it is not there"
             try:
-                there = await fetch(self.jetstream, self._stream, self._subject, path)
-                break
+                if await fetch(self.jetstream, self._stream, self._subject, path):
+                    return True
+                absent += 1
             except NatsError as error:
-                if not tries % _QUIET:
-                    text = "the stream of node {node} cannot be read now: {error}"
-                    self.log.warn(text, node=self.name, error=str(error))
-                tries += 1
-                await deferLater(self.reactor, _AGAIN)
+                absent = 0
+                said = str(error)
+            if absent == _GONE:
+                return False
+            if not tries % _QUIET:
+                text = "the stream of node {node} cannot be read now: {error}"
+                self.log.warn(text, node=self.name, error=said)
+            tries += 1
+            await deferLater(self.reactor, _AGAIN)
+
+    async def _take_over(self, path: str) -> int:
+        there = await self._fetched(path)
         count = 0
         if there:
             legacy = Legacy(self.cluster.broker, path)

@@ -27,8 +27,8 @@ _NONE: Final[list[int]] = []
 _MANY: Final = 8
 
 
-# A block and its homes name each other until it goes (`Ledger._drop`), and there is one of each for
-# a group: 5 ms of garbage collection in a second of 50,000 messages were walks through them.
+# A block and its homes name each other until it goes (`Ledger._drop`). There is one of each for a
+# group: with both the collector passes twice as often over what a store keeps.
 @mypyc_attr(acyclic=True)
 class Block:
     """One row of the file."""

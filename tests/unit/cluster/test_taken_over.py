@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from mqttd.cluster.silence import Silence
 from mqttd.cluster.transit import WHOLE
 from mqttd.cluster.view import View
 from mqttd.mesh.frames import packed
+from mqttd.nats.client import NatsError
+from mqttd.nats.jetstream import Missing
 from mqttd.types import SessionState
 from tests.support.memory import MemoryBroker
 
@@ -248,3 +251,30 @@ def test_a_node_that_dies_again_right_after_it_was_back_is_taken_over_again(
     said = heir_of(b64decode(then[0]["request_put"]["value"]), 0, 0)
     assert (said.stream, said.by, said.stage) == (stream, "c", "read")
     assert any(each.get("mod_revision") == "8" for each in when)  # if nobody was faster
+
+
+class Servers:
+    """NATS servers of which each answer about a stream is an error, the next one of these."""
+
+    def __init__(self, *errors: NatsError) -> None:
+        self.errors = list(errors)
+
+    async def info(self, stream: str) -> None:
+        raise self.errors.pop(0)
+
+
+def test_a_stream_is_gone_when_that_is_said_again_and_again(node: Node, tmp_path: Path) -> None:
+    """A server that was killed had just begun anew, and knew of no stream: a session was lost."""
+    gone, away = Missing("stream not found (10059)"), NatsError("no answer")
+    servers: Any = Servers(*[gone] * 19, away, *[gone] * 20)
+    unused: Any = None
+    member = SimpleNamespace(epoch=9, home=1)
+    cluster: Any = SimpleNamespace(reactor=node.clock, membership=member)
+    adoption = Adoption(cluster, servers, unused, "b")
+    said: list[bool] = []
+    Deferred.fromCoroutine(adoption._fetched(str(tmp_path / "heir"))).addCallback(said.append)
+    while not said:
+        assert servers.errors, "it goes on asking"
+        node.clock.advance(0.5)
+    assert said == [False] and not servers.errors
+    assert 15 < node.clock.seconds() < 25
