@@ -63,11 +63,10 @@ def look_ahead(data: bytes, table: dict[bytes, Route], stems: Stems | None = Non
     """
     keys: list[bytes] = []
     routes: list[Route | None] = []
-    asked: int = 0
     places: list[int] = []
     n = len(data)
     pos = 0
-    while n - pos > 4 and len(places) < _MOST:
+    while n - pos > 4 and len(keys) < _MOST:
         first = data[pos]
         length: int = data[pos + 1]
         body: int = pos + 2
@@ -79,35 +78,32 @@ def look_ahead(data: bytes, table: dict[bytes, Route], stems: Stems | None = Non
             if length < 2 or body + length > n:
                 break
             end = body + 2 + (data[body] << 8 | data[body + 1])
-            count = len(places)
-            if count == 1 and data[places[0] : places[0] + end - body] == data[body:end]:
+            if len(keys) == 1 and data[places[0] : places[0] + end - body] == data[body:end]:
                 return None
-            route: Route | None = None
-            if (
-                stems is not None
-                and (first == _PLAIN0 or first == _PLAIN1)
-                and end <= body + length
-            ):
-                route = stems.along(data, body + 2, end)
-            if route is None:
-                asked += 1
+            if stems is None:
                 keys.append(data[body:end])
             else:
-                keys.append(b"")
-            routes.append(route)
+                led: Route | None = None
+                if (first == _PLAIN0 or first == _PLAIN1) and end <= body + length:
+                    led = stems.along(data, body + 2, end)
+                routes.append(led)
+                keys.append(b"" if led is not None else data[body:end])
             places.append(body)
         pos = body + length
-    if len(places) < 2:
+    if len(keys) < 2:
         return None
-    if asked:
+    for key in keys:
+        hash(key)
+    if stems is None:
         for key in keys:
-            hash(key)
+            routes.append(table.get(key))
+    else:
         at = 0
         for key in keys:
             if key:
                 routes[at] = table.get(key)
             at += 1
-        for route in routes:
-            if route is not None:
-                route.seen = True
+    for route in routes:
+        if route is not None:
+            route.seen = True
     return Ahead(data, places, routes)
