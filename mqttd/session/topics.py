@@ -218,8 +218,7 @@ class Topics:
 
     def drop_cache(self) -> None:
         """Forget all topics: memory is short."""
-        if self.stems is not None:
-            self.stems.forget()
+        self.forget_stems()
         while self._ring:
             self._drop(self._ring[-1])
         self._shrink()
@@ -229,8 +228,7 @@ class Topics:
         since = now - self._swept
         self._swept = now
         self._passing.clear()
-        if self.stems is not None:
-            self.stems.forget()
+        self.forget_stems()
         if not self._ring:
             return
         n = len(self._ring)
