@@ -126,6 +126,7 @@ class SparkPlugin:
             writer.log,
         )
         writer.may_go = background.may_go
+        writer.closed = background.closed
         if config.archive:
             Archive(config.archive, writer.log)  # a URL that is none is told now
         # An event that may be dropped cannot be waited for.

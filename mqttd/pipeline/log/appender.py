@@ -45,7 +45,7 @@ LOOK_SOON: Final = 0.25
 class _Waiting:
     """A block that waits to be written: its thread packs it, once."""
 
-    __slots__ = ("base", "parts", "rows", "size", "taken")
+    __slots__ = ("base", "gap", "parts", "rows", "size", "taken")
 
     def __init__(
         self, base: int, rows: int, size: int, taken: Taken | None, data: bytes = b""
@@ -54,13 +54,14 @@ class _Waiting:
         self.rows = rows
         self.size = size
         self.taken = taken
+        self.gap = taken is None
         self.parts = [data]
 
     def packed(self, epoch: int, codec: Codec | None, quick: Codec | None) -> Encoded:
         if self.taken is not None:
             self.parts = parts(self.taken, self.base, epoch, codec, quick)
             self.taken = None
-        return Encoded(self.base, self.rows, self.parts[0], self.parts[1:])
+        return Encoded(self.base, self.rows, self.parts[0], self.parts[1:], self.gap)
 
 
 class Appender:

@@ -18,11 +18,11 @@ import json
 import os
 import sys
 import time
-import zlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
+from mqttd.pipeline.log.checksum import crc32
 from mqttd.pipeline.log.child import begin
 from mqttd.pipeline.log.files import base_of
 from mqttd.pipeline.log.reader import AGAIN, Bounds, DataLoss, EventLog, Run, check_cover
@@ -87,7 +87,7 @@ class Archive:
         with self._fs.open_output_stream(target) as out:
             for at in range(0, len(data), _PIECE):
                 out.write(data[at : at + _PIECE])
-        size, crc = len(data), zlib.crc32(data)
+        size, crc = len(data), crc32(data)
         if self._sum(target) != (size, crc):
             raise OSError(f"{target}: what was read back is not what was written")
         found = walk(lambda at, count: data[at : at + count], 0, size, True, node, name)
@@ -114,7 +114,7 @@ class Archive:
         crc = size = 0
         with self._fs.open_input_stream(target) as back:
             while piece := back.read(_PIECE):
-                crc = zlib.crc32(piece, crc)
+                crc = crc32(piece, crc)
                 size += len(piece)
         return size, crc
 

@@ -32,6 +32,7 @@ from mqttd.pipeline.log.files import (
     sync_directory,
     write_json,
 )
+from mqttd.pipeline.log.merge import are_small
 
 __all__ = ["Background"]
 
@@ -90,6 +91,15 @@ class Background:
         """Whether a segment that ends there may be deleted here."""
         return not self.archive or end <= self.safe
 
+    def closed(self, name: str, blocks: int, events: int, size: int) -> None:
+        """A segment was closed that has so many blocks, events and bytes but for gaps.
+
+        One of large blocks needs no child to find that out: to start it takes some 60 ms, and a
+        log of 400 MB/s closes six segments a second.
+        """
+        if not are_small(blocks, events, size):
+            self._done.add(name)
+
     def _noted(self) -> int:
         try:
             found = read_json(os.path.join(self.folder, _NOTE))
@@ -107,6 +117,7 @@ class Background:
             self._child = None
             self._finish(status)
         names = segments_in(self.folder)
+        self._done.intersection_update(names)
         for name in names[:-1]:
             if name not in self._done:
                 self._done.add(name)

@@ -22,11 +22,11 @@ Format: docs/reference/event-log.md.
 from __future__ import annotations
 
 import struct
-import zlib
 from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from mqttd.pipeline.log.checksum import crc32
 from mqttd.pipeline.log.schema import GAP
 
 __all__ = [
@@ -221,9 +221,9 @@ def sealed(
         _HEADER.pack(MAGIC, version, flags, size, 0, base, count, mask, first, last, epoch, 0)
     )
     header[_HEADER_CRC_AT : _HEADER_CRC_AT + 4] = _header_crc(header).to_bytes(4, "little")
-    crc = zlib.crc32(header)
+    crc = crc32(header)
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     header[_CRC_AT : _CRC_AT + 4] = crc.to_bytes(4, "little")
     parts[0] = bytes(header)
     return parts
@@ -231,7 +231,7 @@ def sealed(
 
 def _header_crc(header: bytes | bytearray | memoryview) -> int:
     """The checksum of what a header says, but for the two checksums; never 0."""
-    crc = zlib.crc32(header[_CRC_AT + 4 : _HEADER_CRC_AT], zlib.crc32(header[:_CRC_AT]))
+    crc = crc32(header[_CRC_AT + 4 : _HEADER_CRC_AT], crc32(header[:_CRC_AT]))
     return crc or 1
 
 
@@ -295,7 +295,7 @@ def verify(data: bytes | memoryview) -> bool:
     header = bytearray(data[:HEADER_SIZE])
     crc = int.from_bytes(header[_CRC_AT : _CRC_AT + 4], "little")
     header[_CRC_AT : _CRC_AT + 4] = b"\0\0\0\0"
-    return zlib.crc32(data[HEADER_SIZE:], zlib.crc32(header)) == crc
+    return crc32(memoryview(data)[HEADER_SIZE:], crc32(header)) == crc
 
 
 def columns_of(data: bytes | memoryview) -> list[tuple[int, int]]:

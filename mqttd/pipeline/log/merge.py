@@ -25,7 +25,7 @@ from mqttd.pipeline.log.packed import Columns, joined, pack, taken_of
 from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.zstd import Codec, zstd
 
-__all__ = ["merge", "worth"]
+__all__ = ["are_small", "merge", "worth"]
 
 #: Events and bytes (as they are written) of a merged block, about.
 MOST_ROWS: Final = 65_536
@@ -41,9 +41,13 @@ _EPOCH_AT: Final = 48
 def worth(path: str) -> bool:
     """Whether a finished segment has so many small blocks that they should be merged."""
     found = [block for block in _blocks(path, False) if not block.gap]
-    count = len(found)
     rows, size = (sum(getattr(block, one) for block in found) for one in ("rows", "size"))
-    return count >= FEWEST_BLOCKS and rows < FEW_ROWS * count and size < FEW_BYTES * count
+    return are_small(len(found), rows, size)
+
+
+def are_small(blocks: int, events: int, size: int) -> bool:
+    """Whether so many blocks, with so many events and bytes in them, should be merged."""
+    return blocks >= FEWEST_BLOCKS and events < FEW_ROWS * blocks and size < FEW_BYTES * blocks
 
 
 def merge(source: str, target: str, codec: Codec | None) -> bool:

@@ -68,6 +68,7 @@ class Encoded(NamedTuple):
     rows: int
     data: bytes
     more: Sequence[bytes] = ()
+    gap: bool = False
 
     @property
     def parts(self) -> list[bytes]:
@@ -122,6 +123,9 @@ class Writer:
         self.clock = clock
         #: Whether a segment that ends at this offset may be deleted: it may have to be safe first.
         self.may_go: Callable[[int], bool] = lambda end: True
+        #: Told of each segment that is closed: its name, and how many blocks but gaps it has, with
+        #: how many events and bytes.
+        self.closed: Callable[[str, int, int, int], None] = lambda name, blocks, events, size: None
         self.log = create_log(path, node)
         self.folder = os.path.join(path, node)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
@@ -140,6 +144,9 @@ class Writer:
         self._size = 0
         self._born = clock()
         self._blocks = 0
+        self._name = ""
+        #: What it has besides gaps: blocks, events, bytes.
+        self._has = (0, 0, 0)
         self._reserved = 0
         #: What log.json has of it.
         self._noted = 0
@@ -230,6 +237,9 @@ class Writer:
         self._size = found.whole if cut else size
         self.next = found.end
         self._blocks = len(found.blocks)
+        self._name = os.path.basename(found.path)
+        whole = [block for block in found.blocks if not block.gap]
+        self._has = (len(whole), sum(b.rows for b in whole), sum(b.size for b in whole))
         if found.blocks:
             self._born = found.blocks[0].first_time / 1e6
         self.cut = size - self._size
@@ -256,7 +266,7 @@ class Writer:
         while self.next < end:
             base, count = self.next, min(end - self.next, MOST_LOST)
             data = encode_gap(base, count, now, why, self.epoch, kind)
-            self.write([Encoded(base, count, data)])
+            self.write([Encoded(base, count, data, gap=True)])
 
     def _save(self, end: int = -1) -> None:
         """Note what is reserved; `end` only when nothing will be written any more."""
@@ -343,6 +353,9 @@ class Writer:
                 self._size += size
                 self._blocks += 1
                 self.next = block.base + block.rows
+                if not block.gap:
+                    blocks, events, there = self._has
+                    self._has = (blocks + 1, events + block.rows, there + size)
             if waiting:
                 os.ftruncate(self._fd, self._size)
                 os.lseek(self._fd, self._size, os.SEEK_SET)
@@ -353,11 +366,14 @@ class Writer:
         """Close the segment and begin the next; clean up behind it."""
         if self._fd >= 0:
             os.fdatasync(self._fd)
-        name = os.path.join(self.folder, segment_name(self.next))
-        fd = os.open(name, os.O_CREAT | os.O_RDWR | os.O_EXCL, 0o640)
+        name = segment_name(self.next)
+        path = os.path.join(self.folder, name)
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_EXCL, 0o640)
         if self._fd >= 0:
             os.close(self._fd)
+            self.closed(self._name, *self._has)
         self._fd, self._size, self._blocks, self._born = fd, 0, 0, self.clock()
+        self._name, self._has = name, (0, 0, 0)
         sync_directory(self.folder)
         self.clean_up()
 

@@ -81,7 +81,7 @@ def test_spark_reads_without_twisted_and_zope() -> None:
     # numpy, pandas and those behind pandas are what pyspark itself asks for to read Arrow.
     assert used - FOUND_EVERYWHERE <= {
         "mqttd", "mqttd__mypyc", "pyspark", "py4j", "pyarrow", "numpy", "pandas",
-        "cython_runtime", "dateutil", "pytz", "six", "tzdata",
+        "cython_runtime", "dateutil", "isal", "pytz", "six", "tzdata",
     }  # fmt: skip
 
 

@@ -129,15 +129,48 @@ def test_a_child_merges_and_the_writer_puts_it_in_place(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_a_segment_of_large_blocks_costs_no_child(tmp_path: Path) -> None:
+    """The writer knows it; what it says is what a look at the file would."""
+    for at, (blocks, rows, wanted) in enumerate(
+        [(40, SMALL, True), (31, SMALL, False), (40, 2000, False)]
+    ):
+        writer = Writer(str(tmp_path / str(at)), NODE, 1 << 30, 1e12, boot="1")
+        work = Background(writer.folder, "none", lambda why: None)
+        said: list[tuple[str, int, int, int]] = []
+
+        def closed(*told: Any, work: Background = work, said: list[Any] = said) -> None:
+            said.append(told)
+            work.closed(*told)
+
+        writer.closed = closed
+        fill(writer, blocks // 2, rows)
+        writer.write([Encoded(writer.next, 9000, encode_gap(writer.next, 9000, 1, "x"), gap=True)])
+        # What a writer finds that goes on in a segment counts as well.
+        writer.close()
+        writer = Writer(str(tmp_path / str(at)), NODE, 1 << 30, 1e12, boot="1")
+        writer.closed = closed
+        fill(writer, blocks - blocks // 2, rows)
+        writer.segment_bytes = 1
+        writer.clean_up()
+        first = segments_in(writer.folder)[0]
+        ((name, *_),) = said
+        assert name == first and said[0][1:3] == (blocks, blocks * rows)
+        assert worth(os.path.join(writer.folder, first)) is wanted
+        work.step()
+        assert work.busy is wanted
+        work.stop()
+        writer.close()
+
+
 @pytest.mark.parametrize("status", [1, -9])
 def test_a_child_that_fails_is_told(tmp_path: Path, status: int) -> None:
     told: list[str] = []
     work = Background(str(tmp_path), "zstd", told.append)
-    segment = tmp_path / "a.events"
+    segment = tmp_path / "a.rows"
     segment.write_bytes(b"")
     work._at = str(segment)
     work._finish(status)
-    assert told == [f"a.events could not be merged: status {status}"]
+    assert told == [f"a.rows could not be merged: status {status}"]
     segment.unlink()  # retention was quicker: nothing is wrong
     work._finish(status)
     assert len(told) == 1
