@@ -46,7 +46,7 @@ from mqttd.cluster.keys import Heir, heir_of, owner_of
 from mqttd.cluster.legacy import Legacy, fetch
 from mqttd.cluster.share import Share
 from mqttd.nats.client import NatsError
-from mqttd.nats.jetstream import JetStream
+from mqttd.nats.jetstream import JetStream, Missing
 from mqttd.types import SessionState
 
 __all__ = ["Adoption"]
@@ -193,21 +193,25 @@ class Adoption:
     async def _fetched(self, path: str) -> bool:
         """Make the file of what the node has left, however often that has to be tried.
 
-        False: there is no stream. It was there, or there would be no key that names it, and servers
-        that have just begun anew may not know of it yet: the answer has to come again and again.
+        False: there is no stream, or nothing whole in it. That was there, or there would be no key
+        that names it, and servers that have just begun anew may not know of it yet: the answer has
+        to come again and again.
         """
         tries = absent = 0
         while True:
             self._check()
-            said = "it is not there"
             try:
-                if await fetch(self.jetstream, self._stream, self._subject, path):
-                    return True
+                await fetch(self.jetstream, self._stream, self._subject, path)
+                return True
+            except Missing as error:
                 absent += 1
+                said = str(error)
             except NatsError as error:
                 absent = 0
                 said = str(error)
             if absent == _GONE:
+                text = "the sessions of node {node} are lost: {stream}: {error}"
+                self.log.error(text, node=self.name, stream=self._stream, error=said)
                 return False
             if not tries % _QUIET:
                 text = "the stream of node {node} cannot be read now: {error}"
@@ -225,7 +229,6 @@ class Adoption:
             finally:
                 legacy.close()
         else:
-            self.log.error("node {node} has left no stream", node=self.name)
             await self._go_on("marks")
         await self._go_on("done")
         await self._clear()

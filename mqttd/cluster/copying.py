@@ -6,6 +6,11 @@
 
     stream    .q  entries, in pieces of what a message may be      .m  WHOLE      .f  the end
 
+Servers that are all killed at once have lost what they had acknowledged in their last moments
+(nats-server 2.9 gathers what it writes for 8 ms). Who is given a number that it had been given
+before, or finds another's entry under its last one, or no stream any more, knows that, and copies
+everything to another stream; nothing is acknowledged until that is whole.
+
 Who takes the node's sessions over writes the end into its stream. All that the node was told is
 there has a number; where one is missing between its own, it looks what that is: behind the end
 nothing counts, whatever the clocks say, and nothing is acknowledged any more.
@@ -24,12 +29,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd.nats.client import NatsError
-from mqttd.nats.jetstream import JetStream
+from mqttd.nats.jetstream import JetStream, Missing, NoStream
 from mqttd.storage.blocks import Group
 from mqttd.storage.copies import pack_blocks, pack_group, pack_start
 from mqttd.storage.store import Store
@@ -40,6 +45,8 @@ __all__ = ["PATIENCE", "Copying", "Head", "head_of", "whole_of"]
 #: lost its leader has another after 4 to 9.
 PATIENCE: Final = 15.0
 _AGAIN: Final = 0.25
+#: Tries in which servers have to say that there is no stream, those that have begun anew, too.
+_GONE: Final = 40
 #: Bytes of blocks that are read at once, of a message beside its data, and pieces side by side.
 _CHUNK: Final = 512 << 10
 _ROOM: Final = 4 << 10
@@ -51,6 +58,10 @@ _FEW: Final = 4096
 _HEAD: Final = struct.Struct(">4sQQII")
 _WHOLE: Final = struct.Struct(">QQ")
 _MAGIC: Final = b"mqr1"
+
+
+class _Torn(Exception):
+    """The servers have lost what they had acknowledged."""
 
 
 class Head(NamedTuple):
@@ -79,7 +90,8 @@ def whole_of(body: bytes) -> tuple[int, int]:
 class Copying:
     """Copies `store` to `stream`, of `subject`, kept by so many servers (`copies`).
 
-    `announce` is awaited when the first copy is whole, before anything counts.
+    `announce` is awaited when the first copy is whole, before anything counts; `torn` is called
+    when the stream has lost what was in it, and begins another.
     """
 
     def __init__(
@@ -89,12 +101,14 @@ class Copying:
         store: Store,
         copies: int,
         announce: Callable[[str], Awaitable[None]],
+        torn: Callable[[], None],
     ) -> None:
         self.jetstream = jetstream
         self.reactor = reactor
         self.store = store
         self.copies = copies
         self.announce = announce
+        self.torn = torn
         self.log = Logger(namespace="mqttd.cluster")
         self.stream = self.subject = ""
         #: See `Copies`.
@@ -117,6 +131,10 @@ class Copying:
         self._copy = 0
         self._entry = 0
         self._last = 0
+        #: How often in a row servers have said that there is no stream.
+        self._absent = 0
+        #: The entry that has the last number.
+        self._at_last = 0
         self._failed_at = 0.0
         self._text = ""
         self._left: list[int] | None = None
@@ -225,6 +243,8 @@ class Copying:
         self._since = self._bytes_since = 0
         self._from = 0
         first = await self._send(run, packed)
+        if run != self._run:
+            return
         self._from = first
         self._left = blocks
 
@@ -272,44 +292,91 @@ class Copying:
         self.bytes += len(body)
         self._since += 1
         self._bytes_since += len(body)
-        numbers: dict[int, int] = {}
+        entry, again, is_torn = self._entry, False, False
+        numbers: list[int] = []
         while run == self._run:
-            if not self.ended:
-                await self._try(pieces, numbers, f"{self.subject}.{kind}")
-            if len(numbers) == len(pieces) and await self._is_ours(set(numbers.values())):
-                self._works()
-                return min(numbers.values())
+            try:
+                if not numbers and not self.ended:
+                    numbers = await self._try(pieces, f"{self.subject}.{kind}")
+                    if again:
+                        await self._look_behind()
+                if await self._is_ours(set(numbers)):
+                    self._at_last = entry
+                    self._works()
+                    return min(numbers)
+            except NatsError as error:
+                self._fails(str(error))
+                numbers, again = [], True
+                is_torn = await self._is_gone()
+            except _Torn:
+                is_torn = True
+            if is_torn and run == self._run:
+                self.whole = False
+                self.torn()
+                break
             await deferLater(self.reactor, _AGAIN)
         return 0
 
-    async def _try(self, pieces: list[bytes], numbers: dict[int, int], subject: str) -> None:
-        left = [at for at in range(len(pieces)) if at not in numbers]
-        for at in range(0, len(left), _WINDOW):
-            some = left[at : at + _WINDOW]
-            asked = [Deferred.fromCoroutine(self._add(subject, pieces[each])) for each in some]
-            for each, number in zip(some, await gatherResults(asked), strict=True):
-                if not number:
-                    return
-                numbers[each] = number
+    async def _try(self, pieces: list[bytes], subject: str) -> list[int]:
+        """The number of each piece. Raises NatsError, also where some are there: they may be lost
+        with the servers by which the others were not taken; and `_Torn`."""
+        numbers: list[int] = []
+        for at in range(0, len(pieces), _WINDOW):
+            asked = [
+                Deferred.fromCoroutine(self.jetstream.append(subject, each))
+                for each in pieces[at : at + _WINDOW]
+            ]
+            came: list[tuple[bool, Any]] = await DeferredList(asked, consumeErrors=True)
+            numbers += [number for is_there, number in came if is_there]
+            if len(set(numbers)) < len(numbers) or any(each <= self._last for each in numbers):
+                raise _Torn
+            for is_there, failure in came:
+                if not is_there:
+                    failure.trap(NatsError)
+                    raise NatsError(failure.getErrorMessage())
+        return numbers
 
-    async def _add(self, subject: str, piece: bytes) -> int:
-        """Its number; 0: it may not be there."""
+    async def _look_behind(self) -> None:
+        """Raise `_Torn` where the last entry is not under its number any more.
+
+        An answer that has not come may have been the one that gave that number anew.
+        """
+        if not self._last:
+            return
         try:
-            return await self.jetstream.append(subject, piece)
-        except NatsError as error:
-            self._fails(str(error))
-            return 0
+            found, _ = head_of((await self.jetstream.get(self.stream, self._last)).data)
+        except NoStream:
+            raise
+        except (Missing, ValueError):
+            raise _Torn from None
+        if (found.copy, found.entry) != (self._copy, self._at_last):
+            raise _Torn
+
+    async def _is_gone(self) -> bool:
+        """Whether servers have said for `_GONE` times that there is no such stream."""
+        try:
+            await self.jetstream.info(self.stream)
+        except NoStream:
+            self._absent += 1
+            return self._absent >= _GONE
+        except NatsError:
+            pass
+        self._absent = 0
+        return False
 
     async def _is_ours(self, numbers: set[int]) -> bool:
-        """Whether the end is not before them; False: that cannot be said, or it is."""
+        """Whether they are there and the end is not before them. Raises NatsError, `_Torn`."""
+        if not numbers:
+            return False
         for number in range(self._last + 1, max(numbers)):
             if number in numbers:
                 continue
             try:
                 found = await self.jetstream.get(self.stream, number)
-            except NatsError as error:
-                self._fails(str(error))
-                return False
+            except NoStream:
+                raise
+            except Missing:
+                raise _Torn from None
             if found.subject.endswith(".f"):
                 self.ended = True
                 self.whole = False

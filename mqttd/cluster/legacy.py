@@ -47,26 +47,23 @@ _WINDOW: Final = 32
 _TRIES: Final = 5
 
 
-async def fetch(jetstream: JetStream, stream: str, subject: str, path: str) -> bool:
-    """Make the file at `path` of what stands in the stream; False: there is no such stream.
+async def fetch(jetstream: JetStream, stream: str, subject: str, path: str) -> None:
+    """Make the file at `path` of what stands in the stream.
 
-    Raises NatsError where it cannot be read now.
+    Raises NatsError where it cannot be read now; Missing, where there is no such stream (NoStream),
+    or nothing whole in it.
     """
     for name in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.exists(name):
             os.unlink(name)
-    try:
-        await jetstream.info(stream)
-        end = await jetstream.append(f"{subject}.f", b"")
-        start = await _start(jetstream, stream, subject, end)
-    except Missing:
-        return False
+    await jetstream.info(stream)
+    end = await jetstream.append(f"{subject}.f", b"")
+    start = await _start(jetstream, stream, subject, end)
     copy = await deferToThread(Copy, path)
     try:
         await _apply_all(jetstream, stream, f"{subject}.q", start, end, copy)
     finally:
         await deferToThread(copy.close)
-    return True
 
 
 async def _start(jetstream: JetStream, stream: str, subject: str, end: int) -> int:

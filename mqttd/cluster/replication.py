@@ -69,6 +69,8 @@ class Replication:
         #: Those that we take over, and since when others are to be.
         self.adoptions: dict[str, Adoption] = {}
         self.adopted = 0
+        #: Streams that had lost what was in them.
+        self.torn = 0
         self._since: dict[str, float] = {}
         #: Of which streams our store is one side, and where that is kept.
         self._note = os.path.join(config.node.data_dir, "copied-to")
@@ -81,8 +83,9 @@ class Replication:
     def keep(self, store: Store) -> None:
         """This is the node's store, which is not read yet."""
         self.copying = Copying(
-            self.jetstream, self.reactor, store, self.config.jetstream.replicas, self._announce
-        )
+            self.jetstream, self.reactor, store, self.config.jetstream.replicas, self._announce,
+            self._torn,
+        )  # fmt: skip
         store.copies = self.copying
 
     def serve(self) -> None:
@@ -157,6 +160,13 @@ class Replication:
         stream = f"mqttd-{cluster}-{name}-{life}"
         subject = f"mqttd.{cluster}.q.{name}.{life}"
         self.copying.begin(stream, subject)
+
+    def _torn(self) -> None:
+        """What was in our stream and is lost is in our store, and nowhere else."""
+        text = "{stream} has lost what its servers had acknowledged: the store is copied anew"
+        self.log.error(text, stream=self.copying.stream)
+        self.torn += 1
+        self._begin_anew()
 
     def _note_down(self, *streams: str) -> None:
         self._noted = list(streams)
@@ -300,6 +310,7 @@ class Replication:
             "replication_bytes": self.copying.bytes,
             "replication_whole": int(self.copying.whole),
             "replication_sessions_adopted": self.adopted,
+            "replication_streams_torn": self.torn,
         }
 
 

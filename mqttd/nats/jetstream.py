@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from mqttd.nats.client import TIMEOUT, Nats, NatsError
 
-__all__ = ["JetStream", "Missing", "Stored"]
+__all__ = ["JetStream", "Missing", "NoStream", "Stored"]
 
 _NO_STREAM: Final = 10059
 _NO_MESSAGE: Final = 10037
@@ -28,7 +28,11 @@ _MAKE: Final = 10.0
 
 
 class Missing(NatsError):
-    """There is no such stream, or no such message in it."""
+    """There is no such message in the stream, or none to look in."""
+
+
+class NoStream(Missing):
+    """There is no such stream, as far as servers know that have begun anew."""
 
 
 class Stored(NamedTuple):
@@ -105,7 +109,9 @@ def _checked(data: bytes) -> Any:
         return found
     code = int(error.get("err_code", 0))
     text = f"{error.get('description')} ({code})"
-    if code in (_NO_STREAM, _NO_MESSAGE):
+    if code == _NO_STREAM:
+        raise NoStream(text)
+    if code == _NO_MESSAGE:
         raise Missing(text)
     raise NatsError(text)
 

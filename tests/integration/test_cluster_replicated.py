@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -156,6 +157,45 @@ def test_acknowledgements_wait_for_the_servers(etcd: Etcd, tmp_path: Path) -> No
         assert [back.message().payload for _ in range(2)] == [b"withheld", b"again"]
     finally:
         node.stop()
+        nats.stop()
+
+
+def test_17_servers_that_have_lost_what_they_had_acknowledged_get_it_again(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """As after `kill -9` of all of them: then they lack what they had not written yet."""
+    nats = start_nats(tmp_path / "nats", 1)
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, **settings(nats))
+    try:
+        assert all(is_copied(each) for each in nodes.values())
+        reader = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        reader.connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=2)
+        reader.close()
+        sender = RawClient(nodes["a"].port, mq.V5, deadline=60.0).connect("sender")
+        sender.publish("t", b"one", qos=1)
+        (server,) = nats.members
+        nats.stop()
+        shutil.copytree(server.folder / "store", tmp_path / "before")
+        nats.start()
+        for payload in (b"two", b"three"):
+            sender.publish("t", payload, qos=2)
+        nats.stop()
+        shutil.rmtree(server.folder / "store")
+        shutil.copytree(tmp_path / "before", server.folder / "store")
+        nats.start()
+        sender.publish("t", b"four", qos=1)
+        assert nodes["a"].says("has lost what its servers had acknowledged")
+        assert '"replication_streams_torn": 1' in told(nodes["a"], "--json", "metrics")
+        nodes["a"].stop(hard=True)
+        assert nodes["b"].says("1 sessions of node a are here now")
+        back = let_in(nodes["b"], "reader")
+        assert back.resumed
+        assert back.payloads(4) == [b"one", b"two", b"three", b"four"]
+    finally:
+        for name, node in nodes.items():
+            node.stop()
+            print(f"--- {name}\n{node.output[-4000:]}")
         nats.stop()
 
 

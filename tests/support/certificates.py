@@ -131,6 +131,14 @@ class Authority:
         names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         return self.issue(hosts[0], names, True, days)
 
+    def both(self, name: str, address: str) -> Certificate:
+        """For a server at this address that is a client of itself, as etcd is."""
+        names: list[x509.GeneralName] = [
+            x509.DNSName(name),
+            x509.IPAddress(ipaddress.ip_address(address)),
+        ]
+        return self.issue(name, names, True, both=True)
+
     def node(self, name: str) -> Certificate:
         """For a node of a cluster, which is server and client."""
         return self.issue(name, [x509.DNSName(name)], True, both=True)

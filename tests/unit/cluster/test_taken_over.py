@@ -23,7 +23,7 @@ from mqttd.cluster.transit import WHOLE
 from mqttd.cluster.view import View
 from mqttd.mesh.frames import packed
 from mqttd.nats.client import NatsError
-from mqttd.nats.jetstream import Missing
+from mqttd.nats.jetstream import NoStream
 from mqttd.types import SessionState
 from tests.support.memory import MemoryBroker
 
@@ -265,7 +265,7 @@ class Servers:
 
 def test_a_stream_is_gone_when_that_is_said_again_and_again(node: Node, tmp_path: Path) -> None:
     """A server that was killed had just begun anew, and knew of no stream: a session was lost."""
-    gone, away = Missing("stream not found (10059)"), NatsError("no answer")
+    gone, away = NoStream("stream not found (10059)"), NatsError("no answer")
     servers: Any = Servers(*[gone] * 19, away, *[gone] * 20)
     unused: Any = None
     member = SimpleNamespace(epoch=9, home=1)

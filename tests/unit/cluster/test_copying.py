@@ -1,0 +1,224 @@
+"""A store that is copied to a stream whose servers lose what they had acknowledged."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from mqttd.cluster import legacy
+from mqttd.cluster.copying import Copying
+from mqttd.nats.client import NatsError
+from mqttd.nats.jetstream import Missing, NoStream, Stored
+from mqttd.storage.blocks import Group
+from mqttd.storage.database import connect
+from tests.unit.storage.test_copies import Source, contents
+
+
+class Servers:
+    """Streams in memory, by the names of `JetStream`; they may forget their last messages."""
+
+    class nats:
+        most = 4096 + 2000
+
+    def __init__(self) -> None:
+        self.streams: dict[str, list[Stored]] = {}
+        self.first: dict[str, int] = {}
+        #: Called with the subject of a message that has come.
+        self.came: Callable[[str], object] = lambda subject: None
+        self.away = False
+
+    def at(self, subject: str) -> str:
+        return subject.rpartition(".")[0]
+
+    async def make(self, stream: str, subject: str, copies: int) -> None:
+        self.streams[stream] = []
+        self.first[stream] = 1
+
+    async def append(self, subject: str, data: bytes) -> int:
+        if self.away:
+            raise NatsError("not connected")
+        if self.at(subject) not in self.streams:
+            raise NatsError("nobody answers")
+        found = self.streams[self.at(subject)]
+        number = (found[-1].sequence if found else self.first[self.at(subject)] - 1) + 1
+        found.append(Stored(subject, number, data))
+        self.came(subject)
+        if self.away:
+            raise NatsError("the connection is gone")  # before it is acknowledged
+        return number
+
+    async def get(self, stream: str, sequence: int) -> Stored:
+        for each in self.streams[stream]:
+            if each.sequence == sequence:
+                return each
+        raise Missing("no message found (10037)")
+
+    async def last(self, stream: str, subject: str) -> Stored:
+        for each in reversed(self.streams[stream]):
+            if each.subject == subject:
+                return each
+        raise Missing("no message found (10037)")
+
+    async def cut(self, stream: str, before: int) -> None:
+        self.first[stream] = before
+        self.streams[stream] = [each for each in self.streams[stream] if each.sequence >= before]
+
+    async def info(self, stream: str) -> dict[str, Any]:
+        if stream not in self.streams:
+            raise NoStream("stream not found (10059)")
+        return {}
+
+    def lose(self, stream: str, count: int) -> None:
+        """All were killed, and begin again without the last they had acknowledged."""
+        del self.streams[stream][-count:]
+
+
+class Node:
+    """A store that lives, its copy, and where others are told to find that."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.clock = Clock()
+        self.servers = Servers()
+        self.source = Source(path / "store.db", seed)
+        self.path = path
+        self.base, self.ledger = self.source.base, self.source.ledger
+        self.told = ""
+        self.life = 0
+        self.waiting: deque[Group] = deque()
+        self.copying = Copying(
+            self.servers, self.clock, self, 3, self._announce, self.anew  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def between(self, job: Callable[[Any], Any]) -> Deferred[Any]:
+        return succeed(job(self.base))
+
+    def turn(self) -> None:
+        while self.waiting and self.copying.has(self.waiting[0]):
+            self.waiting.popleft()
+
+    async def _announce(self, stream: str) -> None:
+        self.told = stream
+
+    def anew(self) -> None:
+        self.life += 1
+        self.copying.begin(f"s{self.life}", f"s{self.life}")
+
+    def live(self) -> None:
+        """A group is written here, and is to be copied."""
+        group = self.source.live()
+        self.waiting.append(group)
+        self.copying.submit(group)
+
+    def settle(self) -> None:
+        for _ in range(20):
+            self.clock.advance(0.25)
+
+    def copied(self, name: str) -> Any:
+        """What an heir finds now where others are told to look."""
+        path = str(self.path / name)
+        asked = Deferred.fromCoroutine(
+            legacy.fetch(self.servers, self.told, self.told, path)  # type: ignore[arg-type]
+        )
+        found: list[Any] = []
+        asked.addBoth(found.append)
+        assert found == [None], found
+        base = connect(path)
+        try:
+            return contents(base)
+        finally:
+            base.close()
+
+
+@pytest.fixture(params=range(6))
+def node(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Node]:
+    monkeypatch.setattr(legacy, "deferToThread", lambda f, *more: succeed(f(*more)))
+    made = Node(tmp_path, request.param)
+    made.anew()
+    for _ in range(12):
+        made.live()
+    made.settle()
+    assert not made.waiting and made.told == "s1"
+    yield made
+    made.copying.end()
+    made.base.close()
+
+
+def test_17_the_copy_is_the_store(node: Node) -> None:
+    assert node.copied("one") == contents(node.base)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_17_what_servers_lose_is_copied_anew_before_anything_is_acknowledged(
+    node: Node, count: int
+) -> None:
+    node.servers.lose("s1", count)
+    node.live()
+    # Nothing counts until all of it is somewhere; then others know where.
+    assert bool(node.waiting) == (node.told == "s1")
+    node.settle()
+    assert node.told == "s2" and not node.waiting
+    assert node.copied("two") == contents(node.base)
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+def test_17_also_in_the_midst_of_a_copy_or_an_entry(node: Node, after: int) -> None:
+    """Servers are killed behind any message, some of the last of which are lost with them."""
+    chance = random.Random(after)
+    left = after
+
+    def came(subject: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            stream = node.servers.at(subject)
+            node.servers.lose(stream, min(chance.randint(1, 6), len(node.servers.streams[stream])))
+            node.servers.away = chance.random() < 0.7
+
+    node.servers.lose("s1", 1)
+    node.servers.came = came
+    for _ in range(4):
+        node.live()
+    node.clock.advance(0.1)
+    node.servers.away = False
+    for _ in range(3):
+        node.live()
+    node.settle()
+    assert not node.waiting and node.copying.whole and node.told != "s1"
+    assert node.copied("two") == contents(node.base)
+
+
+def test_17_a_stream_that_is_gone_is_made_anew(node: Node) -> None:
+    """Servers that have lost their disks, or an operator, have taken it away."""
+    del node.servers.streams["s1"]
+    node.live()
+    node.settle()
+    assert node.waiting and node.told == "s1"  # those that begin anew may not know of it yet
+    node.settle()
+    node.settle()
+    assert node.told == "s2" and not node.waiting
+    assert node.copied("two") == contents(node.base)
+
+
+def test_17_an_answer_that_did_not_come_may_have_given_the_number_anew(node: Node) -> None:
+    last = node.servers.streams["s1"][-1].sequence
+    node.servers.lose("s1", 1)
+
+    def came(subject: str) -> None:
+        node.servers.away = node.servers.streams["s1"][-1].sequence == last
+
+    node.servers.came = came
+    node.live()
+    assert node.servers.away
+    node.servers.away = False
+    node.settle()
+    assert node.told == "s2" and not node.waiting
+    assert node.copied("two") == contents(node.base)
