@@ -82,13 +82,13 @@ def check(config: Config) -> None:
     Plugins(config, Host(None, None)).check()
     if config.cluster.kind != "none":
         from mqttd.cluster import refused as in_cluster
-        from mqttd.cluster.tls import etcd_policy, node_options
+        from mqttd.cluster.tls import etcd_access, node_options
 
         if text := in_cluster.refused(config):
             raise StartError(text)
         try:
             node_options(config.cluster)
-            etcd_policy(config.cluster)
+            etcd_access(config.cluster)
         except TlsError as error:
             raise StartError(f"cluster: {error}") from None
 

@@ -8,6 +8,7 @@
     then `own/<client id>` is written, if it is still the node's; what it was about to send to
     another goes there
     stage done; its stream is removed
+    there is nothing whole in the stream: nobody is the heir, and sessions wait for their node
 
 Until it is done the client ids wait: whoever comes is told 0x88. When this node is gone in its
 midst, another begins anew with the same stream: what was not owned here yet does not count.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -210,8 +212,8 @@ class Adoption:
                 absent = 0
                 said = str(error)
             if absent == _GONE:
-                text = "the sessions of node {node} are lost: {stream}: {error}"
-                self.log.error(text, node=self.name, stream=self._stream, error=said)
+                text = "there is no whole copy of node {node}, whose sessions wait for it: {error}"
+                self.log.error(text, node=self.name, error=said)
                 return False
             if not tries % _QUIET:
                 text = "the stream of node {node} cannot be read now: {error}"
@@ -220,16 +222,14 @@ class Adoption:
             await deferLater(self.reactor, _AGAIN)
 
     async def _take_over(self, path: str) -> int:
-        there = await self._fetched(path)
-        count = 0
-        if there:
-            legacy = Legacy(self.cluster.broker, path)
-            try:
-                count = await self._take_all(legacy)
-            finally:
-                legacy.close()
-        else:
-            await self._go_on("marks")
+        if not await self._fetched(path):
+            await self._give_up()
+            return 0
+        legacy = Legacy(self.cluster.broker, path)
+        try:
+            count = await self._take_all(legacy)
+        finally:
+            legacy.close()
         await self._go_on("done")
         await self._clear()
         text = "{count} sessions of node {node} are here now, {sent} were sent on; {seconds:.1f} s"
@@ -454,6 +454,14 @@ class Adoption:
                 changes.append(nested(equals(key, kv.changed), put(key, origin.encode(), home)))
         for at in range(0, len(changes), _SLICE):
             await self._asked(partial(cluster.etcd.transaction, [], changes[at : at + _SLICE]))
+
+    async def _give_up(self) -> None:
+        """Be the heir of nothing: the node has its store, if it comes back for it."""
+        heir = self.cluster.keys.heir(self.name)
+        when, then = [equals(heir, self._changed)], [remove(heir)]
+        await self._asked(partial(self.cluster.etcd.transaction, when, then))
+        with suppress(NatsError):
+            await self.jetstream.remove(self._stream)
 
     async def _clear(self) -> None:
         """What is left of the node."""

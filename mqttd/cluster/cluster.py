@@ -41,7 +41,7 @@ from mqttd.cluster.owners import Owners
 from mqttd.cluster.routes import Routes
 from mqttd.cluster.shown import Shown
 from mqttd.cluster.stream import Streams
-from mqttd.cluster.tls import etcd_policy, node_options
+from mqttd.cluster.tls import etcd_access, node_options
 from mqttd.cluster.view import View
 from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Config
@@ -74,7 +74,7 @@ class Cluster:
         self.name = config.node.name
         self.log = Logger(namespace="mqttd.cluster")
         self.keys = Keys(self.settings.name)
-        self.etcd = Etcd(reactor, self.settings.endpoints, etcd_policy(self.settings))
+        self.etcd = Etcd(reactor, self.settings.endpoints, *etcd_access(self.settings))
         self.tls = node_options(self.settings)
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)

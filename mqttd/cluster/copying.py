@@ -6,10 +6,10 @@
 
     stream    .q  entries, in pieces of what a message may be      .m  WHOLE      .f  the end
 
-Servers that are all killed at once have lost what they had acknowledged in their last moments
-(nats-server 2.9 gathers what it writes for 8 ms). Who is given a number that it had been given
-before, or finds another's entry under its last one, or no stream any more, knows that, and copies
-everything to another stream; nothing is acknowledged until that is whole.
+Servers that lose power at once, or their disks, have lost what they had acknowledged. Who is given
+a number that it had been given before, or finds another's entry under its last one, or no stream
+any more, knows that, and copies everything to another stream; nothing is acknowledged until that is
+whole. Who has nothing to say looks now and then.
 
 Who takes the node's sessions over writes the end into its stream. All that the node was told is
 there has a number; where one is missing between its own, it looks what that is: behind the end
@@ -45,8 +45,10 @@ __all__ = ["PATIENCE", "Copying", "Head", "head_of", "whole_of"]
 #: lost its leader has another after 4 to 9.
 PATIENCE: Final = 15.0
 _AGAIN: Final = 0.25
-#: Tries in which servers have to say that there is no stream, those that have begun anew, too.
-_GONE: Final = 40
+#: Seconds in which servers have to say that there is no stream, those that have begun anew, too;
+#: and without anything to copy after which it is seen whether all is there.
+_GONE: Final = 10.0
+_LOOK: Final = 5.0
 #: Bytes of blocks that are read at once, of a message beside its data, and pieces side by side.
 _CHUNK: Final = 512 << 10
 _ROOM: Final = 4 << 10
@@ -131,8 +133,9 @@ class Copying:
         self._copy = 0
         self._entry = 0
         self._last = 0
-        #: How often in a row servers have said that there is no stream.
-        self._absent = 0
+        self._cuts = False
+        #: Since when servers say that there is no stream.
+        self._gone_since: float | None = None
         #: The entry that has the last number.
         self._at_last = 0
         self._failed_at = 0.0
@@ -164,6 +167,7 @@ class Copying:
         self.stop()
         self.stream, self.subject = stream, subject
         self.ended = self.whole = False
+        self._gone_since = None
         self._active = True
         self._copy = random.getrandbits(63)
         self._entry = self._last = 0
@@ -221,8 +225,30 @@ class Copying:
             elif self._is_much():
                 await self._begin(run)
             elif not self._groups:
-                self._wakes = Deferred()
-                await self._wakes
+                await self._rest(run)
+
+    async def _rest(self, run: int) -> None:
+        """Until there is something to do; all is still there after `_LOOK` seconds without."""
+        wakes: Deferred[None] = Deferred()
+        self._wakes = wakes
+        looks = self.reactor.callLater(_LOOK, self._wake)
+        await wakes
+        if looks.active():
+            looks.cancel()
+            return
+        try:
+            await self._look_behind()
+            self._gone_since = None
+        except NatsError:
+            if await self._is_gone() and run == self._run:
+                self._tear()
+        except _Torn:
+            if run == self._run:
+                self._tear()
+
+    def _tear(self) -> None:
+        self.whole = False
+        self.torn()
 
     def _is_much(self) -> bool:
         ledger = self.store.ledger
@@ -271,10 +297,18 @@ class Copying:
             self.whole = True
             self.log.info("the store is copied to {stream}", stream=self.stream)
             self.store.turn()
+        if not self._cuts:
+            self._cuts = True
+            Deferred.fromCoroutine(self._cut(self.stream, self._start))
+
+    async def _cut(self, stream: str, before: int) -> None:
+        """Remove what nobody needs any more; what is left of it goes with the next."""
         try:
-            await self.jetstream.cut(self.stream, self._start)
+            await self.jetstream.cut(stream, before)
         except NatsError as error:
-            self.log.warn("{stream} is not cut: {error}", stream=self.stream, error=str(error))
+            self.log.warn("{stream} is not cut: {error}", stream=stream, error=str(error))
+        finally:
+            self._cuts = False
 
     # -- entries -------------------------------------------------------------------------------
 
@@ -311,8 +345,7 @@ class Copying:
             except _Torn:
                 is_torn = True
             if is_torn and run == self._run:
-                self.whole = False
-                self.torn()
+                self._tear()
                 break
             await deferLater(self.reactor, _AGAIN)
         return 0
@@ -353,15 +386,17 @@ class Copying:
             raise _Torn
 
     async def _is_gone(self) -> bool:
-        """Whether servers have said for `_GONE` times that there is no such stream."""
+        """Whether servers say for `_GONE` seconds that there is no such stream."""
+        now = float(self.reactor.seconds())
         try:
             await self.jetstream.info(self.stream)
         except NoStream:
-            self._absent += 1
-            return self._absent >= _GONE
+            if self._gone_since is None:
+                self._gone_since = now
+            return now - self._gone_since >= _GONE
         except NatsError:
             pass
-        self._absent = 0
+        self._gone_since = None
         return False
 
     async def _is_ours(self, numbers: set[int]) -> bool:

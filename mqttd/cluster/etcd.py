@@ -1,5 +1,6 @@
 """A client of etcd, version 3, by the JSON it speaks over HTTP.
 
+    user, password --> a token that goes along with everything; another when etcd takes it no more
     put, remove, equals, absent --> transaction --> Answer: done or not, revision, what was read
     range_of, lease_*                                '--next endpoint where one does not answer
     Watch <-- events in the order of their revisions, from one on
@@ -130,14 +131,26 @@ def _answer(said: Json, revision: int) -> Answer:
 
 
 class Etcd:
-    """The cluster of etcd at `endpoints`; `tls` is what `Agent` takes as context factory."""
+    """The cluster of etcd at `endpoints`; `tls` is what `Agent` takes as context factory.
 
-    def __init__(self, reactor: Any, endpoints: Sequence[str], tls: Any = None) -> None:
+    login: user and password, where etcd asks for them.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        endpoints: Sequence[str],
+        tls: Any = None,
+        login: tuple[str, str] | None = None,
+    ) -> None:
         import treq
         from twisted.web.client import Agent, HTTPConnectionPool
 
         self.reactor = reactor
         self.endpoints = tuple(endpoints)
+        self.login = login
+        #: What etcd knows us by; empty: it has to be asked for. The thread of `Keeper` reads it.
+        self.token = ""
         #: The one that is asked.
         self.at = 0
         self.pool = HTTPConnectionPool(reactor, persistent=True)
@@ -159,6 +172,31 @@ class Etcd:
 
     async def ask(self, path: str, body: Json, patience: float = TIMEOUT) -> Json:
         """One request, answered in so many seconds; raises EtcdError."""
+        if self.login is None:
+            return await self._ask(path, body, patience)
+        had = self.token
+        try:
+            if had:
+                return await self._ask(path, body, patience)
+        except EtcdError as error:
+            if not _is_unknown(str(error)):
+                raise
+        if self.token == had:
+            await self._log_in()
+        return await self._ask(path, body, patience)
+
+    async def _log_in(self) -> None:
+        assert self.login is not None
+        name, password = self.login
+        said = await self._ask("/v3/auth/authenticate", {"name": name, "password": password})
+        self.token = str(said["token"])
+
+    @property
+    def headers(self) -> dict[bytes, list[bytes]]:
+        """Of each request."""
+        return {**_HEADERS, b"Authorization": [self.token.encode()]} if self.token else _HEADERS
+
+    async def _ask(self, path: str, body: Json, patience: float = TIMEOUT) -> Json:
         endpoint = self.endpoints[self.at]
         asked: Deferred[Any] = Deferred.fromCoroutine(self._post(endpoint + path, body))
         asked.addTimeout(patience, self.reactor)
@@ -179,7 +217,8 @@ class Etcd:
         return said
 
     async def _post(self, url: str, body: Json) -> tuple[int, bytes]:
-        response = await self.client.post(url, data=msgspec.json.encode(body), headers=_HEADERS)
+        data = msgspec.json.encode(body)
+        response = await self.client.post(url, data=data, headers=self.headers)
         parts: list[bytes] = []
         await self._collect(response, parts.append)
         return response.code, b"".join(parts)
@@ -233,6 +272,14 @@ class Etcd:
 _HEADERS: Final = {b"Content-Type": [b"application/json"]}
 
 
+def _is_unknown(error: str) -> bool:
+    """Whether etcd says that the token is none any more: it is of a while, or of before a start."""
+    return any(text in error for text in _UNKNOWN)
+
+
+_UNKNOWN: Final = ("invalid auth token", "user name is empty", "revision of auth store is old")
+
+
 class Watch(Protocol):
     """What changes below `prefix` from `revision` on.
 
@@ -260,7 +307,7 @@ class Watch(Protocol):
         }
         body = msgspec.json.encode({"create_request": create})
         asked: Deferred[Any] = etcd.client.post(
-            self.endpoint + "/v3/watch", data=body, headers=_HEADERS, unbuffered=True
+            self.endpoint + "/v3/watch", data=body, headers=etcd.headers, unbuffered=True
         )
         self._asked: Deferred[Any] | None = asked
         asked.addTimeout(TIMEOUT, etcd.reactor)

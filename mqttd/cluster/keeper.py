@@ -18,7 +18,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,8 +36,12 @@ HANGS: Final = 4
 class Keeper:
     """Keeps `leases`, the first of which proves the node, once they are given."""
 
-    def __init__(self, settings: Settings, endpoints: Sequence[str]) -> None:
+    def __init__(
+        self, settings: Settings, endpoints: Sequence[str], token: Callable[[], str] = str
+    ) -> None:
         self.settings = settings
+        #: What etcd knows the node by, as the loop has been told.
+        self.token = token
         self.endpoints = tuple(endpoints)
         self.lease = settings.lease
         self.leases: tuple[int, ...] = ()
@@ -92,10 +96,13 @@ class Keeper:
             made = http.client.HTTPConnection(host, port, timeout=patience)
         else:
             made = http.client.HTTPSConnection(host, port, timeout=patience, context=context)
+        token = self.token()
+        headers = {"Authorization": token} if token else {}
         try:
             for lease in leases:
                 asked = time.monotonic()
-                made.request("POST", "/v3/lease/keepalive", json.dumps({"ID": str(lease)}))
+                body = json.dumps({"ID": str(lease)})
+                made.request("POST", "/v3/lease/keepalive", body, headers)
                 answer = made.getresponse()
                 said: Any = json.loads(answer.read())
                 if answer.status != 200:

@@ -58,7 +58,7 @@ class Membership:
         self.home = 0
         #: The revision in which the key was created.
         self.epoch = 0
-        self.keeper = Keeper(settings, etcd.endpoints)
+        self.keeper = Keeper(settings, etcd.endpoints, lambda: etcd.token)
 
     async def register(self, since: float) -> None:
         """Be a member anew; `since` it is tried. Raises EtcdError, ClusterError."""

@@ -1,4 +1,4 @@
-"""TLS between nodes, and with etcd: who is believed, and what is shown."""
+"""TLS between nodes, and what etcd is shown: who is believed, by what."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zope.interface import implementer
 from mqttd.config.schema.cluster import Cluster
 from mqttd.net.tls import TlsError, load_pair
 
-__all__ = ["etcd_policy", "names_of", "node_options", "private_of", "roots_of"]
+__all__ = ["etcd_access", "names_of", "node_options", "private_of", "roots_of"]
 
 
 def node_options(config: Cluster) -> Any:
@@ -48,15 +48,26 @@ def names_of(certificate: Any) -> set[str]:
     return names.union(found.value.get_values_for_type(x509.DNSName))
 
 
-def etcd_policy(config: Cluster) -> Any:
-    """What `Agent` takes for TLS with etcd; None: what it has by itself. Raises TlsError."""
+def etcd_access(config: Cluster) -> tuple[Any, tuple[str, str] | None]:
+    """What `Agent` takes for TLS with etcd (None: what it has by itself), and user and password.
+
+    Raises TlsError.
+    """
+    login = None
+    if config.etcd_user:
+        try:
+            with open(config.etcd_password_file, encoding="utf-8") as file:
+                password = file.read().removesuffix("\n").removesuffix("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TlsError(f"cluster.etcd_password_file: {error}") from None
+        login = config.etcd_user, password
     if not config.etcd_ca_file and not config.etcd_certificate:
-        return None
+        return None, login
     roots = roots_of(config.etcd_ca_file) if config.etcd_ca_file else None
     own = None
     if config.etcd_certificate:
         own = private_of(config.etcd_certificate, config.etcd_private_key)
-    return _Policy(roots, own)
+    return _Policy(roots, own), login
 
 
 @implementer(IPolicyForHTTPS)

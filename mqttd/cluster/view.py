@@ -212,10 +212,21 @@ class View:
         else:
             self.heirs[name] = heir
         if taken and not self.is_taken_over(name):
-            if name in self.members:
+            if heir is None:
+                self._awaited(name)
+            elif name in self.members:
                 self.absent.end(name)  # it is back, and its heir has had what was kept for it
             else:
                 self._given_up(name)
+
+    def _awaited(self, name: str) -> None:
+        """Its heir has found nothing that it could take: the node comes back for it, or is."""
+        node = self.mesh.nodes.get(name)
+        if name not in self.members:
+            if name not in self.homes:
+                self._given_up(name)
+        elif node is not None:
+            self.absent.back(node)
 
     def _given_up(self, name: str) -> None:
         if self.is_taken_over(name):

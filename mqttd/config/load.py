@@ -342,6 +342,10 @@ def _agree_cluster(cluster: Cluster, reading: _Reading) -> None:
         missing = "etcd_private_key" if cluster.etcd_certificate else "etcd_certificate"
         bound = "a file, as cluster.etcd_certificate and cluster.etcd_private_key go together"
         reading.conflict(f"cluster.{missing}", "cluster.endpoints", "", bound)
+    if bool(cluster.etcd_user) != bool(cluster.etcd_password_file):
+        missing = "etcd_password_file" if cluster.etcd_user else "etcd_user"
+        bound = "a value, as cluster.etcd_user and cluster.etcd_password_file go together"
+        reading.conflict(f"cluster.{missing}", "cluster.endpoints", "", bound)
     if not cluster.endpoints:
         reading.fault("cluster.endpoints", [], "at least one URL")
 

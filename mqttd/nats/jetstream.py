@@ -16,13 +16,17 @@ import json
 from base64 import b64decode
 from typing import Any, Final, NamedTuple
 
+from twisted.internet.defer import Deferred, DeferredList
+
 from mqttd.nats.client import TIMEOUT, Nats, NatsError
 
 __all__ = ["JetStream", "Missing", "NoStream", "Stored"]
 
 _NO_STREAM: Final = 10059
-_NO_MESSAGE: Final = 10037
+_NO_MESSAGE: Final = (10037, 10043, 10057)
 _IN_USE: Final = 10058
+#: Messages that are removed side by side.
+_WINDOW: Final = 32
 #: Seconds for a stream to be made, and its leader chosen.
 _MAKE: Final = 10.0
 
@@ -88,10 +92,26 @@ class JetStream:
         return _stored(await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}))
 
     async def cut(self, stream: str, before: int) -> None:
-        """Remove what stands before this number."""
-        if before <= 1:
-            return  # which servers take for: all
-        await self.ask(f"STREAM.PURGE.{stream}", {"seq": before}, _MAKE)
+        """Remove what stands before this number, message by message.
+
+        A purge with a number is one of everything to servers before 2.9.18 that begin anew: what
+        came with it and was there is gone (https://github.com/nats-io/nats-server/issues/4196).
+        """
+        first = int((await self.info(stream))["state"]["first_seq"])
+        for at in range(max(first, 1), before, _WINDOW):
+            removed = [
+                Deferred.fromCoroutine(self._remove_one(stream, number))
+                for number in range(at, min(at + _WINDOW, before))
+            ]
+            came: list[tuple[bool, Any]] = await DeferredList(removed, consumeErrors=True)
+            if failed := [why for is_done, why in came if not is_done]:
+                raise NatsError(str(failed[0]))
+
+    async def _remove_one(self, stream: str, number: int) -> None:
+        try:
+            await self.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number, "no_erase": True})
+        except Missing:
+            pass
 
     async def info(self, stream: str) -> dict[str, Any]:
         """What the servers say of a stream. Raises Missing."""
@@ -111,7 +131,7 @@ def _checked(data: bytes) -> Any:
     text = f"{error.get('description')} ({code})"
     if code == _NO_STREAM:
         raise NoStream(text)
-    if code == _NO_MESSAGE:
+    if code in _NO_MESSAGE:
         raise Missing(text)
     raise NatsError(text)
 

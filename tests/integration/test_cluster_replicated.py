@@ -199,6 +199,45 @@ def test_17_servers_that_have_lost_what_they_had_acknowledged_get_it_again(
         nats.stop()
 
 
+def test_17_sessions_wait_for_their_node_where_there_is_no_whole_copy(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """Servers have lost their disks, and the node was killed: it has its own."""
+    nats = start_nats(tmp_path / "nats", 1)
+    of = settings(nats)
+    nodes = start_nodes(tmp_path, etcd, {"a": {"keep_sessions": "60s"}, "b": {}}, **of)
+    try:
+        assert all(is_copied(each) for each in nodes.values())
+        reader = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        reader.connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=2)
+        reader.close()
+        sender = RawClient(nodes["a"].port, mq.V5, deadline=60.0).connect("sender")
+        sender.publish("t", b"one", qos=2)
+        other = RawClient(nodes["b"].port, mq.V5, deadline=60.0).connect("other")
+        nodes["a"].stop(hard=True)
+        nats.stop()
+        (server,) = nats.members
+        shutil.rmtree(server.folder / "store")
+        nats.start()
+        assert nodes["b"].says("there is no whole copy of node a")
+        assert nodes["b"].says("is copied to", 2)  # its own stream is made anew
+        other.publish("t", b"two", qos=1)
+        refused = RawClient(nodes["b"].port, mq.V5)
+        refused.send(mq.connect("reader", mq.V5, clean=False, props=STAYS))
+        answer = refused.receive()
+        assert answer is not None and answer.reason == 0x88
+        nodes["a"] = start_node(tmp_path, etcd, "a", **of)
+        back = let_in(nodes["a"], "reader")
+        assert back.resumed
+        assert back.payloads(2) == [b"one", b"two"]
+    finally:
+        for name, node in nodes.items():
+            node.stop()
+            print(f"--- {name}\n{node.output[-4000:]}")
+        nats.stop()
+
+
 def test_a_delayed_will_comes_although_its_session_was_taken_over(
     etcd: Etcd, nats: NatsServers, tmp_path: Path
 ) -> None:

@@ -61,9 +61,9 @@ class Broker:
         """What the broker has written so far, standard output and error together."""
         return "\n".join(self.lines)
 
-    def says(self, text: str) -> bool:
+    def says(self, text: str, times: int = 1) -> bool:
         """Whether it writes `text`, in time: what it writes may come later than what it sends."""
-        until(lambda: text in self.output, f"{text!r} in the log", SAYS_DEADLINE)
+        until(lambda: self.output.count(text) >= times, f"{text!r} in the log", SAYS_DEADLINE)
         return True
 
     def resident_kib(self) -> int:
@@ -93,6 +93,7 @@ def start_broker(
     files: Mapping[str, str] | None = None,
     program: str = "",
     environment: Mapping[str, str] | None = None,
+    wait: bool = True,
     **overrides: Any,
 ) -> Broker:
     """Start a broker below `tmp_path` and wait until it is ready.
@@ -101,7 +102,7 @@ def start_broker(
     ``start_broker(tmp_path, session={"retry_interval": "1s"})``. `acl` is the text of acl.conf,
     `files` are more files (name -> text) to lay beside the configuration. `program` is Python text
     that gets the `MqttdService` as `service` before it starts, for what a configuration cannot say;
-    `environment` are variables of its process.
+    `environment` are variables of its process. Without `wait` it may not get ready at all.
     Raises RuntimeError with the broker's output when it does not get ready.
     """
     config = write_settings(tmp_path, overrides, acl, files)
@@ -131,7 +132,7 @@ def start_broker(
     reader = threading.Thread(target=_read_output, args=(broker, ready), daemon=True)
     reader.start()
     patience = Patience(START_DEADLINE)
-    while not ready.wait(0.05):
+    while wait and not ready.wait(0.05):
         ended = process.poll() is not None
         if ended or not patience.left():
             if not ended:

@@ -54,6 +54,13 @@ class Cluster(Struct, frozen=True, kw_only=True):
     etcd_private_key: Annotated[
         str, _file("PEM file with the private key of `etcd_certificate`.")
     ] = ""
+    etcd_user: Annotated[
+        str,
+        keys.plain("Name by which etcd knows this node, where it has users.", reload=False),
+    ] = ""
+    etcd_password_file: Annotated[
+        str, _file("File with the password of `etcd_user`; a line end behind it does not count.")
+    ] = ""
     bind: Annotated[
         str,
         keys.about(

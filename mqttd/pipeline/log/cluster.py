@@ -39,20 +39,37 @@ PAUSE: Final = 0.5
 Open = Callable[[str], EventLog]
 
 
+def _post(
+    connection: http.client.HTTPConnection, path: str, body: dict[str, str], token: str
+) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = token
+    connection.request("POST", path, json.dumps(body), headers)
+    answer = connection.getresponse()
+    data = answer.read()
+    if answer.status != 200:
+        raise ValueError(f"{answer.status}: {data[:200].decode(errors='replace')}")
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
 class Exports:
     """Where the nodes of the cluster `name` are read, as etcd at `endpoints` has it.
 
     ca_file, certificate, private_key: PEM files for TLS with etcd; empty: what the system trusts,
-    none of our own. Raises OSError for a file that cannot be read.
+    none of our own. user, password: where etcd asks for them. Raises OSError for a file that
+    cannot be read.
     """
 
     def __init__(
         self, endpoints: list[str], name: str, ca_file: str = "", certificate: str = "",
-        private_key: str = "",
+        private_key: str = "", user: str = "", password: str = "",
     ) -> None:  # fmt: skip
         self.endpoints = list(endpoints)
         self.name = name
         self._prefix = f"/mqttd/{name}/v1/export/".encode()
+        self._login = {"name": user, "password": password} if user else None
         self._tls: ssl.SSLContext | None = None
         if any(one.startswith("https:") for one in endpoints):
             self._tls = ssl.create_default_context(cafile=ca_file or None)
@@ -83,16 +100,12 @@ class Exports:
         end = self._prefix[:-1] + bytes((self._prefix[-1] + 1,))
         body = {"key": b64encode(self._prefix).decode(), "range_end": b64encode(end).decode()}
         try:
-            connection.request(
-                "POST", "/v3/kv/range", json.dumps(body), {"Content-Type": "application/json"}
-            )
-            answer = connection.getresponse()
-            data = answer.read()
+            token = ""
+            if self._login is not None:
+                token = _post(connection, "/v3/auth/authenticate", self._login, "")["token"]
+            found = _post(connection, "/v3/kv/range", body, token)
         finally:
             connection.close()
-        if answer.status != 200:
-            raise ValueError(f"{answer.status}: {data[:200].decode(errors='replace')}")
-        found: dict[str, Any] = json.loads(data)
         return {
             b64decode(kv["key"])[len(self._prefix) :].decode(): b64decode(kv["value"]).decode()
             for kv in found.get("kvs", ())

@@ -38,6 +38,8 @@ READ_OPTIONS: Final = {
     "etcdCaFile": "file of certificates to trust for etcd, in place of the system's",
     "etcdCertificate": "certificate by which etcd knows this query",
     "etcdPrivateKey": "private key of etcdCertificate",
+    "etcdUser": "name by which etcd knows this query, where it has users",
+    "etcdPassword": "password of etcdUser",
     "outageTimeout": "how long a broker at url that is away is waited for, such as 90s or 5m"
     " (default 5m)",
     "archive": "where the broker archives finished segments, as its archive is set: what is not in"
@@ -112,6 +114,8 @@ class Options:
     etcd_ca_file: str = ""
     etcd_certificate: str = ""
     etcd_private_key: str = ""
+    etcd_user: str = ""
+    etcd_password: str = ""
 
     @property
     def description(self) -> str:
@@ -207,6 +211,8 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         etcd_ca_file=options.get("etcdCaFile", ""),
         etcd_certificate=options.get("etcdCertificate", ""),
         etcd_private_key=options.get("etcdPrivateKey", ""),
+        etcd_user=options.get("etcdUser", ""),
+        etcd_password=options.get("etcdPassword", ""),
     )
 
 

@@ -157,7 +157,8 @@ class Reader:
         options = self.options
         exports = Exports(
             list(options.etcd), options.cluster or "", options.etcd_ca_file,
-            options.etcd_certificate, options.etcd_private_key,
+            options.etcd_certificate, options.etcd_private_key, options.etcd_user,
+            options.etcd_password,
         )  # fmt: skip
         return ClusterLog(exports, lambda url: self._open(None, url, True), options.outage)
 

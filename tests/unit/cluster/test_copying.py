@@ -55,6 +55,7 @@ class Servers:
         return number
 
     async def get(self, stream: str, sequence: int) -> Stored:
+        await self.info(stream)
         for each in self.streams[stream]:
             if each.sequence == sequence:
                 return each
@@ -73,7 +74,7 @@ class Servers:
     async def info(self, stream: str) -> dict[str, Any]:
         if stream not in self.streams:
             raise NoStream("stream not found (10059)")
-        return {}
+        return {"state": {"first_seq": self.first[stream]}}
 
     def lose(self, stream: str, count: int) -> None:
         """All were killed, and begin again without the last they had acknowledged."""
@@ -204,6 +205,7 @@ def test_17_a_stream_that_is_gone_is_made_anew(node: Node) -> None:
     assert node.waiting and node.told == "s1"  # those that begin anew may not know of it yet
     node.settle()
     node.settle()
+    node.settle()
     assert node.told == "s2" and not node.waiting
     assert node.copied("two") == contents(node.base)
 
@@ -222,3 +224,17 @@ def test_17_an_answer_that_did_not_come_may_have_given_the_number_anew(node: Nod
     node.settle()
     assert node.told == "s2" and not node.waiting
     assert node.copied("two") == contents(node.base)
+
+
+def test_17_a_loss_is_seen_when_nothing_is_said(node: Node) -> None:
+    node.settle()
+    assert node.told == "s1"
+    node.servers.lose("s1", 1)
+    node.settle()
+    node.settle()
+    assert node.told == "s2"
+    del node.servers.streams["s2"]
+    for _ in range(5):
+        node.settle()
+    assert node.told == "s3"
+    assert node.copied("three") == contents(node.base)
