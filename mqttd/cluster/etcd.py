@@ -188,7 +188,7 @@ class Etcd:
     async def _log_in(self) -> None:
         assert self.login is not None
         name, password = self.login
-        said = await self._ask("/v3/auth/authenticate", {"name": name, "password": password})
+        said = await self._ask(_LOG_IN, {"name": name, "password": password})
         self.token = str(said["token"])
 
     @property
@@ -204,7 +204,7 @@ class Etcd:
             code, data = await asked
         except Exception as error:
             self.next_endpoint(endpoint)
-            raise EtcdError(f"{endpoint}: {type(error).__name__}: {error}"[:300]) from None
+            raise EtcdError(f"{endpoint}: {_why(error, endpoint)}"[:300]) from None
         try:
             said: Json = msgspec.json.decode(data)
         except ValueError:
@@ -218,7 +218,9 @@ class Etcd:
 
     async def _post(self, url: str, body: Json) -> tuple[int, bytes]:
         data = msgspec.json.encode(body)
-        response = await self.client.post(url, data=data, headers=self.headers)
+        # Who logs in shows no token: one that is none any more would be refused.
+        headers = _HEADERS if url.endswith(_LOG_IN) else self.headers
+        response = await self.client.post(url, data=data, headers=headers)
         parts: list[bytes] = []
         await self._collect(response, parts.append)
         return response.code, b"".join(parts)
@@ -272,11 +274,19 @@ class Etcd:
 _HEADERS: Final = {b"Content-Type": [b"application/json"]}
 
 
+def _why(error: Exception, endpoint: str) -> str:
+    """What has gone wrong, and what may be the matter."""
+    if type(error).__name__ == "ResponseNeverReceived" and endpoint.startswith("http:"):
+        return "closed the connection without an answer; does it speak TLS (https)?"
+    return f"{type(error).__name__}: {error}"
+
+
 def _is_unknown(error: str) -> bool:
     """Whether etcd says that the token is none any more: it is of a while, or of before a start."""
     return any(text in error for text in _UNKNOWN)
 
 
+_LOG_IN: Final = "/v3/auth/authenticate"
 _UNKNOWN: Final = ("invalid auth token", "user name is empty", "revision of auth store is old")
 
 

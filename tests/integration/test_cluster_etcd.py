@@ -83,7 +83,7 @@ def test_17_nodes_and_etcd_show_each_other_certificates(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("stranger", "alert"), ("", "alert"), ("plain", "HTTP")]
+    ("name", "said"), [("stranger", "alert"), ("", "alert"), ("plain", "does it speak TLS")]
 )
 def test_17_a_node_that_etcd_does_not_let_in_says_why(
     certificates: Path, etcd: Etcd, tmp_path: Path, name: str, said: str

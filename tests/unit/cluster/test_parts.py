@@ -93,6 +93,8 @@ def test_several_processes_are_not_a_node_yet() -> None:
         ({"bind": ":4370"}, "nodes do not speak in plain"),
         ({"certificate": "a.crt", "private_key": "a.key"}, "cluster.ca_file"),
         ({"etcd_certificate": "a.crt"}, "cluster.etcd_private_key"),
+        ({"etcd_user": "mqttd"}, "cluster.etcd_password_file"),
+        ({"etcd_password_file": "secret"}, "cluster.etcd_user"),
         ({"endpoints": []}, "at least one URL"),
         ({"endpoints": ["etcd:2379"]}, "cluster.endpoints"),
         ({"name": "a/b"}, "cluster.name"),
