@@ -4,6 +4,7 @@
     python -m benchmarks.cluster routes [--rounds 10000]     SUBACK, then a publish at another node
     python -m benchmarks.cluster filters [--rounds 100000]   so many filters of one node
     python -m benchmarks.cluster rolling [--clients 3000]    each node leaves and comes back
+        [--upgrade CHECKOUT]                                 which it was begun from, as this one
 
 The last line is a JSON object; the status is 1 if something was wrong. An etcd of three members and
 all nodes are on loopback, and share the machine with their clients.
@@ -313,10 +314,10 @@ class Member(Roamer):
             self.send(mq.puback(packet.packet_id, mq.V5))
 
 
-async def rolling(clients: int, rate: int) -> dict[str, Any]:
+async def rolling(clients: int, rate: int, before: Path | None) -> dict[str, Any]:
     """Each node leaves (`mqttd-ctl cluster leave`) and is started again, under load."""
     more: dict[str, Any] = {"session": {"max_expiry_interval": "1h"}}
-    async with cluster(**more) as (path, etcd, nodes):
+    async with cluster(checkout=before, **more) as (path, etcd, nodes):
         ports = {name: node.port for name, node in nodes.items()}
         ring = [Member(n, clients, ports, clients / rate) for n in range(clients)]
         tasks = []
@@ -389,6 +390,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--clients", type=int, default=3000)
     parser.add_argument("--rate", type=int, default=200, help="messages a second of all clients")
+    parser.add_argument("--upgrade", type=Path, metavar="CHECKOUT", help="what nodes are at first")
     parser.add_argument("--lease", default=LEASE)
     parser.add_argument("--folder", type=Path, help="an empty one, kept with the nodes' logs")
     options = parser.parse_args()
@@ -400,7 +402,7 @@ def main() -> int:
     elif options.what == "filters":
         told = asyncio.run(filters(options.rounds or 100_000))
     else:
-        told = asyncio.run(rolling(options.clients, options.rate))
+        told = asyncio.run(rolling(options.clients, options.rate, options.upgrade))
     print(json.dumps(told))
     return 1 if told["wrong"] else 0
 

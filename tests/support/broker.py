@@ -94,6 +94,7 @@ def start_broker(
     program: str = "",
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
+    checkout: Path | None = None,
     **overrides: Any,
 ) -> Broker:
     """Start a broker below `tmp_path` and wait until it is ready.
@@ -102,11 +103,13 @@ def start_broker(
     ``start_broker(tmp_path, session={"retry_interval": "1s"})``. `acl` is the text of acl.conf,
     `files` are more files (name -> text) to lay beside the configuration. `program` is Python text
     that gets the `MqttdService` as `service` before it starts, for what a configuration cannot say;
-    `environment` are variables of its process. Without `wait` it may not get ready at all.
+    `environment` are variables of its process. Without `wait` it may not get ready at all;
+    `checkout` is another one than this, with its .venv.
     Raises RuntimeError with the broker's output when it does not get ready.
     """
     config = write_settings(tmp_path, overrides, acl, files)
-    twistd = Path(sys.executable).parent / "twistd"
+    here = Path(__file__).parents[2] if checkout is None else checkout
+    twistd = (here / ".venv/bin" if checkout else Path(sys.executable).parent) / "twistd"
     command = [twistd, "-n", "--pidfile=", *REACTOR, "mqttd", "--config", config]
     if program:
         tac = config.with_name("broker.tac")
@@ -117,7 +120,7 @@ def start_broker(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
-        cwd=Path(__file__).parents[2],
+        cwd=here,
         env={
             **os.environ,
             "PYTHONUNBUFFERED": "1",
