@@ -132,7 +132,7 @@ class IsolatedPlugin:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mqttd.plugins.child", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "mqttd.plugins.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

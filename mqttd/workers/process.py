@@ -27,6 +27,7 @@ from mqttd.workers.spare import CHANNEL, messages
 __all__ = ["Interpreter", "WorkerProcess"]
 
 #: What a worker runs: in the end twistd, in the foreground.
+#: Started with -P: what lies in the directory in which the broker was begun is nobody's module.
 _PROGRAM: Final = "from mqttd.workers.spare import main; main()"
 #: Milliseconds before a worker that has ended is started again; doubled while it does not live.
 _FIRST: Final = 0.1
@@ -58,7 +59,7 @@ class Interpreter(ProcessProtocol):
         self.ended = ended
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files: dict[int, Any] = {0: "w", 1: "r", 2: "r", CHANNEL: theirs.fileno()}
-        command = [sys.executable, "-c", _PROGRAM, "--nodaemon", "--pidfile="]
+        command = [sys.executable, "-P", "-c", _PROGRAM, "--nodaemon", "--pidfile="]
         command += [f"--reactor={reactor_name}", "mqttd", *(["--config", config] if config else [])]
         try:
             process = reactor.spawnProcess(self, sys.executable, command, environ, childFDs=files)

@@ -95,6 +95,7 @@ def start_broker(
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
     checkout: Path | None = None,
+    directory: Path | None = None,
     **overrides: Any,
 ) -> Broker:
     """Start a broker below `tmp_path` and wait until it is ready.
@@ -104,7 +105,7 @@ def start_broker(
     `files` are more files (name -> text) to lay beside the configuration. `program` is Python text
     that gets the `MqttdService` as `service` before it starts, for what a configuration cannot say;
     `environment` are variables of its process. Without `wait` it may not get ready at all;
-    `checkout` is another one than this, with its .venv.
+    `checkout` is another one than this, with its .venv; `directory` where it is begun.
     Raises RuntimeError with the broker's output when it does not get ready.
     """
     config = write_settings(tmp_path, overrides, acl, files)
@@ -120,7 +121,7 @@ def start_broker(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
-        cwd=here,
+        cwd=directory or here,
         env={
             **os.environ,
             "PYTHONUNBUFFERED": "1",

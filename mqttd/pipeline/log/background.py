@@ -140,7 +140,7 @@ class Background:
         self._said = tempfile.TemporaryFile()
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", *work],
+                [sys.executable, "-P", "-m", *work],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
