@@ -186,8 +186,9 @@ class MqttdService(MultiService):
         self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
         self.broker.alarms.listeners.append(self.sys_topics.alarm)
         self.host = Host(
-            self.broker, reactor, lambda name: MqttFactory(self.broker, name, reactor, files)
-        )
+            self.broker, reactor, lambda name: MqttFactory(self.broker, name, reactor, files),
+            *((0, 1) if place is None else (place.number, place.count)),
+        )  # fmt: skip
         self.host.opened = False
         self.plugins = Plugins(
             config,

@@ -234,20 +234,27 @@ class Api:
         )  # fmt: skip
 
     def _plugin(self, request: Any, name: str, path: str) -> Any:
-        """What a plugin serves itself; it may do anything, so it is for administrators."""
+        """What a plugin serves itself."""
+        self.page_admitted(request, request.path, path)
+        return self.plugin_page(request, name, path)
+
+    def page_admitted(self, request: Any, full: bytes, path: str) -> None:
+        """Raise ApiError unless a plugin's own `path` may be asked for, `full` with all before it.
+
+        It may do anything, so it is for administrators.
+        """
         caller = caller_of(request)
-        is_log = request.path == PULL_PATH or request.path.startswith(PULL_PATH + b"/")
+        is_log = full == PULL_PATH or full.startswith(PULL_PATH + b"/")
         if not (is_log and caller.role == EVENTS):
             reads = request.method in (b"GET", b"HEAD")
             self.admitted(request, VIEWER if reads else ADMINISTRATOR)
         # The words of the rule; what is below them is the plugin's.
-        if _SLASH in b"/".join(request.path.split(b"/")[:6]).lower():
+        if _SLASH in b"/".join(full.split(b"/")[:6]).lower():
             raise ApiError(404, "not_found", f"no {request.path.decode('ascii', 'replace')}")
         if path in ("load", "unload", "reload", "commands"):
             method = request.method.decode("ascii", "replace")
             text = f"{request.path.decode('ascii', 'replace')} has no method {method}"
             raise ApiError(405, "method_not_allowed", text, {"allow": "POST"})
-        return self.plugin_page(request, name, path)
 
     def plugin_page(self, request: Any, name: str, path: str) -> Any:
         """What serves a plugin's own path, for who may ask for it."""

@@ -53,6 +53,11 @@ class IPluginHandle(IHooks):
     log = Attribute("twisted.logger.Logger: with namespace ``mqttd.plugin.NAME``")
     clock = Attribute("IReactorTime: the reactor, or a test's clock; for reading the time")
     node = Attribute("str: name of this node, as in ``node.name``")
+    worker = Attribute(
+        "int: which of several workers of the node this process is, from 1; 0 where it is the only"
+        " one"
+    )
+    workers = Attribute("int: how many workers the node has, 1 where it is one process")
     data_dir = Attribute(
         "str: absolute path of a directory of the plugin's own, mode 0700, which stays after unload"
     )
@@ -274,12 +279,14 @@ class IPluginHandle(IHooks):
         :return: False if it has no session.
         """
 
-    def add_route(path: str, resource: IResource) -> None:
+    def add_route(path: str, resource: IResource, alike: bool = False) -> None:
         """Serve ``/api/v1/plugins/NAME/path``.
 
         :param path: one segment of letters, digits, ``_ . -``; not load, unload, reload, commands.
         :param resource: `twisted.web.resource.IResource`; who may reach the HTTP interface may
             reach it.
+        :param alike: all workers of a broker answer alike, so whichever is there is asked; else
+            who asks has to name one, ``/api/v1/workers/N/plugins/NAME/path``.
         :raises ValueError: no such segment, or in use.
         """
 

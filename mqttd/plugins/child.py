@@ -116,11 +116,21 @@ class ChildHandle:
     """The handle in the child: most of `IPluginHandle`."""
 
     def __init__(
-        self, pipe: Pipe, name: str, node: str, data_dir: str, config_dir: str, clock: Any
+        self,
+        pipe: Pipe,
+        name: str,
+        node: str,
+        worker: int,
+        workers: int,
+        data_dir: str,
+        config_dir: str,
+        clock: Any,
     ) -> None:
         self.pipe = pipe
         self.name = name
         self.node = node
+        self.worker = worker
+        self.workers = workers
         self.data_dir = data_dir
         self.config_dir = config_dir
         self.clock = clock
@@ -352,6 +362,8 @@ class _Child:
         factory: str,
         name: str,
         node: str,
+        worker: int,
+        workers: int,
         data_dir: str,
         config_dir: str,
         schema: str,
@@ -364,7 +376,9 @@ class _Child:
         mqttd_plugins.__path__[:] = paths
         self.plugin = resolve(factory)()
         verifyObject(IPlugin, self.plugin)
-        self.handle = ChildHandle(self.pipe, name, node, data_dir, config_dir, self.reactor)
+        self.handle = ChildHandle(
+            self.pipe, name, node, worker, workers, data_dir, config_dir, self.reactor
+        )
         directlyProvides(self.handle, IPluginHandle)
         if schema:
             config = msgspec.convert(config, resolve(schema))

@@ -145,6 +145,8 @@ class IsolatedPlugin:
             self.factory,
             self.handle.name,
             self.handle.node,
+            self.handle.worker,
+            self.handle.workers,
             self.handle.data_dir,
             self.handle.config_dir,
             *_sent(self.config),

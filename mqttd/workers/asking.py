@@ -28,7 +28,7 @@ from mqttd.admin.requests import CALLER, CHANGE, ApiError, Caller
 from mqttd.admin.route import Ask
 from mqttd.workers.process import WorkerProcess
 
-__all__ = ["Answer", "Asker", "Json", "Workers", "accepted", "away", "noted"]
+__all__ = ["Answer", "Asker", "Json", "Workers", "accepted", "away", "noted", "told_for"]
 
 Json = dict[str, Any]
 
@@ -115,20 +115,24 @@ class Asker:
         headers: dict[bytes, bytes] | None = None,
     ) -> Deferred[Any]:
         """Begin a request to a worker; fires with Twisted's response. Raises ApiError."""
+        sent = Headers({b"content-type": [b"application/json"]})
+        for name, value in (headers or {}).items():
+            sent.setRawHeaders(name, [value])
+        if caller is not None:
+            told_for(sent, caller)
+        producer = FileBodyProducer(io.BytesIO(body)) if body else None
+        return self.send(number, method.encode(), target, sent, producer)
+
+    def send(
+        self, number: int, method: bytes, target: str, headers: Headers, body: Any = None
+    ) -> Deferred[Any]:
+        """The same of a request as it is; `body` is an `IBodyProducer` or None."""
         service = self.service
         if not service.workers[number - 1].ready:
             raise away(number)
         reactor = service.reactor
         agent = Agent.usingEndpointFactory(reactor, _Socket(reactor, service.socket_of(number)))
-        sent = Headers({b"content-type": [b"application/json"]})
-        for name, value in (headers or {}).items():
-            sent.setRawHeaders(name, [value])
-        if caller is not None:
-            sent.setRawHeaders(CALLER, [f"{quote(caller.name)} {caller.role}".encode()])
-        producer = FileBodyProducer(io.BytesIO(body)) if body else None
-        asked: Deferred[Any] = agent.request(
-            method.encode(), _WORKER + target.encode(), sent, producer
-        )
+        asked: Deferred[Any] = agent.request(method, _WORKER + target.encode(), headers, body)
         return asked
 
     def tell(
@@ -182,6 +186,11 @@ class Asker:
         """Ask these workers at the same time; a refusal of one is the refusal of all."""
         asked = [self.ask(number, ask, target, body) for number in numbers]
         return gatherResults(asked, consumeErrors=True).addErrback(_first)
+
+
+def told_for(headers: Headers, caller: Caller) -> None:
+    """Have a worker know for whom it is asked."""
+    headers.setRawHeaders(CALLER, [f"{quote(caller.name)} {caller.role}".encode()])
 
 
 def away(number: int) -> ApiError:

@@ -2,7 +2,8 @@
 
     mqttd-ctl --> socket ---.               .--> the supervisor: log-ins, audit, log
     programs --> TCP --------+--> Front ----+--> one worker, the owner's, or every one
-    browsers --> page ------'    (rules)    '--> a view: their answers put together
+    browsers --> page ------'    (rules)    |--> a view: their answers put together
+                                            '--> what a plugin serves: as it comes (`passing`)
 
 Routes, roles, rates and what a request may hold are those of one process (`mqttd.admin.api`); who
 answers says `mqttd.workers.rules`. A route without a rule is refused with 501.
@@ -22,7 +23,7 @@ from twisted.internet.defer import Deferred
 
 from mqttd.admin.api import Api
 from mqttd.admin.parts import Desk
-from mqttd.admin.requests import ApiError, caller_of
+from mqttd.admin.requests import ApiError
 from mqttd.admin.resources.events import wanted_of
 from mqttd.admin.route import Ask, Route, get
 from mqttd.admin.streams import Streams
@@ -32,6 +33,7 @@ from mqttd.workers.configuring import Configuring
 from mqttd.workers.copying import Copying
 from mqttd.workers.draining import Draining
 from mqttd.workers.feeds import Feeds
+from mqttd.workers.passing import Passing
 from mqttd.workers.rules import rule_of
 from mqttd.workers.views import Views
 
@@ -94,6 +96,8 @@ class Front(Api):
             self,
         )
         super().__init__(desk, service.reactor.seconds)
+        rule = "/api/v1/workers/<string:worker>/plugins/<string:name>/<string:path>"
+        self.app.route(rule, branch=True, endpoint="worker_plugin")(self._page_of_worker)
 
     def served(self, route: Route, serve: Callable[[Ask], Any]) -> Callable[[Ask], Any]:
         """What serves a route: its resource here, or its rule."""
@@ -130,22 +134,42 @@ class Front(Api):
             self._streams = Streams(self.feeds.feed, self.service.reactor)
         return await self._streams.open(ask, kinds, after)
 
-    def plugin_page(self, request: Any, name: str, path: str) -> Any:
-        """What a plugin serves itself, where one worker alone has it."""
-        return Deferred.fromCoroutine(self._plugin_page(request, name))
+    # -- what plugins serve --------------------------------------------------------------------
 
-    async def _plugin_page(self, request: Any, name: str) -> bytes:
-        caller = caller_of(request)
+    def plugin_page(self, request: Any, name: str, path: str) -> Any:
+        """What a plugin serves itself, of the worker whose answer it is."""
+        return Deferred.fromCoroutine(self._plugin_page(request, name, path))
+
+    async def _plugin_page(self, request: Any, name: str, path: str) -> Passing:
+        first = self.asker.there()[0]
         about = f"/api/v1/plugins/{quote(name, safe='')}"
-        told = accepted(await self.asker.tell(1, "GET", about, b"", caller)).json()
-        if told["workers"] != "one":
-            text = f"what plugin {name!r} serves is not reached with node.workers above 1 yet"
-            raise ApiError(501, "not_implemented", text)
-        method, uri = request.method.decode("ascii"), request.uri.decode("ascii")
-        said = await self.asker.tell(1, method, uri, request.content.read(), caller)
-        request.setResponseCode(said.status)
-        request.setHeader(b"content-type", said.media.encode())
-        return said.body
+        # Our own question: who may read the event log alone may not ask that.
+        told = accepted(await self.asker.tell(first, "GET", about)).json()
+        registered = told.get("registered", {})
+        if told["workers"] == "one":
+            first = 1
+        elif path in registered.get("routes", ()) and path not in registered["alike"]:
+            text = (
+                f"each worker has its own {path!r} of plugin {name!r}: ask for"
+                f" /api/v1/workers/N/plugins/{name}/{path}, N from 1 to {self.service.count}"
+            )
+            raise ApiError(400, "name_a_worker", text)
+        return Passing(self.asker, first, request.uri.decode("ascii"))
+
+    def _page_of_worker(self, request: Any, worker: str, name: str, path: str) -> Passing:
+        """The same of the worker that is named."""
+        # The path below the worker is the one that the worker knows.
+        rest = b"/" + request.path.split(b"/", 5)[5]
+        self.page_admitted(request, b"/api/v1" + rest, path)
+        number = int(worker) if worker.isascii() and worker.isdigit() else 0
+        if not 1 <= number <= self.service.count:
+            text = f"no worker {worker!r}: there are 1 to {self.service.count}"
+            raise ApiError(404, "not_found", text)
+        _, question, query = request.uri.partition(b"?")
+        target = b"/api/v1" + rest + question + query
+        return Passing(self.asker, number, target.decode("ascii"))
+
+    # -- who there is --------------------------------------------------------------------------
 
     @get("/workers", answer=WorkerList)
     def workers(self, ask: Ask) -> WorkerList:

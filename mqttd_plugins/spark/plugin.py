@@ -7,7 +7,8 @@ unload   hooks go --> what is left is written --> the thread ends
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -18,6 +19,7 @@ from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
 from mqttd.pipeline.log.archive import Archive
 from mqttd.pipeline.log.background import Background
+from mqttd.pipeline.log.files import nodes_in
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.log.zstd import QUICK, Codec, zstd
@@ -27,7 +29,7 @@ from mqttd.types import STOP, HookResult
 from mqttd_plugins.spark.config import SparkConfig
 from mqttd_plugins.spark.exporter import LAST, Exporter
 
-__all__ = ["SparkPlugin", "log_path"]
+__all__ = ["SparkPlugin", "left_nodes", "log_node", "log_path"]
 
 #: Seconds that the last blocks have to reach the disk at unload.
 STOP_DEADLINE: Final = 8.0
@@ -41,11 +43,29 @@ MOST_CLIENTS: Final = 10_000
 _QUOTA_EXCEEDED: Final = 0x97
 
 
-def log_path(config: SparkConfig, config_dir: str, data_dir: str) -> str:
-    """Where the log is: `path` beside the configuration, or `events` in the broker's data."""
+def log_path(config: SparkConfig, config_dir: str, data_dir: str, worker: int) -> str:
+    """Where the log is: `path` beside the configuration, or `events` in the broker's data.
+
+    It is one for all workers, whose plugins have their data in `worker-N` of the broker's.
+    """
     if config.path:
         return os.path.abspath(os.path.join(config_dir, config.path))
-    return os.path.abspath(os.path.join(data_dir, "..", "..", "events"))
+    up = [".."] * (3 if worker else 2)
+    return os.path.abspath(os.path.join(data_dir, *up, "events"))
+
+
+def log_node(config: SparkConfig, node: str, worker: int) -> str:
+    """What this process is called in the log: the node, and which worker of it."""
+    name = config.node or node
+    return f"{name}-worker-{worker}" if worker else name
+
+
+def left_nodes(nodes: Iterable[str], name: str, workers: int) -> list[str]:
+    """Those of `nodes` that were workers of the node `name`, or it, when there were others."""
+    now = {f"{name}-worker-{number}" for number in range(1, workers + 1)}
+    now = now if workers > 1 else {name}
+    before = re.compile(rf"{re.escape(name)}(-worker-[1-9]\d*)?")
+    return [node for node in nodes if before.fullmatch(node) and node not in now]
 
 
 def _soon(clock: Any) -> Callable[[Callable[[], None]], object]:
@@ -93,10 +113,10 @@ class SparkPlugin:
         """Open the log and hook the points; raises ValueError or OSError, which say why not."""
         self._handle = handle
         self._config = config
-        self.path = log_path(config, handle.config_dir, handle.data_dir)
+        self.path = log_path(config, handle.config_dir, handle.data_dir, handle.worker)
         writer = Writer(
             self.path,
-            config.node or handle.node,
+            log_node(config, handle.node, handle.worker),
             config.segment_bytes,
             config.segment_seconds,
             config.sync == "fsync",
@@ -127,6 +147,11 @@ class SparkPlugin:
         )
         writer.may_go = background.may_go
         writer.closed = background.closed
+        if handle.worker < 2:  # the first one cleans up behind those that there are no longer
+            for left in left_nodes(nodes_in(self.path), config.node or handle.node, handle.workers):
+                folder = os.path.join(self.path, left)
+                archived = Background(folder, "none", tell, config.archive, writer.log)
+                writer.left[left] = archived.may_go
         if config.archive:
             Archive(config.archive, writer.log)  # a URL that is none is told now
         # An event that may be dropped cannot be waited for.
@@ -213,7 +238,7 @@ class SparkPlugin:
 
     def _show(self, handle: Any, log: Appender, background: Background) -> None:
         resource = LogResource(self.path, handle.in_thread)
-        handle.add_route("log", resource)
+        handle.add_route("log", resource, alike=True)  # it reads the files of all workers
         for name, text, read in (
             ("events_total", "Events handed to the event log.", lambda: log.appended),
             ("written_total", "Events written to the event log.", lambda: log.written_events),

@@ -12,12 +12,14 @@ group all day. The newest segment always stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mqttd.pipeline.log.files import base_of, segments_in
 from mqttd.pipeline.log.groups import readers
 
-__all__ = ["Retention", "Segment", "expired", "slowest"]
+__all__ = ["Retention", "Segment", "delete_expired", "expired", "slowest"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,30 @@ class Segment:
     end: int
     size: int
     written: float
+
+
+def delete_expired(
+    path: str, log: str, node: str, end: int, limits: Retention, now: float,
+    may_go: Callable[[int], bool],
+) -> list[Segment]:  # fmt: skip
+    """Delete what a node's part of the log at `path` need not keep; returns what that was.
+
+    end: the offset behind the newest segment; may_go: whether a segment that ends at an offset may
+    be deleted. Raises OSError.
+    """
+    folder = os.path.join(path, node)
+    names = segments_in(folder)
+    segments = []
+    for name, behind in zip(names, [*map(base_of, names[1:]), end], strict=False):
+        about = os.stat(os.path.join(folder, name))
+        segments.append(Segment(name, behind, about.st_size, about.st_mtime))
+    deleted = []
+    for segment in expired(segments, limits, now, slowest(path, log, node, limits, now)):
+        if not may_go(segment.end):
+            break
+        os.unlink(os.path.join(folder, segment.name))
+        deleted.append(segment)
+    return deleted
 
 
 def expired(

@@ -44,7 +44,7 @@ from mqttd.pipeline.log.files import (
     write_json,
 )
 from mqttd.pipeline.log.recovery import Found, examine, read_mark, repair, write_mark
-from mqttd.pipeline.log.retention import Retention, Segment, expired, slowest
+from mqttd.pipeline.log.retention import Retention, delete_expired
 
 __all__ = ["RESERVE", "Encoded", "Writer", "boot_id"]
 
@@ -126,6 +126,8 @@ class Writer:
         #: Told of each segment that is closed: its name, and how many blocks but gaps it has, with
         #: how many events and bytes.
         self.closed: Callable[[str, int, int, int], None] = lambda name, blocks, events, size: None
+        #: Parts of the log that nobody writes any more, and that we clean up: the same of each.
+        self.left: dict[str, Callable[[int], bool]] = {}
         self.log = create_log(path, node)
         self.folder = os.path.join(path, node)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
@@ -383,20 +385,15 @@ class Writer:
             self._roll()
             return
         self.set_aside = len(set_aside_in(self.folder))
-        names = segments_in(self.folder)
-        segments = []
-        for name, end in zip(names, [*map(base_of, names[1:]), self.next], strict=True):
-            about = os.stat(os.path.join(self.folder, name))
-            segments.append(Segment(name, end, about.st_size, about.st_mtime))
         now = self.clock()
-        read = slowest(self.path, self.log, self.node, self.retention, now)
-        for segment in expired(segments, self.retention, now, read):
-            if not self.may_go(segment.end):
-                break
-            os.unlink(os.path.join(self.folder, segment.name))
+        for segment in delete_expired(
+            self.path, self.log, self.node, self.next, self.retention, now, self.may_go
+        ):
             self.deleted_segments += 1
             self.deleted_bytes += segment.size
             self._first = segment.end
+        for node, may_go in self.left.items():
+            delete_expired(self.path, self.log, node, 0, self.retention, now, may_go)
 
     def close(self) -> None:
         """Sync and note the end; a machine that stops later loses nothing."""

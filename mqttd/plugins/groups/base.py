@@ -32,15 +32,23 @@ SEGMENT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Host:
     """What handles are made of: the broker's parts, given once by the service.
 
-    `make_factory(name)` makes the Twisted factory of a listener that a plugin adds.
+    `make_factory(name)` makes the Twisted factory of a listener that a plugin adds; `worker` is the
+    number of this process among `workers`, 0 where it is the only one.
     """
 
     def __init__(
-        self, broker: Any, reactor: Any, make_factory: Callable[[str], Any] | None = None
+        self,
+        broker: Any,
+        reactor: Any,
+        make_factory: Callable[[str], Any] | None = None,
+        worker: int = 0,
+        workers: int = 1,
     ) -> None:
         self.broker = broker
         self.reactor = reactor
         self.make_factory = make_factory
+        self.worker = worker
+        self.workers = workers
         #: The metrics of all plugins; `Plugins` knows them.
         self.metrics: Callable[[], list[tuple[str, str, float]]] = list
         #: Clients are let in, what was kept is there.
@@ -63,6 +71,8 @@ class HandleBase:
     ) -> None:
         self.name = name
         self.node: str = host.broker.name
+        self.worker = host.worker
+        self.workers = host.workers
         self.log = Logger(namespace=f"mqttd.plugin.{name}")
         self.clock = host.reactor
         self.config_dir = config_dir

@@ -72,6 +72,8 @@ class Operators(HandleBase):
         #: What others show or serve: path -> resource, name -> (function, help), name ->
         #: (help, read), suffix -> read, name -> text.
         self.routes: dict[str, Any] = {}
+        #: Routes that all workers of a broker answer alike.
+        self.alike: set[str] = set()
         self.commands: dict[str, tuple[Callable[[list[str]], Any], str]] = {}
         self.metrics: dict[str, tuple[str, Callable[[], float]]] = {}
         self.sys_topics: dict[str, Callable[[], Any]] = {}
@@ -93,13 +95,15 @@ class Operators(HandleBase):
         self._check()
         return [budget.describe() for budget in self._host.broker.hooks.budgets()]
 
-    def add_route(self, path: str, resource: Any) -> None:
+    def add_route(self, path: str, resource: Any, alike: bool = False) -> None:
         """See `IPluginHandle.add_route`."""
         self._new(path, self.routes, SEGMENT, "path", "letters, digits and _ . -")
         if path in _RESERVED:
             raise ValueError(f"path = {path!r}: the broker serves that itself")
         verifyObject(IResource, resource)
         self.routes[path] = _GuardedResource(self, resource)
+        if alike:
+            self.alike.add(path)
 
     def add_command(self, name: str, function: Callable[[list[str]], Any], help: str = "") -> None:
         """See `IPluginHandle.add_command`."""
@@ -137,6 +141,7 @@ class Operators(HandleBase):
         """See `HandleBase.describe`."""
         return {
             "routes": sorted(self.routes),
+            "alike": sorted(self.alike),
             "commands": {name: help for name, (_, help) in self.commands.items()},
             "metrics": {name: self.read(name, read) for name, (_, read) in self.metrics.items()},
             "sys_topics": sorted(self.sys_topics),
@@ -150,5 +155,5 @@ class Operators(HandleBase):
             self._quietly(self._host.broker.publish_text, topic, b"", 0, True)
         for name in list(self.alarms):
             self.clear_alarm(name)
-        for held in (self.routes, self.commands, self.metrics, self.sys_topics):
+        for held in (self.routes, self.alike, self.commands, self.metrics, self.sys_topics):
             held.clear()

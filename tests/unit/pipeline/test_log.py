@@ -569,6 +569,20 @@ def test_old_segments_go_and_the_newest_stays(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_what_nobody_writes_any_more_is_cleaned_up_as_well(tmp_path: Path) -> None:
+    for name in ("n-worker-3", "n-worker-4"):
+        left = Writer(str(tmp_path), name, segment_bytes=4000)
+        fill(left, 100)
+        left.close()
+    writer = Writer(str(tmp_path), "n-worker-1", retention=Retention(bytes=20_000))
+    writer.left = {"n-worker-3": lambda end: True, "n-worker-4": lambda end: end <= 500}
+    writer.clean_up()
+    bounds = LogReader(str(tmp_path)).bounds()
+    assert 500 < bounds["n-worker-3"].earliest < bounds["n-worker-3"].latest == 1000
+    assert 0 < bounds["n-worker-4"].earliest <= 500  # the rest is not in the archive
+    writer.close()
+
+
 def test_a_segment_is_closed_when_it_has_many_blocks_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

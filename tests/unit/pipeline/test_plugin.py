@@ -18,7 +18,9 @@ from mqttd.pipeline.log.schema import Event
 from mqttd.pipeline.log.zstd import QUICK, zstd
 from mqttd.testing import LoadedPlugin, MemoryBroker, NotConnected, PluginConformance
 from mqttd_plugins.spark import spark
+from mqttd_plugins.spark.config import SparkConfig
 from mqttd_plugins.spark.exporter import chosen_events
+from mqttd_plugins.spark.plugin import left_nodes, log_node, log_path
 from tests.unit.pipeline.logs import written
 
 DEADLINE = 30.0
@@ -562,3 +564,27 @@ def test_what_cannot_be_exported_is_not_acknowledged(node: Node) -> None:
     node.advance(1.0)
     assert answers(alice) == [] and alice.closed
     budget.readmit()
+
+
+def test_workers_write_one_log_each_its_own_part() -> None:
+    config = SparkConfig()
+    data = "/srv/data/worker-2/plugins/spark"
+    assert log_path(config, "/etc/plugins", data, 2) == "/srv/data/events"
+    assert log_path(config, "/etc/plugins", "/srv/data/plugins/spark", 0) == "/srv/data/events"
+    assert log_path(SparkConfig(path="log"), "/etc/plugins", data, 2) == "/etc/plugins/log"
+    assert log_node(config, "a", 0) == "a"
+    assert log_node(config, "a", 2) == "a-worker-2"
+    assert log_node(SparkConfig(node="b"), "a", 2) == "b-worker-2"
+
+
+@pytest.mark.parametrize(
+    ("workers", "left"),
+    [
+        (1, ["a-worker-1", "a-worker-2", "a-worker-3"]),
+        (2, ["a", "a-worker-3"]),
+        (3, ["a"]),
+    ],
+)
+def test_parts_of_workers_that_are_there_no_longer_are_left(workers: int, left: list[str]) -> None:
+    nodes = ["a", "a-worker-1", "a-worker-2", "a-worker-3", "a-worker-x", "ab", "b-worker-9"]
+    assert left_nodes(nodes, "a", workers) == left

@@ -77,7 +77,7 @@ def test_other_values_are_equal(value: object) -> None:
 
 
 def test_what_the_child_does_not_offer_says_so() -> None:
-    handle = ChildHandle(None, "apart", "node", "/data", "/etc", None)  # type: ignore[arg-type]
+    handle = ChildHandle(None, "apart", "node", 0, 1, "/data", "/etc", None)  # type: ignore[arg-type]
     for name in ("register_mod", "add_route", "add_listener", "run_hooks", "lookup"):
         with pytest.raises(NotImplementedError, match=f"{name} is not offered to plugin apart"):
             getattr(handle, name)
