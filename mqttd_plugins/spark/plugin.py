@@ -185,7 +185,8 @@ class SparkPlugin:
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
         self._show(handle, log, background)
         self._tell_damage(writer)
-        if config.stage:
+        # A batch is staged by clients of all workers, and would be in the stores of several.
+        if config.stage and handle.workers == 1:
             self.staging = Staging(
                 handle, config.stage_bytes, config.stage_seconds, self._place, self._when_logged
             )

@@ -87,6 +87,25 @@ def all_there(broker: Broker, count: int) -> None:
     until(lambda: len(asked(broker, "status")["workers"]) == count, "all workers")
 
 
+def test_the_sink_publishes_at_least_once(spark: Any, tmp_path: Path) -> None:
+    """Its tasks are clients of both workers, so that nothing is staged: it must not be believed."""
+    broker = start(tmp_path, 2)
+    try:
+        heard = RawClient(broker.port, mq.V5).connect(id_at(2, 2))
+        heard.subscribe("out/#", qos=1)
+        rows = [("out/a", b"%d" % number, 1) for number in range(100)]
+        frame = spark.createDataFrame(rows, "topic STRING, payload BINARY, qos INT").repartition(4)
+        where = {"broker": f"127.0.0.1:{broker.port}", "timeout": "20"}
+        frame.write.format("mqttd").options(**where).mode("append").save()
+        left = {payload for _, payload, _ in rows}
+        while left:
+            left.discard(heard.message(deadline=30).payload)
+        with pytest.raises(Exception, match="cannot stage"):
+            frame.write.format("mqttd").options(**where, delivery="staged").mode("append").save()
+    finally:
+        broker.stop()
+
+
 def test_one_url_has_the_events_of_all_workers(spark: Any, tmp_path: Path) -> None:
     table, checkpoint = str(tmp_path / "table"), str(tmp_path / "checkpoint")
     sent = Sent()
