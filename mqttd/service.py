@@ -233,6 +233,7 @@ class MqttdService(MultiService):
             config.listener, self.broker, self.engine, reactor, self.events, self.reports.alarm,
             lambda: most, lambda: listeners_of(self.config, on_start is not None),
             self.gate.of_listener, sockets, place is None or place.number == 1,
+            () if place is None else place.stopped,
         )  # fmt: skip
         parts.doors = self.doors
         self.reload = Reload(self)

@@ -10,7 +10,7 @@ Promise: a listener that cannot be opened holds nothing; other listeners are not
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ class Given:
     alarm: Callable[[str, str], None]
     most: Callable[[], int]
     #: By the listener's id, sockets that a supervisor has bound (`mqttd.workers`); None: we bind.
-    sockets: Mapping[str, socket.socket] | None = None
+    sockets: MutableMapping[str, socket.socket] | None = None
     #: Of several workers the first, which has the listeners that cannot be shared.
     first: bool = True
 
@@ -92,6 +92,8 @@ class Door:
         self.entrance = Entrance(self.id, self.where, settings, given.log)
         self.factory: MqttFactory | None = None
         self._socket: socket.socket | None = None
+        #: Of a worker, for an address that its supervisor has no socket for.
+        self._own: socket.socket | None = None
         self._twisted_port: Any = None
         self._watch: CertificateWatch | None = None
         self.gate: Admission | None = None
@@ -121,27 +123,38 @@ class Door:
             self.host = settings.endpoint
 
     def _bound(self, settings: SocketListener) -> socket.socket:
-        """A socket that listens: a supervisor's, where there is one."""
+        """A socket that listens: a supervisor's, where there is one for this address."""
         sockets = self.given.sockets
         if sockets is None:
             return bind_tcp(self.where, settings, self.port)
-        if self.id not in sockets:
-            text = "a listener that is new needs a restart where node.workers is above 1"
-            raise ListenError(f"{self.where}: {text}")
-        bound = sockets[self.id].dup()
-        if settings.address[1] not in (0, bound.getsockname()[1]):
-            bound.close()
-            text = "another address needs a restart where node.workers is above 1"
-            raise ListenError(f"{self.where}.bind = {settings.bind!r}: {text}")
+        known = sockets.get(self.id)
+        if known is None or not _is_at(known, settings):
+            if not settings.address[1]:
+                text = "a port that the system chooses (0) needs a restart where node.workers is"
+                raise ListenError(f"{self.where}.bind = {settings.bind!r}: {text} above 1")
+            # Every worker binds one, as the supervisor would for it.
+            known = self._own = bind_tcp(self.where, settings, 0, listen=False, shared=True)
+        bound = known.dup()
         bound.listen(settings.backlog)
         bound.setblocking(False)
         return bound
 
+    def stay(self) -> None:
+        """It stays closed: where it would be is known all the same."""
+        settings = self.settings
+        self.host = place_of(settings)
+        if isinstance(settings, SocketListener):
+            self.host, self.port = settings.address
+            bound = (self.given.sockets or {}).get(self.id)
+            if bound is not None and not self.port:
+                self.port = bound.getsockname()[1]
+
     def release(self) -> None:
         """Let go of a bound address."""
-        bound, self._socket = self._socket, None
-        if bound is not None:
-            bound.close()
+        for bound in (self._socket, self._own):
+            if bound is not None:
+                bound.close()
+        self._socket = self._own = None
 
     def start(self) -> None:
         """Accept connections. Raises `ListenError`."""
@@ -155,6 +168,7 @@ class Door:
         self.running = True
         if self._elsewhere():
             return
+        self._keep()
         tls = self.entrance.tls
         if tls is not None:
             given = self.given
@@ -166,6 +180,17 @@ class Door:
             self._start_engine(bound, most)
         else:
             self._start_twisted(bound, most)
+
+    def _keep(self) -> None:
+        """Nobody is let in any more where it was, if that is elsewhere."""
+        sockets, own = self.given.sockets, self._own
+        if sockets is None or own is None:
+            return
+        before, self._own = sockets.get(self.id), None
+        if before is not None:
+            _shut(before)
+            before.close()
+        sockets[self.id] = own
 
     def _limit(self) -> int:
         """Give the broker the limits of this listener; returns the most connections it may have."""
@@ -231,8 +256,7 @@ class Door:
         stopped = self.stop()
         bound = (self.given.sockets or {}).get(self.id)
         if bound is not None:
-            with suppress(OSError):  # it has not listened
-                bound.shutdown(socket.SHUT_RD)
+            _shut(bound)
         return stopped
 
     def _start_engine(self, bound: socket.socket, most: int) -> None:
@@ -391,6 +415,26 @@ class Door:
             "max_connections": opened.max_connections if opened is not None else 0,
             "certificate_until": tls.not_after.isoformat() if tls is not None else None,
         }
+
+
+def _is_at(bound: socket.socket, settings: SocketListener) -> bool:
+    """Whether a socket is bound where a listener with these settings is to be found."""
+    host, port = settings.address
+    name = bound.getsockname()
+    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+    if bound.family != family or port not in (0, name[1]):
+        return False
+    try:
+        found = socket.getaddrinfo(host or "::", port, family, socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return bool(found[0][4][0] == name[0])
+
+
+def _shut(bound: socket.socket) -> None:
+    """Whoever comes is refused, whoever else has this socket as well."""
+    with suppress(OSError):  # it has not listened
+        bound.shutdown(socket.SHUT_RD)
 
 
 def place_of(settings: Any) -> str:

@@ -22,7 +22,7 @@ changes nothing.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, MutableMapping
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -50,7 +50,8 @@ class Listeners:
     listener without a limit of its own may have, asked when it starts; `read()`, which gives the
     configured ones as the configuration says now, or raises `ListenError`;
     `access_of(id, settings)`, which reads a listener's own access control, or raises it too;
-    `sockets`, those that are bound already, and `first` (see `Given`).
+    `sockets`, those that are bound already, and `first` (see `Given`); `stopped`, ids of those that
+    stay closed until somebody starts them.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Listeners:
         most: Callable[[], int],
         read: Callable[[], Configured] | None = None,
         access_of: AccessOf | None = None,
-        sockets: Mapping[str, socket.socket] | None = None,
+        sockets: MutableMapping[str, socket.socket] | None = None,
         first: bool = True,
+        stopped: Collection[str] = (),
     ) -> None:
         self.read = read if read is not None else lambda: configured
         self.access_of = access_of
         self.given = Given(broker, engine, reactor, log, alarm, most, sockets, first)
+        self.stopped = stopped
         self.doors: dict[str, Door] = {}
         for kind, names in configured.items():
             for name, settings in names.items():
@@ -80,16 +83,20 @@ class Listeners:
         """Take every address and read every file. Raises `ListenError`; nothing stays bound."""
         try:
             for door in self.doors.values():
-                door.bind()
+                if door.id in self.stopped:
+                    door.stay()
+                else:
+                    door.bind()
         except ListenError:
             for door in self.doors.values():
                 door.release()
             raise
 
     def start(self) -> None:
-        """Accept connections on all of them."""
+        """Accept connections on all of them, but for those that stay closed."""
         for door in self.doors.values():
-            door.start()
+            if door.id not in self.stopped:
+                door.start()
 
     def stop(self) -> list[Deferred[Any]]:
         """Stop all of them, with their connections."""

@@ -43,6 +43,8 @@ class Workers(Protocol):
     workers: list[WorkerProcess]
     count: int
     opened: bool
+    #: Listeners that were stopped: a worker that is started again leaves them so.
+    stopped: set[str]
     reactor: Any
     log: Logger
 

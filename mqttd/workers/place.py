@@ -41,13 +41,15 @@ def worker_of(client_id: str, count: int) -> int:
 class Place:
     """One worker among `count`; `control` is the descriptor of the supervisor's channel.
 
-    `sockets` are the descriptors of the listeners' sockets, by ``KIND:NAME``.
+    `sockets` are the descriptors of the listeners' sockets, by ``KIND:NAME``; `stopped` are the
+    listeners that an operator has stopped.
     """
 
     number: int
     count: int
     control: int
     sockets: dict[str, int] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
 
     def dump(self) -> str:
         """The value of the environment variable."""
@@ -57,6 +59,7 @@ class Place:
                 "count": self.count,
                 "control": self.control,
                 "sockets": self.sockets,
+                "stopped": self.stopped,
             }
         )
 

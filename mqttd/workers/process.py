@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from twisted.internet.protocol import ProcessProtocol
@@ -134,8 +134,9 @@ class WorkerProcess:
         count: int,
         environ: Mapping[str, str],
         sockets: Mapping[str, socket.socket],
+        stopped: Collection[str] = (),
     ) -> None:
-        """Have a process be this worker of `count`; `sockets` are those of the listeners."""
+        """Have a process be this worker of `count`; see `mqttd.workers.spare.messages`."""
         self.started = time.monotonic()
         self.served = 0.0
         self.starts += 1
@@ -145,7 +146,7 @@ class WorkerProcess:
         self.pid = process.pid
         self.control = process.control
         process.worker = self
-        for message, fds in messages(self.number, count, environ, sockets):
+        for message, fds in messages(self.number, count, environ, sockets, stopped):
             self.control.send(message, fds)
 
     def said(self, message: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -34,18 +34,23 @@ _FDS: Final = 200
 
 
 def messages(
-    number: int, count: int, environ: Mapping[str, str], sockets: Mapping[str, socket.socket]
+    number: int,
+    count: int,
+    environ: Mapping[str, str],
+    sockets: Mapping[str, socket.socket],
+    stopped: Collection[str] = (),
 ) -> list[tuple[dict[str, Any], Sequence[int]]]:
     """What makes a process worker `number` of `count`: messages and their descriptors.
 
-    `environ` are variables of its own, `sockets` those of its listeners.
+    `environ` are variables of its own, `sockets` those of its listeners, of which `stopped` are not
+    to be opened.
     """
     names = list(sockets)
     some = [names[at : at + _FDS] for at in range(0, len(names), _FDS)] or [[]]
     told: list[tuple[dict[str, Any], Sequence[int]]] = [
         ({"sockets": each}, [sockets[name].fileno() for name in each]) for each in some
     ]
-    told[-1][0].update(number=number, count=count, environ=dict(environ))
+    told[-1][0].update(number=number, count=count, environ=dict(environ), stopped=sorted(stopped))
     return told
 
 
@@ -64,7 +69,7 @@ def main() -> None:
         sockets.update(zip(told["sockets"], fds, strict=True))
         if "number" in told:
             break
-    place = Place(told["number"], told["count"], end.detach(), sockets)
+    place = Place(told["number"], told["count"], end.detach(), sockets, told["stopped"])
     os.environ.update(told["environ"])
     os.environ[VARIABLE] = place.dump()
     from twisted.scripts.twistd import run

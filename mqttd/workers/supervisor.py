@@ -84,6 +84,7 @@ class WorkersService(MultiService):
         self.sockets: list[dict[str, socket.socket]] = [{} for _ in range(self.count)]
         self.places: dict[str, tuple[str, int]] = {}
         self._bind()
+        self.stopped: set[str] = set()
         self.workers = [
             WorkerProcess(number, reactor, self._entry, self._told, self._ended)
             for number in range(1, self.count + 1)
@@ -209,7 +210,8 @@ class WorkersService(MultiService):
             "MQTTD__LOG__FORMAT": "json",
         }
         process, self.spare = self.spare or self._interpreter(), None
-        worker.start(process, self.count, environ, self.sockets[worker.number - 1])
+        sockets = self.sockets[worker.number - 1]
+        worker.start(process, self.count, environ, sockets, self.stopped)
 
     def _interpreter(self) -> Interpreter:
         """A process that will be a worker."""
@@ -340,6 +342,8 @@ class WorkersService(MultiService):
         except (ConfigError, DoorError, OSError) as error:
             return [str(error)]
         self.config = after
+        # One that is not in the configuration any more is new, should it ever be in it again.
+        self.stopped &= {f"{kind}:{name}" for kind, of in after.listener.items() for name in of}
         if changed:
             self.doors.put_tcp(tcp)
         self.doors.limit_bodies(2 * after.mqtt.max_packet_size)

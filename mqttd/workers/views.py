@@ -242,9 +242,12 @@ class Views:
         changes = ask.request.method == b"POST"
         numbers = self.asker.whole() if changes else self.asker.there()
         answers: list[Answer] = await self.asker.each(numbers, ask)
+        told = listeners_of([[each.json()] for each in answers])[0]
         if changes:
             noted(ask, answers)
-        return listeners_of([[each.json()] for each in answers])[0]
+            stopped = self.service.stopped
+            (stopped.add if told["state"] == "stopped" else stopped.discard)(told["id"])
+        return told
 
     # -- topics --------------------------------------------------------------------------------
 

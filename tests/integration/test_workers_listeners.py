@@ -1,0 +1,132 @@
+"""Listeners of a broker of several workers: stopped, new and elsewhere, whichever worker dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_workers import asked, id_at
+from tests.support import packets as mq
+from tests.support.broker import Broker, start_broker, write_settings
+from tests.support.client import RawClient
+from tests.support.ctl import run
+from tests.support.ctl import told as ctl
+from tests.support.servers import free_port
+from tests.support.waiting import until
+
+COUNT = 2
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    started = start_broker(tmp_path, node={"workers": COUNT})
+    yield started
+    started.stop()
+
+
+def workers(broker: Broker) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = asked(broker, "status")["workers"]
+    return found
+
+
+def kill(broker: Broker, number: int) -> None:
+    """End a worker, and wait until it is back."""
+    before = {one["worker"]: one["pid"] for one in workers(broker)}
+    os.kill(before[number], signal.SIGKILL)
+
+    def back() -> bool:
+        now = {one["worker"]: one["pid"] for one in workers(broker)}
+        return len(now) == COUNT and now[number] != before[number]
+
+    until(back, f"worker {number} is back")
+
+
+def lets_in(port: int) -> bool:
+    """Whether clients of both workers are served there, whichever worker takes the connection."""
+    for worker in (1, 2) * 4:
+        RawClient(port, mq.V5).connect(id_at(worker, COUNT)).disconnect()
+    return True
+
+
+def refuses(port: int) -> bool:
+    for _ in range(8):
+        with pytest.raises(ConnectionRefusedError):
+            RawClient(port, mq.V5)
+    return True
+
+
+def state(broker: Broker, name: str) -> tuple[str, int]:
+    (found,) = [one for one in asked(broker, "listeners", "list")["listeners"] if one["id"] == name]
+    return found["state"], found["port"]
+
+
+def configure(broker: Broker, **listeners: str) -> None:
+    """Have these listeners in the configuration, beside the one that there is."""
+    assert broker.directory is not None
+    more = {name: {"bind": bind} for name, bind in listeners.items()}
+    write_settings(broker.directory, {"node": {"workers": COUNT}, "listener": {"tcp": more}})
+
+
+def test_one_that_was_stopped_stays_so_in_a_worker_that_is_started_again(broker: Broker) -> None:
+    ctl(broker, "listeners", "stop", "tcp:default")
+    for number in (1, 2):
+        kill(broker, number)
+        assert refuses(broker.port)
+        assert state(broker, "tcp:default") == ("stopped", broker.port)
+    assert "is running" in ctl(broker, "listeners", "start", "tcp:default")
+    assert lets_in(broker.port)
+    kill(broker, 2)
+    assert lets_in(broker.port) and state(broker, "tcp:default") == ("running", broker.port)
+
+
+def test_one_that_is_new_is_open_in_every_worker(broker: Broker) -> None:
+    port = free_port()
+    configure(broker, more=f"127.0.0.1:{port}")
+    ctl(broker, "reload", "--yes")
+    assert state(broker, "tcp:more") == ("running", port) and lets_in(port)
+    kill(broker, 1)
+    assert lets_in(port) and lets_in(broker.port)
+    ctl(broker, "listeners", "stop", "tcp:more")
+    assert refuses(port)
+    kill(broker, 2)
+    assert refuses(port)
+    ctl(broker, "listeners", "start", "tcp:more")
+    assert lets_in(port)
+    configure(broker)
+    ctl(broker, "reload", "--yes")
+    assert refuses(port) and lets_in(broker.port)
+
+
+def test_one_with_another_address_is_there_and_no_longer_where_it_was(broker: Broker) -> None:
+    other = free_port()
+    configure(broker, default=f"127.0.0.1:{other}")
+    kill(broker, 2)  # it is where the file says, and the other where it was
+    ctl(broker, "listeners", "restart", "tcp:default")
+    assert refuses(broker.port) and lets_in(other)
+    assert state(broker, "tcp:default") == ("running", other)
+    kill(broker, 1)
+    assert refuses(broker.port) and lets_in(other)
+    # And back.
+    configure(broker, default=f"127.0.0.1:{broker.port}")
+    ctl(broker, "listeners", "restart", "tcp:default")
+    assert refuses(other) and lets_in(broker.port)
+
+
+def test_what_cannot_be_opened_changes_nothing(broker: Broker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        configure(broker, more=f"127.0.0.1:{taken.getsockname()[1]}")
+        done = run(broker, "reload", "--yes")
+        assert done.returncode and "cannot listen on" in done.stderr
+        configure(broker, default=f"127.0.0.1:{taken.getsockname()[1]}")
+        done = run(broker, "listeners", "restart", "tcp:default")
+        assert done.returncode and "cannot listen on" in done.stderr
+    configure(broker, more="127.0.0.1:0")
+    done = run(broker, "reload", "--yes")
+    assert done.returncode and "needs a restart" in done.stderr
+    assert lets_in(broker.port) and state(broker, "tcp:default") == ("running", broker.port)
