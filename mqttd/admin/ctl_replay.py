@@ -82,7 +82,9 @@ class _Feed:
         messages, self._messages, self._bytes = self._messages, [], 0
         if messages:
             argv = [self._client_id, json.dumps(messages)]
-            self._client.request("POST", "/plugins/spark/commands/feed", {"argv": argv})
+            told = self._client.request("POST", "/plugins/spark/commands/feed", {"argv": argv})
+            if told["output"] == "0":  # of all workers
+                raise CtlError(f"client {self._client_id!r} is not connected")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -3,6 +3,8 @@
     mqttd-ctl replay (reads the log, keeps the pace) --admin socket--> `mqttd-ctl spark feed`
         --> publish, or one client's session
 
+Of several workers each is asked: the first publishes, that of the client tells it, others say "0".
+
 For operators: who may use the admin socket may publish anything anyway. Without it, replay goes by
 MQTT (`--to-broker`).
 """
@@ -53,7 +55,7 @@ class Feed:
         self._handle.add_metric("replayed_total", "Messages replayed.", lambda: self.fed)
 
     def feed(self, argv: list[str]) -> str:
-        """Publish, or tell one client; raises ValueError with what is wrong."""
+        """Publish, or tell one client; how many. Raises ValueError with what is wrong."""
         if len(argv) != 2:
             raise ValueError("expected a client id (or an empty argument) and JSON messages")
         client_id, text = argv
@@ -64,6 +66,8 @@ class Feed:
         handle = self._handle
         if client_id:
             if handle.client(client_id) is None:
+                if handle.worker:
+                    return "0"
                 raise ValueError(f"client {client_id!r} is not connected")
             if not self._hooked:
                 self._hooked = True
@@ -73,6 +77,8 @@ class Feed:
                 for number, one in enumerate(messages)
             ]
             handle.send_info(client_id, _Info(made))
+        elif handle.worker > 1:
+            return "0"
         else:
             for topic, payload, qos, retain, properties in messages:
                 handle.publish(topic, payload, qos, retain, properties)
