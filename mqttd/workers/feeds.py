@@ -70,7 +70,7 @@ class _Reading(Protocol):
         try:
             self.lines.take(data)
         except (ValueError, KeyError, TypeError):
-            self.transport.abortConnection()  # type: ignore[union-attr]
+            self.transport.loseConnection()  # type: ignore[union-attr]
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """See `Protocol`."""
@@ -113,7 +113,7 @@ class Feeds:
         self.figures.clear()
         for reader in readers.values():
             if reader is not None and reader.transport is not None:
-                reader.transport.abortConnection()  # type: ignore[attr-defined]
+                reader.transport.loseConnection()
 
     def _begin(self, number: int) -> None:
         if self._say is None or number in self._readers:
@@ -132,7 +132,7 @@ class Feeds:
             self._readers[number] = reader
         response.deliverBody(reader)
         if self._say is None and reader.transport is not None:
-            reader.transport.abortConnection()  # type: ignore[attr-defined]
+            reader.transport.loseConnection()
 
     def _failed(self, failure: Failure, number: int) -> None:
         self._readers.pop(number, None)

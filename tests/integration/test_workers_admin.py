@@ -196,6 +196,26 @@ def test_a_stream_ends_with_its_token(broker: Broker) -> None:
     connection.close()
 
 
+def test_workers_are_listened_to_while_somebody_reads(broker: Broker) -> None:
+    def asked() -> int:
+        """Connections to the admin sockets of workers: those of the kernel's list that are up."""
+        with open("/proc/net/unix", encoding="utf-8") as table:
+            lines = [line.split() for line in table]
+        where = f"{broker.directory}/data/worker-"
+        return sum(line[-1].startswith(where) and line[5] == "03" for line in lines)
+
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port_of(broker, "HTTP interface"), timeout=30
+    )
+    connection.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = connection.getresponse()
+    while not answer.readline().startswith(b"data:"):
+        pass
+    until(lambda: asked() == COUNT, "both are")
+    connection.close()
+    until(lambda: asked() == 0, "and no longer")
+
+
 def test_tables_have_a_column_for_the_worker(
     broker: Broker, two: tuple[RawClient, RawClient]
 ) -> None:

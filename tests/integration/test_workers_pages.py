@@ -72,6 +72,7 @@ class Plugin:
         handle.add_route("any", Page(self.tell), alike=True)
         handle.add_route("large", Page(self.large))
         handle.add_route("wait", Page(self.wait))
+        handle.add_route("empty", Page(self.empty))
         handle.add_route("broken", Page(self.broken))
 
     def unload(self):
@@ -92,6 +93,10 @@ class Plugin:
             "headers": [name.decode().lower() for name, _ in
                         request.requestHeaders.getAllRawHeaders()],
         }).encode()
+
+    def empty(self, request):
+        request.setResponseCode(204)
+        return b""
 
     def large(self, request):
         Large(self, request)
@@ -161,6 +166,13 @@ def test_the_page_of_a_worker_is_that_of_the_one_that_is_named(broker: Broker) -
     assert Asked(broker, "GET", page(1, "none")).status == 404
     assert Asked(broker, "GET", "/api/v1/workers/x/plugins/shown/own").status == 404
     assert Asked(broker, "GET", "/api/v1/workers/1/plugins/nobody/own").status == 404
+
+
+def test_an_answer_without_a_body_is_passed_as_well(broker: Broker) -> None:
+    answer = Asked(broker, "HEAD", page(2, "own"))
+    assert (answer.status, answer.headers["x-shown"], answer.told) == (202, "yes", "")
+    answer = Asked(broker, "GET", page(2, "empty"))
+    assert (answer.status, answer.told) == (204, "")
 
 
 def test_without_a_worker_any_answers_where_all_are_alike(broker: Broker) -> None:
