@@ -129,7 +129,7 @@ class Api:
         for route, serve in self._declared():
             self.routes.append(route)
             self._add(route, serve)
-        self._document = as_json(tuple(self.documented(route) for route in self.routes))
+        self._document = as_json(tuple(self.routes))
         rule = "/api/v1/plugins/<string:name>/<string:path>"
         self.app.route(rule, branch=True, endpoint="plugin")(self._plugin)
         on: Any = self.app.handle_errors
@@ -150,15 +150,15 @@ class Api:
     def _declared(self) -> Iterator[tuple[Route, Callable[[Ask], Any]]]:
         for kind in _RESOURCES:
             for route, serve in routes_of(kind(cast(Parts, self.parts))):
-                yield route, self.served(route, serve)
+                yield self.offered(route), self.served(route, serve)
         yield from routes_of(self)
 
     def served(self, route: Route, serve: Callable[[Ask], Any]) -> Callable[[Ask], Any]:
         """What serves a route: its resource, unless somebody else answers for it."""
         return serve
 
-    def documented(self, route: Route) -> Route:
-        """A route as the document has it: who else answers for it may refuse otherwise, too."""
+    def offered(self, route: Route) -> Route:
+        """A route as it is offered: who else answers for it may take more, and refuse otherwise."""
         return route
 
     def _add(self, route: Route, serve: Callable[[Ask], Any]) -> None:
@@ -184,6 +184,7 @@ class Api:
         if not _is_in_its_words(route, request.path):
             raise ApiError(404, "not_found", f"no {request.path.decode('ascii', 'replace')}")
         ask = Ask(request, caller, route, path, query_of(route, request), body_of(route, request))
+        ask.together = self.parts.behind
         result = serve(ask)
         if isinstance(result, Deferred):
             return result.addCallback(lambda found: self._done_late(route, ask, found))

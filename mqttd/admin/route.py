@@ -86,6 +86,8 @@ class Ask:
         self.after: Any = None
         #: Nothing was changed after all.
         self.unchanged = False
+        #: The answer is put together with those of others (`mqttd.admin.lists`).
+        self.together = False
 
     def changed(self, before: Any = None, after: Any = None) -> None:
         """Say what there was and what there is, for the audit."""

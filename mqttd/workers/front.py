@@ -110,7 +110,7 @@ class Front(Api):
                 return _begun(asked)
         raise LookupError(f"{route.method} {route.path}: there is no rule {rule!r}")
 
-    def documented(self, route: Route) -> Route:
+    def offered(self, route: Route) -> Route:
         """A route with what is refused because there are workers."""
         rule = rule_of(route)
         if rule == "here":

@@ -1,6 +1,6 @@
 """What operators see of several workers as one broker: their answers, put together.
 
-    Ask --> Asker --every worker--> answers --`mqttd.workers.lists`, `sums`--> one answer
+    Ask --> Asker --every worker--> answers --`mqttd.admin.lists`, `sums`--> one answer
 
 Each method is a rule of `mqttd.workers.rules`.
 
@@ -20,10 +20,10 @@ import msgspec
 
 from mqttd.access.diff import MAX_CHANGES
 from mqttd.access.questions import MAX_CLIENTS
+from mqttd.admin import lists
 from mqttd.admin.health import exposition
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask
-from mqttd.workers import lists
 from mqttd.workers.asking import Answer, Asker, Json, accepted, noted
 from mqttd.workers.place import worker_of
 from mqttd.workers.sums import add_up, counted, listeners_of, status_of
@@ -80,14 +80,7 @@ class Views:
         number = worker_of(client_id, self.service.count)
         said = await self.asker.ask(number, ask)
         self._passed(ask, [said])
-        found: Json = said.json()
-        for entries in found.values():
-            if isinstance(entries, list):
-                for entry in entries:
-                    if isinstance(entry, dict):
-                        entry["worker"] = number
-        found.setdefault("worker", number)
-        return found
+        return lists.marked(said.json(), lists.WORKER, number)
 
     async def explain(self, ask: Ask) -> Any:
         """A decision: for a client that is known, at its worker."""

@@ -60,7 +60,7 @@ class Clients:
     @get("/clients", query=Wish, answer=ClientPage)
     def page(self, ask: Ask) -> Any:
         """A page of the clients that fit; `cursor` of the answer asks for the next one."""
-        return self._page(ask.query)
+        return self._page(ask)
 
     @get("/clients/{client_id}", answer=ClientView)
     def one(self, ask: Ask) -> ClientView:
@@ -83,7 +83,7 @@ class Clients:
     @get("/sessions", query=Wish, answer=ClientPage)
     def sessions(self, ask: Ask) -> Any:
         """A page of sessions: those of clients that are here, and of those that are away."""
-        return self._page(ask.query)
+        return self._page(ask)
 
     @get("/sessions/{client_id}", answer=ClientView)
     def session(self, ask: Ask) -> ClientView:
@@ -99,13 +99,14 @@ class Clients:
         self.parts.broker.end_session(client.client_id, code)
         return Ended(client.client_id)
 
-    def _page(self, wish: Wish) -> Any:
+    def _page(self, ask: Ask) -> Any:
+        wish: Wish = ask.query
         if wish.subscription is not None:
             checked_topic("subscription", wish.subscription)
         if wish.listener is not None:
             checked_listener("listener", wish.listener, self.parts.listeners())
         page = self.parts.model.clients.page(wish)
-        return page if self.parts.behind else page.addCallback(_without_places)
+        return page if ask.together else page.addCallback(_without_places)
 
     def _client(self, ask: Ask) -> ClientView:
         client_id = ask.path["client_id"]

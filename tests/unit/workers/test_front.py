@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from mqttd.admin import lists
 from mqttd.admin.api import Api
 from mqttd.admin.parts import Desk
 from mqttd.readmodel.pages import read_cursor
-from mqttd.workers import lists
 from mqttd.workers.feeds import EventLines
 from mqttd.workers.front import Front
 from mqttd.workers.rules import RULES, rule_of

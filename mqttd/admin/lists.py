@@ -1,10 +1,11 @@
-"""Lists of several workers as one: pages in one order, figures added up, a column for the worker.
+"""Lists of several brokers as one: pages in one order, figures added up, a column for whose it is.
 
     worker 1: a c e --.
     worker 2: b d f ---+--> a b c d | cursor d --> each is asked for what stands behind d
 
-A cursor names the place where a page has ended by sort key and name (`mqttd.readmodel.pages`), so
-that each worker can be asked for what stands behind it, whoever the entry before it belonged to.
+They are the workers of one broker, or the nodes of a cluster: `column` says which. A cursor names
+the place where a page has ended by sort key and name (`mqttd.readmodel.pages`), so that each can be
+asked for what stands behind it, whoever the entry before it belonged to.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mqttd.readmodel.why import Step, life_of
 
 __all__ = [
     "LARGEST",
+    "WORKER",
     "added",
     "clients_of",
     "counts_of",
@@ -27,6 +29,7 @@ __all__ = [
     "joined",
     "life_in",
     "lives_of",
+    "marked",
     "memory_of",
     "named",
     "routes_of",
@@ -34,33 +37,46 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
-#: The answer of each worker, by its number.
-Told = Mapping[int, Json]
+#: The answer of each, by the number of a worker or the name of a node.
+Told = Mapping[Any, Json]
+#: What entries say whose they are with, where they are a worker's.
+WORKER: Final = "worker"
 
 #: Who holds most, as many as one broker names; messages that are told of one question.
 LARGEST: Final = 20
 
 
-def named(told: Told, key: str) -> list[Json]:
-    """The entries of a list of each, with their workers."""
-    return [{**entry, "worker": number} for number, each in told.items() for entry in each[key]]
+def named(told: Told, key: str, column: str = WORKER) -> list[Json]:
+    """The entries of a list of each, with whose they are."""
+    return [{**entry, column: name} for name, each in told.items() for entry in each[key]]
 
 
-def clients_of(told: Told, sort: str, limit: int) -> Json:
+def marked(found: Json, column: str, name: object) -> Json:
+    """An answer about one client, and the entries of its lists, with whose it is."""
+    for entries in found.values():
+        if isinstance(entries, list):
+            for entry in entries:
+                if isinstance(entry, dict):
+                    entry[column] = name
+    found.setdefault(column, name)
+    return found
+
+
+def clients_of(told: Told, sort: str, limit: int, column: str = WORKER) -> Json:
     """A page of clients in the order that was asked for."""
 
     def place(entry: Json) -> tuple[Any, str]:
-        return told[entry["worker"]]["places"][entry["client_id"]], entry["client_id"]
+        return told[entry[column]]["places"][entry["client_id"]], entry["client_id"]
 
-    found = sorted(named(told, "clients"), key=place, reverse=sort.startswith("-"))
+    found = sorted(named(told, "clients", column), key=place, reverse=sort.startswith("-"))
     more = len(found) > limit or any(each["cursor"] is not None for each in told.values())
     page = found[:limit]
     return {"clients": page, "cursor": write_cursor(*place(page[-1])) if more and page else None}
 
 
-def subscriptions_of(told: Told, limit: int) -> Json:
+def subscriptions_of(told: Told, limit: int, column: str = WORKER) -> Json:
     """A page of subscriptions by client id, those of whole clients."""
-    found = sorted(named(told, "subscriptions"), key=lambda entry: str(entry["client_id"]))
+    found = sorted(named(told, "subscriptions", column), key=lambda entry: str(entry["client_id"]))
     end = len(found)
     if end > limit:
         end = limit
@@ -72,23 +88,30 @@ def subscriptions_of(told: Told, limit: int) -> Json:
     return {"subscriptions": page, "cursor": cursor}
 
 
-def filters_of(told: Told, limit: int) -> Json:
-    """A page of filters, with their subscribers everywhere."""
+def filters_of(told: Told, limit: int, column: str = WORKER) -> Json:
+    """A page of filters, with their subscribers everywhere, and of nodes, where that is."""
     counts: dict[str, int] = {}
-    for each in told.values():
+    places: dict[str, list[Any]] = {}
+    for place, each in told.items():
         for one in each["topics"]:
             known = counts.get(one["topic_filter"], 0)
             counts[one["topic_filter"]] = known + one["subscribers"]
+            places.setdefault(one["topic_filter"], []).append(place)
     names = sorted(counts)
     more = len(names) > limit or any(each["cursor"] is not None for each in told.values())
-    page = [{"topic_filter": name, "subscribers": counts[name]} for name in names[:limit]]
+    page: list[Json] = [
+        {"topic_filter": name, "subscribers": counts[name]} for name in names[:limit]
+    ]
+    if column != WORKER:
+        for one in page:
+            one[f"{column}s"] = places[one["topic_filter"]]
     return {"topics": page, "cursor": write_cursor("", names[:limit][-1]) if more else None}
 
 
-def routes_of(told: Told) -> Json:
-    """The filters that match a topic, with the receivers of each worker."""
-    found = named(told, "routes")
-    found.sort(key=lambda one: (one["topic_filter"], one["group"] or "", one["worker"]))
+def routes_of(told: Told, column: str = WORKER) -> Json:
+    """The filters that match a topic, with the receivers of each."""
+    found = named(told, "routes", column)
+    found.sort(key=lambda one: (one["topic_filter"], one["group"] or "", one[column]))
     return {"topic": next(iter(told.values()))["topic"], "routes": found}
 
 
