@@ -1,13 +1,13 @@
 """Subscriptions as operators see them: of one client, of everybody by client id, and by filter.
 
 Promise: a page holds the subscriptions of whole clients, so that it may have more than its limit by
-those of one; it costs what it shows, and a slice a turn where clients without any stand between.
+those of one; it costs what it shows, and a slice a turn where clients without any stand between. A
+page of filters looks at all of them, and keeps twice what it shows.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
@@ -111,24 +111,56 @@ class Subscriptions:
     ) -> Deferred[FilterPage]:
         """A page of the filters that are subscribed to. Raises BadWish."""
         place = read_cursor(cursor)
-        counts: Counter[str] = Counter()
+        first = _First(limit + 1, "" if place is None else place[1])
+        counts = first.counts
 
         def work() -> Iterator[None]:
             time = Slice()
             for client_id in self.clients.ids():
                 session = self.broker.sessions.get(client_id)
                 if session is not None and session.subscriptions:
-                    counts.update(session.subscriptions.keys())
+                    first.add(session.subscriptions)
                 if time.over():
                     yield
                     time.begin()
 
         def shown(_: object) -> FilterPage:
-            names = sorted(name for name in counts if place is None or name > place[1])
+            names = sorted(counts)
             page = [FilterView(name, counts[name]) for name in names[:limit]]
             return FilterPage(page, write_cursor("", names[limit - 1]) if names[limit:] else None)
 
         return self.clients.run(work()).addCallback(shown)
+
+
+class _First:
+    """How often names come, of the first `most` that stand behind `after`; twice as many are kept.
+
+    A name is let go only when there are `most` before it, and is let in only before the last of
+    those: whichever stays has been counted from its first time on.
+    """
+
+    def __init__(self, most: int, after: str) -> None:
+        self.most = most
+        self.after = after
+        self.counts: dict[str, int] = {}
+        self._bound: str | None = None
+
+    def add(self, names: Iterable[str]) -> None:
+        """These have come."""
+        counts, after = self.counts, self.after
+        for name in names:
+            if name in counts:
+                counts[name] += 1
+            elif name > after and (self._bound is None or name < self._bound):
+                counts[name] = 1
+                if len(counts) > 2 * self.most:
+                    self._let_go()
+
+    def _let_go(self) -> None:
+        names = sorted(self.counts)
+        self._bound = names[self.most]
+        for name in names[self.most :]:
+            del self.counts[name]
 
 
 def _views(session: Session) -> list[SubscriptionView]:
