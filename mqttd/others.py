@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import CannotListenError
 
+from mqttd.admin.api import Api
 from mqttd.net.addresses import address_text
 from mqttd.net.tls import TlsError
 from mqttd.options import StartError
@@ -18,13 +19,14 @@ from mqttd.storage.store import Store, StoreError, store_of
 if TYPE_CHECKING:
     from twisted.logger import Logger
 
+    from mqttd.admin.parts import Parts
     from mqttd.admin.tcp import AdminTcpService
     from mqttd.cluster.cluster import Cluster
     from mqttd.config.schema import Config
     from mqttd.control import Control
     from mqttd.plugins.plugins import Plugins
 
-__all__ = ["cluster_of", "from_workers", "kept", "listen"]
+__all__ = ["api_of", "cluster_of", "from_workers", "kept", "listen"]
 
 
 def from_workers(data_dir: str, log: Logger) -> None:
@@ -59,6 +61,16 @@ def cluster_of(config: Config, reactor: Any) -> Cluster | None:
         return cluster
     except (TlsError, OSError) as error:
         raise StartError(f"cluster: {error}") from None
+
+
+def api_of(cluster: Cluster | None, parts: Parts, reactor: Any) -> Api:
+    """The HTTP interface: that of this process, or of a node of a cluster."""
+    if cluster is None:
+        return Api(parts, reactor.seconds)
+    from mqttd.cluster.front import NodeFront
+
+    parts.broker.memory.others.append(cluster.shown.asking.held)
+    return NodeFront(cluster, parts, reactor.seconds)
 
 
 def kept(

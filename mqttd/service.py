@@ -23,7 +23,6 @@ from twisted.python.failure import Failure
 from mqttd import compiled
 from mqttd.access.roles import DRAWER as ROLES
 from mqttd.access.who import warning, who_may_connect
-from mqttd.admin.api import Api
 from mqttd.admin.parts import Parts
 from mqttd.broker.bans import DRAWER, Bans
 from mqttd.broker.broker import Broker
@@ -47,7 +46,7 @@ from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, lock_data_dir, why
-from mqttd.others import cluster_of, from_workers, kept, listen
+from mqttd.others import api_of, cluster_of, from_workers, kept, listen
 from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
@@ -211,7 +210,7 @@ class MqttdService(MultiService):
         self.trail, self.spans = trail_of(config, self.broker, self.access)
         parts.trail = self.reports.trail = self.trail
         self.control = Control(
-            config, parts, Api(parts, reactor.seconds), reactor,
+            config, parts, api_of(self.cluster, parts, reactor), reactor,
             lambda text: self.broker.alarms.activate("dashboard", text), place is not None,
         )  # fmt: skip
         self.addService(self.control)  # type: ignore[no-untyped-call]

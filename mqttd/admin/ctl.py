@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(words)
     if unknown:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.misses = _tell_missing
     try:
         run: Callable[[argparse.Namespace], int | None] = options.run
         return run(options) or 0
@@ -81,6 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _tell_missing(one: dict[str, Any]) -> None:
+    """A node of the cluster has not answered: what is shown is without what it has."""
+    text = f"mqttd-ctl: this is without node {one['node']}: {one['reason']}"
+    print(printable(text), file=sys.stderr)
 
 
 # -- the command line

@@ -9,8 +9,10 @@ import argparse
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -18,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
 
-__all__ = ["Client", "CtlError", "NoBroker", "client_of", "config_of"]
+__all__ = ["Client", "CtlError", "NoBroker", "client_of", "config_of", "of_node"]
 
 #: Seconds to wait for an answer.
 TIMEOUT: Final = 30.0
@@ -38,16 +40,27 @@ class Client:
     """Speaks to the broker that listens on the Unix socket `path`.
 
     With a `token` the path is a URL, ``https://host:port``, of ``[admin.tcp]``; `authorities` is a
-    PEM file with whom to trust there, in place of the system's.
+    PEM file with whom to trust there, in place of the system's. `node`: of the cluster of that
+    broker, the node that is meant.
     """
 
     def __init__(
-        self, path: str, timeout: float = TIMEOUT, token: str = "", authorities: str = ""
+        self,
+        path: str,
+        timeout: float = TIMEOUT,
+        token: str = "",
+        authorities: str = "",
+        node: str | None = None,
     ) -> None:
         self.path = path
         self.timeout = timeout
         self.token = token
         self.authorities = authorities
+        self.node = node
+        #: Nodes that were asked and have not answered: each `{node, reason}`, once.
+        self.missing: list[Json] = []
+        #: Told of each of them.
+        self.misses: Callable[[Json], object] = lambda one: None
 
     def _connection(self) -> http.client.HTTPConnection:
         if not self.token:
@@ -65,6 +78,8 @@ class Client:
 
     def request(self, method: str, path: str, body: Json | None = None) -> Json:
         """One request; raises CtlError with the broker's message if it is refused."""
+        if self.node is not None:
+            path += ("&" if "?" in path else "?") + urlencode({"node": self.node})
         headers = {"Content-Type": "application/json", "Connection": "close"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -107,8 +122,19 @@ class Client:
         if not isinstance(answer, dict):
             raise CtlError(f"what listens at {self.path} is no mqttd (HTTP status {status})")
         if status >= 400:
-            raise CtlError(str(answer.get("detail", f"HTTP status {status}")))
+            detail = str(answer.get("detail", f"HTTP status {status}"))
+            if self.node is not None and status == 400 and _KNOWS_NO_NODES.search(detail):
+                detail = "--node: the broker that was asked is no node of a cluster"
+            raise CtlError(detail)
+        for one in answer.get("missing", ()):
+            if one["node"] not in {known["node"] for known in self.missing}:
+                self.missing.append(one)
+                self.misses(one)
         return answer
+
+    def found(self, key: str, entries: list[Json]) -> Json:
+        """Entries of all pages as JSON, with the nodes whose are not there."""
+        return {key: entries, **({"missing": self.missing} if self.missing else {})}
 
     def pages(self, path: str, key: str, **query: object) -> list[Json]:
         """The entries `key` of all pages of a list."""
@@ -157,8 +183,24 @@ def config_of(options: argparse.Namespace) -> Config:
 def client_of(options: argparse.Namespace) -> Client:
     """The broker that the command line means."""
     if getattr(options, "url", None):
-        return _remote(options)
-    return Client(options.socket or _socket_of(options))
+        client = _remote(options)
+    else:
+        client = Client(options.socket or _socket_of(options))
+    client.node = getattr(options, "of_node", None)
+    client.misses = getattr(options, "misses", client.misses)
+    return client
+
+
+def of_node(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Let a command be about one node of a cluster; returns it."""
+    command.add_argument(
+        "--node", dest="of_node", metavar="NODE", help="of this node of the cluster alone"
+    )
+    return command
+
+
+#: What a broker says to the parameter `node` that has no nodes.
+_KNOWS_NO_NODES: Final = re.compile(r"unknown field `node`|^'node': this path takes no query")
 
 
 def _socket_of(options: argparse.Namespace) -> str:

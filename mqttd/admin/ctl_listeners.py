@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from mqttd.admin.ctl_client import client_of
+from mqttd.admin.ctl_client import client_of, of_node
 from mqttd.admin.ctl_print import done, print_json, print_table, printable
 
 __all__ = ["add_commands"]
@@ -18,7 +18,7 @@ __all__ = ["add_commands"]
 
 def add_commands(add: Callable[..., Any], listeners: Any) -> None:
     """Add the commands to the group `listeners`, with `add` of `mqttd.admin.ctl`."""
-    add(listeners, "list", _list, "List all listeners with their connections.")
+    of_node(add(listeners, "list", _list, "List all listeners with their connections."))
     for name, text in (
         ("start", "Accept connections (again), as the configuration says now."),
         ("stop", "Stop accepting connections, end those there are."),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_client import CtlError, client_of, of_node
 from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, printable, time_text
 
 __all__ = ["WITH_VALUE", "add_commands", "commands_text", "spelled_out", "tell_commands"]
@@ -28,7 +28,8 @@ WITH_VALUE: Final = ("--socket", "-c", "--config", "--url", "--token-file", "--c
 
 def add_commands(add: Callable[..., Any], plugins: Any) -> None:
     """Add the commands to the group `plugins`, with `add` of `mqttd.admin.ctl`."""
-    add(plugins, "list", _list, "List all plugins that are installed, and those that failed.")
+    text = "List all plugins that are installed, and those that failed."
+    of_node(add(plugins, "list", _list, text))
     for name, run, text in (
         ("info", _info, "Show one plugin: what it has registered, and what it used."),
         ("load", _change, "Load a plugin; it is loaded again when the broker starts next."),

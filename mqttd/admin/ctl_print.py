@@ -113,10 +113,11 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 def print_table(rows: Sequence[Json], columns: Sequence[str]) -> None:
     """Columns as wide as what is in them; numbers to the right.
 
-    Rows that say which worker they are of, in a broker that has several, have a column for it.
+    Rows that say which worker or node they are of, where there are several, have a column for it.
     """
-    if any("worker" in row for row in rows) and "worker" not in columns:
-        columns = [*columns, "worker"]
+    for name in ("worker", "node"):
+        if any(name in row for row in rows) and name not in columns:
+            columns = [*columns, name]
     cells = [[_text(row.get(column)) for column in columns] for row in rows]
     heads = [column.replace("_", " ") for column in columns]
     widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(columns))]

@@ -1,4 +1,4 @@
-"""`mqttd-ctl sessions, subscriptions, topics, retained ...`: what the broker keeps, and ending it.
+"""`mqttd-ctl sessions, subscriptions, topics, routes, retained ...`: what the broker keeps.
 
 Part of `mqttd.admin.ctl`, whose promises hold here too.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from mqttd.admin import ctl_topics
-from mqttd.admin.ctl_client import client_of
+from mqttd.admin.ctl_client import client_of, of_node
 from mqttd.admin.ctl_print import (
     counted,
     done,
@@ -38,23 +38,23 @@ _OF_A_SESSION = (
 def add_commands(add: Callable[..., Any], group: Callable[..., Any]) -> None:
     """Add the groups, with `add` and `group` of `mqttd.admin.ctl`."""
     sessions = group("sessions", "What is kept for clients, connected or not.")
-    listing = add(sessions, "list", _sessions_list, "List sessions.")
+    listing = of_node(add(sessions, "list", _sessions_list, "List sessions."))
     listing.add_argument("--user", metavar="NAME", help="of this user name")
     listing.add_argument("--state", choices=("connected", "away"))
     for name, run, text in (
         ("show", _sessions_show, "Show one session and its subscriptions."),
         ("end", _sessions_end, "End a session with all that is kept, and its connection."),
     ):
-        add(sessions, name, run, text).add_argument("client_id", metavar="ID")
+        of_node(add(sessions, name, run, text)).add_argument("client_id", metavar="ID")
 
     subscriptions = group("subscriptions", "Who subscribes to what.")
-    listing = add(subscriptions, "list", _subscriptions_list, "List subscriptions.")
+    listing = of_node(add(subscriptions, "list", _subscriptions_list, "List subscriptions."))
     listing.add_argument("--client", metavar="ID", help="of this client only")
     for name, run, text in (
         ("add", _subscriptions_add, "Subscribe a client; its access rules are asked."),
         ("delete", _subscriptions_delete, "End a subscription of a client."),
     ):
-        command = add(subscriptions, name, run, text)
+        command = of_node(add(subscriptions, name, run, text))
         command.add_argument("client_id", metavar="ID")
         command.add_argument("topic_filter", metavar="FILTER")
         if name == "add":
@@ -62,7 +62,12 @@ def add_commands(add: Callable[..., Any], group: Callable[..., Any]) -> None:
 
     topics = group("topics", "What is subscribed to, and how many messages come.")
     ctl_topics.add_commands(add, topics)
-    add(topics, "list", _topics_list, "List filters with the number of their subscribers.")
+    text = "List filters with the number of their subscribers."
+    of_node(add(topics, "list", _topics_list, text))
+
+    routes = group("routes", "Where messages go.")
+    show = of_node(add(routes, "show", _routes_show, "Show who gets a message to a topic."))
+    show.add_argument("topic", metavar="TOPIC")
 
     retained = group("retained", "The last message of each topic, where one is kept.")
     listing = add(retained, "list", _retained_list, "List the topics that have one.")
@@ -76,18 +81,17 @@ def add_commands(add: Callable[..., Any], group: Callable[..., Any]) -> None:
 
 
 def _sessions_list(options: argparse.Namespace) -> None:
-    found = client_of(options).pages(
-        "/clients", "clients", username=options.user, state=options.state
-    )
-    rows = [_of_a_session(client) for client in found]
+    client = client_of(options)
+    found = client.pages("/clients", "clients", username=options.user, state=options.state)
+    rows = [_of_a_session(one) for one in found]
     if options.json:
-        return print_json({"sessions": rows})
+        return print_json(client.found("sessions", rows))
     print_table([lasting(row) for row in rows], _OF_A_SESSION)
 
 
 def _of_a_session(client: Json) -> Json:
-    """What is shown of a session, with its worker where there are some."""
-    return {name: client[name] for name in (*_OF_A_SESSION, "worker") if name in client}
+    """What is shown of a session, with its worker or node where there are some."""
+    return {name: client[name] for name in (*_OF_A_SESSION, "worker", "node") if name in client}
 
 
 def _sessions_show(options: argparse.Namespace) -> None:
@@ -116,7 +120,7 @@ def _subscriptions_list(options: argparse.Namespace) -> None:
     else:
         found = client.pages("/subscriptions", "subscriptions")
     if options.json:
-        return print_json({"subscriptions": found})
+        return print_json(client.found("subscriptions", found))
     print_table(
         found,
         ["client_id", "topic_filter", "qos", "no_local", "retain_as_published",
@@ -142,10 +146,25 @@ def _subscriptions_delete(options: argparse.Namespace) -> None:
 
 
 def _topics_list(options: argparse.Namespace) -> None:
-    found = client_of(options).pages("/topics", "topics")
+    client = client_of(options)
+    found = client.pages("/topics", "topics")
     if options.json:
-        return print_json({"topics": found})
-    print_table(found, ["topic_filter", "subscribers"])
+        return print_json(client.found("topics", found))
+    rows = [{**row, "nodes": ", ".join(row.get("nodes", ()))} for row in found]
+    columns = ["topic_filter", "subscribers"]
+    if any(row["nodes"] for row in rows):
+        columns.append("nodes")
+    print_table(rows, columns)
+
+
+def _routes_show(options: argparse.Namespace) -> None:
+    answer = client_of(options).get("/routes", topic=options.topic)
+    if options.json:
+        return print_json(answer)
+    for row in answer["routes"]:
+        more = row["receivers"] - len(row["clients"])
+        row["clients"] = ", ".join(row["clients"]) + (f" and {more} more" if more > 0 else "")
+    print_table(answer["routes"], ["topic_filter", "group", "receivers", "clients"])
 
 
 def _retained_list(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_client import CtlError, client_of, of_node
 from mqttd.admin.ctl_print import (
     bytes_text,
     counted,
@@ -33,12 +33,14 @@ Json = dict[str, Any]
 
 def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
     """Add what shows the broker and its clients, with `add` and `group` of `mqttd.admin.ctl`."""
-    add(commands, "status", _status, "Who and where the broker is, and what it holds.")
-    add(commands, "metrics", _metrics, "All counters and gauges.")
-    add(commands, "memory", _memory, "Who holds how much memory: by kind, and who holds most.")
+    of_node(add(commands, "status", _status, "Who and where the broker is, and what it holds."))
+    of_node(add(commands, "metrics", _metrics, "All counters and gauges."))
+    text = "Who holds how much memory: by kind, and who holds most."
+    of_node(add(commands, "memory", _memory, text))
 
     clients = group("clients", "Clients, connected or with a session that waits for them.")
-    listing = add(clients, "list", _clients_list, "List clients, all of them or those that fit.")
+    text = "List clients, all of them or those that fit."
+    listing = of_node(add(clients, "list", _clients_list, text))
     listing.add_argument("--user", metavar="NAME", help="with this user name")
     listing.add_argument("--address", metavar="IP", help="from this address or network")
     listing.add_argument("--listener", metavar="KIND:NAME", help="of this listener")
@@ -52,7 +54,7 @@ def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: An
         ("show", _clients_show, "Show one client."),
         ("kick", _clients_kick, "End a client's connection."),
     ):
-        command = add(clients, name, run, text)
+        command = of_node(add(clients, name, run, text))
         command.add_argument("client_id", metavar="ID")
     command.add_argument(
         "--reason",
@@ -68,7 +70,8 @@ def add_clients(add: Callable[..., Any], group: Callable[..., Any], commands: An
 
 def add_hooks(add: Callable[..., Any], group: Callable[..., Any]) -> None:
     """Add what shows who listens in."""
-    add(group("hooks", "Hook points."), "list", _hooks_list, "List hook points with callbacks.")
+    hooks = group("hooks", "Hook points.")
+    of_node(add(hooks, "list", _hooks_list, "List hook points with callbacks."))
 
 
 def add_publish(add: Callable[..., Any], commands: Any) -> None:
@@ -106,6 +109,12 @@ def _status(options: argparse.Namespace) -> None:
         print_table(
             answer["workers"],
             ["worker", "pid", "uptime", "connections", "sessions", "subscriptions"],
+        )
+    if "nodes" in answer:
+        print()
+        print_table(
+            [{"node": one["name"], **one} for one in answer["nodes"]],
+            ["node", "here", "state", "version", "uptime", "connections", "sessions"],
         )
 
 
@@ -155,7 +164,8 @@ def _memory(options: argparse.Namespace) -> None:
 
 
 def _clients_list(options: argparse.Namespace) -> None:
-    clients = client_of(options).pages(
+    client = client_of(options)
+    clients = client.pages(
         "/clients",
         "clients",
         username=options.user,
@@ -164,8 +174,8 @@ def _clients_list(options: argparse.Namespace) -> None:
         state=options.state,
     )
     if options.json:
-        return print_json({"clients": clients})
-    clients = [_readable(client) for client in clients]
+        return print_json(client.found("clients", clients))
+    clients = [_readable(one) for one in clients]
     print_table(clients, _columns(options.columns, clients))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
-from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_client import CtlError, client_of, of_node
 from mqttd.admin.ctl_print import (
     bytes_text,
     done,
@@ -28,12 +28,12 @@ _NAMES: Final = ("username", "name", "client_id", "value", "filter", "topic")
 
 def add_commands(add: Callable[..., Any], commands: Any) -> None:
     """Add them, with `add` of `mqttd.admin.ctl`."""
-    alarms = add(commands, "alarms", _alarms, "List the alarms that are raised.")
+    alarms = of_node(add(commands, "alarms", _alarms, "List the alarms that are raised."))
     alarms.add_argument("--past", action="store_true", help="the last ones that were, too")
     alarms.add_argument(
         "--clear", metavar="NAME", help="take one back; it is raised again if its cause stays"
     )
-    add(commands, "slow", _slow, "List the clients that take less than is sent to them.")
+    of_node(add(commands, "slow", _slow, "List the clients that take less than is sent to them."))
     audit = add(commands, "audit", _audit, "Who has changed what since the start, newest first.")
     audit.add_argument("--limit", metavar="N", type=int, default=20, help="at most so many (20)")
 

@@ -25,7 +25,7 @@ from mqttd.broker.seams import ManagedAccess, ManagedHooks
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model
 
-__all__ = ["Desk", "Json", "Parts"]
+__all__ = ["WAITING", "Desk", "Json", "Parts"]
 
 Json = dict[str, Any]
 

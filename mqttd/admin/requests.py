@@ -35,6 +35,7 @@ __all__ = [
     "Problem",
     "answer",
     "caller_of",
+    "encoded",
     "may_still",
     "problem",
     "refusal",
@@ -160,7 +161,12 @@ def answer(request: IRequest, value: object, status: int = 200) -> bytes:
     request.setResponseCode(status)
     request.setHeader(b"content-type", b"application/json")
     request.setHeader(b"cache-control", b"no-store")
-    return _ENCODER.encode(value) + b"\n"
+    return encoded(value) + b"\n"
+
+
+def encoded(value: object) -> bytes:
+    """`value` as JSON, as answers have it."""
+    return _ENCODER.encode(value)
 
 
 _STATUSES: Final = {status.value for status in HTTPStatus}

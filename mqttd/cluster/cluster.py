@@ -28,7 +28,6 @@ from mqttd.broker.broker import Broker
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, created, put
-from mqttd.cluster.figures import Figures
 from mqttd.cluster.heirs import Heirs
 from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
@@ -45,7 +44,7 @@ from mqttd.cluster.tls import etcd_access, node_options
 from mqttd.cluster.view import View
 from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Config
-from mqttd.mesh.frames import FIGURES, STATE
+from mqttd.mesh.frames import STATE
 from mqttd.session.channel import Channel
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ class Cluster:
         self.everything: Callable[[list[tuple[str, str, str, bytes]]], None]
         self.other: Callable[[str, str, str, bytes], None]
         self.view: View
-        self.figures: Figures
         self.shown: Shown
         self.streams: Streams
         self.beginning: Beginning
@@ -151,10 +149,9 @@ class Cluster:
         self.view = View(self.name, self.keys, self.mesh, self)
         self.moves.arrivals.home_of = self.view.home_of
         self.moves.began = self.owners.entered
-        self.figures = Figures(self.mesh)
         self.shown = Shown(
             self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view,
-            self.figures,
+            self.reactor,
         )  # fmt: skip
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
         streams.linked = self._linked
@@ -357,7 +354,7 @@ class Cluster:
         self.view.tick()
         self.routes.tick()
         self.leaves.tick()
-        self.figures.tick()
+        self.shown.tick()
         if not self.membership.epoch or self.stopped:
             return
         self.membership.keeper.heard = now
@@ -458,8 +455,8 @@ class Cluster:
         if kind == STATE:
             if not (self.replication and self.replication.told(node, body)):
                 self.moves.told(node, body)
-        elif kind == FIGURES:
-            self.figures.take(node, body)
+        else:
+            self.shown.told(node, kind, body)
 
     def _lost(self, client_id: str, why: str) -> None:
         line = "session of {client_id} is lost: {why}"

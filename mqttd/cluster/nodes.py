@@ -23,7 +23,18 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.drawers import Drawer
 from mqttd.broker.retained import Retained
 from mqttd.codec.topic import split_shared
-from mqttd.mesh.frames import BEGIN, END, FIGURES, HELLO, SEEN, STATE, number_of, numbered
+from mqttd.mesh.frames import (
+    ANSWER,
+    ASK,
+    BEGIN,
+    END,
+    FIGURES,
+    HELLO,
+    SEEN,
+    STATE,
+    number_of,
+    numbered,
+)
 from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
 from mqttd.mesh.lost import tell_lost
@@ -36,6 +47,8 @@ __all__ = ["TAKEN", "Node", "NodeMesh", "Settling"]
 #: The drawer of how much was taken, by the names of nodes; and what it may weigh.
 TAKEN: Final = "$nodes"
 _WEIGHT: Final = 1 << 20
+#: Frames that are for others than the mesh.
+_SAID: Final = frozenset((STATE, HELLO, FIGURES, ASK, ANSWER))
 
 
 class Node(Neighbour):
@@ -103,6 +116,8 @@ class NodeMesh(Mesh):
         self.applied: int = 0
         #: Called when another has said what it has seen.
         self.saw: Callable[[], object] | None = None
+        #: Called with a node that there is no link to any more.
+        self.parted: Callable[[Node], object] | None = None
         #: Name of a node -> the last stream of it that brought anything, and how many counted
         #: frames of that were taken; and where that is kept.
         self.heard: dict[str, tuple[int, int]] = {}
@@ -167,6 +182,8 @@ class NodeMesh(Mesh):
             node.of = node.stream
             self.heard[node.name] = (node.of, node.had)
         super().unlinked(link)
+        if self.parted is not None:
+            self.parted(node)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
         """See `Mesh.introduce`: how far we are, and the retained messages that changed lately."""
@@ -300,7 +317,7 @@ class _NodeFrames(Frames):
         elif kind == END:
             nodes.taken_over(node)
             nodes.welcome(node)
-        elif kind == STATE or kind == HELLO or kind == FIGURES:
+        elif kind in _SAID:
             nodes.said(node, kind, body)
         else:
             super().control(link, kind, body)

@@ -1,4 +1,8 @@
-"""What an operator sees of a cluster from one of its nodes: that, the others, their filters."""
+"""What an operator sees of a cluster from one of its nodes: that, the others, their filters.
+
+others --every other second--> Figures --.
+       <--what is asked of them--> Asking '--> the HTTP interface, the metrics
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from mqttd.cluster.asking import Asking
 from mqttd.cluster.etcd import Etcd
 from mqttd.cluster.figures import Figures
 from mqttd.cluster.keys import Member
+from mqttd.cluster.nodes import Node
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.routes import Routes
 from mqttd.cluster.view import View
+from mqttd.mesh.frames import FIGURES
 
 __all__ = ["Shown"]
 
@@ -20,17 +27,29 @@ class Shown:
     """The node `name` of `cluster`, for the HTTP interface and the metrics."""
 
     def __init__(self, cluster: str, name: str, etcd: Etcd, routes: Routes, owners: Owners,
-                 view: View, figures: Figures) -> None:  # fmt: skip
+                 view: View, reactor: Any) -> None:  # fmt: skip
         self.cluster = cluster
         self.name = name
         self.etcd = etcd
         self.routes = routes
         self.owners = owners
         self.view = view
-        self.figures = figures
         self.mesh = view.mesh
+        self.figures = Figures(view.mesh)
+        self.asking = Asking(view.mesh, reactor)
         #: More counters.
         self.more: Callable[[], dict[str, float]] = dict
+
+    def tick(self) -> None:
+        """A few times a second."""
+        self.figures.tick()
+
+    def told(self, node: Node, kind: int, body: bytes) -> None:
+        """A frame of another node that is for operators."""
+        if kind == FIGURES:
+            self.figures.take(node, body)
+        else:
+            self.asking.told(node, kind, body)
 
     def describe(self, state: str, epoch: int, proved_ago: float) -> dict[str, Any]:
         """The node and the others."""
@@ -61,6 +80,7 @@ class Shown:
             "cluster_sessions_came": self.owners.came,
             "cluster_sessions_went": self.owners.went,
             "cluster_sessions_missed": self.owners.without,
+            "cluster_unanswered": self.asking.unanswered,
             **self.more(),
         }
 

@@ -24,6 +24,8 @@ __all__ = [
     "ABOUT",
     "ACK",
     "ADD",
+    "ANSWER",
+    "ASK",
     "AT",
     "BEGIN",
     "CALL",
@@ -102,6 +104,10 @@ RUN: Final = 0x19
 #: One of QoS 1, of the version (4, 5) that comes first, equal but for packet ids and payloads; each
 #: of its packets is counted. Between workers only.
 RUN1: Final = 0x1A
+#: What an operator wants to know, and a piece of the answer: see `mqttd.cluster.asking`. Between
+#: nodes only.
+ASK: Final = 0x1B
+ANSWER: Final = 0x1C
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

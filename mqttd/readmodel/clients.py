@@ -109,6 +109,9 @@ class Clients:
     def __init__(self, broker: Broker, run: Run = in_slices) -> None:
         self.broker = broker
         self.run = run
+        #: Milliseconds to add to moments of the broker's clock, where others are asked, too, whose
+        #: clocks are no better than the time of day.
+        self.clock = 0
 
     # -- one -----------------------------------------------------------------------------------
 
@@ -157,7 +160,7 @@ class Clients:
         if name == "client_id":
             work = self._by_id(wish, fits, backwards, found)
         else:
-            work = self._by_key(wish, fits, SORTS[name], backwards, found)
+            work = self._by_key(wish, fits, self._key(name), backwards, found)
         views: list[ClientView] = []
         return self.run(self._seen(work, wish, found, views)).addCallback(
             lambda _: ClientPage(
@@ -217,6 +220,18 @@ class Clients:
             if slice_.over():
                 yield
                 slice_.begin()
+
+    def _key(self, name: str) -> Callable[[Session], Any]:
+        """What a list is sorted by; moments by a clock that all who are asked have."""
+        key, clock = SORTS[name], self.clock
+        if not clock or name not in _MOMENTS:
+            return key
+
+        def moment(session: Session) -> int:
+            found: int = key(session)
+            return found if found == _NEVER else found - clock
+
+        return moment
 
     def _by_key(
         self,
@@ -384,3 +399,5 @@ SORTS: Final[dict[str, Callable[[Session], Any]]] = {
     "unsent_bytes": lambda session: session.channel.out_bytes if session.channel is not None else 0,
     "idle": lambda session: -session.channel.last if session.channel is not None else _NEVER,
 }
+#: Those that are moments.
+_MOMENTS: Final = frozenset(("session_age", "idle"))

@@ -76,6 +76,22 @@ def test_an_operator_looks_in_and_acts(broker: Broker, ctl: Ctl, tmp_path: Path)
         client.close()
 
 
+def test_a_broker_alone_has_no_nodes(broker: Broker, ctl: Ctl) -> None:
+    client = RawClient(broker.port, mq.V5).connect("pump")
+    client.subscribe("a/+")
+    for words in ("clients list", "clients show pump", "clients kick pump", "status", "metrics"):
+        done = ctl(*words.split(), "--node", "b")
+        text = "mqttd-ctl: --node: the broker that was asked is no node of a cluster\n"
+        assert (done.returncode, done.stderr) == (1, text)
+    for words in ("clients list", "subscriptions list", "topics list", "routes show a/b"):
+        told = json.loads(ctl("--json", *words.split()).stdout)
+        assert "missing" not in told and '"node' not in json.dumps(told)
+    lines = ctl("routes", "show", "a/b").stdout.splitlines()
+    assert lines[0].split() == ["topic", "filter", "group", "receivers", "clients"]
+    assert lines[1].split() == ["a/+", "-", "1", "pump"]
+    client.close()
+
+
 def test_a_mistake_in_the_rules_is_told(broker: Broker, ctl: Ctl, tmp_path: Path) -> None:
     assert ctl("acl", "reload").returncode == 0
     (tmp_path / "etc/acl.conf").write_text("{allow, al}.\n")

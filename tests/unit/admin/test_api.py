@@ -50,9 +50,13 @@ class Door:
         listeners: list[dict[str, Any]] = [{"name": "default", "port": 1883}]
         model = Model(broker, run=at_once)
         self.parts = Parts(broker, model, lambda: listeners, lambda: "anybody", maybeDeferred)
-        self.api = Api(self.parts)
+        self.api = self.made()
         self.stub = StubTreq(LocalDoor(self.api.resource()))
         self.headers: dict[str, str] = {}
+
+    def made(self) -> Api:
+        """The interface to `parts`."""
+        return Api(self.parts)
 
     def __call__(
         self, method: str, path: str, body: object = None, data: bytes = b"", **params: str

@@ -96,10 +96,12 @@ def test_every_order_shows_everybody_once(
     assert found == [session.client_id for session in wanted]
 
 
+@pytest.mark.parametrize("clock", [0, 1 << 41])
 @pytest.mark.parametrize("sort", ["session_age", "-session_age", "idle", "-idle"])
 def test_pages_by_age_show_everybody_once_though_all_grow_older(
-    broker: Broker, clients: Clients, sort: str
+    broker: Broker, clients: Clients, sort: str, clock: int
 ) -> None:
+    clients.clock = clock
     for name in "dbeacgf":
         connected(broker, name, None)
         broker.now += 1500

@@ -53,11 +53,13 @@ const cellOf = (found) => (found instanceof Node ? found : shown(found));
 
 /* columns: [heading, function of a row that gives text or an element, kind: "num" or "acts", sort].
  * `order`, if given, is {by, set}: a column with a `sort` is a button that sets it. Rows that say which
- * worker they are of, in a broker that has several, have a column for it. */
+ * worker or node they are of, where there are several, have a column for it. */
 export function table(caption, columns, rows, order) {
-  if (rows.some((row) => typeof row.worker === "number") && !columns.some(([label]) => label === "Worker")) {
+  for (const [label, key, type] of [["Worker", "worker", "number"], ["Node", "node", "string"]]) {
+    if (!rows.some((row) => typeof row[key] === type) || columns.some(([known]) => known === label)) continue;
     const acts = columns.at(-1)[2] === "acts";
-    columns = columns.toSpliced(acts ? -1 : columns.length, 0, ["Worker", (row) => row.worker, "num"]);
+    columns = columns.toSpliced(acts ? -1 : columns.length, 0,
+      [label, (row) => type === "string" ? name(row[key]) : row[key], type === "string" ? "" : "num"]);
   }
   const head = columns.map(([label, , kind, sort]) => {
     if (!label) return make("td", null);
@@ -135,8 +137,12 @@ export function asked(title, text, label, { bad, fields } = {}) {
   });
 }
 
-/* A list by cursor: `fetch(cursor)` gives {rows, cursor}, `draw(rows)` an element. Only what was asked
- * last is drawn: an answer of the page or the order before may come after it. */
+/* What an answer of a cluster says of nodes that have not told what they have. */
+export const without = ({ missing = [] }) => missing.length
+  ? note(`This is without ${missing.map((one) => `node ${visible(one.node)}: ${one.reason}`).join("; ")}.`, "warn") : "";
+
+/* A list by cursor: `fetch(cursor)` gives {rows, cursor, missing}, `draw(rows)` an element. Only what was
+ * asked last is drawn: an answer of the page or the order before may come after it. */
 export function pager(fetch, draw, failed) {
   const before = [];
   let here = "", next = null, latest = 0;
@@ -152,7 +158,7 @@ export function pager(fetch, draw, failed) {
       if (turn !== latest) return;
       next = page.cursor;
       const focus = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-      list.replaceChildren(draw(page.rows));
+      list.replaceChildren(without(page), draw(page.rows));
       if (focus) list.querySelector(`[href="${CSS.escape(focus)}"]`)?.focus();
       back.disabled = !before.length;
       on.disabled = !next;

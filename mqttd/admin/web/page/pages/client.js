@@ -42,6 +42,7 @@ export async function client(main, about, client_id) {
       ["State", found.connected ? badge("connected", "good") : badge(`away for ${span(found.away)}`)],
       ["User", found.username === null ? "nobody's" : name(found.username)],
       found.superuser && ["Rights", badge("superuser", "warn")],
+      found.node !== undefined && ["Node", name(found.node)],
       ["Address", found.peerhost ? `${found.peerhost}, port ${found.peerport}` : "–"],
       ["Listener", found.listener],
       ["Protocol", found.protocol_version && `MQTT ${{ 3: "3.1", 4: "3.1.1", 5: "5.0" }[found.protocol_version] || found.protocol_version}`],

@@ -12,7 +12,7 @@ export async function clients(main, about) {
   let wish = { sort: "client_id" };
   const order = { get by() { return wish.sort; }, set: (sort) => { wish = { ...wish, sort }; list.first(); } };
   const list = pager(
-    (cursor) => get("/clients", { ...wish, limit: 50, cursor }).then((page) => ({ rows: page.clients, cursor: page.cursor })),
+    (cursor) => get("/clients", { ...wish, limit: 50, cursor }).then((page) => ({ rows: page.clients, ...page })),
     (rows) => table("Clients", [["Client", (c) => link(c.client_id), "", "client_id"],
       ["State", state], ["User", (c) => c.username === null ? "–" : name(c.username), "", "username"],
       ["Address", (c) => c.peerhost], ["Listener", (c) => c.listener],

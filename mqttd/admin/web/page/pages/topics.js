@@ -1,6 +1,6 @@
 /* Topics as a tree of their levels: who has subscribed, what is retained, what comes; and publish. */
 import { get, post } from "../api.js";
-import { badge, button, bytes, card, form, head, make, name, note, number, sheet, short, visible } from "../parts.js";
+import { badge, button, bytes, card, form, head, make, name, note, number, sheet, short, visible, without } from "../parts.js";
 import { message } from "./retained.js";
 
 const MOST = 1000;
@@ -57,7 +57,7 @@ export async function topics(main, about) {
         [one.topic_filter, badge(`${number(one.subscribers)} subscribed`)]),
       ...[...counted.topics, ...(busiest?.topics || [])].filter((one) => topicOf(one).startsWith(within)).map((one) =>
         [topicOf(one), badge(`${short(one.message_rate)}/s`, "good")])];
-    list.replaceChildren(kept.cursor || filters.cursor ? note(`Only the first ${number(MOST)} are shown: name a filter.`) : "",
+    list.replaceChildren(without(filters), kept.cursor || filters.cursor ? note(`Only the first ${number(MOST)} are shown: name a filter.`) : "",
       busiest?.others ? note(`${number(busiest.others)} further messages came on other topics.`) : "",
       entries.length ? tree(grown(entries), "Topics") : make("p", { class: "empty" }, "There are none."));
   };
