@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_client import CtlError, client_of, of_node
 from mqttd.admin.ctl_print import bytes_text, duration_text
 
 __all__ = ["add_command", "rates", "screen"]
@@ -34,7 +34,7 @@ _DROPPED: Final = "dropped_"
 
 def add_command(add: Callable[..., Any], commands: Any) -> None:
     """Add `top`, with `add` of `mqttd.admin.ctl`."""
-    command = add(commands, "top", _top, "What the broker does now, again each second.")
+    command = of_node(add(commands, "top", _top, "What the broker does now, again each second."))
     command.add_argument(
         "--every", metavar="SECONDS", type=float, default=1.0, help="how often (1)"
     )

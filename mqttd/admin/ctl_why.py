@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
-from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_client import CtlError, client_of, of_node
 from mqttd.admin.ctl_print import done, print_json, print_table, printable, seconds_of, time_text
 
 __all__ = ["add_commands"]
@@ -19,7 +19,8 @@ __all__ = ["add_commands"]
 
 def add_commands(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
     """Add `why` and the group `trace`, with `add` and `group` of `mqttd.admin.ctl`."""
-    command = add(commands, "why", _why, "What became of a message, and why it was lost.")
+    text = "What became of a message, and why it was lost."
+    command = of_node(add(commands, "why", _why, text))
     command.add_argument("id", metavar="MESSAGE_ID", nargs="?", help="32 hexadecimal digits")
     command.add_argument("--client", metavar="ID", help="messages from or to this client")
     command.add_argument("--topic", metavar="FILTER", help="messages to these topics")
@@ -29,15 +30,15 @@ def add_commands(add: Callable[..., Any], group: Callable[..., Any], commands: A
     command.add_argument("--limit", metavar="N", type=int, default=50, help="at most so many (50)")
 
     traces = group("trace", "Whose messages are followed from hand to hand, for `why`.")
-    add(traces, "list", _list, "List the clients and topics that are traced.")
+    of_node(add(traces, "list", _list, "List the clients and topics that are traced."))
     for kind, name in (("client", "ID"), ("topic", "FILTER")):
-        command = add(traces, kind, _trace, f"Follow the messages of a {kind}.")
+        command = of_node(add(traces, kind, _trace, f"Follow the messages of a {kind}."))
         command.set_defaults(kind=kind)
         command.add_argument("value", metavar=name)
         command.add_argument(
             "--for", dest="duration", metavar="TIME", help="how long, such as 10m (until stopped)"
         )
-    command = add(traces, "stop", _stop, "Follow them no more.")
+    command = of_node(add(traces, "stop", _stop, "Follow them no more."))
     command.add_argument("kind", metavar="KIND", choices=("client", "topic"), help="client, topic")
     command.add_argument("value", metavar="VALUE")
 
@@ -93,7 +94,10 @@ def _text(step: dict[str, Any]) -> str:
     if what == "asked":
         return "hooks: " + (", ".join(f"{who}: {said}" for who, said in step["hooks"]) or "none")
     if what == "crossed":
-        return f"came to worker {step['worker']}" if "worker" in step else "came to another worker"
+        for name in ("worker", "node"):
+            if name in step:
+                return f"came to {name} {step[name]}"
+        return "came to another worker"
     if what == "routed":
         filters = [f"{one['topic_filter']} ({one['receivers']})" for one in step.get("filters", [])]
         return f"matched {', '.join(filters) or 'no filter'}: {step.get('count', 1)} receivers"

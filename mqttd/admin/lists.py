@@ -157,24 +157,24 @@ def counts_of(told: Told, limit: int | None = None) -> Json:
     return {"topics": most, "others": others}
 
 
-def lives_of(told: Told, limit: int) -> Json:
+def lives_of(told: Told, limit: int, column: str = WORKER) -> Json:
     """What became of messages, the newest first; of each what all that were asked know."""
     found: dict[str, list[Json]] = {}
-    for life in named(told, "messages"):
+    for life in named(told, "messages", column):
         found.setdefault(life["id"], []).append(life)
     names = sorted(found, reverse=True)
     more = len(names) > limit or any(each["cursor"] is not None for each in told.values())
     page = names[:limit]
     return {
-        "messages": [life_in(found[name]) for name in page],
+        "messages": [life_in(found[name], column) for name in page],
         "unrecorded": added([each["unrecorded"] for each in told.values()]),
         "cursor": page[-1] if more and page else None,
     }
 
 
-def life_in(lives: Sequence[Json]) -> Json:
-    """One message, of what each worker (`worker`) knows of it."""
-    steps = [{**step, "worker": life["worker"]} for life in lives for step in life["steps"]]
+def life_in(lives: Sequence[Json], column: str = WORKER) -> Json:
+    """One message, of what each, named in `column`, knows of it."""
+    steps = [{**step, column: life[column]} for life in lives for step in life["steps"]]
     steps.sort(key=lambda step: int(step["at"]))
     whole = msgspec.to_builtins(life_of(msgspec.convert(steps, list[Step])))
     return {**whole, "steps": steps}

@@ -1,6 +1,7 @@
 """The HTTP interface of a node: the same routes, and some of them answer for the whole cluster.
 
     Ask --> table      all nodes are asked, their pages put together (`mqttd.admin.lists`)
+        |-> life       what all of them know of one message
         |-> of_client  the node that has the client
         |-> of_node    this one, or that which `node` names
         '-> status     this one, with a line for each node
@@ -24,7 +25,6 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore
-from twisted.python.failure import Failure
 
 from mqttd.admin import lists
 from mqttd.admin.api import Api
@@ -32,6 +32,7 @@ from mqttd.admin.parts import WAITING, Parts
 from mqttd.admin.requests import ApiError, encoded
 from mqttd.admin.resources.status import Status
 from mqttd.admin.route import Ask, Route
+from mqttd.cluster.answers import ANSWERS
 from mqttd.cluster.asking import Unanswered
 from mqttd.cluster.questions import (
     NODE,
@@ -67,6 +68,11 @@ RULES: Final[dict[str, str]] = {
     "DELETE /subscriptions": "of_client",
     "GET /topics": "table",
     "GET /routes": "table",
+    "GET /why": "table",
+    "GET /why/{message_id}": "life",
+    "GET /trace": "of_node",
+    "POST /trace": "of_node",
+    "DELETE /trace": "of_node",
     "GET /status": "status",
     "GET /metrics": "of_node",
     "GET /memory": "of_node",
@@ -86,6 +92,7 @@ _JOINED: Final[dict[str, Callable[[lists.Told, Any], Json]]] = {
     "/subscriptions": lambda told, wish: lists.subscriptions_of(told, wish.limit, NODE),
     "/topics": lambda told, wish: lists.filters_of(told, wish.limit, NODE),
     "/routes": lambda told, wish: lists.routes_of(told, NODE),
+    "/why": lambda told, wish: lists.lives_of(told, wish.limit, NODE),
 }
 
 
@@ -109,8 +116,10 @@ class NodeFront(Api):
         """A route with the parameter `node`, and what is refused because there are nodes."""
         if _rule_of(route) is None:
             return route
-        errors = (*route.errors, 404, 503)
-        return replace(route, query=_with_node(route.query), errors=errors)
+        return replace(
+            route, query=_with_node(route.query), errors=(*route.errors, 404, 503),
+            answer=ANSWERS.get(key_of(route), route.answer),
+        )  # fmt: skip
 
     def served(self, route: Route, serve: Serve) -> Serve:
         """What serves a route: its resource here, or its rule."""
@@ -199,7 +208,9 @@ class NodeFront(Api):
 
     def _told(self, ask: Ask, said: Said) -> Any:
         """What one node has said, and what it has changed for the audit."""
-        if said.change is not None:
+        if said.change is None:
+            ask.unchanged = True
+        else:
             ask.changed(*said.change)
         ask.status = said.status
         return said.json()
@@ -214,18 +225,31 @@ class NodeFront(Api):
 
     async def table(self, ask: Ask) -> Any:
         """A page of a table, of all nodes in one order."""
-        if getattr(ask.query, "client_id", None) is not None:
+        if ask.route.path == "/subscriptions" and ask.query.client_id is not None:
             return await self.of_client(ask)
-        missing: list[Json] = []
-        if ask.query.node is not None:
-            told = {ask.query.node: await self._one(ask.query.node, ask)}
+        return await self._together(
+            ask, lambda told: _JOINED[ask.route.path](told, ask.query), False
+        )
+
+    async def life(self, ask: Ask) -> Any:
+        """What became of one message, at all nodes."""
+        return await self._together(ask, _life, True)
+
+    async def _together(self, ask: Ask, joined: Callable[[lists.Told], Json], lacking: bool) -> Any:
+        """The answers of all nodes, or of one that is named, as one."""
+        name = ask.query.node
+        if name is not None:
+            told, missing = {name: await self._one(name, ask)}, []
         else:
             names = self._names()
             found: Any = await DeferredList(self._each(names, ask), consumeErrors=True)
-            told = _sorted_out(names, found, missing)
+            heard = _Heard(names, found, lacking)
+            told, missing = heard.told, heard.missing
+            if not told:
+                raise heard.refusal()
         if len(self._joining.waiting) >= WAITING:
             raise ApiError(503, "busy", "others have asked for tables", {"retry-after": "5"})
-        return await self._joining.run(self.node.in_thread, _joined, ask, told, missing)
+        return await self._joining.run(self.node.in_thread, _joined, joined, told, missing)
 
     async def of_client(self, ask: Ask) -> Json:
         """What is about one client: the node that has it."""
@@ -242,27 +266,14 @@ class NodeFront(Api):
     async def _owner(self, client_id: str, ask: Ask) -> tuple[str, Said]:
         """The first of the other nodes that has this client, and what it says."""
         names = [name for name in self._names() if name != self.cluster.name]
-        refusal = ApiError(404, "not_found", f"no client {client_id!r}")
         if not names:
-            raise refusal
+            raise ApiError(404, "not_found", f"no client {client_id!r}")
         asked = self._each(names, ask)
         found: Any = await DeferredList(asked, fireOnOneCallback=True, consumeErrors=True)
         if isinstance(found, tuple):
             said, at = found
             return names[at], said
-        away: list[str] = []
-        for name, (_, failure) in zip(names, found, strict=True):
-            error = failure.value
-            if isinstance(error, ApiError):
-                if error.status != 404 or error.message != refusal.message:
-                    refusal = error
-            elif isinstance(error, Unanswered):
-                away.append(f"node {name}: {error}")
-            else:
-                failure.raiseException()
-        if away and refusal.status == 404:
-            raise _unavailable(f"{refusal.message} that is known of; {'; '.join(away)}")
-        raise refusal
+        raise _Heard(names, found, lacking=True).refusal()
 
 
 def _rule_of(route: Route) -> str | None:
@@ -286,32 +297,55 @@ def _unavailable(text: str) -> ApiError:
     return ApiError(503, "unavailable", text)
 
 
-def _sorted_out(
-    names: list[str], found: list[tuple[bool, Any]], missing: list[Json]
-) -> dict[str, Said]:
-    """What nodes have said; those that have not are put to `missing`, with why.
+class _Heard:
+    """What nodes have said to a question: `told` by their names, and who is `missing`, with why.
 
-    Raises what makes no sense to any of them, or what is a fault.
+    `lacking`: one may say 404 where others have it. Raises what is a fault.
     """
-    told: dict[str, Said] = {}
-    refusal: Failure | None = None
-    for name, (done, said) in zip(names, found, strict=True):
-        if done:
-            told[name] = said
-            continue
-        if said.check(ApiError):
-            refusal = said
-        elif not said.check(Unanswered):
-            said.raiseException()
-        missing.append({NODE: name, "reason": str(said.value)})
-    if told:
-        return told
-    if refusal is not None:
-        refusal.raiseException()
-    raise _unavailable("; ".join(f"node {one[NODE]}: {one['reason']}" for one in missing))
+
+    def __init__(
+        self, names: list[str], found: list[tuple[bool, Any]], lacking: bool = False
+    ) -> None:
+        self.told: dict[str, Said] = {}
+        self.missing: list[Json] = []
+        self.lacking = lacking
+        self._refusal: ApiError | None = None
+        for name, (done, said) in zip(names, found, strict=True):
+            if done:
+                self.told[name] = said
+            elif isinstance(said.value, ApiError):
+                self._refused(name, said.value)
+            elif said.check(Unanswered):
+                self._misses(name, str(said.value))
+            else:
+                said.raiseException()
+
+    def _refused(self, name: str, error: ApiError) -> None:
+        if self._refusal is None or self._refusal.status == 404:
+            self._refusal = error
+        if not (self.lacking and error.status == 404):
+            self._misses(name, str(error))
+
+    def _misses(self, name: str, why: str) -> None:
+        self.missing.append({NODE: name, "reason": why})
+
+    def refusal(self) -> ApiError:
+        """What is answered where nobody has told anything."""
+        away = "; ".join(f"node {one[NODE]}: {one['reason']}" for one in self.missing)
+        if self._refusal is None:
+            return _unavailable(away)
+        if self.lacking and away and self._refusal.status == 404:
+            return _unavailable(f"{self._refusal.message} at those that have answered; {away}")
+        return self._refusal
 
 
-def _joined(ask: Ask, told: dict[str, Said], missing: list[Json]) -> bytes:
+def _joined(
+    joined: Callable[[lists.Told], Json], told: dict[str, Said], missing: list[Json]
+) -> bytes:
     """One answer of those of nodes, and who is missing in it; in a thread."""
     answers = {name: said.json() for name, said in told.items()}
-    return encoded({**_JOINED[ask.route.path](answers, ask.query), "missing": missing}) + b"\n"
+    return encoded({**joined(answers), "missing": missing}) + b"\n"
+
+
+def _life(told: lists.Told) -> Json:
+    return lists.life_in([{**life, NODE: name} for name, life in told.items()], NODE)

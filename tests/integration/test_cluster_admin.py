@@ -208,6 +208,37 @@ def test_ctl_shows_the_cluster_or_one_node(connect: Connect, nodes: Nodes, prefi
     assert done.returncode == 0 and f"ended the connection of {prefix}c" in done.stdout
 
 
+def test_a_message_is_followed_from_node_to_node(
+    connect: Connect, nodes: Nodes, prefix: str
+) -> None:
+    subscriber, publisher = connect("b", f"{prefix}s"), connect("a", f"{prefix}p")
+    subscriber.subscribe(f"{prefix}t/+", qos=1)
+    # Who publishes is at a, and c is asked.
+    run(nodes["c"], "trace", "topic", f"{prefix}t/#", "--node", "a")
+    listed = client_at(nodes["a"]).get("/trace")["traced"]
+    assert f"{prefix}t/#" in [one["value"] for one in listed]
+    publisher.publish(f"{prefix}t/x", b"followed", qos=1)
+    subscriber.message(payload=b"followed")
+
+    def life() -> Any:
+        found = client_at(nodes["c"]).get("/why", topic=f"{prefix}t/#")["messages"]
+        return found[0] if found else {"steps": []}
+
+    until(lambda: any(step["what"] == "acked" for step in life()["steps"]), "acknowledged")
+    found = life()
+    steps = [(step["what"], step["node"]) for step in found["steps"]]
+    assert steps[0] == ("published", "a") and ("crossed", "b") in steps and ("acked", "b") in steps
+    whole = client_at(nodes["c"]).get(f"/why/{found['id']}")
+    assert whole["steps"] == found["steps"] and whole["missing"] == []
+    assert "came to node b" in run(nodes["c"], "why", found["id"]).stdout
+    with pytest.raises(CtlError, match="nothing is kept of a message"):
+        client_at(nodes["c"]).get(f"/why/{'0' * 32}")
+    with pytest.raises(CtlError, match="nothing is kept of a message"):
+        client_at(nodes["a"], node="c").get(f"/why/{found['id']}")
+    run(nodes["c"], "trace", "stop", "topic", f"{prefix}t/#", "--node", "a")
+    assert f"{prefix}t/#" not in json.dumps(client_at(nodes["a"]).get("/trace"))
+
+
 def test_a_node_that_does_not_answer_is_named(connect: Connect, nodes: Nodes, prefix: str) -> None:
     for name in NAMES:
         connect(name, f"{prefix}{name}")
@@ -222,7 +253,7 @@ def test_a_node_that_does_not_answer_is_named(connect: Connect, nodes: Nodes, pr
         assert [each["node"] for each in page["clients"]] == ["a", "b"]
         (missing,) = page["missing"]
         assert missing == {"node": "c", "reason": "it has not answered in 5 s"}
-        with pytest.raises(CtlError, match="no client .* that is known of; node c: it has not"):
+        with pytest.raises(CtlError, match="no client .* answered; node c: it has not"):
             one.result()
         done = ctl.result()
         assert done.returncode == 0 and "this is without node c: it has not" in done.stderr

@@ -17,6 +17,7 @@ from mqttd.admin import lists
 from mqttd.admin.api import Api
 from mqttd.admin.parts import Desk
 from mqttd.admin.requests import VIEWER
+from mqttd.cluster.answers import ANSWERS
 from mqttd.cluster.asking import Unanswered
 from mqttd.cluster.front import RULES, NodeFront
 from mqttd.cluster.questions import NODE, key_of
@@ -69,6 +70,16 @@ class NodeDoor(Door):
         )
         return NodeFront(cluster, self.parts, lambda: 0.0)
 
+    def __call__(
+        self, method: str, path: str, body: object = None, data: bytes = b"", **params: str
+    ) -> tuple[int, Any]:
+        status, told = super().__call__(method, path, body, data, **params)
+        words = path.split("/")
+        key = f"{method} /{words[1]}" + ("/{client_id}" if len(words) > 2 else "")
+        if status == 200 and key in ANSWERS:
+            msgspec.convert(told, ANSWERS[key])  # as the document says
+        return status, told
+
     def client(self, client_id: str, *filters: str) -> MemoryClient:
         made = MemoryClient(self.parts.broker, client_id)
         for topic_filter in filters:
@@ -102,6 +113,7 @@ def test_the_document_has_the_parameter(nodes: Nodes) -> None:
         method, path = key.split()
         names = [one["name"] for one in paths[f"/api/v1{path}"][method.lower()]["parameters"]]
         assert names.count(NODE) == 1
+    assert set(ANSWERS) <= set(RULES)
     assert NODE not in json.dumps(paths["/api/v1/retained"])
 
 
