@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 from mqttd.admin.ctl_client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker
+from tests.support.chromium import Chromium
 from tests.support.client import RawClient
 from tests.support.ctl import run
 from tests.support.etcd import Etcd, start_etcd
@@ -22,8 +24,7 @@ from tests.support.nodes import Nodes, asked, start_nodes
 from tests.support.waiting import until
 
 NAMES = ("a", "b", "c")
-PEERS = {"a": "bc", "b": "ac", "c": "ab"}
-TOKEN = "x" * 32
+PASSWORD = "correct horse"
 pytestmark = pytest.mark.timeout(180)
 _serial = itertools.count()
 
@@ -41,7 +42,10 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 def nodes(etcd: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     folder = tmp_path_factory.mktemp("cluster")
     # A node that stands still is a member for longer than an answer is waited for.
-    started = start_nodes(folder, etcd, {name: {"lease": "60s"} for name in NAMES})
+    started = start_nodes(
+        folder, etcd, {name: {"lease": "60s"} for name in NAMES},
+        admin={"page": {"enabled": True, "bind": "127.0.0.1:0"}},
+    )  # fmt: skip
     for name, other in itertools.permutations(NAMES, 2):
         assert started[name].says(f"node {other} is linked")
     yield started
@@ -237,6 +241,57 @@ def test_a_message_is_followed_from_node_to_node(
         client_at(nodes["a"], node="c").get(f"/why/{found['id']}")
     run(nodes["c"], "trace", "stop", "topic", f"{prefix}t/#", "--node", "a")
     assert f"{prefix}t/#" not in json.dumps(client_at(nodes["a"]).get("/trace"))
+
+
+def page_of(broker: Broker) -> str:
+    (url,) = re.findall(r"dashboard on port \d+: (\S+)", broker.output)
+    return str(url)
+
+
+def test_who_may_not_change_anything_may_not_do_it_elsewhere(
+    connect: Connect, nodes: Nodes, prefix: str
+) -> None:
+    client = connect("b", f"{prefix}pump")
+    for role, status in (("viewer", 403), ("operator", 200)):
+        token = asked(nodes["a"], "api-users", "token", role, "--role", role)["token"]
+        at_a = Client(page_of(nodes["a"]).rstrip("/"), token=token)
+        assert at_a.get(f"/clients/{prefix}pump")["node"] == "b"
+        assert [one["node"] for one in at_a.get("/clients", prefix=prefix)["clients"]] == ["b"]
+        if status == 403:
+            with pytest.raises(CtlError, match="this takes the role operator, viewer has viewer"):
+                at_a.request("DELETE", f"/clients/{prefix}pump")
+            continue
+        assert at_a.request("DELETE", f"/clients/{prefix}pump")["node"] == "b"
+    client.wait_for(mq.DISCONNECT, reason=0x98)
+    entry = client_at(nodes["b"]).get("/audit", limit=1)["audit"][0]
+    assert (entry["who"], entry["role"], entry["peer"]) == ("operator", "operator", "node a")
+
+
+def test_the_page_shows_the_clients_of_all_nodes(
+    connect: Connect, nodes: Nodes, prefix: str
+) -> None:
+    for name in NAMES:
+        connect(name, f"{prefix}{name}").subscribe(f"{prefix}t")
+    run(nodes["a"], "api-users", "add", "ann", stdin=PASSWORD + "\n")
+    with Chromium() as browser:
+        page = browser.open(page_of(nodes["a"]))
+        page.wait("!!document.querySelector('input[name=password]')")
+        page.evaluate(
+            "document.querySelector('input[name=username]').value = 'ann';"
+            f"document.querySelector('input[name=password]').value = {json.dumps(PASSWORD)};"
+            "document.querySelector('form').requestSubmit()"
+        )
+        page.wait("document.querySelectorAll('live-chart canvas').length === 6")
+        browser.console.clear()
+        cells = "[...document.querySelectorAll('td[data-label=Node]')].map(one => one.textContent)"
+        for name in ("clients", "subscriptions"):
+            page.evaluate(f"location.hash = '{name}'")
+            page.wait(f"['a', 'b', 'c'].every(one => {cells}.includes(one))")
+        for name in ("topics", "nodes", "why", f"clients/{prefix}c"):
+            page.evaluate(f"location.hash = '{name}'")
+            page.wait("!!document.querySelector('main h1')")
+        page.wait("!!document.getElementById('kick')")
+        assert browser.console == []
 
 
 def test_a_node_that_does_not_answer_is_named(connect: Connect, nodes: Nodes, prefix: str) -> None:
