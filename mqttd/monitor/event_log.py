@@ -44,6 +44,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "local subscriber failed": ("mqttd.broker", "error"),
     "log-ins barred": ("mqttd.access", "warn"),
     "module failed": ("mqttd.access", "error"),
+    "node has not answered": ("mqttd.cluster", "warn"),
     "node link failed": ("mqttd.cluster", "warn"),
     "node not reached": ("mqttd.cluster", "warn"),
     "overload": ("mqttd", "warn"),
