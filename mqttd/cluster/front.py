@@ -127,8 +127,14 @@ class NodeFront(Api):
         if rule is None:
             return serve
         self._own[key_of(route)] = route, serve
-        answers: Callable[[Ask], Coroutine[Any, Any, Any]] = getattr(self, rule)
-        return lambda ask: Deferred.fromCoroutine(answers(ask))
+        answers: Callable[[Ask, str | None], Coroutine[Any, Any, Any]] = getattr(self, rule)
+
+        def answer(ask: Ask) -> Deferred[Any]:
+            node = ask.query.node
+            ask.query = _without_node(ask.query, route.query)
+            return Deferred.fromCoroutine(answers(ask, node))
+
+        return answer
 
     # -- another node asks ---------------------------------------------------------------------
 
@@ -199,12 +205,12 @@ class NodeFront(Api):
 
     # -- rules ---------------------------------------------------------------------------------
 
-    async def of_node(self, ask: Ask) -> Any:
+    async def of_node(self, ask: Ask, node: str | None) -> Any:
         """What is a node's own: this one's, or that of one which is named."""
-        if ask.query.node is None:
+        if node is None:
             _, serve = self._own[key_of(ask.route)]
             return await _result(serve(ask))
-        return self._told(ask, await self._one(ask.query.node, ask))
+        return self._told(ask, await self._one(node, ask))
 
     def _told(self, ask: Ask, said: Said) -> Any:
         """What one node has said, and what it has changed for the audit."""
@@ -215,31 +221,32 @@ class NodeFront(Api):
         ask.status = said.status
         return said.json()
 
-    async def status(self, ask: Ask) -> Any:
+    async def status(self, ask: Ask, node: str | None) -> Any:
         """This node, and a line for each; or one that is named."""
-        found = await self.of_node(ask)
-        if ask.query.node is not None:
+        found = await self.of_node(ask, node)
+        if node is not None:
             return found
         nodes = self._status.nodes(ask)
         return {**msgspec.to_builtins(found), **msgspec.to_builtins(nodes)}
 
-    async def table(self, ask: Ask) -> Any:
+    async def table(self, ask: Ask, node: str | None) -> Any:
         """A page of a table, of all nodes in one order."""
         if ask.route.path == "/subscriptions" and ask.query.client_id is not None:
-            return await self.of_client(ask)
+            return await self.of_client(ask, node)
         return await self._together(
-            ask, lambda told: _JOINED[ask.route.path](told, ask.query), False
+            ask, node, lambda told: _JOINED[ask.route.path](told, ask.query), False
         )
 
-    async def life(self, ask: Ask) -> Any:
+    async def life(self, ask: Ask, node: str | None) -> Any:
         """What became of one message, at all nodes."""
-        return await self._together(ask, _life, True)
+        return await self._together(ask, node, _life, True)
 
-    async def _together(self, ask: Ask, joined: Callable[[lists.Told], Json], lacking: bool) -> Any:
+    async def _together(
+        self, ask: Ask, node: str | None, joined: Callable[[lists.Told], Json], lacking: bool
+    ) -> Any:
         """The answers of all nodes, or of one that is named, as one."""
-        name = ask.query.node
-        if name is not None:
-            told, missing = {name: await self._one(name, ask)}, []
+        if node is not None:
+            told, missing = {node: await self._one(node, ask)}, []
         else:
             names = self._names()
             found: Any = await DeferredList(self._each(names, ask), consumeErrors=True)
@@ -251,17 +258,16 @@ class NodeFront(Api):
             raise ApiError(503, "busy", "others have asked for tables", {"retry-after": "5"})
         return await self._joining.run(self.node.in_thread, _joined, joined, told, missing)
 
-    async def of_client(self, ask: Ask) -> Json:
+    async def of_client(self, ask: Ask, node: str | None) -> Json:
         """What is about one client: the node that has it."""
-        name = ask.query.node
         client_id = ask.path.get("client_id") or (ask.body or ask.query).client_id
-        if name is None and client_id in self.node.broker.sessions:
-            name = self.cluster.name
-        if name is not None:
-            said = await self._one(name, ask)
+        if node is None and client_id in self.node.broker.sessions:
+            node = self.cluster.name
+        if node is not None:
+            said = await self._one(node, ask)
         else:
-            name, said = await self._owner(client_id, ask)
-        return lists.marked(self._told(ask, said), NODE, name)
+            node, said = await self._owner(client_id, ask)
+        return lists.marked(self._told(ask, said), NODE, node)
 
     async def _owner(self, client_id: str, ask: Ask) -> tuple[str, Said]:
         """The first of the other nodes that has this client, and what it says."""
@@ -287,6 +293,13 @@ def _with_node(query: type[Struct] | None) -> type[Struct]:
         "OfNode" if query is None else query.__name__, [(NODE, kind, None)],
         bases=None if query is None else (query,), kw_only=True, forbid_unknown_fields=True,
     )  # fmt: skip
+
+
+def _without_node(query: Any, kind: type[Struct] | None) -> Any:
+    """The same query as the route has it by itself: what it is told it may tell."""
+    if kind is None:
+        return None
+    return kind(**{name: getattr(query, name) for name in kind.__struct_fields__})
 
 
 async def _result(found: Any) -> Any:

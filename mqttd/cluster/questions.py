@@ -64,7 +64,7 @@ def key_of(route: Route) -> str:
 def question_of(ask: Ask) -> bytes:
     """What was asked here, for another node."""
     query = {} if ask.query is None else msgspec.to_builtins(ask.query)
-    given = {name: value for name, value in query.items() if value is not None and name != NODE}
+    given = {name: value for name, value in query.items() if value is not None}
     body = None if ask.body is None else msgspec.to_builtins(ask.body)
     caller = ask.caller
     return msgspec.json.encode(

@@ -11,12 +11,16 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker import start_broker
+from tests.support.broker import Broker, start_broker
+from tests.support.etcd import start_etcd
 from tests.support.needs import missing
+from tests.support.nodes import start_node
 
 #: Wrong tokens are answered at once, nobody asks too often, topics are counted for no time, and a
 #: broker that is drained stays: each has tests of its own.
@@ -45,11 +49,28 @@ LONG = bool(os.environ.get("MQTTD_LONG"))
 
 @pytest.mark.timeout(3600 if LONG else 240)
 def test_every_answer_is_in_the_document(tmp_path: Path) -> None:
+    asked(tmp_path)
+
+
+@pytest.mark.timeout(3600 if LONG else 240)
+def test_every_answer_of_a_node_is_in_its_document(tmp_path: Path) -> None:
+    etcd = start_etcd(tmp_path / "etcd")
+    try:
+        start = partial(start_node, tmp_path, etcd, "a")
+        # It would end.
+        asked(tmp_path, "--exclude-path", "/api/v1/cluster/leave", start=start)
+    finally:
+        etcd.stop()
+
+
+def asked(tmp_path: Path, *more: str, start: Callable[..., Broker] | None = None) -> None:
+    """Have schemathesis ask a broker; `more` of its command line."""
     if importlib.util.find_spec("schemathesis") is None:
         missing("schemathesis", "pip install schemathesis")
-    tokens = {"tokens": TOKEN + "\n"}
-    broker = start_broker(
-        tmp_path, files=tokens, program=PROGRAM,
+    if start is None:
+        start = partial(start_broker, tmp_path)
+    broker = start(
+        files={"tokens": TOKEN + "\n"}, program=PROGRAM,
         admin={"tcp": {"bind": "127.0.0.1:0", "token_file": "tokens"}},
     )  # fmt: skip
     try:
@@ -67,7 +88,7 @@ def test_every_answer_is_in_the_document(tmp_path: Path) -> None:
              "--exclude-checks", "positive_data_acceptance",
              "--max-examples", "200" if LONG else "4",
              "--phases", "coverage,fuzzing", "--request-timeout", "20", "--seed", "16",
-             "--suppress-health-check", "all", "--no-color"],
+             "--suppress-health-check", "all", "--no-color", *more],
             capture_output=True, text=True, cwd=tmp_path,
         )  # fmt: skip
         told = "\n".join(line[:500] for line in done.stdout.splitlines())

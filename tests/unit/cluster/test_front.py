@@ -198,6 +198,8 @@ def test_one_client_is_asked_of_the_node_that_has_it(nodes: Nodes) -> None:
     assert nodes["b"]("POST", "/subscriptions", body) == (200, {**body, "node": "c"})
     gone = {"client_id": "there/1", "topic_filter": "y"}
     assert nodes["b"]("DELETE", "/subscriptions", **gone) == (200, {**gone, "node": "c"})
+    for name in "bc":
+        assert nodes[name]("GET", "/audit", limit="1")[1]["audit"][0]["before"] == gone
     status, refused = nodes["b"]("DELETE", "/subscriptions", **gone)
     assert status == 404 and "has not subscribed to 'y'" in refused["detail"]
     assert nodes["a"]("DELETE", "/clients/there%2F1", node="b")[0] == 404
