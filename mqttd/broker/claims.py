@@ -237,6 +237,8 @@ class _Wait(Timer):
         elif self.channel.state != WAITING:
             self.conclude(_LATE)
             claims.unwanted(claim, self.client, claim.state)
+        elif claims.registry.is_foreign(self.client):
+            self.conclude(_FOREIGN)  # it has come here meanwhile
         else:
             self.conclude(claims.owned(claim, self.client, state, self.clean))
 

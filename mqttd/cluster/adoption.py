@@ -44,7 +44,7 @@ from mqttd.cluster.etcd import (
     remove,
 )
 from mqttd.cluster.inheriting import Inheriting, Kept, Wanted
-from mqttd.cluster.keys import Heir, heir_of, owner_of
+from mqttd.cluster.keys import Heir, claimed, heir_of, owner_of
 from mqttd.cluster.legacy import Legacy, fetch
 from mqttd.cluster.share import Share
 from mqttd.nats.client import NatsError
@@ -269,7 +269,7 @@ class Adoption:
         kv = owned.get(client_id)
         if kv is None:
             return None
-        owner, origin = owner_of(kv.value)
+        owner, origin, _ = owner_of(kv.value)
         return (owner, kv.changed) if origin == self.name else None
 
     async def _catch(self, legacy: Legacy) -> None:
@@ -354,13 +354,13 @@ class Adoption:
         """They are ours, those that nobody has taken meanwhile."""
         cluster = self.cluster
         keys, broker = cluster.keys, cluster.broker
-        value, home = cluster.name.encode(), cluster.membership.home
+        home = cluster.membership.home
         wanted = [each for each in client_ids if each in self.pending]
         changes = []
         for client_id in wanted:
             key, kv = keys.own(client_id), owned.get(client_id)
             when = absent(key) if kv is None else equals(key, kv.changed)
-            changes.append(nested(when, put(key, value, home)))
+            changes.append(nested(when, put(key, cluster.owners.value_of(client_id), home)))
         while True:
             self._check()
             mine = created(keys.node(cluster.name), self.epoch)
@@ -372,8 +372,8 @@ class Adoption:
                 known = await self._owned()
                 for client_id in wanted:
                     kv = known.get(client_id)
-                    if kv is not None and owner_of(kv.value) == (cluster.name, ""):
-                        key = keys.own(client_id)
+                    if kv is not None and owner_of(kv.value)[:2] == (cluster.name, ""):
+                        key, value = keys.own(client_id), cluster.owners.value_of(client_id)
                         changes[wanted.index(client_id)] = nested(
                             equals(key, kv.changed), put(key, value, home)
                         )
@@ -447,11 +447,12 @@ class Adoption:
         cluster, known = self.cluster, set(legacy.client_ids())
         changes = []
         for client_id, kv in owned.items():
-            owner, origin = owner_of(kv.value)
+            owner, origin, user = owner_of(kv.value)
             home = cluster.view.home_of(origin)
             if owner == self.name and client_id not in known and home > 0:
                 key = cluster.keys.own(client_id)
-                changes.append(nested(equals(key, kv.changed), put(key, origin.encode(), home)))
+                value = claimed(origin, "", user)
+                changes.append(nested(equals(key, kv.changed), put(key, value, home)))
         for at in range(0, len(changes), _SLICE):
             await self._asked(partial(cluster.etcd.transaction, [], changes[at : at + _SLICE]))
 

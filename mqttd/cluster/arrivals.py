@@ -45,6 +45,8 @@ class _Coming:
         self.owner = origin
         #: Who had it before that node; empty: nobody, or that one was asked.
         self.before = ""
+        #: Whose it is (`mqttd.cluster.keys.Owner`); empty: etcd does not say.
+        self.user = ""
         self.revision = revision
         self.older = older
         self.state: SessionState | None = None

@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater
 
 from mqttd.cluster.departures import Leaving
 from mqttd.cluster.etcd import EtcdError, absent, equals, get, put
-from mqttd.cluster.keys import Keys, owner_of
+from mqttd.cluster.keys import Keys, claimed, owner_of
 from mqttd.cluster.many import Many
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.silence import Silence
@@ -46,6 +46,9 @@ class _Owners(Protocol):
     moves: Moves
     silence: Silence
 
+    def user_in(self, client_id: str, state: SessionState) -> str:
+        """Whose session this is, for etcd."""
+
     def keep_here(self, client_id: str, revision: int, state: SessionState) -> None:
         """A session is here whose client is away."""
 
@@ -53,7 +56,8 @@ class _Owners(Protocol):
 async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
     """Have a session back, or send it on, as etcd says whose it is."""
     departures, arrivals = owners.moves.departures, owners.moves.arrivals
-    key, own = owners.keys.own(client_id), owners.name.encode()
+    key = owners.keys.own(client_id)
+    own = claimed(owners.name, "", owners.user_in(client_id, leaves.state))
     waits = True
     while waits and departures.of.get(client_id) is leaves:
         # Where that is back, and is not taken over, it has what was for it.
@@ -79,7 +83,7 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             continue
         if answer.found and answer.found[0].changed != leaves.revision:
             kv = answer.found[0]
-            owner, origin = owner_of(kv.value)
+            owner, origin, _ = owner_of(kv.value)
             if leaves.doubt and origin == leaves.to:
                 awaited = arrivals.is_left(origin) or arrivals.home_of(origin) >= 0
                 await deferLater(owners.reactor, _AGAIN if waits else _LATE)

@@ -128,27 +128,16 @@ class Cluster:
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
         self.mesh.saw = self.routes.look
         self.routes.mesh = self.mesh
-        self.owners.sessions = broker.sessions
-        self.owners.keeps = broker.registry.keep
-        self.owners.resumes = broker.registry.resume_waiting
         self.moves = Moves(
             broker, self.mesh, self.reactor, self.name, self.settled, lambda: self.routes.revision
         )
-        self.owners.moves = self.moves
-        self.moves.given = self.owners.pull
+        self.owners.serve(broker, self.moves)
         self.commons = Commons(self.etcd, self.keys, self.name, self.reactor, broker)
         self.commons.share(roles)
         self.commons.asked = self.leaves.asked
         self.everything, self.other = self.commons.all, self.commons.one
-        self.moves.arrivals.unclaimed = self.owners.unclaimed
-        self.moves.arrivals.overtaken = self.owners.wanted
-        self.moves.gone = self.owners.gone
-        self.moves.asked = self.owners.wanted
-        self.moves.expects = self.owners.expects
-        self.moves.whose = self.owners.whose
         self.view = View(self.name, self.keys, self.mesh, self)
         self.moves.arrivals.home_of = self.view.home_of
-        self.moves.began = self.owners.entered
         self.shown = Shown(
             self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view,
             self.reactor,
@@ -206,7 +195,7 @@ class Cluster:
         ours = {*self.broker.sessions, *self.owners.owned}
         if self.replication is not None:
             ours -= self.replication.pending()
-        if lost := await self.owners.claim_all(list(ours)):
+        if lost := await self.owners.amends.claim_all(list(ours)):
             text = "{count} sessions go to other nodes, which have their client ids by now"
             self.log.warn(text, count=lost)
 
@@ -358,6 +347,9 @@ class Cluster:
         if not self.membership.epoch or self.stopped:
             return
         self.membership.keeper.heard = now
+        if self.owners.by_user != self.broker.settings.owned_by_user:
+            self.owners.by_user = self.broker.settings.owned_by_user
+            self._anew, self._next_keep = True, 0.0  # etcd is to say whose they are, or no more
         if not self._keeping and now >= self._next_keep:
             self._keeping = True
             self._next_keep = now + _AGAIN

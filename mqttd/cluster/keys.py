@@ -10,8 +10,9 @@
     all/out/<node>                        it was put out                               none
     all/copy/<node>                       the stream that has its store, too           none
     all/heir/<node>                       who takes that over, and how far that is     none
-    own/<client id>                       who has it: the node, and from whom it was   lease,
-                                          claimed; home for a session that stays       home
+    own/<client id>                       who has it: the node, from whom it was       lease,
+                                          claimed, whose it is (a hash of the user     home
+                                          name); home for a session that stays
     will/<node>/<epoch>/<client id>       its will (`mqttd.cluster.heirs`)             none
     export/<node>                         the URL of its event log, for readers        none
 
@@ -25,9 +26,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
 
-__all__ = ["Heir", "Keys", "Member", "claimed", "heir_of", "member_of", "owner_of"]
+__all__ = [
+    "Heir",
+    "Keys",
+    "Member",
+    "Owner",
+    "claimed",
+    "heir_of",
+    "member_of",
+    "owner_of",
+    "user_of",
+]
+
+#: Bytes of the hash of a user name.
+_HASH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,21 @@ class Heir:
         said = asdict(self)
         del said["created"], said["changed"]
         return json.dumps(said).encode()
+
+
+class Owner(NamedTuple):
+    """Who has a client id, from whom it was claimed, and whose it is: `user_of` the session's user.
+
+    Empty: nobody; it was nobody's; that is not said, as by nodes before this was.
+    """
+
+    node: str
+    origin: str = ""
+    user: str = ""
+
+    def is_other(self, user: str) -> bool:
+        """Whether it is known to be another's than this user's."""
+        return bool(user and self.user and user != self.user)
 
 
 class Keys:
@@ -155,15 +185,21 @@ class Keys:
         return kind, node, rest
 
 
-def claimed(node: str, origin: str) -> bytes:
-    """The value of a client id that `node` has, from `origin` if that is not empty."""
-    return f"{node}\0{origin}".encode() if origin else node.encode()
+def claimed(node: str, origin: str = "", user: str = "") -> bytes:
+    """The value of a client id that `node` has; see `Owner`."""
+    return "\0".join((node, origin, user)).rstrip("\0").encode()
 
 
-def owner_of(value: bytes) -> tuple[str, str]:
-    """Who has a client id, and from whom, if there was somebody."""
-    node, _, origin = value.decode().partition("\0")
-    return node, origin
+def owner_of(value: bytes) -> Owner:
+    """Who has a client id, as it stands in etcd."""
+    return Owner(*value.decode().split("\0", 2))
+
+
+def user_of(client_id: str, username: str | None) -> str:
+    """A user's hash, another one for each client id: user names are not to be read in etcd."""
+    name = b"" if username is None else b"=" + username.encode()
+    key = blake2b(client_id.encode()).digest()
+    return blake2b(name, digest_size=_HASH, key=key).hexdigest()
 
 
 def heir_of(value: bytes, created: int, changed: int) -> Heir:

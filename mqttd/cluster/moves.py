@@ -81,16 +81,15 @@ class Moves:
         self._asked: list[tuple[int, str, int, str, str, bytes]] = []
         #: What nodes have sent whose sessions are being taken over.
         self._late: list[tuple[Node, bytes]] = []
-        #: A session that is new has begun here.
-        self.began: Callable[[Session], object] = lambda session: None
+        #: A session is here, with a state or a new one.
+        self.here: Callable[[Session, bool], object] = lambda *_: None
         broker.registry.entered = self._entered
 
     def _entered(self, session: Session, with_state: bool) -> None:
         self.arrivals.entered(session, with_state)
         if session.client_id in self.departures.of:
             self.departures.recall(session.client_id)  # it is here again
-        if not with_state:
-            self.began(session)
+        self.here(session, with_state)
 
     def leaves(self, session: Session) -> None:
         """It ends here, and `hand` follows: the store keeps it until it is where it goes."""

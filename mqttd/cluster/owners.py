@@ -1,6 +1,7 @@
 """Who has a client id, of all nodes: asked of etcd between *authenticated* and *accepted*.
 
     claim --> nobody has it --> written, if still nobody has --> ours
+          --> it is another user's --> refused, and nothing is touched
           --> a node has it --> written, if nothing has changed, and with it `taken/<node>/<client>`
                                   that node's watch --> its session ends --`moves`--> here
                                                    '-- not within `PATIENCE` s: try again
@@ -9,6 +10,10 @@ The epoch of an ownership is the revision of etcd in which it was written: of tw
 same time one is told that something has changed, and begins anew. All that a node has is under its
 lease; when that has ended, and it is a member again, what nobody has taken is written anew, and the
 sessions of client ids that somebody has taken end.
+
+Whose a session is stands beside who has it, and what was read is what the claim is written on: so
+a node is told of claims of its session's user alone. Where that is not said yet (`Amends`), who
+claims it is told when the session has come, as long as `session.owner` is `"user"`.
 
 Promise: what is ours already is answered at once; while etcd does not answer nothing else is.
 """
@@ -22,6 +27,9 @@ from twisted.internet.defer import Deferred, DeferredLock, TimeoutError
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
+from mqttd.broker.broker import Broker
+from mqttd.broker.records import Record
+from mqttd.cluster.amends import Amends
 from mqttd.cluster.back import bring_back
 from mqttd.cluster.departures import Leaving
 from mqttd.cluster.etcd import (
@@ -32,11 +40,10 @@ from mqttd.cluster.etcd import (
     absent,
     equals,
     get,
-    nested,
     put,
     remove,
 )
-from mqttd.cluster.keys import Keys, claimed, owner_of
+from mqttd.cluster.keys import Keys, Owner, claimed, owner_of, user_of
 from mqttd.cluster.many import Many
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.silence import Silence
@@ -51,9 +58,8 @@ __all__ = ["Owners"]
 PATIENCE: Final = 4.0
 #: How often a claim begins anew because somebody else was faster.
 _TRIES: Final = 10
-#: Client ids in one request, claims of one that wait for one that is under way, and seconds before
-#: etcd is asked again.
-_MANY: Final = 100
+#: Claims of one client id that wait for one that is under way, and seconds before etcd is asked
+#: again.
 _LINE: Final = 2
 _AGAIN: Final = 1.0
 _SOON: Final = 0.1
@@ -91,12 +97,15 @@ class Owners:
         self.without = 0
         #: Claims under way, one after the other; those that etcd is asked for now, who has taken
         #: them meanwhile, and from whom one was claimed that etcd has not answered.
-        self._turns: dict[str, DeferredLock] = {}
+        self.turns: dict[str, DeferredLock] = {}
         self._asking: set[str] = set()
         self._passed: dict[str, tuple[str, int]] = {}
         self._tried: dict[str, str] = {}
         #: What we were told was taken, in which revision, until etcd says it no more.
         self._heard: dict[str, int] = {}
+        #: A session is for its user alone (`session.owner`).
+        self.by_user = True
+        self.amends = Amends(self)
         #: Is told of a session that is lost, and why.
         self.lost: Callable[[str, str], object] = lambda *_: None
         #: The sessions that are here; takes in one whose client is away: client id, epoch, state;
@@ -104,87 +113,119 @@ class Owners:
         self.sessions: Mapping[str, Session] = {}
         self.keeps: Callable[[str, int, SessionState], object] = lambda *_: None
         self.resumes: Callable[[Session], object] = lambda session: None
-        #: Sessions that have just begun.
-        self._staying: dict[str, None] = {}
+
+    def serve(self, broker: Broker, moves: Moves) -> None:
+        """The sessions are those of this broker, and come and go by `moves`."""
+        self.sessions = broker.sessions
+        self.keeps = broker.registry.keep
+        self.resumes = broker.registry.resume_waiting
+        self.by_user = broker.settings.owned_by_user
+        self.moves = moves
+        moves.given, moves.asked, moves.gone = self.pull, self.wanted, self.gone
+        moves.expects, moves.whose, moves.here = self.expects, self.whose, self.amends.entered
+        moves.arrivals.unclaimed, moves.arrivals.overtaken = self.unclaimed, self.wanted
 
     # -- IRegistry -----------------------------------------------------------------------------
 
     def claim(self, client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
         """As `IRegistry.claim`."""
-        turn = self._turns.get(client_id)
+        turn = self.turns.get(client_id)
         if turn is None and (claim := self._had(client_id)) is not None:
             return claim
         if not self.lease:
             raise EtcdError("etcd does not answer")
         if turn is not None and len(turn.waiting) >= _LINE:
             raise EtcdError("others claim this client id, and are not done")
-        return Deferred.fromCoroutine(self._claim(client_id, ""))
+        return Deferred.fromCoroutine(self._claim(client_id, self.user(client_id, principal), ""))
 
     def _had(self, client_id: str) -> Claim | None:
-        """What is ours, with its session, if it has one."""
+        """What is ours, with its session: whose that is the registry has looked at."""
         revision = self.owned.get(client_id)
         if revision is None or self.strict or self.moves.arrivals.pending(client_id):
             return None
-        return Claim(revision, Held.HERE)
+        return Claim(revision, Held.HERE) if client_id in self.sessions else None
 
-    async def _claim(self, client_id: str, giver: str) -> Claim:
+    async def _claim(self, client_id: str, user: str, giver: str) -> Claim:
         """One claim after the other; `giver`: the node that gives it away, or nobody."""
-        turn = self._turns.setdefault(client_id, DeferredLock())
+        turn = self.turns.setdefault(client_id, DeferredLock())
         await turn.acquire()
         try:
-            claim = self._had(client_id) or await self._claim_now(client_id, giver)
+            claim = self._had(client_id) or await self._claim_now(client_id, user, giver)
             if giver:
                 self._take_in(client_id, claim)
             return claim
         finally:
             if not turn.waiting:
-                del self._turns[client_id]
+                del self.turns[client_id]
                 self._keep_left_over(client_id)
             turn.release()
 
-    async def _claim_now(self, client_id: str, giver: str) -> Claim:
+    async def _claim_now(self, client_id: str, user: str, giver: str) -> Claim:
         """As etcd has it: by one transaction on what was read."""
         self.silence.check()
-        revision = self.moves.arrivals.pending(client_id)
+        arrivals = self.moves.arrivals
+        revision = arrivals.pending(client_id)
         if revision and self.owned.get(client_id) == revision:
+            comes = arrivals.find(client_id, revision)
+            if comes is not None and Owner(self.name, "", comes.user).is_other(user):
+                raise _anothers(client_id)
             return await self._moved(client_id, revision)
         key, own = self.keys.own(client_id), self.name.encode()
         brief = self.home if self.all_lasts else self.lease
-        when, then, origin = [absent(key)], [put(key, own, brief)], ""
+        nobodys = [put(key, claimed(self.name, "", user), brief)]
+        when, then, origin, said = [absent(key)], nobodys, "", user
         refused, lasts, earlier = 0, False, ""
         if giver:
             then = []  # only look
         for _ in range(_TRIES):
             answer = await self._asked(client_id, when, then, origin)
             if answer.done and then:
-                return await self._won(client_id, answer.revision, origin, earlier, lasts)
-            found = answer.found[0] if answer.found else None
-            owner, before = ("", "") if found is None else owner_of(found.value)
+                return await self._won(client_id, answer.revision, origin, earlier, lasts, said)
+            if not answer.found:
+                if giver:
+                    raise _not_any_more(giver)
+                when, then, origin, said = [absent(key)], nobodys, "", user
+                continue
+            found = answer.found[0]
+            known = owner_of(found.value)
+            owner, before = known.node, known.origin
+            is_other = known.is_other(user)
             if giver and owner != giver:
-                raise EtcdError(f"node {giver!r} does not have it any more")
-            if found is not None and owner == self.name:
-                if self.moves.arrivals.pending(client_id) == found.changed:
-                    return await self._won(client_id, found.changed, before, "", lasts)
+                raise _not_any_more(giver)
+            if owner == self.name:
+                is_here = self.owned.get(client_id) == found.changed
+                comes_here = arrivals.pending(client_id) == found.changed
+                if is_other and (comes_here or client_id in self.sessions):
+                    raise _anothers(client_id)
+                if comes_here:
+                    return await self._won(client_id, found.changed, before, "", lasts, known.user)
+                if is_here and not is_other:
+                    return Claim(found.changed, Held.HERE)
                 # Ours, and we do not know: the answer to a claim has not come, or the end of it
                 # was not written. Who had it before us may still have it for us.
-                owner = before
+                owner = "" if is_here else before
             self.silence.check_of(owner)
             earlier = before if owner != self.name else ""
             origin = owner if owner != self.name and self.is_there(owner) else ""
-            if found is None:
-                when, then = [absent(key)], [put(key, own, brief)]
-                continue
             when = [equals(key, found.changed)]
             if origin:
-                lasts = found.lease in (self.home, self.moves.arrivals.home_of(origin))
+                if is_other:
+                    raise _anothers(client_id)
+                lasts = found.lease in (self.home, arrivals.home_of(origin))
                 lasts = lasts or self.all_lasts
                 lease = self.home if lasts else self.lease
+                said = known.user if self.by_user else ""
                 taken = self.keys.taken(origin, client_id)
-                then = [put(key, claimed(self.name, origin), lease), put(taken, own, self.lease)]
+                then = [
+                    put(key, claimed(self.name, origin, said), lease),
+                    put(taken, own, self.lease),
+                ]
             else:
-                then = [put(key, own, brief)]
+                then, said = nobodys, user
                 if owner not in ("", self.name):
                     if refused == found.changed:
+                        if is_other:
+                            raise _anothers(client_id)
                         raise EtcdError(f"its session waits for node {owner!r}, which is away")
                     refused = found.changed
                     when += [absent(self.keys.node(owner)), absent(self.keys.home(owner))]
@@ -203,6 +244,8 @@ class Owners:
         except EtcdError:
             if origin:
                 self._tried[client_id] = origin  # it may be ours all the same
+            if then:
+                self.amends.ended(client_id)
             raise
         finally:
             self._asking.discard(client_id)
@@ -211,14 +254,16 @@ class Owners:
                 self.reactor.callLater(0, self.taken, client_id, *passed)
 
     async def _won(
-        self, client_id: str, revision: int, origin: str, before: str, lasts: bool
+        self, client_id: str, revision: int, origin: str, before: str, lasts: bool, user: str
     ) -> Claim:
         """It is ours from this revision on; where another had it, its session comes from there,
-        or from who had it `before`."""
+        or from who had it `before`. `user`: whose it is, as etcd says."""
         self.owned[client_id] = revision
+        self.amends.said[client_id] = user
         if not origin:
             return Claim(revision, Held.NOWHERE)
         comes = self.moves.arrivals.expect(client_id, origin, revision)
+        comes.user = user
         comes.lasts = comes.lasts or lasts
         comes.before = before
         return await self._moved(client_id, revision)
@@ -258,13 +303,16 @@ class Owners:
                 await deferLater(self.reactor, _AGAIN)
                 continue
             kv = answer.found[0] if answer.found else None
-            return ("", "", 0) if kv is None else (*owner_of(kv.value), kv.changed)
+            if kv is None:
+                return "", "", 0
+            known = owner_of(kv.value)
+            return known.node, known.origin, kv.changed
         return None
 
     def pull(self, client_id: str, giver: str) -> None:
         """Claim what another node gives away, if it still has it."""
-        if client_id not in self.owned and client_id not in self._turns and self.lease:
-            pulled = Deferred.fromCoroutine(self._claim(client_id, giver))
+        if client_id not in self.owned and client_id not in self.turns and self.lease:
+            pulled = Deferred.fromCoroutine(self._claim(client_id, "", giver))
             pulled.addErrback(lambda failure: None)  # it is offered again
 
     def _take_in(self, client_id: str, claim: Claim) -> None:
@@ -276,7 +324,7 @@ class Owners:
 
     def unclaimed(self, client_id: str) -> None:
         """A session has come that nobody waits for."""
-        if client_id not in self._turns:
+        if client_id not in self.turns:
             self._keep_left_over(client_id)
 
     def _keep_left_over(self, client_id: str) -> None:
@@ -288,17 +336,21 @@ class Owners:
 
     def release(self, client_id: str, epoch: int) -> Deferred[None] | None:
         """As `IRegistry.release`."""
+        self.amends.said.pop(client_id, None)
         revision = self.owned.pop(client_id, None)
-        if revision is None or not self.lease:
+        if revision is None:
             return None
-        return Deferred.fromCoroutine(self._release(client_id, revision))
+        return Deferred.fromCoroutine(self.let_go(client_id, revision))
 
-    async def _release(self, client_id: str, revision: int) -> None:
+    async def let_go(self, client_id: str, revision: int) -> None:
+        """Etcd is to say no more that this is ours; later, where it does not answer."""
         key = self.keys.own(client_id)
         try:
+            if not self.lease:
+                raise EtcdError("etcd does not answer")
             await self.many.transaction([equals(key, revision)], [remove(key)])
         except EtcdError:
-            pass  # it stays ours in name, until somebody takes it or the lease ends
+            self.amends.ended(client_id, revision)
 
     def watch(self, taken: Callable[..., SessionState | None]) -> None:
         """As `IRegistry.watch`; it is told what becomes of what the store keeps of a session."""
@@ -329,6 +381,8 @@ class Owners:
         self._forget_taken(client_id, revision)
 
     def _hand(self, client_id: str, by: str, revision: int) -> None:
+        if client_id not in self.owned:
+            self.amends.said.pop(client_id, None)
         state = self._hand_over(client_id, revision)
         self.went += state is not None
         self.moves.hand(client_id, by, revision, state)
@@ -360,92 +414,37 @@ class Owners:
         back = Deferred.fromCoroutine(bring_back(self, client_id, leaves))
         back.addErrback(lambda failure: self.lost(client_id, failure.getErrorMessage()))
 
-    async def claim_all(self, client_ids: list[str]) -> int:
-        """Claim those that nobody has; the sessions of the others go there. Returns how many."""
-        lost = 0
-        for at in range(0, len(client_ids), _MANY):
-            some = {
-                self.keys.own(client_id): client_id for client_id in client_ids[at : at + _MANY]
-            }
-            found = (await self.etcd.transaction([], [get(key) for key in some])).found
-            held = {kv.key: kv for kv in found}
-            wanted: list[tuple[str, Json, Json]] = []
-            for key, client_id in some.items():
-                kv = held.get(key)
-                owner = "" if kv is None else owner_of(kv.value)[0]
-                lease = self._lease_of(client_id)
-                if kv is not None and owner != self.name:
-                    lost += 1
-                    self._is_elsewhere(client_id, owner, kv.changed)
-                elif kv is not None and kv.lease == lease:
-                    self.owned[client_id] = kv.changed
-                else:
-                    when = absent(key) if kv is None else equals(key, kv.changed)
-                    wanted.append((client_id, when, put(key, self.name.encode(), lease)))
-            await self._put_all(wanted)
-        return lost
+    # -- whose they are ------------------------------------------------------------------------
 
-    async def _put_all(self, wanted: list[tuple[str, Json, Json]]) -> None:
-        """Each of these, if its condition holds."""
-        if not wanted:
-            return
-        answer = await self.etcd.transaction([], [nested(when, then) for _, when, then in wanted])
-        for (client_id, _, _), done in zip(wanted, answer.nested, strict=True):
-            if done:
-                self.owned[client_id] = answer.revision
-            elif client_id in self.owned:
-                del self.owned[client_id]  # who has claimed it has told us, or is about to
+    def user(self, client_id: str, username: str | None) -> str:
+        """Whose a session is, for etcd; empty where the client id alone decides."""
+        return user_of(client_id, username) if self.by_user else ""
 
-    def _lease_of(self, client_id: str) -> int:
+    def user_in(self, client_id: str, state: SessionState) -> str:
+        """As `user`, of a session that is a state; empty where that cannot be read."""
+        try:
+            return self.user(client_id, Record(state.record).username)
+        except ValueError:
+            return ""
+
+    def value_of(self, client_id: str, otherwise: str = "") -> bytes:
+        """What etcd is to say of a client id that is ours: whose the session is that is here."""
+        session = self.sessions.get(client_id)
+        user = otherwise if session is None else self.user(client_id, session.username)
+        return claimed(self.name, "", user)
+
+    def lease_of(self, client_id: str) -> int:
+        """Under which lease it is to say that."""
         session = self.sessions.get(client_id)
         stays = self.all_lasts or (session is not None and session.expiry_interval)
         return self.home if stays else self.lease
 
-    def _is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:
+    def is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:
         """Of two sessions that of the newer epoch stays: whose it is says whether it has one."""
         self.owned.pop(client_id, None)
         state = self._hand_over(client_id, revision)
         if state is not None:
             self.moves.hand(client_id, owner, revision, state)
-
-    # -- sessions that outlast their connections -------------------------------------------------
-
-    def entered(self, session: Session) -> None:
-        """A session is here: when it is to stay, its client id is to wait for this node."""
-        if self.home != self.lease and not self.all_lasts:
-            if not self._staying:
-                self.reactor.callLater(0, self._stay)
-            self._staying[session.client_id] = None
-
-    def _stay(self) -> None:
-        staying, self._staying = self._staying, {}
-        some = [
-            client_id
-            for client_id in staying
-            if client_id in self.owned and self._lease_of(client_id) == self.home
-        ]
-        if some and self.lease:
-            done = Deferred.fromCoroutine(self._stay_all(some))
-            done.addErrback(lambda failure: None)  # they are given up with the lease, then
-
-    async def _stay_all(self, client_ids: list[str]) -> None:
-        for at in range(0, len(client_ids), _MANY):
-            some = [each for each in client_ids[at : at + _MANY] if each in self.owned]
-            before = {each: self.owned[each] for each in some}
-            own = self.name.encode()
-            changes = [
-                nested(equals(self.keys.own(each), before[each]),
-                       put(self.keys.own(each), own, self.home))
-                for each in some
-            ]  # fmt: skip
-            if not changes:
-                continue
-            answer = await self.etcd.transaction([], changes)
-            for client_id, done in zip(some, answer.nested, strict=True):
-                if done and self.owned.get(client_id) == before[client_id]:
-                    self.owned[client_id] = answer.revision
-                elif done and client_id not in self.owned:
-                    await self._release(client_id, answer.revision)  # it has ended meanwhile
 
     # -- wills of clients that are away ----------------------------------------------------------
 
@@ -462,8 +461,18 @@ class Owners:
         """A session is here whose client is away."""
         self.keeps(client_id, revision, state)
         session = self.sessions.get(client_id)
-        if session is not None and session.channel is None and session.will is None:
+        if session is None:
+            self.release(client_id, revision)  # it cannot be read
+        elif session.channel is None and session.will is None:
             found = will_in(state, client_id, session.username)
             if found is not None:
                 session.set_will(*found)
                 self.resumes(session)
+
+
+def _not_any_more(giver: str) -> EtcdError:
+    return EtcdError(f"node {giver!r} does not have it any more")
+
+
+def _anothers(client_id: str) -> PermissionError:
+    return PermissionError(f"the session of {client_id!r} is another user's")

@@ -74,7 +74,7 @@ def owner_of(etcd: Etcd, client_id: str) -> str:
     """Who has a client id, and from whom it was claimed."""
     key = b64encode(f"/mqttd/mqttd/v1/own/{client_id}".encode()).decode()
     found = etcd.ask("/v3/kv/range", {"key": key}).get("kvs", [])
-    return b64decode(found[0]["value"]).decode() if found else ""
+    return "\0".join(b64decode(found[0]["value"]).decode().split("\0")[:2]) if found else ""
 
 
 #: An heir that reads nothing before there is this file.

@@ -4,8 +4,9 @@
 
 Two models, each searched to its end (breadth first, every state once):
 
-    Ownership   three nodes, two clients, claims in any order, a node that is killed, whose lease
-                ends and that is started again with what its store has
+    Ownership   three nodes, two client ids, claims in any order, those of the first by two users,
+                a node that is killed, whose lease ends and that is started again with what its
+                store has
     Cut         a session that moves from a to b while x publishes: messages, routes that x hears of
                 when it does, and marks, on streams that keep their order; a or b is killed
 
@@ -21,8 +22,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-RULES = ("check", "anew", "revision", "marks", "both", "again", "sending", "since")
+RULES = ("check", "anew", "whose", "revision", "marks", "both", "again", "sending", "since")
 NODES, CLIENTS = (0, 1, 2), (0, 1)
+#: Who claims each of these; the last bit of an epoch says whose claim it was, that of a session
+#: whose it is.
+USERS = ((0, 1), (0,))
 NAMES = "abc"
 #: Added to a node whose lease has ended since it has claimed something.
 GONE = 3
@@ -64,11 +68,15 @@ class Ownership:
     """`check`: a session that nobody waits for is kept only where etcd says whose it is.
 
     `anew`: a node that has read all of etcd again, and sees who has gone, claims what it has anew.
+    `whose`: a claim of what is another user's by etcd is refused.
     """
 
-    def __init__(self, claims: int, check: bool = True, anew: bool = True) -> None:
+    def __init__(
+        self, claims: int, check: bool = True, anew: bool = True, whose: bool = True
+    ) -> None:
         self.check = check
         self.anew = anew
+        self.whose = whose
         nobody = tuple(tuple(Owned() for _ in CLIENTS) for _ in NODES)
         nothing = frozenset[Any]()
         self.start = State((None, None), nothing, nobody, (2, 2, 2), nothing, 1, 1, claims, 1)
@@ -78,8 +86,10 @@ class Ownership:
         for n in NODES:
             if s.there[n] == 2:
                 for c in CLIENTS:
-                    if s.claims and s.at[n][c].waits is None:
-                        yield f"{NAMES[n]} claims {c}", self.claim(s, n, c)
+                    for user in USERS[c]:
+                        if s.claims and s.at[n][c].waits is None and self.may(s, n, c, user):
+                            what = f"{NAMES[n]} claims {c} for user {user}"
+                            yield what, self.claim(s, n, c, user)
                 if s.kills:
                     yield f"{NAMES[n]} is killed", self.kill(s, n)
                 if any(each[0] == n and each[2] >= GONE for each in s.taken):
@@ -100,13 +110,33 @@ class Ownership:
         owned = s.at[n][c]._replace(**fields)
         return s._replace(at=_put(s.at, n, _put(s.at[n], c, owned)))
 
-    def claim(self, s: State, n: int, c: int) -> State:
-        """`Owners._claim_now`: one transaction."""
-        if s.own[c] is not None and s.own[c][0] == n:
-            return self._fresh(s._replace(claims=s.claims - 1), n, c, s.own[c][1])
-        before, e = s.own[c], s.epoch
-        s = s._replace(own=_put(s.own, c, (n, e)), epoch=e + 1, claims=s.claims - 1)
-        if before is None or not s.there[before[0]]:
+    def may(self, s: State, n: int, c: int, user: int) -> bool:
+        """`Registry.is_foreign`, and `Owner.is_other`: what is n's by etcd, and neither there nor
+        on its way, is nobody's."""
+        own, session = s.own[c], s.at[n][c].session
+        if session and session & 1 != user:
+            return False
+        if not self.whose or own is None or own[1] & 1 == user:
+            return True
+        on_way = any(each[1] == n and each[2] == c for each in s.sent)
+        on_way = on_way or any(each[1] == c and each[2] == n for each in s.taken)
+        return own[0] == n and not session and not on_way
+
+    def _next(self, s: State, user: int) -> tuple[State, int]:
+        """A new epoch, of a claim of this user's."""
+        return s._replace(epoch=s.epoch + 1), s.epoch << 1 | user
+
+    def claim(self, s: State, n: int, c: int, user: int) -> State:
+        """`Owners.claim`: what is here costs nothing; else one transaction."""
+        s = s._replace(claims=s.claims - 1)
+        owned, before = s.at[n][c], s.own[c]
+        if owned.session and owned.epoch:
+            return self._fresh(s, n, c, owned.epoch)
+        if before is not None and before[0] == n and before[1] & 1 == user:
+            return self._fresh(s, n, c, before[1])
+        s, e = self._next(s, user)
+        s = s._replace(own=_put(s.own, c, (n, e)))
+        if before is None or before[0] == n or not s.there[before[0]]:
             return self._fresh(s, n, c, e)
         s = s._replace(taken=s.taken | {(before[0], c, n, e)})
         return self._set(s, n, c, waits=(before[0], e), epoch=e)
@@ -116,7 +146,12 @@ class Ownership:
         if s.at[n][c].session:
             return self._set(s, n, c, epoch=e, waits=None)
         s = s._replace(sessions=s.sessions + 1)
-        return self._set(s, n, c, session=s.sessions, epoch=e, waits=None)
+        return self._set(s, n, c, session=s.sessions << 1 | e & 1, epoch=e, waits=None)
+
+    def _own(self, s: State, n: int, c: int, user: int) -> State:
+        """What is here is claimed anew."""
+        s, e = self._next(s, user)
+        return s._replace(own=_put(s.own, c, (n, e)))
 
     def hears(self, s: State, n: int, c: int, by: int, e: int) -> State:
         """`Owners.taken`."""
@@ -149,6 +184,8 @@ class Ownership:
         if passed[0] >= GONE:
             return self._back(s, n, c, session)
         s = self._set(s, n, c, session=0, epoch=0)
+        if (passed[1] ^ session) & 1:
+            return s  # it was nobody's, and another user has it: `Moves._refuse` there
         return s._replace(sent=s.sent | {(n, passed[0], c, passed[1], session)})
 
     def kill(self, s: State, n: int) -> State:
@@ -183,8 +220,8 @@ class Ownership:
     def _back(self, s: State, n: int, c: int, session: int) -> State:
         """`Owners._take_back`: who has claimed it is gone."""
         if session and s.own[c] is None:
-            s = s._replace(own=_put(s.own, c, (n, s.epoch)), epoch=s.epoch + 1)
-            return self._set(s, n, c, session=session, epoch=s.epoch - 1)
+            s = self._own(s, n, c, session & 1)
+            return self._set(s, n, c, session=session, epoch=_epoch(s, c))
         return self._set(s, n, c, session=0, epoch=0)
 
     def read(self, s: State, n: int) -> State:
@@ -197,9 +234,10 @@ class Ownership:
         """What its store has is claimed, where nobody has; taken keys are heard of after it."""
         s = s._replace(there=_put(s.there, n, 2))
         for c in CLIENTS:
-            if s.at[n][c].waits is not None:
+            waits = s.at[n][c].waits
+            if waits is not None:
                 if s.own[c] is None:
-                    s = s._replace(own=_put(s.own, c, (n, s.epoch)), epoch=s.epoch + 1)
+                    s = self._own(s, n, c, waits[1] & 1)
                 elif s.own[c][0] != n:
                     s = self._set(s, n, c, passed=s.own[c])
             elif not s.at[n][c].session:
@@ -207,8 +245,8 @@ class Ownership:
             elif s.own[c] == (n, s.at[n][c].epoch):
                 pass
             elif s.own[c] is None:
-                s = s._replace(own=_put(s.own, c, (n, s.epoch)), epoch=s.epoch + 1)
-                s = self._set(s, n, c, epoch=s.epoch - 1)
+                s = self._own(s, n, c, s.at[n][c].session & 1)
+                s = self._set(s, n, c, epoch=_epoch(s, c))
             elif not any(each[:2] == (n, c) for each in s.taken):
                 s = self._set(s, n, c, session=0, epoch=0)
         return s
@@ -225,7 +263,16 @@ class Ownership:
                 return f"{c} is at {' and '.join(NAMES[n] for n in has)}, and stays there"
             if has and s.own[c] is None and not on_way:
                 return f"{c} is at {NAMES[has[0]]}, and nobody's"
+            if any(s.at[n][c].epoch and (s.at[n][c].epoch ^ s.at[n][c].session) & 1 for n in has):
+                return f"{c} is let in with another user's session"
+        if any(session and (e ^ session) & 1 for *_, e, session in s.sent):
+            return "a session has ended for another user's claim"
         return ""
+
+
+def _epoch(s: State, c: int) -> int:
+    own = s.own[c]
+    return 0 if own is None else own[1]
 
 
 class Cut(NamedTuple):
@@ -375,8 +422,8 @@ def main() -> int:
     parser.add_argument("--claims", type=int, default=4)
     parser.add_argument("--without", choices=RULES, default="")
     asked = parser.parse_args()
-    ownership = Ownership(asked.claims, asked.without != "check", asked.without != "anew")
-    moving = Moving(*(asked.without != each for each in RULES[2:]))
+    ownership = Ownership(asked.claims, *(asked.without != each for each in RULES[:3]))
+    moving = Moving(*(asked.without != each for each in RULES[3:]))
     bad = 0
     for name, model in (("cut", moving), ("ownership", ownership)):
         count, way = search(model)

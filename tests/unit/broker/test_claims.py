@@ -308,6 +308,23 @@ def test_the_registry_may_say_that_it_is_another_users(late: bool) -> None:
     assert node.broker.metrics.claims_failed == 0
 
 
+def test_what_comes_here_during_a_claim_is_its_user_s() -> None:
+    """Given by another node, or back here: whoever has claimed it meanwhile is refused."""
+    other = MemoryBroker()
+    other.connect("c", 4, clean=False, username="alice").drop()
+    state = other.broker.registry.hand_over("c", 2)
+    assert state is not None
+    registry = Slow()
+    node = MemoryBroker(ownership=registry)
+    client = begin(node, "c", username="mallory")
+    node.broker.registry.keep("c", 2, state)
+    registry.answer(Claim(3, Held.NOWHERE))
+    node.run_soon()
+    assert connack(client).reason_code == 0x87
+    assert node.broker.sessions["c"].username == "alice"
+    assert not registry.released
+
+
 def test_an_answer_that_is_there_already_costs_no_turn() -> None:
     node = MemoryBroker(ownership=Answers(lambda: succeed(Claim(1, Held.NOWHERE))))
     clients = [begin(node, "c") for _ in range(3)]

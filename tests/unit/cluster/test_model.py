@@ -31,7 +31,7 @@ def test_nothing_goes_wrong(model: Any) -> None:
     assert model.search(model.Moving())[1] == []
 
 
-@pytest.mark.parametrize("rule", ["check", "anew"])
+@pytest.mark.parametrize("rule", ["check", "anew", "whose"])
 def test_ownership_needs_each_rule(model: Any, rule: str) -> None:
     assert model.search(model.Ownership(3, **{rule: False}))[1]
 
