@@ -213,9 +213,13 @@ class Amends:
                 over.append(nested(equals(kv.key, kv.changed), remove(kv.key)))
         if over:
             await owners.etcd.transaction([], over)
+        looked_at = set(keys.values())
         for client_id, revision in some.items():
-            if self._ended.get(client_id) == revision:
-                del self._ended[client_id]
+            if self._ended.get(client_id) != revision:
+                continue
+            del self._ended[client_id]
+            if client_id not in looked_at and client_id not in owners.owned:
+                self._ended[client_id] = revision  # it is claimed, and that may fail
 
     def _is_over(self, client_id: str) -> bool:
         """Whether nobody here has it, claims it, or waits for its session."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.task import Clock
 
 from mqttd.cluster.etcd import Etcd, EtcdError, Json, equals, put
@@ -299,6 +299,20 @@ def test_a_claim_whose_answer_is_lost_keeps_nobody_out(node: Node, origin: str) 
     assert node.etcd.read() == ("c", origin, ALICE)
     node.turn(10)
     assert node.etcd.read() == (("c", "b", ALICE) if origin else None)
+
+
+def test_an_end_is_told_though_it_is_claimed_meanwhile_in_vain(node: Node) -> None:
+    node.comes("alice").drop()
+    node.turn()
+    revision = node.etcd.write(KEYS.own("s"), claimed("c", "", ALICE), LEASE)
+    node.owners.amends.ended("s", revision)
+    node.owners.turns["s"] = DeferredLock()
+    node.turn(10)
+    assert node.etcd.read() == ("c", "", ALICE)
+    del node.owners.turns["s"]
+    node.turn(10)
+    assert node.etcd.read() is None
+    assert not node.owners.amends._ended
 
 
 def test_an_end_that_etcd_was_not_told_is_told_later(node: Node) -> None:
