@@ -157,8 +157,9 @@ def _owners(path: Path, client_id: str) -> list[str]:
     """The nodes that have a session of this client id."""
     found = []
     for name in NAMES:
-        sessions = _at(path, name, "/sessions?limit=1000")["clients"]
-        found += [name for each in sessions if each["client_id"] == client_id]
+        for each in _at(path, name, "/sessions?limit=1000")["clients"]:
+            if each["client_id"] == client_id and each.get("node", name) == name:
+                found.append(name)
     return found
 
 

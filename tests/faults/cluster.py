@@ -238,7 +238,8 @@ class Faults:
         at: dict[str, list[str]] = {}
         for name in NAMES:
             for each in self._asked(name, "/sessions?limit=1000")["clients"]:
-                at.setdefault(each["client_id"], []).append(name)
+                if each["node"] == name:  # it shows those of the others, too
+                    at.setdefault(each["client_id"], []).append(name)
         return [f"{each} is at {places}" for each, places in at.items() if len(places) != 1]
 
     # -- faults --------------------------------------------------------------------------------
