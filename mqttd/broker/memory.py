@@ -27,7 +27,8 @@ below that it is not they who fill it, and to refuse them would help nobody. Tho
 let in keep a sixteenth of it then, and connections with large unfinished packets or unread answers
 end, the largest first, without their sessions; then the steps above follow.
 
-Retained messages may take half of the budget: the other half is held by somebody who can go.
+Retained messages may take half of the budget: the other half is held by somebody who can go. Those
+that another process has accepted are taken at every step, as they are one set.
 
 Whether the account is right is looked at too: a process that has grown by far more than is held for
 clients has a leak, or holds what nobody weighs. That is the alarm `memory_account`.

@@ -78,10 +78,11 @@ class PubSub:
         origin: tuple[str, str],
         epoch: int = 0,
         level: RetainedLevel | None = None,
+        accepted: bool = False,
     ) -> int:
         """Keep the last message of a topic; 0, or the reason code of a refusal.
 
-        size: of its payload, which the limits count; level: see `Retainer.store`.
+        size: of its payload, which the limits count; level, accepted: see `Retainer.store`.
         """
         server = self.server
         expires_at = kept.expires_at
@@ -92,10 +93,10 @@ class PubSub:
                 expires_at = latest
         kept.peerhost, kept.listener = origin
         kept.checked = epoch
-        if server.account.full:
+        if server.account.full and not accepted:
             server.metrics.memory_refused += 1
         elif (
-            self.retainer.store(topic, kept, size, expires_at, kept.weigh(), level)
+            self.retainer.store(topic, kept, size, expires_at, kept.weigh(), level, accepted)
             == reasons.SUCCESS
         ):
             if not topic.startswith("$SYS/"):

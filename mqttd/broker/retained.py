@@ -184,6 +184,8 @@ class RetainedMessages(Retainer):
         if share is not None:
             if count:
                 count += share.count
+            elif grown <= 0:
+                return SUCCESS  # above the limit, too
             grown += share.bytes
         if self.max_per_user and count > self.max_per_user:
             return QUOTA_EXCEEDED

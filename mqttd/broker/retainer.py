@@ -105,23 +105,26 @@ class Retainer:
         expires_at: int = 0,
         weight: int = 0,
         level: RetainedLevel | None = None,
+        accepted: bool = False,
     ) -> int:
         """Keep `message` as the last of `topic`, in place of an earlier one.
 
         size: of its payload; weight: the bytes it takes, 0 for as many; level: where the topic's
-        last message was found before, by one who has remembered it. Returns SUCCESS;
-        PACKET_TOO_LARGE when it is over `max_payload`; QUOTA_EXCEEDED when it does not fit beside
-        the others. A message refused leaves the earlier one as it was.
+        last message was found before, by one who has remembered it; accepted: it was, by another
+        process or before a restart, so no limit is asked. Returns SUCCESS; PACKET_TOO_LARGE when
+        it is over `max_payload`; QUOTA_EXCEEDED when it does not fit beside the others. A message
+        refused leaves the earlier one as it was.
         """
         if not weight:
             weight = size
-        if self.max_payload and size > self.max_payload:
+        if self.max_payload and size > self.max_payload and not accepted:
             return PACKET_TOO_LARGE
         if level is None or not level.stored:
             level = self.topics.get(topic)
-        code = self.room(level, topic, message, weight)
-        if code != SUCCESS:
-            return code
+        if not accepted:
+            code = self.room(level, topic, message, weight)
+            if code != SUCCESS:
+                return code
         if level is None:
             before = self.held
             level = self._add(topic)
@@ -146,14 +149,16 @@ class Retainer:
         return SUCCESS
 
     def room(self, level: RetainedLevel | None, topic: str, message: object, weight: int) -> int:
-        """SUCCESS if `message` may be kept in place of what `level` has; None: of nothing."""
+        """SUCCESS if `message` may be kept in place of what `level` has; None: of nothing.
+
+        What takes no more than is there may be kept above a limit, too.
+        """
         most = self.max_bytes
         if self.share and (not most or self.share < most):
             most = self.share
         if most:
-            grown = self.bytes + self.held + weight
-            grown += self._cost(topic) if level is None else -level.size
-            if grown > most:
+            more = weight + self._cost(topic) if level is None else weight - level.size
+            if more > 0 and self.bytes + self.held + more > most:
                 return QUOTA_EXCEEDED
         if level is None and self.max_messages and len(self.topics) >= self.max_messages:
             return QUOTA_EXCEEDED

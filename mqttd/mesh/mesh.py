@@ -10,8 +10,9 @@ from this: workers say it over the link (`mqttd.workers.mesh`), nodes write it w
 (`mqttd.cluster.nodes`).
 
 Retained messages are one set: a change goes to all, and of two changes of one topic at the same
-time the later one stays, whatever the order in which they come (`RECENT`). Whoever starts takes
-the set of one that serves already.
+time the later one stays, whatever the order in which they come (`RECENT`). Limits are asked where
+a message comes in; what a neighbour has accepted is taken, and counts, whatever there is already.
+Whoever starts takes the set of one that serves already.
 
 Promise: what a filter costs does not depend on how many subscribe to it; MQTT 5.0, 4.6.
 """
@@ -282,7 +283,8 @@ class Mesh(Abroad):
         self._applying = True
         try:
             size = len(kept.wire)
-            broker.pubsub.retain(topic, kept, size, (kept.peerhost, kept.listener), kept.checked)
+            origin = (kept.peerhost, kept.listener)
+            broker.pubsub.retain(topic, kept, size, origin, kept.checked, accepted=True)
         finally:
             self._applying = False
 

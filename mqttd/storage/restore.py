@@ -18,7 +18,7 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Subscription
-from mqttd.codec.reasons import SUCCESS, MqttError
+from mqttd.codec.reasons import MqttError
 from mqttd.session.message import RELEASED
 from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
@@ -236,10 +236,9 @@ def _retain(
         journal.forget(found.number)
         return
     kept.number = found.number
-    if broker.retainer.store(topic, kept, size, expires_at, kept.weigh()) == SUCCESS:
-        restored.retained += 1
-    else:
-        journal.forget(found.number)
+    # It was acknowledged once: limits that are lower now are asked of what comes.
+    broker.retainer.store(topic, kept, size, expires_at, kept.weigh(), accepted=True)
+    restored.retained += 1
 
 
 def _wills(broker: Broker, base: sqlite3.Connection, now: int) -> None:

@@ -31,6 +31,7 @@ from mqttd.codec.packets import (
 from mqttd.session.listener import Listener
 from mqttd.session.promise import Promise
 from mqttd.session.session import Session
+from mqttd.session.settings import Settings
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
 from mqttd.storage.durability import FSYNC, NONE, OS, UNSAID, Durability
@@ -389,6 +390,22 @@ def test_a_record_of_a_message_that_is_none_is_unreadable(kept: Kept) -> None:
     restored = restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
     assert restored.unreadable == 1
     assert not node.broker.sessions["away"].pending()
+
+
+def test_what_is_retained_is_there_again_whatever_the_limits_are_now(kept: Kept) -> None:
+    publisher = kept.client("publisher", kept=False)
+    for number in range(3):
+        publish(publisher, f"r/{number}", 1, 1, retain=True)
+        kept.settle()
+    settings = Settings()
+    settings.retained_max_messages = settings.retained_max_bytes = 1
+    node = MemoryBroker(settings)
+    node.broker.journal = StoreJournal(
+        Ledger(), node.broker, lambda group: None, lambda: 1000, 0, Durability(OS, {})
+    )
+    restored = restore(node.broker, node.broker.journal, kept.base, read(kept.base, Ledger()))
+    assert restored.retained == len(node.broker.retainer) == 3
+    audit(node.broker, [])
 
 
 def test_wills_that_are_put_back_are_charged_for_as_others_are(kept: Kept) -> None:

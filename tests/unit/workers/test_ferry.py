@@ -51,11 +51,11 @@ class Worker:
     def drawer(self) -> Drawer:
         return self.drawers.open("$workers")
 
-    def link(self) -> None:
+    def link(self, takes: bool = False) -> None:
         self.pipe = Pipe()
         link = Link(self.node.broker, Stream(self.pipe), self.other)
         link.wraps = True
-        self.arriving = self.mesh.linked(self.other, link, False)
+        self.arriving = self.mesh.linked(self.other, link, takes)
 
     def turn(self) -> bytes:
         self.node.broker.perform()

@@ -1,0 +1,120 @@
+"""Retained messages are one set at limits, too: these are asked where one comes in alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mqttd.broker.broker import Broker
+from mqttd.codec import reasons
+from mqttd.codec.packets import Puback, Publish
+from tests.support.account import audit
+from tests.support.memory import MemoryClient
+from tests.unit.workers.test_ferry import Worker, joined, pump
+
+OVER = reasons.QUOTA_EXCEEDED
+
+
+def messages(broker: Broker) -> None:
+    broker.retainer.max_messages = 5
+
+
+def size(broker: Broker) -> None:
+    broker.retainer.max_bytes = 5_000
+
+
+def of_a_user(broker: Broker) -> None:
+    broker.retainer.max_per_user = 5
+
+
+def size_of_a_user(broker: Broker) -> None:
+    broker.retainer.max_bytes_per_user = 5_000
+
+
+def memory(broker: Broker) -> None:
+    broker.retainer.share = 5_000
+
+
+LIMITS = [messages, size, of_a_user, size_of_a_user, memory]
+
+
+def told(worker: Worker, client: MemoryClient, topic: str, payload: bytes) -> None:
+    client.send(Publish(topic, payload, 1, True, packet_id=1))
+    worker.node.broker.perform()
+
+
+def codes(client: MemoryClient) -> list[int]:
+    answers = [packet for packet in client.take() if isinstance(packet, Puback)]
+    return [answer.reason_code for answer in answers if answer.reason_code >= 0x80]
+
+
+def kept(worker: Worker) -> dict[str, bytes]:
+    retainer = worker.node.broker.retainer
+    return {topic: level.message.wire for topic, level in retainer.topics.items()}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_what_one_has_accepted_all_have(limit: Callable[[Broker], None]) -> None:
+    pair = [Worker(1), Worker(2)]
+    for worker in pair:
+        limit(worker.node.broker)
+    joined(*pair)
+    clients = [worker.node.connect(f"p{worker.mesh.number}", 5, username="u") for worker in pair]
+    for worker, client in zip(pair, clients, strict=True):
+        for n in range(10):  # nothing is heard of the other meanwhile
+            told(worker, client, f"{client.session.client_id}/{n}", bytes(500))
+    pump(*pair)
+    refused = [len(codes(client)) for client in clients]
+    assert all(0 < count < 10 for count in refused)
+    one, two = map(kept, pair)
+    assert one == two and len(one) == 20 - sum(refused)
+    # An earlier message is replaced everywhere, and everything counts: nobody has room any more.
+    for worker, client in zip(pair, clients, strict=True):
+        told(worker, client, f"{client.session.client_id}/0", b"again" * 100)
+        told(worker, client, "new", bytes(500))
+        pump(*pair)
+        assert codes(client) == [OVER]
+        audit(worker.node.broker, [client.channel])
+    one, two = map(kept, pair)
+    assert one == two and "new" not in one
+
+
+def test_a_payload_over_the_limit_of_a_neighbour_is_taken() -> None:
+    here, there = Worker(1), Worker(2)
+    there.node.broker.retainer.max_payload = 100
+    joined(here, there)
+    client = here.node.connect("p", 5)
+    told(here, client, "a", bytes(100))
+    told(here, client, "b", bytes(101))
+    pump(here, there)
+    assert not codes(client) and kept(here) == kept(there) != {}
+
+
+def test_one_whose_memory_is_full_takes_what_another_has_accepted() -> None:
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    client, other = here.node.connect("p", 5), there.node.connect("q", 5)
+    there.node.broker.account.full = True
+    told(here, client, "a", b"x")
+    told(there, other, "b", b"x")
+    pump(here, there)
+    assert (codes(client), codes(other)) == ([], [OVER])
+    assert kept(here) == kept(there) and list(kept(here)) == ["a"]
+    assert there.node.broker.metrics.dropped_retained_full == 1
+
+
+def test_who_starts_takes_all_there_is() -> None:
+    here, there = Worker(1), Worker(2)
+    messages(there.node.broker)
+    client = here.node.connect("p", 5)
+    for n in range(10):
+        told(here, client, f"t/{n}", b"x")
+    old = there.node.connect("q", 5)
+    for n in range(5):
+        told(there, old, f"old/{n}", b"x")
+    there.mesh.changes.clear()  # of a life before
+    there.link(takes=True)
+    here.link()
+    pump(here, there)
+    assert kept(there) == kept(here) and len(kept(there)) == 10
