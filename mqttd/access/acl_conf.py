@@ -59,11 +59,15 @@ class AclSyntaxError(ValueError):
 
 def read_acl(path: str | os.PathLike[str]) -> list[Rule]:
     """The rules of a file.  Raises OSError, or `AclSyntaxError`."""
+    return parse_acl(read_text(path), str(path))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file of rules.  Raises OSError, or `AclSyntaxError`."""
     try:
-        text = Path(path).read_text("utf-8")
+        return Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise AclSyntaxError(f"{path}:1:1: expected UTF-8 text: {error}") from None
-    return parse_acl(text, str(path))
 
 
 def parse_acl(text: str, source: str = "acl.conf") -> list[Rule]:

@@ -40,7 +40,7 @@ from mqttd.access.acl_asked import Asked, Collecting, Condition, condition_of
 from mqttd.access.acl_classes import Classes
 from mqttd.access.acl_conf import (
     parse_acl,
-    read_acl,
+    read_text,
 )
 from mqttd.access.acl_terms import (
     And,
@@ -74,6 +74,9 @@ class AclRules:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules: tuple[Rule, ...] = tuple(rules)
         self.hits: list[int] = [0] * len(self.rules)
+        #: what they were made of, and its name; empty where that was no text
+        self.text: str = ""
+        self.source: str = ""
         #: True if any rule looks at QoS or retain
         self.depends_on_qos_retain: bool = any(
             rule.qos is not None or rule.retain is not None for rule in self.rules
@@ -100,12 +103,15 @@ class AclRules:
     @classmethod
     def from_text(cls, text: str, source: str = "acl.conf") -> AclRules:
         """Rules from text; raises `AclSyntaxError`."""
-        return cls(parse_acl(text, source))
+        made = cls(parse_acl(text, source))
+        made.text = text
+        made.source = source
+        return made
 
     @classmethod
     def from_file(cls, path: str) -> AclRules:
         """Rules from a file; raises OSError or `AclSyntaxError`."""
-        return cls(read_acl(path))
+        return cls.from_text(read_text(path), path)
 
     def decide(self, client: ClientInfo, action: Action, topic: str) -> Decision:
         """The decision of the first rule that matches; IGNORE where none does.

@@ -330,6 +330,7 @@ class AccessControl:
         """
         self.authentication.close(shared)
         self.authorization.close(shared)
+        self.questions.close()
         self.epoch += 1
 
     def _auth_failed(self, name: str, error: Exception) -> None:

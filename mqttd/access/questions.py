@@ -5,7 +5,8 @@
     mqttd-ctl acl ..., HTTP ──► mqttd.admin.acl ──► AclQuestions ──► explain, reverse, lint, diff
 
 The border between the HTTP interface and the rules: plain values in, plain values out.  Long work
-is an iterator that does a little in each step and leaves its answer in the dictionary it was given.
+is an iterator that does a little in each step and leaves its answer in the dictionary it was given;
+what grows with the rules by more than their number is done by `mqttd.access.process`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from mqttd.access.acl_rules import AclRules
 from mqttd.access.authorization import Authorization
-from mqttd.access.diff import Held, diff
-from mqttd.access.lint import lint
+from mqttd.access.diff import Asked, Held, begun, compare
+from mqttd.access.process import RulesProcess
 from mqttd.access.reverse import reached_by, reaches, touching
 from mqttd.types import Action, ClientInfo, Verdict
 
@@ -33,6 +34,23 @@ class AclQuestions:
 
     def __init__(self, authorization: Authorization) -> None:
         self.authorization = authorization
+        self._processes: set[RulesProcess] = set()
+
+    def process(self) -> RulesProcess:
+        """One to look at rules with; `end` it."""
+        process = RulesProcess()
+        self._processes.add(process)
+        return process
+
+    def end(self, process: RulesProcess) -> None:
+        """It is not needed any more; waits for its end, so not in the reactor."""
+        self._processes.discard(process)
+        process.close()
+
+    def close(self) -> None:
+        """Nobody is to wait for an answer any more."""
+        for process in list(self._processes):
+            process.kill()
 
     def rules(self) -> list[Json]:
         """The rules in force, with how often each decided."""
@@ -112,28 +130,37 @@ class AclQuestions:
                     )
             yield None
 
-    def lint(self, text: str | None = None, name: str = "acl.conf") -> list[Json]:
-        """What is suspicious in the rules in force, or in `text`; raises `AclSyntaxError`."""
-        rules = self.authorization.rules() if text is None else AclRules.from_text(text, name)
-        return [
-            {
-                "kind": finding.kind,
-                "file": finding.rule.source,
-                "line": finding.rule.line,
-                "rule": finding.rule.text,
-                "text": finding.text,
-                "other": str(finding.other) if finding.other is not None else None,
-            }
-            for finding in lint(rules, self.authorization.config.nomatch)
+    def lint(
+        self, process: RulesProcess, text: str | None = None, name: str = "acl.conf"
+    ) -> list[Json]:
+        """What is suspicious in the rules in force, or in `text`; waits, so not in the reactor.
+
+        Raises `AclSyntaxError`, `RulesError`.
+        """
+        if text is None:
+            rules = self.authorization.rules()
+            text, name = rules.text, rules.source
+        nomatch = self.authorization.config.nomatch
+        findings: list[Json] = process.ask("lint", text=text, name=name, nomatch=nomatch)[
+            "findings"
         ]
+        return findings
 
-    def read(self, text: str, name: str) -> AclRules:
-        """Rules for `diff`, in any thread; raises `AclSyntaxError`."""
-        return AclRules.from_text(text, name)
+    def read(self, process: RulesProcess, text: str, name: str, found: Json) -> None:
+        """Begin a diff with these rules; waits as `lint` does, and raises the same."""
+        rules = self.authorization.rules()
+        begun(process.ask("compare", old=(rules.text, rules.source), new=(text, name)), found)
 
-    def diff(self, rules: AclRules, clients: Iterable[Held], found: Json) -> Iterator[None]:
-        """What these rules would change for these clients."""
-        return diff(self.authorization, rules, clients, found)
+    def asked(self, process: RulesProcess, clients: list[Held]) -> list[list[Asked]]:
+        """What is to be compared for each of these clients; waits as `lint` does."""
+        told = [(_known(client), *held) for client, *held in clients]
+        asked: list[list[Asked]] = process.ask("clients", clients=told)["clients"]
+        return asked
+
+    def diff(self, clients: list[Held], asked: list[list[Asked]], found: Json) -> Iterator[None]:
+        """What the rules would change for these clients."""
+        for (client, _, _), each in zip(clients, asked, strict=True):
+            yield from compare(self.authorization, client, each, found)
 
     def shadow(self) -> Json | None:
         """Where the candidate differs, most frequent first; None without a candidate."""
@@ -174,6 +201,21 @@ class AclQuestions:
 
 
 _ALLOW: Final = Verdict.ALLOW
+
+
+def _known(client: ClientInfo) -> Json:
+    """What rules look at of a client."""
+    attributes = client.attributes or {}
+    return {
+        "client_id": client.client_id,
+        "username": client.username,
+        "peerhost": client.peerhost,
+        "peerport": client.peerport,
+        "listener": client.listener,
+        "protocol_version": client.protocol_version,
+        "cert_common_name": client.cert_common_name,
+        "attributes": {key: value for key, value in attributes.items() if isinstance(value, str)},
+    }
 
 
 def _action(kind: str) -> Action:

@@ -55,9 +55,13 @@ class Desk:
 
         Raises ApiError where `WAITING` wait already.
         """
+        return self.alone(self.in_thread, work, *given)
+
+    def alone(self, work: Callable[..., Deferred[Any]], *given: Any) -> Deferred[Any]:
+        """Begin when what others have sent is looked at, as `in_turn`."""
         if len(self._alone.waiting) >= WAITING:
             raise ApiError(503, "busy", "others have sent texts to look at", {"retry-after": "5"})
-        return self._alone.run(self.in_thread, work, *given)
+        return self._alone.run(work, *given)
 
     def need(self, part: Any, what: str) -> Any:
         """A part that may be missing; raises ApiError."""

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.admin.ctl_client import Client, CtlError
+from tests.integration.test_faults import cpu_seconds
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
@@ -224,3 +226,25 @@ def test_a_reset_gets_nothing_past_a_rule_about_addresses(
     assert "banned: peerhost" in wait_for(broker, "connect refused")
     counters = json.loads(ctl("metrics", "--json").stdout)["counters"]
     assert counters["messages_received_qos0"] == 2
+
+
+@pytest.mark.timeout(120)
+def test_rules_that_are_sent_along_are_not_looked_at_in_the_broker(
+    running: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """They were in a thread, which held the interpreter, and in the loop: no client was served."""
+    broker = running(OPEN)
+    client = connected(broker, "client")
+    client.subscribe(("a/#", 1))
+    door = Client(str(tmp_path / "data/mqttd.sock"), timeout=60)
+    # Each is looked for among all others with a placeholder at its level.
+    text = "".join(f'{{deny, all, subscribe, ["x%u{n}/#"]}}.\n' for n in range(1200))
+    many = "".join(f'{{allow, {{user, "u{n}"}}, publish, ["a/{n}"]}}.\n' for n in range(8000))
+    before = cpu_seconds(broker)
+    assert door.request("POST", "/acl/lint", {"text": text})["findings"] == []
+    found = door.request("POST", "/acl/diff", {"text": many})
+    assert (found["rules_added"], found["clients"], found["clients_changed"]) == (8000, 1, 1)
+    with pytest.raises(CtlError, match=r"more than 10 s.*mqttd-ctl acl lint FILE"):
+        door.request("POST", "/acl/lint", {"text": text.replace("x", "y") * 5})
+    assert cpu_seconds(broker) - before < 1
+    client.ping()

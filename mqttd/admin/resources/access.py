@@ -2,17 +2,18 @@
 
 With `listener=ssl:devices` the rules of a listener that has its own are meant.
 
-Promise: `who` and `diff` look at one client at a time and let the broker go on in between; files
-are read, compiled and written in a thread.
+Promise: `who` and `diff` look at one client at a time and let the broker go on in between; rules
+are looked at in a process of their own, one request after the other; files are read, compiled and
+written in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
 from mqttd.admin.checks import checked_address, checked_listener, checked_topic
@@ -24,6 +25,10 @@ from mqttd.readmodel.slices import Slice
 from mqttd.types import Action, ClientInfo
 
 __all__ = ["Access"]
+
+#: Topics that a diff asks about at once, and how many a client may have beside its own.
+_AT_ONCE: Final = 2000
+_EACH: Final = 200
 
 Kind = Literal["publish", "subscribe"]
 Of = Annotated[str, Meta(description="rules of this listener, KIND:NAME")]
@@ -155,7 +160,7 @@ class Access:
     @get("/acl/lint", query=Listener, answer=Findings, errors=(503,))
     def lint(self, ask: Ask) -> Deferred[Findings]:
         """What is suspicious in the rules in force."""
-        return self.parts.in_turn(self._questions(ask).lint).addCallback(Findings)
+        return self._lint(ask)
 
     @post(
         "/acl/lint", role=VIEWER, audited=False, query=Listener, body=Rules, answer=Findings,
@@ -163,21 +168,49 @@ class Access:
     )  # fmt: skip
     def lint_text(self, ask: Ask) -> Deferred[Findings]:
         """What is suspicious in rules that are sent along."""
-        lint = self._questions(ask).lint
-        work = self.parts.in_turn(lint, ask.body.text, ask.body.name)
-        return work.addCallbacks(Findings, _bad_rules)
+        return self._lint(ask, ask.body.text, ask.body.name).addErrback(_bad_rules)
+
+    def _lint(self, ask: Ask, *text: str) -> Deferred[Findings]:
+        questions = self._questions(ask)
+
+        def lint(process: Any) -> Deferred[Any]:
+            return self.parts.in_thread(questions.lint, process, *text)
+
+        return self._apart(questions, lint).addCallback(Findings)
 
     @post("/acl/diff", role=VIEWER, audited=False, query=Listener, body=Rules, errors=(422, 503))
     def diff(self, ask: Ask) -> Deferred[Json]:
         """What other rules would change for the clients that are here."""
         questions = self._questions(ask)
-        found: Json = {}
-        work = self.parts.in_turn(questions.read, ask.body.text, ask.body.name)
-        work.addErrback(_bad_rules)
-        work.addCallback(
-            lambda rules: self._run(questions.diff(rules, self._held(questions), found))
+        work = self._apart(
+            questions, lambda process: ensureDeferred(self._diff(questions, ask.body, process))
         )
-        return work.addCallback(lambda _: found)
+        return work.addErrback(_bad_rules)
+
+    async def _diff(self, questions: Any, rules: Rules, process: Any) -> Json:
+        found: Json = {}
+        await self.parts.in_thread(questions.read, process, rules.text, rules.name, found)
+        clients = self._held(questions)
+        while True:
+            some: list[Any] = []
+            await self._run(_taken(clients, some))
+            if not some:
+                return found
+            asked = await self.parts.in_thread(questions.asked, process, some)
+            await self._run(questions.diff(some, asked, found))
+
+    def _apart(self, questions: Any, work: Callable[[Any], Deferred[Any]]) -> Deferred[Any]:
+        """Give `work` a process that looks at rules, when it is its turn; end that afterwards."""
+
+        def begin() -> Deferred[Any]:
+            process = questions.process()
+
+            def end(result: Any) -> Deferred[Any]:
+                return self.parts.in_thread(questions.end, process).addCallback(lambda _: result)
+
+            return work(process).addBoth(end)
+
+        return self.parts.alone(begin).addErrback(_not_looked_at)
 
     @get("/acl/shadow", query=Listener)
     def shadow(self, ask: Ask) -> Json:
@@ -291,3 +324,19 @@ def _asked(given: Question) -> tuple[Action, str]:
 def _bad_rules(failure: Failure) -> Any:
     failure.trap(ValueError)
     raise ApiError(422, "bad_rules", str(failure.value))
+
+
+def _not_looked_at(failure: Failure) -> Any:
+    failure.trap(OSError)
+    raise ApiError(503, "not_looked_at", str(failure.value))
+
+
+def _taken(clients: Iterator[Any], some: list[Any]) -> Iterator[None]:
+    """Take as many clients as are asked about at once."""
+    weight = 0
+    for client, subscriptions, topics in clients:
+        some.append((client, subscriptions, topics))
+        weight += _EACH + len(subscriptions) + len(topics)
+        if weight > _AT_ONCE:
+            return
+        yield

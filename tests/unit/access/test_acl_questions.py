@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +18,11 @@ from mqttd.access.acl_conf import AclSyntaxError
 from mqttd.access.acl_rules import AclRules
 from mqttd.access.authorization import Authorization, PromoteError
 from mqttd.access.chain import AccessControl
+from mqttd.access.child import Looking
+from mqttd.access.diff import Difference, Held
 from mqttd.access.filters import covers, meet
 from mqttd.access.lint import lint
+from mqttd.access.process import RulesError, RulesProcess
 from mqttd.access.questions import AclQuestions
 from mqttd.access.shadow import MAX_PAIRS, SAMPLE_SECONDS, Shadow
 from mqttd.codec.topic import match
@@ -41,6 +47,17 @@ def client(
     return ClientInfo(client_id, username, peer, 1, "tcp:default", 5)
 
 
+class Here:
+    """As a `RulesProcess`, without a process."""
+
+    def __init__(self) -> None:
+        self.looking = Looking()
+
+    def ask(self, do: str, **asked: Any) -> Any:
+        asked = msgspec.json.decode(msgspec.json.encode({"do": do, **asked}))
+        return msgspec.json.decode(msgspec.json.encode(self.looking.answer(asked)))
+
+
 class Site:
     """Access control with its files in a directory."""
 
@@ -61,6 +78,13 @@ class Site:
     @property
     def ask(self) -> AclQuestions:
         return self.access.questions
+
+    def diff(self, text: str, held: list[Held]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        process: Any = Here()
+        self.ask.read(process, text, "new.conf", found)
+        deque(self.ask.diff(held, self.ask.asked(process, held), found), 0)
+        return found
 
     def explain(self, who: ClientInfo, action: Action, topic: str) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(json.dumps(self.ask.explain(who, action, topic)))
@@ -302,14 +326,12 @@ def test_diff_names_what_clients_would_lose_and_gain(site: Site) -> None:
     new = RULES.replace('{deny, all, publish, ["plant/secret"]}.\n', "").replace(
         '["plant/+/up", {eq, "x/#"}]', '["other/#"]'
     )
-    found: dict[str, Any] = {}
     held = [
         (client("bob", "dev-1"), [("plant/+/up", 1), ("gone", 0)], ["plant/bob/up"]),
         (client("eve", "pc", "10.9.0.1"), [], []),
         (client("dashboard", "d"), [("$SYS/#", 0)], []),
     ]
-    for _ in site.ask.diff(site.ask.read(new, "new.conf"), held, found):
-        pass
+    found = site.diff(new, held)
     changes = {
         (c["client_id"], c["change"], c["action"], c["topic"], c["held"]) for c in found["changes"]
     }
@@ -329,9 +351,7 @@ def test_diff_names_what_clients_would_lose_and_gain(site: Site) -> None:
 def test_diff_sees_that_the_order_has_changed(tmp_path: Path) -> None:
     first, second = '{deny, all, publish, ["a"]}.\n', "{allow, all}.\n"
     site = Site(tmp_path, first + second)
-    found: dict[str, Any] = {}
-    for _ in site.ask.diff(site.ask.read(second + first, "new.conf"), [(client(), [], [])], found):
-        pass
+    found = site.diff(second + first, [(client(), [], [])])
     assert [(c["change"], c["action"], c["topic"]) for c in found["changes"]] == [
         ("gains", "publish", "a")
     ]
@@ -339,7 +359,37 @@ def test_diff_sees_that_the_order_has_changed(tmp_path: Path) -> None:
 
 def test_diff_of_rules_with_a_mistake_names_it(site: Site) -> None:
     with pytest.raises(AclSyntaxError, match=r"^new\.conf:1:13: "):
-        site.ask.read("{allow, all}", "new.conf")
+        site.diff("{allow, all}", [])
+
+
+def test_diff_of_many_rules_with_as_many_others_is_quick() -> None:
+    """Each of those that differ was looked for among all that there were."""
+    old = AclRules.from_text("".join(f'{{allow, all, publish, ["a/{n}"]}}.' for n in range(3000)))
+    new = AclRules.from_text("".join(f'{{deny, all, publish, ["b/{n}"]}}.' for n in range(3000)))
+    before = time.process_time()
+    difference = Difference(old, new)
+    assert (difference.removed, difference.added) == (3000, 3000)
+    assert time.process_time() - before < 0.5
+
+
+def test_who_waits_for_a_process_that_takes_too_long_is_told_what_to_do() -> None:
+    process = RulesProcess(patience=0.05)
+    with pytest.raises(RulesError, match=r"more than 0\.05 s.*mqttd-ctl acl lint FILE"):
+        process.ask("lint", text="{allow, all}.\n" * 20_000, name="n", nomatch="deny")
+    process.close()
+    with pytest.raises(RulesError, match="stops"):
+        process.ask("lint", text="", name="n", nomatch="deny")
+
+
+def test_questions_that_are_closed_let_go_of_who_waits(site: Site) -> None:
+    process = site.ask.process()
+    assert process.ask("lint", text="{allow, all}.", name="n", nomatch="deny")["findings"]
+    with pytest.raises(AclSyntaxError, match="^n:1:"):
+        process.ask("lint", text="{", name="n", nomatch="deny")
+    site.access.close()
+    with pytest.raises(RulesError):
+        process.ask("lint", text="", name="n", nomatch="deny")
+    site.ask.end(process)
 
 
 # -- shadow

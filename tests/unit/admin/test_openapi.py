@@ -23,6 +23,7 @@ from tests.unit.admin.node import make_broker
 #: What resources call that raises ApiError itself, by its name.
 CALLED = {
     ".in_turn": parts.Desk.in_turn,
+    ".alone": parts.Desk.alone,
     ".enter": logins.Logins.enter,
     ".make": first.FirstUser.make,
     ".open": streams.Streams.open,

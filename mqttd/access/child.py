@@ -1,0 +1,94 @@
+"""The process that looks at rules which somebody has sent: python -P -m mqttd.access.child
+
+    a line of JSON, what to do --> here, at low priority --> a line of JSON
+
+The other half is `mqttd.access.process`, which says what may be asked. Promise: `MOST_CPU` seconds
+and `MOST_MEMORY` bytes, where the system can hold a process to that; it ends with its input.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final
+
+import msgspec
+
+from mqttd.access.acl_conf import AclSyntaxError
+from mqttd.access.acl_rules import AclRules
+from mqttd.access.diff import Difference
+from mqttd.access.lint import lint
+from mqttd.types import ClientInfo
+
+__all__ = ["Looking", "main"]
+
+MOST_CPU: Final = 60
+MOST_MEMORY: Final = 1 << 30
+
+Json = dict[str, Any]
+
+
+class Looking:
+    """Answers what `mqttd.access.process` asks."""
+
+    def __init__(self) -> None:
+        self.difference: Difference | None = None
+
+    def answer(self, asked: Json) -> Json:
+        """What is asked for under the key ``do``; raises `AclSyntaxError`."""
+        return getattr(self, f"_{asked.pop('do')}")(**asked)  # type: ignore[no-any-return]
+
+    def _lint(self, text: str, name: str, nomatch: str) -> Json:
+        findings = [
+            {
+                "kind": finding.kind,
+                "file": finding.rule.source,
+                "line": finding.rule.line,
+                "rule": finding.rule.text,
+                "text": finding.text,
+                "other": str(finding.other) if finding.other is not None else None,
+            }
+            for finding in lint(AclRules.from_text(text, name), nomatch)
+        ]
+        return {"findings": findings}
+
+    def _compare(self, old: tuple[str, str], new: tuple[str, str]) -> Json:
+        self.difference = Difference(AclRules.from_text(*old), AclRules.from_text(*new))
+        return {"added": self.difference.added, "removed": self.difference.removed}
+
+    def _clients(self, clients: list[tuple[Json, list[tuple[str, int]], list[str]]]) -> Json:
+        assert self.difference is not None
+        return {
+            "clients": [
+                self.difference.asked(ClientInfo(**client), subscriptions, topics)
+                for client, subscriptions, topics in clients
+            ]
+        }
+
+
+def _hold() -> None:
+    """Stand back behind the broker, and take no more than is promised."""
+    os.nice(10)
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU))
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+
+
+def main() -> None:
+    """Answer line by line."""
+    _hold()
+    looking = Looking()
+    for line in sys.stdin.buffer:
+        try:
+            found = looking.answer(msgspec.json.decode(line))
+        except AclSyntaxError as error:
+            found = {"mistake": str(error)}
+        sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
