@@ -39,6 +39,36 @@ def rows() -> dict[str, str]:
     return dict(found)
 
 
+#: Limits of what all workers have together, or of one: they are no worker's own.
+SHARED = {
+    "jetstream.replicas", "log.keep", "log.rotate", "store.min_free", "trace.sample",
+    "auth.password.lanes", "auth.password.memory", "auth.password.passes",
+    "listener.tcp.NAME.flapping_disconnects",
+    "retained.max_messages", "retained.max_bytes", "retained.max_per_user",
+    "retained.max_bytes_per_user",
+}  # fmt: skip
+#: Of a user, or of all sessions, though their scope is a session.
+WIDER = {"mqueue.in_memory_total", "memory.per_user"}
+
+
+def test_the_page_about_workers_names_what_each_counts_by_itself() -> None:
+    text = PAGE.parents[1].joinpath("design/workers.md").read_text("utf-8")
+    section = text.partition("### Limits that each worker counts by itself")[2].partition("\n## ")[
+        0
+    ]
+    table = "".join(line for line in section.splitlines() if line.startswith("|"))
+    named = set(re.findall(r"`([a-z_.]+)`", table))
+    own = {
+        path
+        for path, option in OPTIONS.items()
+        if option.kind in ("count", "size")
+        and (option.scope in ("broker", "listener") or path in WIDER)
+        and path.split(".")[1] not in KINDS
+    } - SHARED
+    names = {option.rpartition(".")[2] if "NAME" in option else option for option in own}
+    assert named == names - {"flapping_disconnects"}
+
+
 def test_every_limit_is_there() -> None:
     limits = {path for path, option in OPTIONS.items() if is_limit(option)}
     assert limits - NONE - set(rows()) == set()
