@@ -336,8 +336,9 @@ class MqttdService(MultiService):
         if self.garbage is not None:
             self.garbage.start()
         if self.worker is not None:
-            line = self.ready_line()
-            self.worker.ready({"line": line, "warning": warning(self.config.auth)})
+            urls = {door.id: door.url() for door in self.doors.doors.values()}
+            line, told = self.ready_line(), warning(self.config.auth)
+            self.worker.ready({"line": line, "warning": told, "listeners": urls})
         else:
             self._tell_ready()
         self.supervisor.ready()

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -61,6 +62,7 @@ class Client:
         self.missing: list[Json] = []
         #: Told of each of them.
         self.misses: Callable[[Json], object] = lambda one: None
+        self._noted: str | None = None
 
     def _connection(self) -> http.client.HTTPConnection:
         if not self.token:
@@ -96,6 +98,7 @@ class Client:
             )
             response = connection.getresponse()
             status, data = response.status, response.read()
+            self._note(response.getheader("x-mqttd-note"))
         except (FileNotFoundError, ConnectionRefusedError):
             raise NoBroker(f"no broker is running at {self.path}") from None
         except ssl.SSLCertVerificationError as error:
@@ -135,6 +138,12 @@ class Client:
     def found(self, key: str, entries: list[Json]) -> Json:
         """Entries of all pages as JSON, with the nodes whose are not there."""
         return {key: entries, **({"missing": self.missing} if self.missing else {})}
+
+    def _note(self, text: str | None) -> None:
+        """Say what is to be known beside an answer, once."""
+        if text is not None and text != self._noted:
+            print(f"mqttd-ctl: {text}", file=sys.stderr)
+        self._noted = text
 
     def pages(self, path: str, key: str, **query: object) -> list[Json]:
         """The entries `key` of all pages of a list."""

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from mqttd.admin.ctl_client import CtlError, NoBroker, client_of
@@ -130,6 +130,8 @@ def _with(text: str, table: str, values: dict[str, Any]) -> str:
 def _leave(options: argparse.Namespace) -> None:
     body = {"rate": options.rate, "to": options.to}
     client = client_of(options)
+    nodes = client.get("/cluster")["nodes"]
+    taken = any(node["linked"] and node["ready"] for node in nodes if not node["here"])
     answer = client.request("POST", "/cluster/leave", body)
     try:
         while True:
@@ -138,7 +140,14 @@ def _leave(options: argparse.Namespace) -> None:
                 print(f"{counted(left, 'client')} left", flush=True)
             time.sleep(1)
     except (NoBroker, CtlError):
-        done(options, answer, "the sessions are handed over; the node has ended")
+        text = "the sessions are handed over" if taken else _STAY
+        done(options, answer, f"{text}; the node has ended")
+
+
+_STAY: Final = (
+    "no other node was ready to take sessions: they stay in this node's store, or go to its heir"
+    " where they are replicated"
+)
 
 
 def _drain(options: argparse.Namespace) -> None:

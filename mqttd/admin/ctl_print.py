@@ -57,7 +57,8 @@ def seconds_of(option: str, text: str) -> int:
     """
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not number.isascii() or not number.isdigit() or not int(number):
-        hint = f"; a time has its unit: {text}h?" if text.isascii() and text.isdigit() else ""
+        is_bare = text.isascii() and text.isdigit()
+        hint = f"; a time has its unit: {text}s, {text}m or {text}h?" if is_bare else ""
         raise CtlError(f"{option} {text}: expected a time such as 30s, 10m, 2h, 1d or 1w{hint}")
     return int(number) * _UNITS[unit]
 

@@ -108,7 +108,7 @@ def _status(options: argparse.Namespace) -> None:
         print()
         print_table(
             answer["workers"],
-            ["worker", "pid", "uptime", "connections", "sessions", "subscriptions"],
+            ["worker", "pid", "state", "uptime", "connections", "sessions", "subscriptions"],
         )
     if "nodes" in answer:
         print()

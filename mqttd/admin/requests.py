@@ -24,6 +24,7 @@ __all__ = [
     "ADMINISTRATOR",
     "CALLER",
     "CHANGE",
+    "NOTE",
     "EVENTS",
     "LOCAL",
     "OPERATOR",
@@ -54,6 +55,8 @@ ROLES: Final[dict[str, int]] = {EVENTS: 0, VIEWER: 1, OPERATOR: 2, ADMINISTRATOR
 #: what there was before a change and is after it.
 CALLER: Final = b"x-mqttd-caller"
 CHANGE: Final = b"x-mqttd-change"
+#: What is to be known of an answer beside it, for people: that a worker's part is missing in it.
+NOTE: Final = b"x-mqttd-note"
 
 
 @dataclass(slots=True, frozen=True)

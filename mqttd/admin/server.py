@@ -23,7 +23,7 @@ from twisted.application.service import Service
 from twisted.web.resource import IResource
 from zope.interface import implementer
 
-from mqttd.admin.requests import ADMINISTRATOR, CALLER, LOCAL, Caller, set_caller
+from mqttd.admin.requests import ADMINISTRATOR, CALLER, LOCAL, NOTE, Caller, set_caller
 from mqttd.admin.site import site_of
 from mqttd.net.sockets import is_alive
 
@@ -87,8 +87,17 @@ class LocalDoor:
     def render(self, request: Any) -> Any:
         """Say who asks, then let the resource answer."""
         told = request.getHeader(CALLER) if self.behind else None
+        if self.behind and not told:
+            request.setHeader(NOTE, _ALONE)
         set_caller(request, _told(told) if told else _peer_of(request))
         return self.resource.render(request)
+
+
+#: To who asks a worker itself.
+_ALONE: Final = (
+    b"this is one worker alone, with its part of everything; the broker's socket is admin.socket"
+    b" of its configuration"
+)
 
 
 def _told(header: bytes) -> Caller:

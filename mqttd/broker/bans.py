@@ -160,9 +160,11 @@ class Bans:
         reason: str = "",
         until: float | None = None,
         stored: bool = True,
+        since: float = 0.0,
     ) -> Ban:
         """Ban until a second since 1970 (None: for ever), in place of a ban there is.
 
+        since: when it was made, where that was elsewhere (0: now).
         With `stored` False the file is not written for it, which is too slow for automatic bans; a
         store that takes no more is no hindrance to these, and the oldest makes room for another.
         Raises BanError for a kind or value that cannot be, OSError if it cannot be stored.
@@ -182,7 +184,7 @@ class Bans:
         if network is not None and value not in self._networks:
             if len(self._networks) >= MOST_NETWORKS:
                 raise BanError(f"there are {MOST_NETWORKS} banned networks; expected no more")
-        ban = Ban(kind, value, reason, until, self._seconds())
+        ban = Ban(kind, value, reason, until, since or self._seconds())
         if self.drawer is not None:
             try:
                 self.drawer.put(ban.key(), ban.dump())
@@ -223,7 +225,7 @@ class Bans:
     def list(self) -> list[Ban]:
         """All bans that hold, the oldest first."""
         self._purge()
-        return list(self._bans.values())
+        return sorted(self._bans.values(), key=lambda ban: ban.since)
 
     def disabling(self, username: str | None) -> Ban | None:
         """What keeps this user out because it is disabled; None if it is not."""

@@ -106,8 +106,8 @@ class Commons:
                 bans.remove(kind, value)
                 return
             ban = load_ban(data)
-            if known is None or (known.reason, known.until) != (ban.reason, ban.until):
-                bans.add(ban.kind, ban.value, ban.reason, ban.until)
+            if known != ban:
+                bans.add(ban.kind, ban.value, ban.reason, ban.until, since=ban.since)
                 self.broker.enforce_bans()
         except (ValueError, BanError, OSError) as error:
             line = "a ban of another node cannot be kept here: {error}"

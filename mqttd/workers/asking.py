@@ -5,7 +5,8 @@
 A worker is told for whom it is asked, so that roles hold there too, and tells what it has changed.
 
 Promise: what a worker refuses is refused in its words; of one that is being started again, or does
-not answer, it is said which it is (503, 502).
+not answer, it is said which it is (503, 502). What shows something waits for no worker that gives
+no sign of life, leaves it out, and says so.
 """
 
 from __future__ import annotations
@@ -15,32 +16,52 @@ import json
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, gatherResults, maybeDeferred
 from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, FileBodyProducer, readBody
+from twisted.web.client import Agent, FileBodyProducer, ResponseFailed, readBody
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from mqttd.admin.requests import CALLER, CHANGE, ApiError, Caller
+from mqttd.admin.requests import CALLER, CHANGE, NOTE, ApiError, Caller
 from mqttd.admin.route import Ask
+from mqttd.config.schema import Config
 from mqttd.workers.process import WorkerProcess
 
-__all__ = ["Answer", "Asker", "Json", "Workers", "accepted", "away", "noted", "told_for"]
+__all__ = [
+    "Answer",
+    "Asker",
+    "Json",
+    "NoAnswer",
+    "Workers",
+    "accepted",
+    "away",
+    "noted",
+    "told_for",
+]
 
 Json = dict[str, Any]
 
 #: Headers of a request that are for who serves it, and of an answer for who has asked.
 _PASSED: Final = (b"idempotency-key",)
 _WORKER: Final = b"http://worker"
+#: Seconds between two looks whether a worker that is asked still gives signs of life.
+_LOOK: Final = 0.5
+
+
+class NoAnswer(ApiError):
+    """A worker is being started, or does not answer."""
 
 
 class Workers(Protocol):
     """Who has the workers."""
 
     workers: list[WorkerProcess]
+    config: Config
     count: int
     opened: bool
     #: Listeners that were stopped: a worker that is started again leaves them so.
@@ -98,6 +119,12 @@ class Asker:
             raise away(1)
         return found
 
+    def anyone(self) -> int:
+        """One that serves, and answers if any does; raises ApiError if there is none."""
+        there = self.there()
+        running = (number for number in there if self._state(number) == "running")
+        return next(running, there[0])
+
     def whole(self) -> list[int]:
         """All of them; raises ApiError while one is away."""
         for worker in self.service.workers:
@@ -152,6 +179,11 @@ class Asker:
             if failure.check(ApiError):
                 return failure
             log = self.service.log
+            if failure.check(*_LOST):
+                why = _why(failure)
+                log.warn("worker {number} did not answer {target}: {why}", number=number,
+                         target=target, why=why)  # fmt: skip
+                raise NoAnswer(502, "bad_gateway", f"worker {number} did not answer: {why}")
             log.failure("worker {number} did not answer {target}", failure, number=number,
                         target=target)  # fmt: skip
             raise ApiError(502, "bad_gateway", f"worker {number} did not answer; see the log")
@@ -165,7 +197,28 @@ class Asker:
             )
 
         asked = self.request(number, method, target, body, caller, headers)
-        return asked.addCallback(read).addErrback(failed)
+        asked.addCallback(read).addErrback(failed)
+        return self._watched(asked, number) if method == "GET" else asked
+
+    def _state(self, number: int) -> str:
+        return self.service.workers[number - 1].state
+
+    def _watched(self, asked: Deferred[Answer], number: int) -> Deferred[Answer]:
+        """Give an answer up whose worker gives no sign of life; one may be long in coming."""
+
+        def look() -> None:
+            if self._state(number) == "silent":
+                asked.cancel()
+
+        def answered(result: Any) -> Any:
+            if looking.running:
+                looking.stop()
+            return result
+
+        looking = LoopingCall(look)
+        looking.clock = self.service.reactor
+        looking.start(_LOOK, now=False)
+        return asked.addBoth(answered)
 
     def ask(
         self, number: int, ask: Ask, target: str = "", body: bytes | None = None, method: str = ""
@@ -189,6 +242,41 @@ class Asker:
         asked = [self.ask(number, ask, target, body) for number in numbers]
         return gatherResults(asked, consumeErrors=True).addErrback(_first)
 
+    def shown(
+        self, ask: Ask, target: str = "", body: bytes | None = None
+    ) -> Deferred[list[Answer]]:
+        """Ask all for what they show, at the same time; who does not answer is left out, and named.
+
+        Fails with a refusal of one, and where none answers.
+        """
+
+        def left(failure: Failure) -> None:
+            failure.trap(NoAnswer)
+
+        def answered(found: list[Answer | None]) -> list[Answer]:
+            answers = [each for each in found if each is not None]
+            missing = {worker.number for worker in self.service.workers}
+            missing -= {each.worker for each in answers}
+            if not answers:
+                raise away(min(missing))
+            if missing:
+                ask.request.setHeader(NOTE, _left_out(sorted(missing)))
+            return answers
+
+        asked = [
+            maybeDeferred(self.ask, number, ask, target, body).addErrback(left)
+            for number in self.there()
+        ]
+        gathered: Deferred[list[Answer | None]] = gatherResults(asked, consumeErrors=True)
+        return gathered.addErrback(_first).addCallback(answered)
+
+
+def _left_out(missing: list[int]) -> bytes:
+    """What is said of an answer without these workers."""
+    if len(missing) == 1:
+        return b"worker %d does not answer, and is left out" % missing[0]
+    return f"workers {', '.join(map(str, missing))} do not answer, and are left out".encode()
+
 
 def told_for(headers: Headers, caller: Caller) -> None:
     """Have a worker know for whom it is asked."""
@@ -197,7 +285,22 @@ def told_for(headers: Headers, caller: Caller) -> None:
 
 def away(number: int) -> ApiError:
     """A worker is being started again."""
-    return ApiError(503, "unavailable", f"worker {number} is being started")
+    return NoAnswer(503, "unavailable", f"worker {number} is being started")
+
+
+#: How a worker that ends, or is stuck, does not answer.
+_LOST: Final = (ConnectError, ConnectionClosed, CancelledError, ResponseFailed)
+
+
+def _why(failure: Failure) -> str:
+    """Why there is no answer, in words; of several reasons the first."""
+    error: Any = failure.value
+    while isinstance(error, ResponseFailed) and error.reasons:
+        failure = error.reasons[0]
+        error = failure.value
+    if failure.check(CancelledError):
+        return "it gives no sign of life"
+    return failure.getErrorMessage().rstrip(".")
 
 
 def noted(ask: Ask, answers: list[Answer]) -> None:

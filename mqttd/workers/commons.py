@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
@@ -51,8 +52,7 @@ class Commons:
 
     def all(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """What a worker is told that begins."""
-        bans = [[ban.kind, ban.value, ban.reason, ban.until] for ban in self.broker.bans.list()]
-        yield "bans", {"bans": bans}
+        yield "bans", {"bans": [_said(ban) for ban in self.broker.bans.list()]}
         trail: Any = self.broker.trail
         if trail is not None:
             found = [one for one in trail.traced.values() if not one.configured]
@@ -64,27 +64,23 @@ class Commons:
 
     def _bans(self, what: dict[str, Any]) -> None:
         """Those that hold; others have been lifted while this worker was away."""
-        wanted = {(kind, value): (reason, until) for kind, value, reason, until in what["bans"]}
-        for ban in self.broker.bans.list():
-            if (ban.kind, ban.value) not in wanted:
-                self._unban({"kind": ban.kind, "value": ban.value})
-        known = {(ban.kind, ban.value): (ban.reason, ban.until) for ban in self.broker.bans.list()}
-        for (kind, value), (reason, until) in wanted.items():
-            if known.get((kind, value)) != (reason, until):
-                self._ban({"kind": kind, "value": value, "reason": reason, "until": until})
+        wanted = {(said["kind"], said["value"]): said for said in what["bans"]}
+        known = {(ban.kind, ban.value): _said(ban) for ban in self.broker.bans.list()}
+        for key, said in known.items():
+            if key not in wanted:
+                self._unban(said)
+        for key, said in wanted.items():
+            if known.get(key) != said:
+                self._ban(said)
 
     def _tell_ban(self, ban: Ban, holds: bool) -> None:
-        about: dict[str, Any] = {"kind": ban.kind, "value": ban.value}
-        if holds:
-            self.call("ban", {**about, "reason": ban.reason, "until": ban.until})
-        else:
-            self.call("unban", about)
+        self.call("ban" if holds else "unban", _said(ban))
 
     def _ban(self, what: dict[str, Any]) -> None:
         bans = self.broker.bans
         bans.told, told = None, bans.told
         try:
-            bans.add(what["kind"], what["value"], what["reason"], what["until"])
+            bans.add(**what)
         finally:
             bans.told = told
         self.broker.enforce_bans()
@@ -150,3 +146,8 @@ def _change(
 ) -> dict[str, Any]:
     change = Change(roles=list(roles), groups=list(groups), members=list(members))
     return {"change": msgspec.to_builtins(change)}
+
+
+def _said(ban: Ban) -> dict[str, Any]:
+    """A ban as workers tell each other of it."""
+    return asdict(ban)

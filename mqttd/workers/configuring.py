@@ -62,7 +62,7 @@ class Configuring:
         return told
 
     async def _described(self, ask: Ask) -> tuple[Json, str]:
-        said: Answer = await self.asker.ask(self.asker.there()[0], ask, _CONFIG, b"", "GET")
+        said: Answer = await self.asker.ask(self.asker.anyone(), ask, _CONFIG, b"", "GET")
         told = said.json()
         config = self.config_now()
         ours = dict(values(config))

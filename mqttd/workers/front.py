@@ -179,7 +179,7 @@ class Front(Api):
                 WorkerView(
                     worker.number,
                     worker.pid or None,
-                    "running" if worker.ready else "starting",
+                    worker.state,
                     worker.starts,
                 )
                 for worker in self.service.workers

@@ -34,6 +34,8 @@ _FIRST: Final = 0.1
 _LONGEST: Final = 10.0
 #: Seconds without a sign of life, after which one that serves is ended.
 _STUCK: Final = 30.0
+#: Seconds without one, after which nobody waits any more for what it is to show.
+_SILENT: Final = 3.0
 #: Seconds of service after which one that ends is not one that cannot live.
 _LIVED: Final = 5.0
 
@@ -161,6 +163,13 @@ class WorkerProcess:
     def is_stuck(self) -> bool:
         """Whether it serves clients, or should, and says nothing any more."""
         return self.ready and time.monotonic() - self.heard > _STUCK
+
+    @property
+    def state(self) -> str:
+        """`running`, `starting`, or `silent`: it gives no sign of life."""
+        if not self.ready:
+            return "starting"
+        return "silent" if time.monotonic() - self.heard > _SILENT else "running"
 
     def serves(self) -> None:
         """It has let clients in."""

@@ -54,28 +54,25 @@ def listeners_of(lists: Sequence[Sequence[Json]]) -> list[Json]:
     return list(total.values())
 
 
-def status_of(answers: Sequence[Json], numbers: Mapping[int, int], pid: int) -> Json:
+def status_of(told: Mapping[int, Json], workers: Sequence[Json], ours: Json) -> Json:
     """What `GET /status` answers for all: sums, and a line for each worker.
 
-    numbers: process id -> worker; pid: the supervisor's.
+    told: what each worker says that answers; workers: each with its number, pid and state; ours:
+    what is said of the supervisor's own process, and of all where none answers.
     """
-    first = answers[0]
-    workers = [
-        {
-            "worker": numbers.get(each["pid"]),
-            "pid": each["pid"],
-            "uptime": each["uptime"],
-            "connections": each["stats"]["connections"],
-            "sessions": each["stats"]["sessions"],
-            "subscriptions": each["stats"]["subscriptions"],
-        }
-        for each in answers
-    ]
+    answers = list(told.values())
+    lines = []
+    for worker in workers:
+        said = told.get(worker["worker"])
+        figures = {name: None if said is None else said["stats"][name] for name in _SHOWN}
+        lines.append({**worker, "uptime": None if said is None else said["uptime"], **figures})
     return {
-        **first,
-        "pid": pid,
-        "uptime": max(each["uptime"] for each in answers),
+        **ours,
+        "uptime": max((each["uptime"] for each in answers), default=0),
         "listeners": listeners_of([each["listeners"] for each in answers]),
         "stats": add_up([each["stats"] for each in answers]),
-        "workers": workers,
+        "workers": lines,
     }
+
+
+_SHOWN: Final = ("connections", "sessions", "subscriptions")

@@ -97,6 +97,8 @@ class WorkersService(MultiService):
         self.addService(self.doors)  # type: ignore[no-untyped-call]
         #: All workers have let clients in once.
         self.opened = False
+        #: What worker 1 has said when it let clients in.
+        self._said: dict[str, Any] = {}
         self.stopping = False
         self._stopped: Deferred[None] | None = None
         self._calls: list[Any] = []
@@ -275,13 +277,18 @@ class WorkersService(MultiService):
 
     def _ready(self, worker: WorkerProcess, told: dict[str, Any]) -> None:
         self.log.info("worker {number} ready: process {pid}", number=worker.number, pid=worker.pid)
+        if worker.number == 1:
+            self._said = told  # it has the listeners that no other one has, too
         if self.opened or not all(each.ready for each in self.workers):
             return
         self.opened = True
+        told = self._said
         if told.get("warning"):
             self.log.warn("{told}", told=told["warning"])
         line = f"{told['line']}; {self.count} workers (experimental)"
         self.log.info("{line}", line=line, always=True)
+        for where, url in told["listeners"].items():
+            self.log.info("listener {id}: {url}", id=where, url=url)
         self.systemd.ready()
 
     def _ended(self, worker: WorkerProcess, why: str) -> None:

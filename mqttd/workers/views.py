@@ -4,27 +4,30 @@
 
 Each method is a rule of `mqttd.workers.rules`.
 
-Promise: a worker that is being started again is left out of what is shown, and holds up what all
-have to do (503).
+Promise: a worker that is being started again, or gives no sign of life, is left out of what is
+shown, which says so, and holds up what all have to do (503).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from mqttd import __version__, compiled
 from mqttd.access.diff import MAX_CHANGES
 from mqttd.access.questions import MAX_CLIENTS
+from mqttd.access.who import who_may_connect
 from mqttd.admin import lists
 from mqttd.admin.health import exposition
 from mqttd.admin.requests import ApiError
 from mqttd.admin.route import Ask
-from mqttd.workers.asking import Answer, Asker, Json, accepted, noted
+from mqttd.workers.asking import Answer, Asker, Json, NoAnswer, accepted, noted
 from mqttd.workers.place import worker_of
 from mqttd.workers.sums import add_up, counted, listeners_of, status_of
 
@@ -50,7 +53,7 @@ class Views:
         """What each worker that is there answers to a path, by its number."""
         given = {name: value for name, value in query.items() if value is not None}
         target = _PREFIX + path + (f"?{urlencode(given)}" if given else "")
-        answers = await self.asker.each(self.asker.there(), ask, target, b"")
+        answers = await self.asker.shown(ask, target, b"")
         return {each.worker: each.json() for each in answers}
 
     async def _of_query(self, ask: Ask, path: str) -> dict[int, Json]:
@@ -61,7 +64,7 @@ class Views:
 
     async def one(self, ask: Ask) -> bytes:
         """What every worker would answer the same, or tell the others."""
-        return self._passed(ask, [await self.asker.ask(self.asker.there()[0], ask)])
+        return self._passed(ask, [await self.asker.ask(self.asker.anyone(), ask)])
 
     async def all(self, ask: Ask) -> bytes:
         """What every worker has to do."""
@@ -142,10 +145,25 @@ class Views:
     # -- the broker ----------------------------------------------------------------------------
 
     async def status(self, ask: Ask) -> Json:
-        """Sums, and a line for each worker."""
-        told = await self._told(ask, "/status")
-        numbers = {worker.pid: worker.number for worker in self.service.workers}
-        return status_of(list(told.values()), numbers, os.getpid())
+        """Sums, and a line for each worker, also for one that does not answer."""
+        service = self.service
+        try:
+            told = await self._told(ask, "/status")
+        except NoAnswer:
+            told = {}
+        workers = [
+            {"worker": worker.number, "pid": worker.pid or None, "state": worker.state}
+            for worker in service.workers
+        ]
+        ours = {
+            "name": service.config.node.name,
+            "version": __version__,
+            "compiled": compiled(),
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+            "who_may_connect": who_may_connect(service.config.auth),
+        }
+        return status_of(told, workers, ours)
 
     async def nodes(self, ask: Ask) -> Json:
         """One node, with the sums of its workers."""
@@ -233,24 +251,25 @@ class Views:
     async def listener(self, ask: Ask) -> Json:
         """One listener: shown, or started and stopped in every worker."""
         changes = ask.request.method == b"POST"
-        numbers = self.asker.whole() if changes else self.asker.there()
-        answers: list[Answer] = await self.asker.each(numbers, ask)
+        answers = await self._changed(ask) if changes else await self.asker.shown(ask)
         told = listeners_of([[each.json()] for each in answers])[0]
         if changes:
-            noted(ask, answers)
             stopped = self.service.stopped
             (stopped.add if told["state"] == "stopped" else stopped.discard)(told["id"])
         return told
+
+    async def _changed(self, ask: Ask) -> list[Answer]:
+        """What all have done."""
+        answers: list[Answer] = await self.asker.each(self.asker.whole(), ask)
+        noted(ask, answers)
+        return answers
 
     # -- topics --------------------------------------------------------------------------------
 
     async def topic_metrics(self, ask: Ask) -> Json:
         """What came to the topics that are counted; all workers count."""
         changes = ask.request.method in (b"POST", b"DELETE")
-        numbers = self.asker.whole() if changes else self.asker.there()
-        answers: list[Answer] = await self.asker.each(numbers, ask)
-        if changes:
-            noted(ask, answers)
+        answers = await self._changed(ask) if changes else await self.asker.shown(ask)
         return lists.counts_of({each.worker: each.json() for each in answers})
 
     async def busiest(self, ask: Ask) -> Json:
@@ -293,7 +312,7 @@ class Views:
 
     async def acl_diff(self, ask: Ask) -> Json:
         """What other rules would change for the clients of all workers."""
-        answers: list[Answer] = await self.asker.each(self.asker.there(), ask)
+        answers = await self.asker.shown(ask)
         told = {each.worker: each.json() for each in answers}
         first = next(iter(told.values()))
         names = ("clients", "clients_changed", "subscriptions_lost", "gains", "losses")

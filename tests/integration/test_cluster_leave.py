@@ -13,6 +13,7 @@ from mqttd.config.load import load
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
+from tests.support.ctl import told
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import Nodes, asked, start_node, start_nodes
 from tests.support.waiting import until
@@ -67,6 +68,22 @@ def test_a_node_that_leaves_hands_its_sessions_over(nodes: Nodes) -> None:
     assert len(back.collect(2 * count)) == 2 * count
 
 
+def test_a_node_that_leaves_says_where_nobody_takes_its_sessions(
+    nodes: Nodes, etcd: Etcd, tmp_path: Path
+) -> None:
+    client = RawClient(nodes["a"].port, mq.V5).connect("stays", clean=False, props=_STAYS)
+    client.disconnect()
+    asked(nodes["a"], "cluster", "drain", "b")
+    until(lambda: not all(each["ready"] for each in asked(nodes["a"], "cluster", "nodes")["nodes"]),
+          "b takes no more")  # fmt: skip
+    assert "no other node was ready to take sessions" in told(nodes["a"], "cluster", "leave")
+    left = nodes.pop("a").process
+    assert left is not None and left.wait(20) == 0
+    assert asked(nodes["b"], "sessions", "list")["sessions"] == []
+    nodes["a"] = start_node(tmp_path, etcd, "a", store={"kind": "sqlite"})
+    assert RawClient(nodes["a"].port, mq.V5).connect("stays", clean=False, props=_STAYS).resumed
+
+
 def test_a_node_drains_at_the_wish_of_another_and_is_put_out(nodes: Nodes) -> None:
     """And is a member again by one command."""
     client = RawClient(nodes["b"].port, mq.V5).connect("c", clean=False, props=_STAYS)
@@ -93,6 +110,7 @@ def test_bans_are_everywhere_and_a_node_that_joins_has_them(
     for node in nodes.values():
         until(lambda at=node: len(asked(at, "bans", "list")["bans"]) == 2, "both bans")
         RawClient(node.port, mq.V5).connect("bad", reason=0x8A)
+    assert asked(nodes["a"], "bans", "list") == asked(nodes["b"], "bans", "list")
     nodes.pop("b").stop()
     asked(nodes["a"], "bans", "del", "client_id", "worse")
     nodes["b"] = start_node(tmp_path, etcd, "b", store={"kind": "sqlite"})

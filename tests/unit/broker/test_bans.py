@@ -72,6 +72,13 @@ def test_a_ban_ends_at_its_time() -> None:
     assert len(bans) == 0
 
 
+def test_a_ban_that_was_made_elsewhere_was_made_then() -> None:
+    bans = Bans(seconds=Time())
+    bans.add("client_id", "here")
+    assert bans.add("client_id", "there", since=400.0).since == 400.0
+    assert [ban.value for ban in bans.list()] == ["there", "here"]
+
+
 def test_bans_outlive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "bans.json"
     seconds = Time()

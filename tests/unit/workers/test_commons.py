@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttd.access.roles import Roles
+from mqttd.broker.bans import Bans
 from mqttd.broker.roles import Change, Group, Member, Role
 from mqttd.workers.commons import Commons
 from mqttd.workers.draining import shares_of
@@ -50,6 +51,22 @@ def test_who_was_away_has_the_roles_of_who_serves(serves: Change, had: Change) -
         other.calls[name](what)
     for kind in ("roles", "groups", "members", "names", "disabled"):
         assert getattr(other.roles, kind) == getattr(one.roles, kind)
+
+
+def test_who_was_away_has_the_bans_of_who_serves_as_they_were_made() -> None:
+    one, other = (Commons(broker_with(Bans(seconds=lambda at=at: at)), lambda name, what: None)  # type: ignore[misc]
+                  for at in (10.0, 20.0))  # fmt: skip
+    one.broker.bans.add("client_id", "bad", "is", 100.0)
+    other.broker.bans.add("client_id", "bad", "is", 100.0)
+    other.broker.bans.add("client_id", "lifted")
+    for name, what in one.all():
+        other.calls[name](what)
+    assert other.broker.bans.list() == one.broker.bans.list()
+    assert [ban.since for ban in other.broker.bans.list()] == [10.0]
+
+
+def broker_with(bans: Bans) -> Any:
+    return SimpleNamespace(bans=bans, trail=None, enforce_bans=lambda: None)
 
 
 @given(

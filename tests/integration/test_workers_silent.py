@@ -1,0 +1,76 @@
+"""Workers one of which does not answer: what is shown, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import Broker, start_broker
+from tests.support.ctl import told as ctl
+from tests.support.waiting import until
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("workers")
+    made = start_broker(
+        folder,
+        node={"workers": 2},
+        listener={"ws": {"default": {"bind": "127.0.0.1:0"}},
+                  "unix": {"default": {"path": str(folder / "mqtt.sock")}}},
+    )  # fmt: skip
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def beside(socket: Path, *words: str) -> tuple[str, str]:
+    """What a command writes to both of its outputs."""
+    command = [sys.executable, "-m", "mqttd.admin.ctl", "--socket", str(socket), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout, done.stderr
+
+
+def test_the_log_says_where_each_listener_is(broker: Broker) -> None:
+    for said in ("listener tcp:default: mqtt://", "listener ws:default: ws://",
+                 "listener unix:default: unix://"):  # fmt: skip
+        until(lambda said=said: broker.output.count(said) == 1, said)  # type: ignore[misc]
+    assert "(try it: http://" in broker.output
+
+
+def test_a_worker_asked_itself_says_that_it_is_one(broker: Broker) -> None:
+    assert broker.directory is not None
+    _, said = beside(broker.directory / "data/worker-1/mqttd.sock", "status")
+    assert said.startswith("mqttd-ctl: this is one worker alone")
+    _, said = beside(broker.directory / "data/mqttd.sock", "status")
+    assert said == ""
+
+
+def test_the_status_is_there_while_a_worker_is_stuck(broker: Broker) -> None:
+    assert broker.directory is not None
+    workers = json.loads(ctl(broker, "--json", "status"))["workers"]
+    assert [one["state"] for one in workers] == ["running", "running"]
+    os.kill(workers[1]["pid"], signal.SIGSTOP)
+    try:
+        before = time.monotonic()
+        shown, said = beside(broker.directory / "data/mqttd.sock", "status")
+        assert time.monotonic() - before < 15
+        assert said == "mqttd-ctl: worker 2 does not answer, and is left out\n"
+        assert "silent" in shown and "running" in shown
+        clients, said = beside(broker.directory / "data/mqttd.sock", "clients", "list")
+        assert "worker 2 does not answer" in said
+    finally:
+        os.kill(workers[1]["pid"], signal.SIGCONT)
+    until(lambda: json.loads(ctl(broker, "--json", "status"))["workers"][1]["state"] == "running",
+          "it is there again")  # fmt: skip
+    assert "did not answer /api/v1/status: it gives no sign of life" in broker.output
+    assert "Traceback" not in broker.output and "Failure" not in broker.output
