@@ -116,7 +116,7 @@ class Drain:
                     return False
                 again = False
                 self._ids = list(broker.sessions)
-                self._ids.reverse()  # the oldest first
+                self._ids.reverse()  # who was here first
             session = broker.sessions.get(self._ids.pop())
             channel = broker.channel_of(session) if session is not None else None
             if channel is not None and channel.state == OPEN:

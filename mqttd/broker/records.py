@@ -50,6 +50,8 @@ class Record:
             #: When its connection ended; 0 while there is one.
             self.away_since: int = found["away_since"]
             self.written_at: int = found["written_at"]
+            #: When it began; 0 where that is not known.
+            self.created_at: int = found.get("created_at", 0)
             #: Full filter, options, identifier (0: none).
             self.subscriptions: list[tuple[str, int, int]] = [
                 (full_filter, options, identifier)
@@ -77,6 +79,7 @@ def record_of(broker: Publishing, session: Session) -> bytes:
         "expiry": session.expiry_interval,
         "away_since": 0 if session.channel is not None else seconds - away,
         "written_at": seconds,
+        "created_at": seconds - (broker.now - session.created_at) // 1000,
         "subscriptions": [
             (full_filter, options, identifiers.get(full_filter, 0))
             for full_filter, options in (session.subscriptions or {}).items()
@@ -114,6 +117,10 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
     seconds = broker.clock() // 1_000_000
     away = seconds - record.away_since if record.away_since else 0
     session.away_since = broker.now - milliseconds(max(away, 0))
+    age = seconds - record.created_at if record.created_at else 0
+    session.created_at = broker.now - milliseconds(max(age, away, 0))
+    if session.owner:
+        session.server.journal.dated(session.owner, seconds - max(age, away, 0))
     if record.mountpoint:
         session.client = ClientInfo(
             client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint

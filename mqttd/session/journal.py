@@ -54,6 +54,9 @@ class Journal(Ending):
         """
         return owner
 
+    def dated(self, owner: int, created_at: int) -> None:
+        """A session that came from elsewhere began then, in seconds since 1970."""
+
     def placed(self, owner: int, mountpoint: str) -> None:
         """The names of a session are below this mountpoint."""
 

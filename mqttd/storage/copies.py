@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from mqttd.storage.blocks import Group, Part
-from mqttd.storage.database import STATEMENTS, connect
+from mqttd.storage.database import DATE_SESSION, STATEMENTS, connect
 
 __all__ = ["BLOCKS", "GROUP", "START", "Copies", "Copy", "pack_blocks", "pack_group", "pack_start"]
 
@@ -64,7 +64,9 @@ def pack_group(group: Group) -> bytes:
     """What a group changes; it is closed."""
     blocks = [_block(part) for part in group.parts]
     blocks.append(_block(group))
-    said = (GROUP, [each for each in blocks if each is not None], group.drops, group.rows)
+    # Nodes of before know no row that dates a session.
+    rows = [row for row in group.rows if row[0] != DATE_SESSION]
+    said = (GROUP, [each for each in blocks if each is not None], group.drops, rows)
     return msgspec.msgpack.encode(said)
 
 

@@ -8,7 +8,8 @@
 
 SQLite in WAL mode, 4 KiB pages, one connection, locked for this process. Which version a file has
 is read from its header, before SQLite touches it: a newer one is refused as it is, an older one is
-copied before it is brought forward. The file is made with mode 0600.
+copied before it is brought forward. A column that older brokers pass over is added without another
+version. The file is made with mode 0600.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import os
 import shutil
 import sqlite3
 import time
+from contextlib import suppress
 from typing import Final
 
 __all__ = [
+    "DATE_SESSION",
     "END_SESSION",
     "FORGET_WILL",
     "KEEP",
@@ -53,7 +56,7 @@ CREATE TABLE block (
 CREATE TABLE session (
     owner INTEGER PRIMARY KEY, client_id TEXT NOT NULL, username TEXT,
     mountpoint TEXT NOT NULL DEFAULT '', expiry INTEGER NOT NULL,
-    away_since INTEGER NOT NULL DEFAULT 0
+    away_since INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE subscription (
     owner INTEGER NOT NULL, filter TEXT NOT NULL, options INTEGER NOT NULL,
@@ -70,7 +73,8 @@ CREATE TABLE kept (
 
 #: What rows of a group say, by number.
 STATEMENTS: Final = (
-    "INSERT INTO session (owner, client_id, username, expiry) VALUES (?, ?, ?, ?)"
+    "INSERT INTO session (owner, client_id, username, expiry, created_at)"
+    " VALUES (?, ?, ?, ?, CAST(strftime('%s', 'now') AS INTEGER))"
     " ON CONFLICT (owner) DO UPDATE SET expiry = excluded.expiry, away_since = 0",
     "UPDATE session SET mountpoint = ? WHERE owner = ?",
     "UPDATE session SET away_since = ? WHERE owner = ?",
@@ -84,6 +88,7 @@ STATEMENTS: Final = (
     "DELETE FROM kept WHERE plugin = ? AND key = ?",
     "UPDATE session SET away_since = away_since + ?"
     " WHERE away_since > 0 AND away_since NOT BETWEEN ? AND ?",
+    "UPDATE session SET created_at = ? WHERE owner = ?",
 )
 OPEN_SESSION: Final = 0
 PLACE_SESSION: Final = 1
@@ -97,6 +102,7 @@ FORGET_WILL: Final = 8
 KEEP: Final = 9
 UNKEEP: Final = 10
 MOVE_CLOCK: Final = 11
+DATE_SESSION: Final = 12
 
 
 class StoreError(Exception):
@@ -204,6 +210,10 @@ def _prepare(path: str, base: sqlite3.Connection) -> None:
             base.execute(statement)
         base.execute(f"PRAGMA application_id = {_APPLICATION}")
         base.execute(f"PRAGMA user_version = {VERSION}")
+    elif "created_at" not in [row[1] for row in base.execute("PRAGMA table_info(session)")]:
+        # Since 0.3: 0 where it is not known. A file without its tables is damaged, see below.
+        with suppress(sqlite3.OperationalError):
+            base.execute("ALTER TABLE session ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0")
     base.execute("COMMIT")
     if version == 0:
         # Into the file itself: `look` reads its header.

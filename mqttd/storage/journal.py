@@ -24,6 +24,7 @@ from mqttd.session.message import Delivery, Message
 from mqttd.session.promise import Promise
 from mqttd.storage.blocks import Block, Group
 from mqttd.storage.database import (
+    DATE_SESSION,
     END_SESSION,
     FORGET_WILL,
     KEEP,
@@ -116,6 +117,10 @@ class StoreJournal(Releasing):
             owner = self.owners
         self._row(OPEN_SESSION, (owner, client_id, username, expiry_seconds))
         return owner
+
+    def dated(self, owner: int, created_at: int) -> None:
+        """See `Journal.dated`."""
+        self._row(DATE_SESSION, (created_at, owner))
 
     def placed(self, owner: int, mountpoint: str) -> None:
         """See `Journal.placed`."""

@@ -40,7 +40,7 @@ __all__ = [
     "load_line",
 ]
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 PacketId = Annotated[int, Meta(ge=0, le=0xFFFF)]
 Seconds = Annotated[int, Meta(ge=0, le=1 << 40)]
@@ -66,6 +66,7 @@ class SessionLine(Struct, tag="session", kw_only=True, forbid_unknown_fields=Tru
     mountpoint: Text = ""
     expiry: Interval
     away_since: Seconds = 0
+    created_at: Seconds = 0
     subscriptions: list[
         tuple[
             Annotated[str, Meta(min_length=1, max_length=65535)],

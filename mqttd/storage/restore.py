@@ -84,9 +84,9 @@ def restore(
     data = _Bytes(base)
     now = journal.seconds()
     for row in base.execute(
-        "SELECT owner, client_id, username, mountpoint, expiry, away_since FROM session"
+        "SELECT owner, client_id, username, mountpoint, expiry, away_since, created_at FROM session"
     ).fetchall():
-        owner, client_id, username, mountpoint, expiry, away_since = row
+        owner, client_id, username, mountpoint, expiry, away_since, created_at = row
         if owner > journal.owners:
             journal.owners = owner
         if client_id in broker.sessions:
@@ -102,6 +102,9 @@ def restore(
         queue = contents.queues.pop(owner, None)
         v5 = _speaks_v5(records, queue)
         session.restored(0, expiry, broker.now - milliseconds(max(away, 0)), v5)
+        # Where it is not known, or a clock was set, it began no later than its client left.
+        age = now - created_at if created_at else 0
+        session.created_at = broker.now - milliseconds(max(age, away, 0))
         _subscribe(broker, session, base, owner)
         session.restored(owner, expiry, session.away_since, session.v5)
         broker.registry.put_back(session)

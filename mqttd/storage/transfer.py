@@ -23,6 +23,7 @@ from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter, validate_topic_name
 from mqttd.storage.database import (
+    DATE_SESSION,
     KEEP,
     LEAVE_SESSION,
     OPEN_SESSION,
@@ -85,16 +86,17 @@ def _everything(store: Reader, users: Iterable[UserLine], by: str) -> Iterator[L
     yield Header(version=VERSION, written_at=int(time.time()), by=by)
     ask = store.base.execute
     rows = ask(
-        "SELECT owner, client_id, username, mountpoint, expiry, away_since FROM session"
-        " ORDER BY owner"
+        "SELECT owner, client_id, username, mountpoint, expiry, away_since, created_at"
+        " FROM session ORDER BY owner"
     ).fetchall()
-    for owner, client_id, username, mountpoint, expiry, away_since in rows:
+    for owner, client_id, username, mountpoint, expiry, away_since, created_at in rows:
         yield SessionLine(
             client_id=client_id,
             username=username,
             mountpoint=mountpoint,
             expiry=expiry,
             away_since=away_since,
+            created_at=created_at,
             subscriptions=ask(
                 "SELECT filter, options, identifier FROM subscription WHERE owner = ?", (owner,)
             ).fetchall(),
@@ -237,7 +239,7 @@ class _Import:
                 if isinstance(line, Header):
                     if taken:
                         raise ValueError("a second first line (type store)")
-                    if line.version not in (1, VERSION):
+                    if not 1 <= line.version <= VERSION:
                         raise ValueError(f"version {line.version}: this mqttd reads 1 to {VERSION}")
                     version = line.version
                 elif not version:
@@ -309,6 +311,7 @@ class _Import:
         row = self.ledger.row
         row(OPEN_SESSION, (owner, line.client_id, line.username, line.expiry))
         row(PLACE_SESSION, (line.mountpoint, owner))
+        row(DATE_SESSION, (line.created_at, owner))
         row(LEAVE_SESSION, (line.away_since or int(time.time()), owner))
         for topic_filter, options, identifier in line.subscriptions:
             validate_topic_filter(topic_filter)

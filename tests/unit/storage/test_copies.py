@@ -70,9 +70,10 @@ class Source:
 
 
 def contents(base: sqlite3.Connection) -> list[Any]:
-    """All that a store says: its rows, its blocks, and who lives in them."""
+    """All that is copied of a store: its rows, its blocks, and who lives in them."""
+    columns = {"session": "owner, client_id, username, mountpoint, expiry, away_since"}
     found: list[Any] = [
-        base.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
+        base.execute(f"SELECT {columns.get(table, '*')} FROM {table} ORDER BY 1, 2").fetchall()
         for table in ("session", "subscription", "kept", "block")
     ]
     records = read(base, Ledger()).records

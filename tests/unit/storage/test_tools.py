@@ -125,7 +125,7 @@ END = '{"type":"end","lines":2}'
         ([], "line 1: expected .* found nothing"),
         (["\x00\xb5mosquitto db"], "line 1: JSON is malformed"),
         ([SESSION], 'line 1: expected {"type":"store"'),
-        (['{"type":"store","version":3}'], "line 1: version 3: this mqttd reads 1 to 2"),
+        (['{"type":"store","version":4}'], "line 1: version 4: this mqttd reads 1 to 3"),
         ([HEAD, SESSION], "line 3: expected more"),
         ([HEAD, SESSION, '{"type":"end","lines":3}'], "line 3: 3 lines were written, 2 are here"),
         ([HEAD, SESSION, SESSION[:30]], "line 3: "),
