@@ -144,15 +144,21 @@ class Reload:
             "applied": False,
             "notes": [],
         }
-        if dry_run or (warnings and not confirmed):
-            return told
+        dry_run = dry_run or bool(warnings and not confirmed)
         undo: list[Callable[[], Any]] = []
         try:
-            steps = await self._prepare(before, after, undo)
+            if dry_run:
+                self._open(before, after, undo)
+            else:
+                steps = await self._prepare(before, after, undo)
         except (ListenError, DoorError, PluginError, OSError, ValueError) as error:
             for step in reversed(undo):
                 await step()
             raise ReloadError(f"{why(error, after)}; nothing was changed") from None
+        if dry_run:
+            for step in reversed(undo):
+                await step()
+            return told
         told["notes"] = self._apply(before, after, steps)
         told["applied"] = True
         await self._unload(before, after)
@@ -195,10 +201,7 @@ class Reload:
         if before.plugins != after.plugins:
             fresh = await plugins.follow(after)
             undo.append(lambda: self._back(before, fresh))
-        doors = service.doors.added(after.listener)
-        undo.append(_later(lambda: _release(doors)))
-        if before.admin.tcp != after.admin.tcp:
-            steps.append(self._admin_tcp(after, undo))
+        opened = self._open(before, after, undo)
         if before.auth != after.auth or before.acl != after.acl or before.plugins != after.plugins:
             common = service.gate.access_control(after)
             own = {
@@ -206,8 +209,18 @@ class Reload:
                 for name, config in configs_by_listener(after).items()
             }
             steps.append(lambda: self._renew_access(common, own))
-        steps.append(lambda: service.doors.open(doors))
-        return steps
+        return [*steps, *opened]
+
+    def _open(
+        self, before: Config, after: Config, undo: list[Callable[[], Any]]
+    ) -> list[Callable[[], Any]]:
+        """Take the addresses that are new; also where it is only asked whether they can be had."""
+        doors = self.service.doors.added(after.listener)
+        undo.append(_later(lambda: _release(doors)))
+        steps: list[Callable[[], Any]] = []
+        if before.admin.tcp != after.admin.tcp:
+            steps.append(self._admin_tcp(after, undo))
+        return [*steps, lambda: self.service.doors.open(doors)]
 
     async def _back(self, before: Config, fresh: list[str]) -> None:
         """Unload what was loaded for a reload that is not to be."""

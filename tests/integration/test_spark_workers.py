@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqttd.pipeline.log.reader import LogReader, events
-from tests.integration.test_workers import asked, id_at
+from tests.integration.test_workers import all_serve, asked, id_at
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
@@ -83,8 +83,8 @@ def kill(broker: Broker, number: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def all_there(broker: Broker, count: int) -> None:
-    until(lambda: len(asked(broker, "status")["workers"]) == count, "all workers")
+def all_there(broker: Broker) -> None:
+    until(lambda: all_serve(broker), "all workers")
 
 
 def test_the_sink_publishes_at_least_once(spark: Any, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_one_url_has_the_events_of_all_workers(spark: Any, tmp_path: Path) -> No
             kill(broker, number)
             sent.publish(broker, id_at(other, 2), 10)
             until(has_read, "the other is not read", 60)
-            all_there(broker, 2)
+            all_there(broker)
             sent.publish(broker, id_at(number, 2), 10)
             until(has_read, "it is not read again", 60)
         told = asked(broker, "events", "info")

@@ -7,6 +7,7 @@ a reload does not apply a key, the plan has to say so.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -392,6 +393,25 @@ def site(make_site: Callable[[dict[str, Any]], Site]) -> Site:
 
 def alarms(service: MqttdService) -> dict[str, str]:
     return {alarm.name: alarm.text for alarm in service.broker.alarms.active()}
+
+
+@pytest.mark.parametrize("what", ["listener.tcp.more.bind", "admin.tcp.bind"])
+def test_what_cannot_be_opened_is_told_before_it_is_tried(site: Site, what: str) -> None:
+    """Asking, and asking what cuts somebody off, say what doing it would."""
+    service = site.make()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        site.write(keys={what: place, "admin.tcp.token_file": "tokens"})
+        said = set()
+        for options in ({"dry_run": True}, {}, {"confirmed": True}):
+            with pytest.raises(ReloadError) as refused:
+                run(service, **options)
+            said.add(str(refused.value))
+        assert len(said) == 1 and place in said.pop()
+    ports = dict(service.ports)
+    assert run(service, dry_run=True)["applied"] is False
+    assert service.ports == ports
+    assert run(service, confirmed=True)["applied"]  # asking has left nothing bound
 
 
 def test_anonymous_clients_go_when_they_are_not_let_in_any_more(site: Site) -> None:

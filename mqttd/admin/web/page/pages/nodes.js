@@ -15,7 +15,7 @@ export async function nodes(main) {
       sheet("This node", [], table("This node", [["Node", (n) => name(n.name)], ["State", (n) => badge(n.state, n.state === "running" ? "good" : "warn")],
         ["Version", (n) => n.version], ["Up", (n) => span(n.uptime), "num"], ["Connections", (n) => number(n.connections), "num"],
         ["Sessions", (n) => number(n.sessions), "num"]], found.nodes.filter((n) => n.here))),
-      status.workers ? sheet("Workers", [], table("Workers", [["Worker", (w) => w.worker, "num"], ["Process", (w) => w.pid, "num"],
+      status.workers ? sheet("Workers", [], table("Workers", [["Worker", (w) => w.worker, "num"], ["Process", (w) => w.pid, "num"], ["State", (w) => badge(w.state, w.state === "running" ? "good" : "warn")],
         ["Up", (w) => span(w.uptime), "num"], ["Connections", (w) => number(w.connections), "num"],
         ["Sessions", (w) => number(w.sessions), "num"], ["Subscriptions", (w) => number(w.subscriptions), "num"]], status.workers)) : "",
       cluster ? card("Cluster", facts([["Cluster", name(cluster.cluster)], ["State", badge(cluster.state, STATES[cluster.state])],
