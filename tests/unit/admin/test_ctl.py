@@ -169,3 +169,11 @@ def test_tables_hide_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_durations_have_two_units(seconds: int, text: str) -> None:
     assert ctl_print.duration_text(seconds) == text
+
+
+def test_a_time_without_its_unit_is_told_which_it_may_be() -> None:
+    assert ctl_print.seconds_of("--for", "2h") == 7200
+    with pytest.raises(ctl.CtlError, match="a time has its unit: 60s, 60m or 60h?"):
+        ctl_print.seconds_of("--for", "60")
+    with pytest.raises(ctl.CtlError, match="1d or 1w$"):
+        ctl_print.seconds_of("--for", "soon")

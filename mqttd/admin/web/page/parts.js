@@ -240,3 +240,12 @@ export function payload(base64) {
   }
   return { kind: "hex", text: lines.join("\n") + (data.length > 4096 ? "\n…" : ""), size: data.length };
 }
+
+/* The workers of a broker that has several; of one that does not answer little is known. */
+export function workers(found) {
+  const shown = (name, show) => (one) => one[name] === null ? "" : show(one[name]);
+  return sheet("Workers", [], table("Workers", [["Worker", (w) => w.worker, "num"], ["Process", shown("pid", String), "num"],
+    ["State", (w) => badge(w.state, w.state === "running" ? "good" : "warn")], ["Up", shown("uptime", span), "num"],
+    ["Connections", shown("connections", number), "num"], ["Sessions", shown("sessions", number), "num"],
+    ["Subscriptions", shown("subscriptions", number), "num"]], found));
+}

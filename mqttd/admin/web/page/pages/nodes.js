@@ -1,6 +1,6 @@
 /* This broker, its workers, and the other nodes of its cluster. */
 import { get, has } from "../api.js";
-import { badge, card, facts, head, make, name, note, number, sheet, span, table } from "../parts.js";
+import { badge, card, facts, head, make, name, note, number, sheet, span, table, workers } from "../parts.js";
 
 const STATES = { member: "good", starting: "warn", minority: "bad" };
 
@@ -15,9 +15,7 @@ export async function nodes(main) {
       sheet("This node", [], table("This node", [["Node", (n) => name(n.name)], ["State", (n) => badge(n.state, n.state === "running" ? "good" : "warn")],
         ["Version", (n) => n.version], ["Up", (n) => span(n.uptime), "num"], ["Connections", (n) => number(n.connections), "num"],
         ["Sessions", (n) => number(n.sessions), "num"]], found.nodes.filter((n) => n.here))),
-      status.workers ? sheet("Workers", [], table("Workers", [["Worker", (w) => w.worker, "num"], ["Process", (w) => w.pid, "num"], ["State", (w) => badge(w.state, w.state === "running" ? "good" : "warn")],
-        ["Up", (w) => span(w.uptime), "num"], ["Connections", (w) => number(w.connections), "num"],
-        ["Sessions", (w) => number(w.sessions), "num"], ["Subscriptions", (w) => number(w.subscriptions), "num"]], status.workers)) : "",
+      status.workers ? workers(status.workers) : "",
       cluster ? card("Cluster", facts([["Cluster", name(cluster.cluster)], ["State", badge(cluster.state, STATES[cluster.state])],
         ["etcd", cluster.etcd], ["Proved", `${number(cluster.proved_ago)} s ago`], ["Filters wanted here", number(cluster.filters)],
         ["Not known to all yet", number(cluster.unsettled)], ["Refused", number(cluster.refused)],

@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { gauges, on, rates, readings } from "../live.js";
 import { chart } from "../charts.js";
-import { bytes, head, make, number, sheet, short, span, table } from "../parts.js";
+import { bytes, head, make, number, short, span, workers } from "../parts.js";
 
 const KINDS = 6;
 const words = (name) => name.replaceAll("_", " ");
@@ -23,7 +23,7 @@ function family(of, begins, ends, values) {
 
 export function overview(main) {
   const tiles = make("div", { class: "tiles" });
-  const workers = make("div");
+  const below = make("div");
   const times = () => readings.map((one) => one.at);
   const perSecond = (value) => `${short(value)}/s`;
   const line = (label, values) => ({ label, values });
@@ -45,7 +45,7 @@ export function overview(main) {
       line("CPU %", rates("cpu_seconds").map((one) => one == null ? null : 100 * one)),
       line("loop lag ms", gauges("loop_lag_ms"))], short, 10),
   ];
-  main.append(head("Overview", "The last ten minutes, as they come."), tiles, make("div", { class: "cards" }, charts), workers);
+  main.append(head("Overview", "The last ten minutes, as they come."), tiles, make("div", { class: "cards" }, charts), below);
 
   const tile = (href, label, value, more, alert) => make("a", { class: alert ? "tile alert" : "tile", href },
     make("span", null, label), make("b", null, value), more ? make("small", null, more) : null);
@@ -66,9 +66,7 @@ export function overview(main) {
   /* Of a broker that has several. */
   const share = async () => {
     const found = (await get("/status")).workers;
-    workers.replaceChildren(found ? sheet("Workers", [], table("Workers", [["Worker", (w) => w.worker, "num"], ["Process", (w) => w.pid],
-      ["Up", (w) => span(w.uptime), "num"], ["Connections", (w) => w.connections, "num"], ["Sessions", (w) => w.sessions, "num"],
-      ["Subscriptions", (w) => w.subscriptions, "num"]], found)) : "");
+    below.replaceChildren(found ? workers(found) : "");
     return found;
   };
   let timer = 0;
