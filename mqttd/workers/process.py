@@ -35,7 +35,7 @@ _LONGEST: Final = 10.0
 #: Seconds without a sign of life, after which one that serves is ended.
 _STUCK: Final = 30.0
 #: Seconds without one, after which nobody waits any more for what it is to show.
-_SILENT: Final = 3.0
+_SILENT: Final = 5.0
 #: Seconds of service after which one that ends is not one that cannot live.
 _LIVED: Final = 5.0
 
