@@ -21,10 +21,10 @@ from twisted.internet.ssl import CertificateOptions, TLSVersion
 from twisted.logger import Logger
 from twisted.web.resource import IResource
 
-from mqttd.admin.handshakes import Handshakes
 from mqttd.admin.site import MOST, Crowd, site_of
 from mqttd.config.schema import AdminPage, AdminTcp
 from mqttd.net.addresses import address_text
+from mqttd.net.handshakes import Handshakes
 from mqttd.net.sockets import bound_tcp
 from mqttd.net.tls import load_pair
 

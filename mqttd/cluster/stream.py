@@ -1,7 +1,8 @@
 """The streams to other nodes: one to each, dialled by the node whose name comes first.
 
     a member is there --> dial, again after 0.1 s ... 5 s --> hello --> Link, Arriving
-    somebody dials us --> hello of a member that we know, of this epoch --> hello --> the same
+    somebody dials us --> `Door` --> hello of a member that we know, of this epoch --> hello
+                                 --> the same
 
 Mutual TLS, by certificates of the cluster's own authority that name their nodes; plain TCP on
 loopback alone, which the configuration sees to. A node that has a link and is dialled by the same
@@ -22,6 +23,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 
 from mqttd.broker.broker import Broker
+from mqttd.cluster.door import Door, dialling
 from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Member
 from mqttd.cluster.nodes import Node, NodeMesh
@@ -35,6 +37,8 @@ __all__ = ["Streams"]
 PATIENCE: Final = 5.0
 _FIRST: Final = 0.1
 _LONGEST: Final = 5.0
+#: Connections that the kernel keeps for us while we do other things.
+_BACKLOG: Final = 512
 #: From this pause on it is worth a line.
 _NEWS: Final = 0.5
 
@@ -59,6 +63,8 @@ class _NodeStream(Protocol):
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
         self.streams.open.add(self)
+        if self.dialled is None:
+            self.streams.door.came(self)
         self._late = self.streams.reactor.callLater(PATIENCE, transport.abortConnection)
         if self.dialled is not None:
             node = self.streams.mesh.nodes.get(self.dialled.name)
@@ -115,6 +121,7 @@ class _NodeStream(Protocol):
             old = streams.of.get(node.name)
             if old is not None:
                 old.close()  # what it has brought is counted now
+            streams.door.greeted(self, node.name)
             self.number = hello.stream
             said = streams.hello(node, self.number).dump()
             self.transport.write(said)  # type: ignore[union-attr]
@@ -154,6 +161,7 @@ class _NodeStream(Protocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         """It is gone."""
         self.streams.open.discard(self)
+        self.streams.door.strangers.leave(self)
         if self._late is not None and self._late.active():
             self._late.cancel()
         node = self.node
@@ -225,6 +233,7 @@ class Streams(Factory):
         self.cluster = cluster
         self.name = name
         self.tls = tls
+        self.door = Door(tls, self, reactor, broker.log)
         self.epoch = 0
         self.port: Any = None
         self.open: set[_NodeStream] = set()
@@ -240,10 +249,7 @@ class Streams(Factory):
 
     def listen(self, host: str, port: int) -> int:
         """Be reached by others; the port. Raises what Twisted does."""
-        if self.tls is None:
-            self.port = self.reactor.listenTCP(port, self, interface=host)
-        else:
-            self.port = self.reactor.listenSSL(port, self, self.tls, interface=host)
+        self.port = self.reactor.listenTCP(port, self.door, _BACKLOG, host)
         return int(self.port.getHost().port)
 
     def buildProtocol(self, addr: object) -> _NodeStream:
@@ -274,6 +280,7 @@ class Streams(Factory):
 
     def joined(self, member: Member) -> None:
         """A node is there: dial it, if that is ours to do."""
+        self.door.expect(member.name, _place(member)[0])
         if self.name < member.name:
             self._members[member.name] = member
             self._pauses[member.name] = _FIRST
@@ -293,13 +300,9 @@ class Streams(Factory):
         self._calls.pop(member.name, None)
         if self._members.get(member.name) is not member or self._stopped:
             return
-        host, _, port = member.address.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        factory = _Dialler(self, member)
-        if self.tls is None:
-            self.reactor.connectTCP(host, int(port), factory, timeout=PATIENCE)
-        else:
-            self.reactor.connectSSL(host, int(port), factory, self.tls, timeout=PATIENCE)
+        host, port = _place(member)
+        factory = dialling(self.tls, _Dialler(self, member))
+        self.reactor.connectTCP(host, int(port), factory, timeout=PATIENCE)
 
     def again(self, member: Member, was_linked: bool) -> None:
         """A stream that we had dialled is over."""
@@ -319,3 +322,9 @@ class Streams(Factory):
         """Nobody has answered."""
         self.broker.log("node not reached", {"node": member.name, "error": text})
         self.again(member, False)
+
+
+def _place(member: Member) -> tuple[str, str]:
+    """Host and port where a node says that it is reached."""
+    host, _, port = member.address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), port

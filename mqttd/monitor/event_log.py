@@ -47,6 +47,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "node has not answered": ("mqttd.cluster", "warn"),
     "node link failed": ("mqttd.cluster", "warn"),
     "node not reached": ("mqttd.cluster", "warn"),
+    "node strangers refused": ("mqttd.cluster", "warn"),
     "overload": ("mqttd", "warn"),
     "session lost": ("mqttd.broker", "error"),
     "session store failed": ("mqttd.broker", "error"),

@@ -8,10 +8,11 @@ has ended. A program that embeds the broker keeps its own log.
 from __future__ import annotations
 
 import atexit
+import errno
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from twisted.application.service import Service
 from twisted.internet.error import ReactorNotRunning
@@ -30,6 +31,8 @@ __all__ = ["Log", "LogError", "log_for", "target_of"]
 
 #: twistd's own lines, which say what was started.
 _TWISTD = "twisted.scripts._twistd_unix"
+#: What the system has none left of: where that was noticed says nothing.
+_SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
 
 
 class LogError(Exception):
@@ -109,8 +112,11 @@ class Log(Service):
         message = formatEvent(dict(event))
         traceback = ""
         if failure is not None:
-            traceback = failure.getTraceback()
-            message = message or failure.getErrorMessage()
+            if failure.check(OSError) and failure.value.errno in _SHORT:
+                message = f"{message or 'failed'}: {failure.getErrorMessage()}"
+            else:
+                traceback = failure.getTraceback()
+                message = message or failure.getErrorMessage()
         when = event.get("log_time", self._seconds())
         self.put(when, name, module, message, None, traceback)
 

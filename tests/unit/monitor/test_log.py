@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -267,6 +268,17 @@ def test_a_second_signal_while_it_stops_is_nothing_to_tell() -> None:
     except ReactorNotRunning:
         Logger(namespace="twisted", observer=LogPublisher(log)).failure("while calling")
     assert not gate.came
+
+
+def test_where_it_was_noticed_that_no_file_is_left_to_open_is_nothing_to_tell() -> None:
+    log, gate = a_log()
+    try:
+        raise OSError(errno.EMFILE, "Too many open files", "/dev/null")
+    except OSError:
+        Logger(namespace="twisted", observer=LogPublisher(log)).failure("Could not reserve one.")
+    (line,) = gate.came
+    assert line.decode().count("\n") == 1
+    assert b"Could not reserve one.: [Errno 24] Too many open files: '/dev/null'" in line
 
 
 def test_levels_change_while_it_is_written() -> None:

@@ -1,4 +1,4 @@
-"""Handshakes of the HTTP doors: a turn has so many of them, and each house its share."""
+"""Handshakes on Twisted's transports: a turn has so many of them, and each house its share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from mqttd.admin.door import certificate_options
-from mqttd.admin.handshakes import TURN, Handshakes
 from mqttd.admin.site import site_of
 from mqttd.config.schema import AdminTcp
+from mqttd.net.handshakes import TURN, Handshakes
 from tests.support.certificates import Authority
 from tests.unit.admin.test_site import GET, Echo, Turns
 

@@ -1,10 +1,10 @@
-"""TLS of the HTTP doors: so many steps of handshakes a turn, house by house.
+"""TLS on Twisted's transports: so many steps of handshakes a turn, house by house.
 
     bytes before the end of a handshake --> fewer than `TURN` steps in this turn? --> OpenSSL
                                               '-- no: not read from, until it is its house's turn
 
 A step is about a millisecond of CPU in the loop that serves MQTT, and hundreds of hellos may come
-in one turn. Who waits and says nothing more is ended like any other (`mqttd.admin.site.Crowd`).
+in one turn. Who waits and says nothing more is ended like any other, by who has the door.
 
 Promise: a turn takes `TURN` steps however many come; a house that stands in line keeps no other
 waiting longer than one step of its own for each of theirs.
