@@ -82,7 +82,7 @@ def check(config: Config) -> None:
     Plugins(config, Host(None, None)).check()
     if config.cluster.kind != "none":
         from mqttd.cluster import refused as in_cluster
-        from mqttd.cluster.tls import etcd_access, node_options
+        from mqttd.cluster.tls import etcd_access, node_options, plain_etcd
 
         if text := in_cluster.refused(config):
             raise StartError(text)
@@ -91,6 +91,8 @@ def check(config: Config) -> None:
             etcd_access(config.cluster)
         except TlsError as error:
             raise StartError(f"cluster: {error}") from None
+        if text := plain_etcd(config.cluster):
+            warnings.warn(text, stacklevel=1)
 
 
 def check_files(config: Config) -> AccessByListener:

@@ -49,6 +49,7 @@ def cluster_of(config: Config, reactor: Any) -> Cluster | None:
         return None
     from mqttd.cluster.cluster import Cluster
     from mqttd.cluster.refused import refused
+    from mqttd.cluster.tls import plain_etcd
 
     if text := refused(config):
         raise StartError(text)
@@ -58,6 +59,8 @@ def cluster_of(config: Config, reactor: Any) -> Cluster | None:
             from mqttd.cluster.replication import Replication
 
             cluster.replication = Replication(cluster, config)
+        if text := plain_etcd(config.cluster):
+            cluster.log.warn("{text}", text=text)
         return cluster
     except (TlsError, OSError) as error:
         raise StartError(f"cluster: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from twisted.internet.ssl import (
     Certificate,
@@ -15,9 +16,10 @@ from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
 from mqttd.config.schema.cluster import Cluster
+from mqttd.net.addresses import is_local
 from mqttd.net.tls import TlsError, load_pair
 
-__all__ = ["etcd_access", "names_of", "node_options", "private_of", "roots_of"]
+__all__ = ["etcd_access", "names_of", "node_options", "plain_etcd", "private_of", "roots_of"]
 
 
 def node_options(config: Cluster) -> Any:
@@ -68,6 +70,20 @@ def etcd_access(config: Cluster) -> tuple[Any, tuple[str, str] | None]:
     if config.etcd_certificate:
         own = private_of(config.etcd_certificate, config.etcd_private_key)
     return _Policy(roots, own), login
+
+
+def plain_etcd(config: Cluster) -> str:
+    """What it means that etcd is spoken to in plain beyond this machine; empty where it is not."""
+    for endpoint in config.endpoints:
+        parts = urlsplit(endpoint)
+        if parts.scheme == "http" and not is_local(parts.hostname or ""):
+            return (
+                f"cluster.endpoints: {endpoint} is no https: what nodes and etcd say to each other"
+                " can be read and changed on its way. Whoever may write to etcd has every right of"
+                " a node: roles, bans, who owns a session, wills and where messages go, which all"
+                " stand there in clear; https:// and cluster.etcd_ca_file protect it"
+            )
+    return ""
 
 
 @implementer(IPolicyForHTTPS)

@@ -34,6 +34,15 @@ def change(folder: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
+def test_an_etcd_in_plain_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = '[cluster]\nkind = "etcd"\nendpoints = ["http://etcd.example:2379"]\n'
+    change(folder, "[cluster]\n", told)
+    with pytest.raises(SystemExit) as ended, pytest.warns(UserWarning, match="no https"):
+        check(folder)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.endswith(": ok\n")
+
+
 @pytest.mark.parametrize(
     "fault", ["key", "rules", "listener's rules", "certificate", "users", "log"]
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.cluster.refused import refused
+from mqttd.cluster.tls import plain_etcd
 from mqttd.cluster.view import filters_of
 from mqttd.config.load import ConfigError, from_tables, load
 from mqttd.config.schema import Config
@@ -79,6 +80,23 @@ def test_the_example_is_a_node() -> None:
     shown = load(str(Path(__file__).parents[3] / "docs/examples/node.conf"), {})
     assert shown.cluster.kind == "etcd"
     assert not refused(shown)
+    assert not plain_etcd(shown.cluster)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "said"),
+    [
+        (["http://127.0.0.1:2379", "http://localhost:2379", "http://[::1]:2379"], ""),
+        (["https://etcd-1:2379"], ""),
+        (["https://etcd-1:2379", "http://etcd-2:2379"], "http://etcd-2:2379"),
+        (["http://10.0.0.7:2379"], "every right of a node"),
+    ],
+)
+def test_an_etcd_in_plain_beyond_this_machine_is_warned_of(endpoints: list[str], said: str) -> None:
+    tables = {"cluster": {"kind": "etcd", "endpoints": endpoints}}
+    warned = plain_etcd(from_tables(tables, ".").cluster)
+    assert said in warned
+    assert bool(warned) == bool(said)
 
 
 def test_several_processes_are_not_a_node_yet() -> None:
