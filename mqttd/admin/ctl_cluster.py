@@ -60,6 +60,7 @@ def _status(options: argparse.Namespace) -> None:
     linked = sum(1 for node in nodes if node["linked"])
     answer["nodes"] = f"{len(nodes)}, {linked} linked"
     answer["proved_ago"] = f"{answer['proved_ago']:.1f} s"
+    answer["etcd_refuses"] = answer["etcd_refuses"] or "nothing"
     print_pairs((name.replace("_", " "), value) for name, value in answer.items())
 
 

@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from mqttd import __version__
 from mqttd.access.roles import Roles
 from mqttd.broker.broker import Broker
+from mqttd.cluster import minority
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, created, put
@@ -41,19 +42,16 @@ from mqttd.cluster.routes import Routes
 from mqttd.cluster.shown import Shown
 from mqttd.cluster.stream import Streams
 from mqttd.cluster.tls import etcd_access, node_options
+from mqttd.cluster.upkeep import Upkeep
 from mqttd.cluster.view import View
-from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import STATE
-from mqttd.session.channel import Channel
 
 if TYPE_CHECKING:
     from mqttd.cluster.replication import Replication
 
 __all__ = ["Cluster", "ClusterError"]
 
-#: The alarm of a node that etcd does not answer.
-ALARM: Final = "cluster_minority"
 #: Seconds between two looks at whether the leases are kept.
 _AGAIN: Final = 0.2
 #: Seconds between two looks at all that etcd has, and between lines about one thing.
@@ -102,6 +100,10 @@ class Cluster:
         self.membership = Membership(
             self.etcd, self.keys, self.settings, self.name, self.id, reactor, self._member
         )
+        self.upkeep = Upkeep(
+            self.etcd, self.settings.compact, self.keys.node(self.name), self._write_anew,
+            lambda: not self.minority and not self.view.rank(),
+        )  # fmt: skip
         self.minority = False
         #: Messages that were kept for nodes until their leases ended.
         self.dropped = 0
@@ -124,6 +126,7 @@ class Cluster:
     def serve(self, broker: Broker, roles: Roles) -> None:
         """This is the broker, and these are its roles; before clients are let in."""
         self.broker = broker
+        self.upkeep.alarms = broker.alarms
         self.heirs.serve(broker)
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
         self.mesh.saw = self.routes.look
@@ -224,11 +227,14 @@ class Cluster:
         self._ready = ready
         self._tell_ready()
 
-    def _tell_ready(self) -> None:
-        key = self.keys.node(self.name)
+    async def _write_anew(self) -> None:
+        key, epoch = self.keys.node(self.name), self.membership.epoch
         change = put(key, self._member().dump(), self.membership.lease)
-        when = created(key, self.membership.epoch)
-        told = Deferred.fromCoroutine(self.etcd.transaction([when], [change]))
+        if epoch:
+            await self.etcd.transaction([created(key, epoch)], [change])
+
+    def _tell_ready(self) -> None:
+        told = Deferred.fromCoroutine(self._write_anew())
         told.addErrback(lambda failure: self.reactor.callLater(1.0, self._tell_ready))
 
     def leaving(self) -> None:
@@ -344,6 +350,7 @@ class Cluster:
         self.routes.tick()
         self.leaves.tick()
         self.shown.tick()
+        self.upkeep.tick()
         if not self.membership.epoch or self.stopped:
             return
         self.membership.keeper.heard = now
@@ -390,8 +397,7 @@ class Cluster:
         self._anew = False
         if self.minority:
             self.minority = False
-            self.broker.alarms.clear(ALARM)
-            self.log.info("etcd answers again: this node is a member")
+            minority.ends(self.broker)
 
     def _expired(self) -> None:
         """Our key is gone: be a member anew at once."""
@@ -401,19 +407,9 @@ class Cluster:
 
     def _is_minority(self) -> None:
         self.minority = True
-        text = (
-            f"etcd has not answered for {self.settings.lease} s: other nodes do not count with"
-            f" this one; minority = {self.settings.minority!r}"
-        )
-        self.log.critical("{text}", text=text)
-        self.broker.alarms.activate(ALARM, text)
-        if self.settings.minority == "refuse":
+        if minority.begins(self.settings, self.broker):
             self.owners.strict = True
             self.owners.lease = 0
-            for session in list(self.broker.sessions.values()):
-                channel = self.broker.channel_of(session)
-                if isinstance(channel, Channel):
-                    channel.close(USE_ANOTHER_SERVER, "this node is in a minority")
             self.broker.perform_later()
 
     # -- links ---------------------------------------------------------------------------------
@@ -468,7 +464,7 @@ class Cluster:
         state = "minority" if self.minority else "member" if self._ready else "starting"
         state = "draining" if self.leaves.draining and not self.minority else state
         ago = max(0.0, time.monotonic() - self.membership.proved + self.settings.lease)
-        return self.shown.describe(state, self.membership.epoch, ago)
+        return self.shown.describe(state, self.membership.epoch, ago) | self.upkeep.shown()
 
     def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
         """The filters that nodes want, or one of them; None: there is no such node."""
@@ -476,7 +472,11 @@ class Cluster:
 
     def counters(self) -> dict[str, float]:
         """The same in numbers, for the metrics."""
-        return {**self.shown.counters(), "cluster_dropped_node_gone": self.dropped}
+        return {
+            **self.shown.counters(), **self.upkeep.counters(), **self.streams.door.counters(),
+            "cluster_dropped_node_gone": self.dropped,
+            "cluster_wills_left_out": len(self.heirs.written.left_out),
+        }  # fmt: skip
 
     def _failed(self, text: str) -> None:
         self._say("etcd", "etcd: {error}", error=text)

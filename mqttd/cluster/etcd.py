@@ -153,6 +153,8 @@ class Etcd:
         self.token = ""
         #: The one that is asked.
         self.at = 0
+        #: Told what etcd has answered in place of what was asked for.
+        self.refused: Callable[[str], object] = lambda text: None
         self.pool = HTTPConnectionPool(reactor, persistent=True)
         self.pool.maxPersistentPerHost = 16
         more = {} if tls is None else {"contextFactory": tls}
@@ -213,6 +215,7 @@ class Etcd:
             if code >= 500:
                 self.next_endpoint(endpoint)
             text = said.get("error") or data[:200].decode(errors="replace")
+            self.refused(text)
             raise EtcdError(f"{endpoint}: {code}: {text}")
         return said
 
@@ -254,6 +257,16 @@ class Etcd:
         """All that begin with this are gone."""
         body = {"key": _text(prefix), "range_end": _text(end_of(prefix))}
         await self.ask("/v3/kv/deleterange", body)
+
+    # -- what it keeps -------------------------------------------------------------------------
+
+    async def status(self) -> Json:
+        """What the member that is asked says of itself; `dbSizeInUse` (bytes), `errors`."""
+        return await self.ask("/v3/maintenance/status", {})
+
+    async def compact(self, revision: int) -> None:
+        """Of before this revision only what still holds is kept: a watch from there on ends."""
+        await self.ask("/v3/kv/compaction", {"revision": str(revision)})
 
     # -- leases --------------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@
 A will without delay is due when the node is gone; one with a delay is not, when its client is
 somewhere by then. Where others take over the sessions of a node, that is said by who has it then.
 
+One that is there already is not written again. What is more than a node may have in etcd, or a user
+(`mqttd.cluster.written`), is published by its own node alone, and lost when that is killed.
+
 Promise: published once. What a node has not written when it is killed is lost, or comes although
 its client has said DISCONNECT: what a turn of the loop has brought is sent to etcd in the next one,
 behind nothing else. CONNACK does not wait for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
@@ -25,9 +28,12 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.wills import Testament
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, created, equals, get, put, remove
 from mqttd.cluster.keys import Keys, owner_of
+from mqttd.cluster.written import Whose, Written
 from mqttd.codec.reasons import MqttError
+from mqttd.net.fair import house_of
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
 from mqttd.storage.entries import dump_will, load_will
@@ -42,6 +48,8 @@ _LANES: Final = 8
 #: Seconds between two tries, and before the next node looks after a dead one.
 _AGAIN: Final = 0.5
 _TURN: Final = 0.3
+#: Seconds between two lines about wills that are not written.
+_QUIET: Final = 10.0
 
 
 class _Left(msgspec.Struct, array_like=True):
@@ -88,7 +96,9 @@ class Heirs:
         self.published = 0
         self._epoch = 0
         self._pending: dict[str, None] = {}
-        self._written: set[str] = set()
+        #: What etcd has of ours, or is about to.
+        self.written = Written()
+        self._quiet = 0.0
         #: Clients whose wills are being written, and whether the next are about to be.
         self._under_way: set[str] = set()
         self._called = False
@@ -106,7 +116,7 @@ class Heirs:
     def begin(self, epoch: int) -> None:
         """We are a member: nothing is written yet."""
         self._epoch = epoch
-        self._written = set()
+        self.written.clear()
         sessions = self.broker.sessions
         self._pending = {name: None for name, each in sessions.items() if each.will is not None}
         self._go()
@@ -138,25 +148,32 @@ class Heirs:
     def _start(self) -> None:
         """Write what has changed, whatever is under way of others: an end must not wait."""
         self._called = False
-        there: dict[str, bool] = {}
+        there: list[str] = []
         then: list[dict[str, Any]] = []
         size = 0
         for client_id in list(self._pending):
-            if len(then) >= _MANY or size >= _BYTES or not self._epoch:
+            if len(then) >= _MANY or not self._epoch:
                 break
             if client_id in self._under_way:
                 continue  # in the order of its changes
+            value, whose = self._value(client_id)
+            if then and size + len(value) > _BYTES:
+                break
             del self._pending[client_id]
-            key = self.keys.will(self.name, self._epoch, client_id)
-            value = self._value(client_id)
-            if value:
-                then.append(put(key, value))
-            elif client_id in self._written:
-                then.append(remove(key))
-            else:
+            change = self.written.change(client_id, value, whose)
+            if value and not change:
+                self._left_out()
+            if change is None:
                 continue
-            there[client_id] = bool(value)
-            size += len(value)
+            key = self.keys.will(self.name, self._epoch, client_id)
+            if change:
+                then.append(put(key, value))
+                size += len(value)
+            else:
+                then.append(remove(key))
+                if waits := self.written.again():
+                    self._pending[waits] = None
+            there.append(client_id)
         if there:
             self._lanes += 1
             self._under_way.update(there)
@@ -165,7 +182,18 @@ class Heirs:
         if self._pending and self._pending.keys() - self._under_way:
             self._go()
 
-    async def _write(self, epoch: int, then: list[dict[str, Any]], there: dict[str, bool]) -> None:
+    def _left_out(self) -> None:
+        """A will is not written, if it is not there already."""
+        now = self.reactor.seconds()
+        if self.written.left_out and now >= self._quiet:
+            self._quiet = now + _QUIET
+            text = (
+                "{count} wills are not in etcd, and lost if this node is killed: they are too"
+                " large, or more than half of {most} bytes are of one user, or of one address"
+            )
+            self.log.warn(text, count=len(self.written.left_out), most=self.written.most)
+
+    async def _write(self, epoch: int, then: list[dict[str, Any]], there: list[str]) -> None:
         try:
             while self._epoch == epoch:
                 try:
@@ -173,24 +201,25 @@ class Heirs:
                     break
                 except EtcdError:
                     await deferLater(self.reactor, _AGAIN)
-            if self._epoch == epoch:
-                for client_id, holds in there.items():
-                    (self._written.add if holds else self._written.discard)(client_id)
         finally:
             self._lanes -= 1
             self._under_way.difference_update(there)
             self._go()
 
-    def _value(self, client_id: str) -> bytes:
+    def _value(self, client_id: str) -> tuple[bytes, Whose]:
+        """The will of a client, empty if it has none, and whose that is."""
         session = self.broker.sessions.get(client_id)
         will = None if session is None else session.will
         if session is None or will is None:
-            return b""
+            return b"", (None, "")
+        whose = (session.username, "")
+        if session.username is None and isinstance(will, Testament):
+            whose = (None, house_of(will.peerhost))
         delay = session.will_delay
         if session.expiry_interval != NEVER and session.expiry_interval < delay:
             delay = session.expiry_interval
         left = _Left(session.username, delay, will.expires_at, dump_will(will))
-        return msgspec.msgpack.encode(left)
+        return msgspec.msgpack.encode(left), whose
 
     # -- of those that are gone ----------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd, start_etcd
-from tests.support.nodes import start_node, start_nodes
+from tests.support.nodes import asked, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
@@ -92,5 +92,36 @@ def test_a_node_that_was_alone_publishes_its_own_once(etcd: Etcd, tmp_path: Path
         watcher.message(topic="w/c")
         watcher.publish("w/end", b"", qos=1)
         watcher.message(topic="w/end")
+    finally:
+        node.stop()
+
+
+def revision_of(etcd: Etcd, node: str, client: str) -> int:
+    """When the will of a client was last written; 0: it is not there."""
+    start = f"/mqttd/mqttd/v1/will/{node}/".encode()
+    body = {"key": b64encode(start).decode(), "range_end": b64encode(start[:-1] + b"0").decode()}
+    for each in etcd.ask("/v3/kv/range", body).get("kvs", ()):
+        if b64decode(each["key"]).endswith(f"/{client}".encode()):
+            return int(each["mod_revision"])
+    return 0
+
+
+def test_what_is_there_is_not_written_again(etcd: Etcd, tmp_path: Path) -> None:
+    node = start_node(tmp_path, etcd, "a")
+    try:
+        wills = {f"w{n}": mq.Will(f"w/{n}", bytes(60_000)) for n in range(10)}
+        there = [RawClient(node.port, mq.V5).connect(name, will=wills[name]) for name in wills]
+        until(lambda: wills_of(etcd, "a") == set(wills), "all of them")
+        assert asked(node, "metrics")["gauges"]["cluster_wills_left_out"] == 0
+        # The same client once more, in place of the one before; then another, to be sure.
+        before = revision_of(etcd, "a", "w0")
+        there += [
+            RawClient(node.port, mq.V5).connect("w0", will=wills["w0"]),
+            RawClient(node.port, mq.V5).connect("end", will=mq.Will("w/end", b"end")),
+        ]
+        until(lambda: "end" in wills_of(etcd, "a"), "the last")
+        assert revision_of(etcd, "a", "w0") == before
+        for client in there:
+            client.close()
     finally:
         node.stop()

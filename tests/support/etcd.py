@@ -6,6 +6,7 @@ import json
 import ssl
 import urllib.request
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ class Etcd:
             found: dict[str, Any] = json.load(answer)
             return found
 
+    def put(self, key: str, value: bytes, token: str = "") -> int:
+        """Write a key; the revision."""
+        said = {"key": b64encode(key.encode()).decode(), "value": b64encode(value).decode()}
+        return int(self.ask("/v3/kv/put", said, token=token)["header"]["revision"])
+
     def log_in(self, user: str, password: str) -> str:
         """A token of this user."""
         asked = {"name": user, "password": password}
@@ -87,9 +93,12 @@ def _healthy(port: int, tls: ssl.SSLContext | None) -> None:
         assert json.load(answer)["health"] == "true"
 
 
-def start_etcd(folder: Path, count: int = 1, certificates: Path | None = None) -> Etcd:
+def start_etcd(
+    folder: Path, count: int = 1, certificates: Path | None = None, more: Sequence[str] = ()
+) -> Etcd:
     """An etcd of so many members, with election time-outs of a quarter of a second.
 
+    more: options of its command line.
     certificates: a folder with ca.crt, etcd.crt and etcd.key, which its members show, and
     client.crt and client.key for the test: who comes without one of that authority is not heard.
     """
@@ -117,7 +126,7 @@ def start_etcd(folder: Path, count: int = 1, certificates: Path | None = None) -
             "--listen-peer-urls", other, "--initial-advertise-peer-urls", other,
             "--initial-cluster", ",".join(names), "--initial-cluster-token", folder.name,
             "--heartbeat-interval", "50", "--election-timeout", "500", "--log-level", "error",
-            *files,
+            *files, *more,
         ]  # fmt: skip
         members.append((home, port, command))
     etcd = Etcd([servers.Server("etcd", port, None, home, command, {})  # type: ignore[arg-type]

@@ -50,6 +50,8 @@ class ClusterView(Struct, kw_only=True):
     #: The member of etcd that is asked, and seconds since it has last proved that we are one.
     etcd: str
     proved_ago: float
+    #: Why etcd takes no writes; empty: it does.
+    etcd_refuses: str
     #: Filters wanted here, those that the others do not have yet, those refused for that.
     filters: int
     unsettled: int

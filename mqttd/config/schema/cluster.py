@@ -61,6 +61,15 @@ class Cluster(Struct, frozen=True, kw_only=True):
     etcd_password_file: Annotated[
         str, _file("File with the password of `etcd_user`; a line end behind it does not count.")
     ] = ""
+    compact: Annotated[
+        bool,
+        keys.plain(
+            "Whether nodes compact etcd's history, all of it but the last seconds; `false` where"
+            " etcd does that itself (`--auto-compaction-mode`), or others who use it need more of"
+            " it.",
+            reload=False,
+        ),
+    ] = True
     bind: Annotated[
         str,
         keys.about(
