@@ -30,7 +30,8 @@ from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import place_of
 
-__all__ = ["Options", "StartError", "check", "check_files", "lock_data_dir", "version_text", "why"]
+__all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "lock_data_dir"]
+__all__ += ["version_text", "why"]
 
 
 class StartError(Exception):
@@ -80,19 +81,38 @@ def check(config: Config) -> None:
     check_files(config)
     _check_log(config)
     Plugins(config, Host(None, None)).check()
+    check_cluster(config)
     if config.cluster.kind != "none":
-        from mqttd.cluster import refused as in_cluster
-        from mqttd.cluster.tls import etcd_access, node_options, plain_etcd
+        from mqttd.cluster.tls import plain_etcd
 
-        if text := in_cluster.refused(config):
-            raise StartError(text)
-        try:
-            node_options(config.cluster)
-            etcd_access(config.cluster)
-        except TlsError as error:
-            raise StartError(f"cluster: {error}") from None
         if text := plain_etcd(config.cluster):
             warnings.warn(text, stacklevel=1)
+
+
+def check_cluster(config: Config) -> None:
+    """Whether this can be a node, where it is to be one: what goes together, and its files.
+
+    Raises StartError.
+    """
+    if config.cluster.kind == "none":
+        if config.session.replicate != "none":
+            text = f"session.replicate = {config.session.replicate!r} needs a cluster"
+            raise StartError(f'{text}: cluster.kind = "etcd"')
+        return
+    from mqttd.cluster.certificates import check_own
+    from mqttd.cluster.refused import refused
+    from mqttd.cluster.tls import etcd_access, nats_access, node_options
+
+    if text := refused(config):
+        raise StartError(text)
+    try:
+        check_own(config.cluster, config.node.name)
+        node_options(config.cluster)
+        etcd_access(config.cluster)
+        if config.session.replicate != "none":
+            nats_access(config.jetstream)
+    except TlsError as error:
+        raise StartError(str(error)) from None
 
 
 def check_files(config: Config) -> AccessByListener:

@@ -13,7 +13,7 @@ from twisted.internet.error import CannotListenError
 from mqttd.admin.api import Api
 from mqttd.net.addresses import address_text
 from mqttd.net.tls import TlsError
-from mqttd.options import StartError
+from mqttd.options import StartError, check_cluster
 from mqttd.storage.store import Store, StoreError, store_of
 
 if TYPE_CHECKING:
@@ -43,16 +43,12 @@ def from_workers(data_dir: str, log: Logger) -> None:
 
 def cluster_of(config: Config, reactor: Any) -> Cluster | None:
     """Our share in a cluster of nodes, where there is one; raises StartError."""
+    check_cluster(config)
     if config.cluster.kind == "none":
-        if config.session.replicate != "none":
-            raise StartError('session.replicate needs a cluster: cluster.kind = "etcd"')
         return None
     from mqttd.cluster.cluster import Cluster
-    from mqttd.cluster.refused import refused
     from mqttd.cluster.tls import plain_etcd
 
-    if text := refused(config):
-        raise StartError(text)
     try:
         cluster = Cluster(config, reactor)
         if config.session.replicate != "none":

@@ -20,7 +20,6 @@ import random
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.ssl import optionsForClientTLS
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
@@ -30,7 +29,7 @@ from mqttd.cluster.etcd import EtcdError, created, put, remove
 from mqttd.cluster.inheriting import Inheriting
 from mqttd.cluster.keys import Heir
 from mqttd.cluster.share import Share
-from mqttd.cluster.tls import private_of, roots_of
+from mqttd.cluster.tls import nats_access
 from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Config
 from mqttd.nats.client import Nats, NatsError
@@ -315,19 +314,8 @@ class Replication:
 
 
 def _client(config: Config, reactor: Any) -> Nats:
-    settings = config.jetstream
-    said: dict[str, Any] = {"name": config.node.name}
-    if settings.user:
-        said["user"] = settings.user
-    if settings.password_file:
-        said["pass"] = _line(settings.password_file)
-    if settings.token_file:
-        said["auth_token"] = _line(settings.token_file)
-    if not settings.tls:
-        return Nats(reactor, settings.servers, said)
-    roots = roots_of(settings.ca_file) if settings.ca_file else None
-    own = private_of(settings.certificate, settings.private_key) if settings.certificate else None
-    return Nats(reactor, settings.servers, said, lambda host: optionsForClientTLS(host, roots, own))
+    said, secure = nats_access(config.jetstream)
+    return Nats(reactor, config.jetstream.servers, {"name": config.node.name, **said}, secure)
 
 
 def _words(path: str) -> list[str]:
@@ -336,8 +324,3 @@ def _words(path: str) -> list[str]:
             return file.read().split()
     except FileNotFoundError:
         return []
-
-
-def _line(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read().removesuffix("\n").removesuffix("\r")

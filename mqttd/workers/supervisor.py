@@ -43,7 +43,7 @@ from mqttd.control import Control
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.supervisor import Supervisor
-from mqttd.options import StartError, check_files, lock_data_dir
+from mqttd.options import StartError, check_cluster, check_files, lock_data_dir
 from mqttd.storage.database import StoreError
 from mqttd.transports.sockets import ListenError, bind_tcp
 from mqttd.workers.front import Front
@@ -75,6 +75,7 @@ class WorkersService(MultiService):
         self.count = count_of(config.node.workers)
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
+        check_cluster(config)
         self.lock = lock_data_dir(config.node.data_dir)
         self._reshard(config.node.data_dir)
         check_files(config).close()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mqttd.admin.ctl_client import Client
+from mqttd.cluster.hello import Hello
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
@@ -355,6 +356,12 @@ def test_nodes_speak_tls_and_only_with_those_of_their_authority(etcd: Etcd, tmp_
         assert [each["linked"] for each in status["nodes"] if not each["here"]] == [True]
         routes = asked(nodes["one"], "cluster", "routes", "two")["routes"]
         assert routes == [{"topic_filter": "t", "node": "two"}]
+        # One of the cluster's nodes that says it is another is none.
+        one, two = status["nodes"]
+        hello = Hello("secret", "one", one["epoch"], two["epoch"], 1, 0, 0).dump()
+        port = int(two["address"].rpartition(":")[2])
+        assert not _answers(port, settings["two"], settings["one"]["ca_file"], hello)
+        assert nodes["two"].says("with a certificate of ['two']")
         for each in status["nodes"]:
             port = int(each["address"].rpartition(":")[2])
             assert not _answers(port, settings["stranger"], settings["one"]["ca_file"])
@@ -364,23 +371,23 @@ def test_nodes_speak_tls_and_only_with_those_of_their_authority(etcd: Etcd, tmp_
         assert subscriber.payloads(1) == [b"still"]
         publisher.close()
         subscriber.close()
-        # One of the cluster's nodes that says it is another is none.
-        nodes["liar"] = start_node(tmp_path, etcd, "liar", cluster=settings["two"])
-        assert nodes["one"].says("with a certificate of ['two']")
+        with pytest.raises(RuntimeError, match="it names 'two'; expected node.name"):
+            start_node(tmp_path, etcd, "liar", cluster=settings["two"])
     finally:
         for node in nodes.values():
             node.stop()
 
 
-def _answers(port: int, shown: dict[str, str] | None, authority: str) -> bool:
+def _answers(port: int, shown: dict[str, str] | None, authority: str, said: bytes = b"") -> bool:
     """Whether a node says anything to who shows this certificate, and says what no node does."""
     context = ssl.create_default_context(cafile=authority)
+    context.check_hostname = False  # a certificate names a node, not where it is
     if shown is not None:
         context.load_cert_chain(shown["certificate"], shown["private_key"])
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         try:
             with context.wrap_socket(plain, server_hostname="127.0.0.1") as stream:
-                stream.sendall(mq.connect("client", mq.V5))
+                stream.sendall(said or mq.connect("client", mq.V5))
                 return stream.recv(1) != b""
         except (ssl.SSLError, ConnectionError):
             return False

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
 
 from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Keys, Member, member_of
@@ -18,6 +19,9 @@ from mqttd.cluster.view import filters_of
 from mqttd.config.load import ConfigError, from_tables, load
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
+from mqttd.options import StartError, check_cluster
+from mqttd.workers.supervisor import WorkersService
+from tests.support.certificates import Authority
 
 NUMBER = st.integers(0, (1 << 64) - 1)
 
@@ -122,6 +126,80 @@ def test_several_processes_are_not_a_node_yet() -> None:
 def test_what_does_not_go_together_is_said(cluster: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         from_tables({"cluster": {"kind": "etcd", **cluster}}, ".")
+
+
+def test_several_workers_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    """By who would start them: a worker that ends at once would be started for ever."""
+    tables = {"cluster": {"kind": "etcd"}, "node": {"workers": 2, "data_dir": "data"}}
+    with pytest.raises(StartError, match=r"node\.workers = 2 is not possible"):
+        WorkersService(from_tables(tables, str(tmp_path)), Clock(), None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_is_alone_replicates_nowhere(tmp_path: Path, workers: int) -> None:
+    config = from_tables(
+        {"session": {"replicate": "jetstream"}, "node": {"workers": workers}}, str(tmp_path)
+    )
+    with pytest.raises(StartError, match="needs a cluster"):
+        check_cluster(config)
+    with pytest.raises(StartError, match="needs a cluster"):
+        WorkersService(config, Clock(), None)
+
+
+@pytest.mark.parametrize("key", ["password_file", "token_file", "ca_file"])
+def test_a_file_for_nats_that_is_not_there_is_named_by_its_key(tmp_path: Path, key: str) -> None:
+    tables = {
+        "cluster": {"kind": "etcd"},
+        "session": {"replicate": "jetstream"},
+        "store": {"kind": "sqlite"},
+        "jetstream": {"tls": True, "user": "mqttd", key: "absent"},
+    }
+    said = rf"^jetstream\.{key} = '{tmp_path}/absent': No such file"
+    with pytest.raises(StartError, match=said):
+        check_cluster(from_tables(tables, str(tmp_path)))
+
+
+#: What of a certificate cannot work, and what is said of it.
+_BAD = {
+    "key": r"^cluster\.private_key = '.*/node\.key': it is not the key of .*/node\.crt",
+    "name": r"^cluster\.certificate = '.*/node\.crt': it names 'b'; expected node\.name,.* 'a'",
+    "expired": r"^cluster\.certificate = '.*/node\.crt': expired on 20",
+    "authority": r"^cluster\.certificate = .*: expected one that leads to cluster\.ca_file",
+    "use": r"^cluster\.certificate = .*: it is not for serverAuth; expected serverAuth and client",
+    "absent": r"^cluster\.private_key = '.*/node\.key': No such file",
+    "no key": r"^cluster\.certificate = .*: this and .*/node\.key: expected PEM",
+}
+
+
+@pytest.mark.parametrize("fault", ["", *_BAD])
+def test_a_certificate_that_cannot_work_is_refused(tmp_path: Path, fault: str) -> None:
+    ours = Authority()
+    ours.write(tmp_path)
+    shown = (Authority() if fault == "authority" else ours).node("b" if fault == "name" else "a")
+    if fault == "expired":
+        shown = ours.issue("a", [], True, -1, both=True)
+    elif fault == "use":
+        shown = ours.client("a")
+    shown.write(tmp_path, "node")
+    if fault == "key":
+        (tmp_path / "node.key").write_bytes(ours.node("a").key_pem())
+    elif fault == "no key":
+        (tmp_path / "node.key").write_text("a key")
+    elif fault == "absent":
+        (tmp_path / "node.key").unlink()
+    tables = {
+        "node": {"name": "a"},
+        "cluster": {
+            "kind": "etcd", "certificate": "node.crt", "private_key": "node.key",
+            "ca_file": "ca.crt",
+        },
+    }  # fmt: skip
+    config = from_tables(tables, str(tmp_path))
+    if not fault:
+        return check_cluster(config)
+    with pytest.raises(StartError, match=_BAD[fault]):
+        check_cluster(config)
 
 
 def test_who_is_alone_imports_nothing_of_it() -> None:
