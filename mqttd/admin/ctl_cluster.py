@@ -15,7 +15,14 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from mqttd.admin.ctl_client import CtlError, NoBroker, client_of
-from mqttd.admin.ctl_print import counted, done, print_json, print_pairs, print_table
+from mqttd.admin.ctl_print import (
+    counted,
+    done,
+    duration_text,
+    print_json,
+    print_pairs,
+    print_table,
+)
 from mqttd.config.files import find, initialize
 
 __all__ = ["add_commands"]
@@ -56,21 +63,30 @@ def _status(options: argparse.Namespace) -> None:
     answer = client_of(options).get("/cluster")
     if options.json:
         return print_json(answer)
-    nodes = answer.pop("nodes")
+    nodes, away = answer.pop("nodes"), answer.pop("away")
     linked = sum(1 for node in nodes if node["linked"])
     answer["nodes"] = f"{len(nodes)}, {linked} linked"
+    if away:
+        answer["away"] = ", ".join(f"{node['node']} ({node['state']})" for node in away)
     answer["proved_ago"] = f"{answer['proved_ago']:.1f} s"
     answer["etcd_refuses"] = answer["etcd_refuses"] or "nothing"
     print_pairs((name.replace("_", " "), value) for name, value in answer.items())
 
 
 def _nodes(options: argparse.Namespace) -> None:
-    nodes = client_of(options).get("/cluster")["nodes"]
+    answer = client_of(options).get("/cluster")
+    nodes, away = answer["nodes"], answer["away"]
     if options.json:
-        return print_json({"nodes": nodes})
+        return print_json({"nodes": nodes, "away": away})
     columns = ("node", "here", "linked", "ready", "connections", "sessions", "filters", "kept",
-               "address", "version", "epoch")  # fmt: skip
+               "address", "version", "epoch", "reason")  # fmt: skip
     print_table(nodes, columns)
+    if away:
+        print()
+        for node in away:
+            for key in ("away", "waits"):
+                node[key] = "-" if node[key] is None else duration_text(node[key])
+        print_table(away, ("node", "state", "by", "away", "waits", "kept", "kept_bytes"))
 
 
 def _routes(options: argparse.Namespace) -> None:
@@ -131,24 +147,23 @@ def _with(text: str, table: str, values: dict[str, Any]) -> str:
 def _leave(options: argparse.Namespace) -> None:
     body = {"rate": options.rate, "to": options.to}
     client = client_of(options)
-    nodes = client.get("/cluster")["nodes"]
-    taken = any(node["linked"] and node["ready"] for node in nodes if not node["here"])
     answer = client.request("POST", "/cluster/leave", body)
+    stays = 0
     try:
         while True:
             left = client.get("/drain")["left"]
+            stays = client.get("/cluster")["stays"]
             if not options.json:
                 print(f"{counted(left, 'client')} left", flush=True)
             time.sleep(1)
     except (NoBroker, CtlError):
-        text = "the sessions are handed over" if taken else _STAY
-        done(options, answer, f"{text}; the node has ended")
+        if stays:
+            text = f"no other node has taken {counted(stays, 'session')}; the node has ended"
+            raise CtlError(f"{text}: {_STAY}") from None
+        done(options, answer, "the sessions are handed over; the node has ended")
 
 
-_STAY: Final = (
-    "no other node was ready to take sessions: they stay in this node's store, or go to its heir"
-    " where they are replicated"
-)
+_STAY: Final = "they stay in its store, or go to its heir where they are replicated"
 
 
 def _drain(options: argparse.Namespace) -> None:
@@ -160,4 +175,5 @@ def _drain(options: argparse.Namespace) -> None:
 def _force_leave(options: argparse.Namespace) -> None:
     path = f"/cluster/nodes/{quote(options.node)}/force-leave"
     answer = client_of(options).request("POST", path, {})
-    done(options, answer, f"node {options.node} is out, until `mqttd-ctl cluster join` there")
+    said = "is out" if answer["done"] else "is not there, and is out when it comes"
+    done(options, answer, f"node {options.node} {said}, until `mqttd-ctl cluster join` there")

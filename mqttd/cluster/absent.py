@@ -34,6 +34,8 @@ class Absent:
     def __init__(self, mesh: NodeMesh) -> None:
         self.mesh = mesh
         self.nodes: dict[str, Node] = {}
+        #: Since when each of them is, as `Broker.now`.
+        self.began: dict[str, int] = {}
         #: Node -> filters that it had before, and has not told since it is back; and since when.
         self.untold: dict[str, set[str]] = {}
         self._since: dict[str, int] = {}
@@ -47,6 +49,7 @@ class Absent:
         if mesh.nodes.get(node.name) is node:
             del mesh.nodes[node.name]
         self.nodes[node.name] = node
+        self.began[node.name] = mesh.broker.now
 
     def end(self, name: str) -> int:
         """It is awaited no more: how many messages were kept for it."""

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from mqttd import __version__
 from mqttd.access.roles import Roles
 from mqttd.broker.broker import Broker
-from mqttd.cluster import minority
+from mqttd.cluster.apart import MINORITY, PUT_OUT, Apart
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, created, put
@@ -34,7 +34,7 @@ from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
 from mqttd.cluster.keys import Keys, Member
 from mqttd.cluster.leaving import Leaving
-from mqttd.cluster.membership import ClusterError, Membership
+from mqttd.cluster.membership import ClusterError, Membership, PutOut
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.cluster.owners import Owners
@@ -42,6 +42,7 @@ from mqttd.cluster.routes import Routes
 from mqttd.cluster.shown import Shown
 from mqttd.cluster.stream import Streams
 from mqttd.cluster.tls import etcd_access, node_options
+from mqttd.cluster.unlinked import Unlinked
 from mqttd.cluster.upkeep import Upkeep
 from mqttd.cluster.view import View
 from mqttd.config.schema import Config
@@ -104,7 +105,7 @@ class Cluster:
             self.etcd, self.settings.compact, self.keys.node(self.name), self._write_anew,
             lambda: not self.minority and not self.view.rank(),
         )  # fmt: skip
-        self.minority = False
+        self.apart: Apart
         #: Messages that were kept for nodes until their leases ended.
         self.dropped = 0
         self.stopped = False
@@ -127,6 +128,7 @@ class Cluster:
         """This is the broker, and these are its roles; before clients are let in."""
         self.broker = broker
         self.upkeep.alarms = broker.alarms
+        self.apart = Apart(self.settings, broker, self.owners)
         self.heirs.serve(broker)
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
         self.mesh.saw = self.routes.look
@@ -141,14 +143,16 @@ class Cluster:
         self.everything, self.other = self.commons.all, self.commons.one
         self.view = View(self.name, self.keys, self.mesh, self)
         self.moves.arrivals.home_of = self.view.home_of
+        self.unlinked = Unlinked(self.name, self.mesh)
         self.shown = Shown(
-            self.settings.name, self.name, self.etcd, self.routes, self.owners, self.view,
-            self.reactor,
+            self.settings, self.name, self.etcd, self.routes, self.owners, self.view,
+            self.reactor, self.unlinked,
         )  # fmt: skip
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
         streams.linked = self._linked
         streams.unlinked = self._unlinked
         streams.not_greeted = self._not_greeted
+        streams.failed = self.unlinked.failed
         self.streams = streams
         self.beginning = Beginning(self.mesh, self.view, streams, self.reactor)
         self.mesh.met, streams.takes = self.beginning.met, self.beginning.takes
@@ -189,7 +193,12 @@ class Cluster:
         while not self.stopped:
             try:
                 await step()
+                if self.apart.state == PUT_OUT:
+                    self.apart.end()
                 return
+            except PutOut:
+                self.apart.begin(PUT_OUT)
+                await deferLater(self.reactor, 0.5)
             except EtcdError as error:
                 self._say("etcd", "waiting for etcd: {error}", error=str(error))
                 await deferLater(self.reactor, 0.5)
@@ -340,6 +349,11 @@ class Cluster:
         member = self.view.members.get(name)
         return member is not None and member.epoch == epoch
 
+    @property
+    def minority(self) -> bool:
+        """Whether the others do not count with this node; see `Apart`."""
+        return bool(self.apart.state)
+
     # -- the lease -----------------------------------------------------------------------------
 
     def tick(self) -> None:
@@ -351,6 +365,7 @@ class Cluster:
         self.leaves.tick()
         self.shown.tick()
         self.upkeep.tick()
+        self.unlinked.tick(self.apart.state != PUT_OUT)
         if not self.membership.epoch or self.stopped:
             return
         self.membership.keeper.heard = now
@@ -363,7 +378,7 @@ class Cluster:
             kept = Deferred.fromCoroutine(self._keep())
             kept.addErrback(self._not_kept).addBoth(self._kept)
         if now >= self.membership.proved and not self.minority:
-            self._is_minority()
+            self.apart.begin(MINORITY)
         if self.routes.revision <= self.mesh.applied:
             self._in_time = now
         elif now - self._in_time > _BEHIND:
@@ -375,7 +390,10 @@ class Cluster:
             self._look_again()
 
     def _not_kept(self, failure: Any) -> None:
-        self._failed(failure.getErrorMessage())
+        if failure.check(PutOut):
+            self.apart.begin(PUT_OUT)
+        else:
+            self._failed(failure.getErrorMessage())
 
     def _kept(self, result: object) -> None:
         self._keeping = False
@@ -396,21 +414,13 @@ class Cluster:
         self.owners.strict = False
         self._anew = False
         if self.minority:
-            self.minority = False
-            minority.ends(self.broker)
+            self.apart.end()
 
     def _expired(self) -> None:
         """Our key is gone: be a member anew at once."""
         self.membership.lease = self.owners.lease = 0
         self.routes.end()
         self._next_keep = 0.0
-
-    def _is_minority(self) -> None:
-        self.minority = True
-        if minority.begins(self.settings, self.broker):
-            self.owners.strict = True
-            self.owners.lease = 0
-            self.broker.perform_later()
 
     # -- links ---------------------------------------------------------------------------------
 
@@ -461,10 +471,11 @@ class Cluster:
 
     def describe(self) -> dict[str, Any]:
         """This node and the others, for the HTTP interface."""
-        state = "minority" if self.minority else "member" if self._ready else "starting"
+        state = self.apart.state or ("member" if self._ready else "starting")
         state = "draining" if self.leaves.draining and not self.minority else state
         ago = max(0.0, time.monotonic() - self.membership.proved + self.settings.lease)
-        return self.shown.describe(state, self.membership.epoch, ago) | self.upkeep.shown()
+        told = self.shown.describe(state, self.membership.epoch, ago)
+        return {**told, "stays": self.leaves.stays, **self.upkeep.shown()}
 
     def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
         """The filters that nodes want, or one of them; None: there is no such node."""

@@ -6,13 +6,15 @@
     force-leave  --> out/<node>, its lease revoked: it is no member until `join`
 
 Promise: at most `_AT_ONCE` sessions are on offer; a node waits for their takers `_PATIENCE` seconds
-beyond the last that has gone, and keeps what nobody takes.
+beyond the last that has gone, and keeps what nobody takes: so it says before it ends.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Any, Final, Protocol
+
+from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.drain import Drain
@@ -21,6 +23,7 @@ from mqttd.cluster.keys import Keys
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.view import View
+from mqttd.storage.journal import StoreJournal
 
 __all__ = ["Leaving"]
 
@@ -30,6 +33,8 @@ _AGAIN: Final = 5.0
 #: Milliseconds that a client has for coming to another node by itself, with its session.
 _BACK: Final = 2000
 _PATIENCE: Final = 15.0
+#: Seconds that it stays for who asks how many sessions stay.
+_TELLS: Final = 3.0
 
 
 class Share(Protocol):
@@ -52,9 +57,13 @@ class Leaving:
 
     def __init__(self, cluster: Share) -> None:
         self.cluster = cluster
+        self.log = Logger(namespace="mqttd.cluster")
         self.drain: Drain
         self.parts: Any = None
         self.draining = False
+        #: Sessions that nobody takes of a node that is about to end.
+        self.stays = 0
+        self._ends_at = 0.0
         self._offered: dict[str, float] = {}
         self._left = 0
         self._since = 0.0
@@ -91,7 +100,21 @@ class Leaving:
         now = time.monotonic()
         if left != self._left:
             self._left, self._since = left, now
-        return left > 0 and now - self._since < _PATIENCE and bool(self._takers())
+        if left and not (now - self._since < _PATIENCE and self._takers()):
+            return self.parts.exit_when_drained and self._tells(left, now)
+        self.stays = 0
+        return left > 0
+
+    def _tells(self, left: int, now: float) -> bool:
+        """Whether it is still to be said, before the end, that so many sessions stay."""
+        if not self.stays:
+            self._ends_at = now + _TELLS
+            kept = isinstance(self.cluster.broker.journal, StoreJournal)
+            text = "no other node has taken {count} sessions: they {stay}"
+            stay = "stay in the store of this one" if kept else "end with this one, without a store"
+            self.log.warn(text, count=left, stay=stay)
+        self.stays = left
+        return now < self._ends_at
 
     def _takers(self) -> list[Node]:
         cluster = self.cluster
@@ -130,16 +153,17 @@ class Leaving:
     # -- members -------------------------------------------------------------------------------
 
     async def put_out(self, name: str) -> bool:
-        """Have a node be no member any more; False if there is none. Raises EtcdError."""
+        """Have a node be no member until it joins; whether it is there, or waited for, now.
+
+        Raises EtcdError.
+        """
         etcd, keys = self.cluster.etcd, self.cluster.keys
         asked = [get(keys.node(name)), get(keys.home(name))]
         found = (await etcd.transaction([], asked)).found
-        if not found:
-            return False
         await etcd.transaction([], [put(keys.out(name), b"1"), remove(keys.export(name))])
         for kv in found:
             await etcd.lease_revoke(kv.lease)
-        return True
+        return bool(found)
 
     async def let_in(self, name: str) -> bool:
         """The end of that; False if it was not out. Raises EtcdError."""

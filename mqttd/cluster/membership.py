@@ -23,7 +23,7 @@ from mqttd.cluster.keeper import Keeper
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.config.schema import Cluster as Settings
 
-__all__ = ["ClusterError", "Membership"]
+__all__ = ["ClusterError", "Membership", "PutOut"]
 
 #: Seconds before it is looked again whether another node of our name has gone.
 _AGAIN: Final = 0.5
@@ -31,6 +31,10 @@ _AGAIN: Final = 0.5
 
 class ClusterError(Exception):
     """A node cannot be a member; the text says why."""
+
+
+class PutOut(EtcdError):
+    """This node was put out of the cluster, and is no member until it is asked to join."""
 
 
 class Membership:
@@ -61,7 +65,7 @@ class Membership:
         self.keeper = Keeper(settings, etcd.endpoints, lambda: etcd.token)
 
     async def register(self, since: float) -> None:
-        """Be a member anew; `since` it is tried. Raises EtcdError, ClusterError."""
+        """Be a member anew; `since` it is tried. Raises EtcdError, PutOut, ClusterError."""
         asked = time.monotonic()
         lease = await self.etcd.lease_grant(self.settings.lease)
         home = await self._home(lease)
@@ -78,7 +82,7 @@ class Membership:
             for kv in answer.found:
                 if kv.key == out:
                     await self.etcd.lease_revoke(lease)
-                    raise EtcdError("this node was put out of the cluster: mqttd-ctl cluster join")
+                    raise PutOut("this node was put out of the cluster: mqttd-ctl cluster join")
                 other = member_of(self.name, kv.value, kv.created)
                 if other.id == self.id and kv.lease:
                     # Ours of before: the data directory is locked by this process.

@@ -43,9 +43,12 @@ class Share(Protocol):
     heirs: Heirs
     streams: Streams
     stopped: bool
-    minority: bool
     everything: Callable[[list[tuple[str, str, str, bytes]]], None]
     other: Callable[[str, str, str, bytes], None]
+
+    @property
+    def minority(self) -> bool:
+        """Whether the others do not count with this node."""
 
     def settled(self, filters: list[str]) -> Deferred[None]:
         """Fires when the other nodes have these filters, or are slow to."""

@@ -17,23 +17,28 @@ from mqttd.cluster.keys import Member
 from mqttd.cluster.nodes import Node
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.routes import Routes
+from mqttd.cluster.unlinked import Unlinked
 from mqttd.cluster.view import View
+from mqttd.config.schema import Cluster as Settings
 from mqttd.mesh.frames import FIGURES
 
 __all__ = ["Shown"]
 
 
 class Shown:
-    """The node `name` of `cluster`, for the HTTP interface and the metrics."""
+    """The node `name` of the cluster of `settings`, for the HTTP interface and the metrics."""
 
-    def __init__(self, cluster: str, name: str, etcd: Etcd, routes: Routes, owners: Owners,
-                 view: View, reactor: Any) -> None:  # fmt: skip
-        self.cluster = cluster
+    def __init__(self, settings: Settings, name: str, etcd: Etcd, routes: Routes, owners: Owners,
+                 view: View, reactor: Any, unlinked: Unlinked) -> None:  # fmt: skip
+        self.cluster = settings.name
+        #: Seconds that the sessions of a node that is gone wait for it.
+        self.waits = settings.keep_sessions
         self.name = name
         self.etcd = etcd
         self.routes = routes
         self.owners = owners
         self.view = view
+        self.unlinked = unlinked
         self.mesh = view.mesh
         self.figures = Figures(view.mesh)
         self.asking = Asking(view.mesh, reactor)
@@ -68,6 +73,7 @@ class Shown:
             "sessions_went": self.owners.went,
             "sessions_missed": self.owners.without,
             "nodes": [self._describe(member) for _, member in sorted(self.view.members.items())],
+            "away": self._away(),
         }
 
     def counters(self) -> dict[str, float]:
@@ -95,6 +101,7 @@ class Shown:
             "epoch": member.epoch,
             "ready": member.ready,
             "linked": node is not None and node.link is not None,
+            "reason": "" if node is None else self.unlinked.reason(node),
             "filters": len(self.mesh.filters if node is None else node.peer.filters),
             "seen": self.mesh.applied if node is None else node.seen,
             "kept": 0 if node is None else len(node.ferry.kept),
@@ -103,6 +110,30 @@ class Shown:
             "connections": None if told is None else told.connections,
             "sessions": None if told is None else told.sessions,
         }
+
+    def _away(self) -> list[dict[str, Any]]:
+        """Nodes that are not there: awaited, taken over, put out."""
+        view = self.view
+        absent = view.absent
+        names = {*view.homes, *absent.nodes, *view.outs, *filter(view.is_taken_over, view.heirs)}
+        found = []
+        for name in sorted(names - view.members.keys()):
+            kept = absent.nodes[name].ferry if name in absent.nodes else None
+            began = absent.began.get(name) if kept is not None else None
+            seconds = None if began is None else (self.mesh.broker.now - began) // 1000
+            waits = None if seconds is None else max(0, self.waits - seconds)
+            by = view.heirs[name].by if view.is_taken_over(name) else ""
+            state = "put_out" if name in view.outs else "taken_over" if by else "away"
+            found.append({
+                "node": name,
+                "state": state,
+                "by": by,
+                "away": seconds,
+                "waits": waits if state == "away" else None,
+                "kept": 0 if kept is None else len(kept.kept),
+                "kept_bytes": 0 if kept is None else kept.kept_bytes,
+            })  # fmt: skip
+        return found
 
     def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
         """The filters that nodes want, or one of them; None: there is no such node."""

@@ -28,6 +28,7 @@ from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Member
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.tls import names_of
+from mqttd.cluster.unlinked import reason_of
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.link import Link, Stream
 
@@ -54,6 +55,8 @@ class _NodeStream(Protocol):
         self.edge: Stream | None = None
         self.arriving: Arriving | None = None
         self.number = 0
+        #: Why we have ended it; empty: we have not.
+        self.error = ""
         self._data = b""
         self._late: Any = None
 
@@ -92,6 +95,7 @@ class _NodeStream(Protocol):
                 self.arriving.take(data)
         except Exception as error:  # the stream makes no sense (any more): begin a new one
             broker.log("node link failed", {"error": repr(error), "node": self._whose()})
+            self.error = str(error)
             self.close()
         finally:
             self.streams.mesh.choice.link = 0
@@ -167,7 +171,9 @@ class _NodeStream(Protocol):
         node = self.node
         was = self.link is not None
         self.close()
-        text = reason.getErrorMessage() if reason is not None else ""
+        text = self.error or reason_of(reason)
+        known = node.name if node is not None else self.dialled.name if self.dialled else ""
+        self.streams.failed(known, self.streams.where(self), text)
         if was and node is not None:
             self.streams.unlinked(node, text)
         elif self.dialled is not None and node is None:
@@ -242,6 +248,8 @@ class Streams(Factory):
         self.linked: Callable[[Node], object] = lambda node: None
         self.unlinked: Callable[[Node, str], object] = lambda node, text: None
         self.not_greeted: Callable[[Member, str], object] = lambda member, text: None
+        #: Told of each stream that is over: of which node, or else from where, and why.
+        self.failed: Callable[[str, str, str], object] = lambda name, where, text: None
         self._members: dict[str, Member] = {}
         self._pauses: dict[str, float] = {}
         self._calls: dict[str, Any] = {}
@@ -321,6 +329,7 @@ class Streams(Factory):
     def unreached(self, member: Member, text: str) -> None:
         """Nobody has answered."""
         self.broker.log("node not reached", {"node": member.name, "error": text})
+        self.failed(member.name, member.address, f"{member.address}: {text}")
         self.again(member, False)
 
 

@@ -88,6 +88,8 @@ class View:
         #: Who takes over what nodes have left; the streams of those that may be taken over.
         self.heirs: dict[str, Heir] = {}
         self.copies: dict[str, str] = {}
+        #: Nodes that were put out.
+        self.outs: set[str] = set()
 
     def is_taken_over(self, name: str) -> bool:
         """Whether somebody is about to take over what a node has left."""
@@ -115,12 +117,15 @@ class View:
         homes: dict[str, int] = {}
         heirs: dict[str, Heir] = {}
         copies: dict[str, str] = {}
+        self.outs = set()
         for kv in found:
             kind, node, rest = self.keys.parts(kv.key)
             if kind == "heir":
                 heirs[node] = heir_of(kv.value, kv.created, kv.changed)
             elif kind == "copy":
                 copies[node] = kv.value.decode()
+            elif kind == "out":
+                self.outs.add(node)
             if kind == "node":
                 members[node] = member_of(node, kv.value, kv.created)
             elif kind == "route" and node in members and _epoch(rest) == members[node].epoch:
@@ -192,6 +197,8 @@ class View:
                     self.copies.pop(name, None)
                 elif kind == "copy":
                     self.copies[name] = kv.value.decode()
+                elif kind == "out":
+                    (self.outs.discard if gone else self.outs.add)(name)
                 self.follower.other(kind, name, rest, b"" if gone else kv.value)
         self.mesh.applied = revision
         for node in touched.values():

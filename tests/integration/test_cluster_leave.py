@@ -13,7 +13,7 @@ from mqttd.config.load import load
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
-from tests.support.ctl import told
+from tests.support.ctl import run, told
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import Nodes, asked, start_node, start_nodes
 from tests.support.waiting import until
@@ -76,7 +76,8 @@ def test_a_node_that_leaves_says_where_nobody_takes_its_sessions(
     asked(nodes["a"], "cluster", "drain", "b")
     until(lambda: not all(each["ready"] for each in asked(nodes["a"], "cluster", "nodes")["nodes"]),
           "b takes no more")  # fmt: skip
-    assert "no other node was ready to take sessions" in told(nodes["a"], "cluster", "leave")
+    done = run(nodes["a"], "cluster", "leave")
+    assert done.returncode == 1 and "no other node has taken 1 session;" in done.stderr
     left = nodes.pop("a").process
     assert left is not None and left.wait(20) == 0
     assert asked(nodes["b"], "sessions", "list")["sessions"] == []
@@ -95,10 +96,67 @@ def test_a_node_drains_at_the_wish_of_another_and_is_put_out(nodes: Nodes) -> No
     asked(nodes["a"], "cluster", "force-leave", "b")
     until(lambda: len(asked(nodes["a"], "cluster", "status")["nodes"]) == 1, "it is out")
     assert nodes["b"].says("put out of the cluster")
-    until(lambda: asked(nodes["b"], "cluster", "status")["state"] == "minority", "it knows")
+    until(lambda: asked(nodes["b"], "cluster", "status")["state"] == "put_out", "it knows")
+    (alarm,) = asked(nodes["b"], "alarms")["alarms"]
+    assert alarm["name"] == "cluster_put_out" and "cluster join" in alarm["text"]
+    assert "etcd has not answered" not in nodes["b"].output
+    assert [(each["node"], each["state"]) for each in
+            asked(nodes["a"], "cluster", "nodes")["away"]] == [("b", "put_out")]  # fmt: skip
     asked(nodes["b"], "cluster", "join")
     until(lambda: len(asked(nodes["a"], "cluster", "status")["nodes"]) == 2, "it is back")
     until(lambda: asked(nodes["b"], "cluster", "status")["state"] == "member", "it knows")
+    assert not asked(nodes["b"], "alarms")["alarms"]
+
+
+def test_a_node_that_is_long_gone_is_put_out_and_does_not_come_back(
+    nodes: Nodes, etcd: Etcd, tmp_path: Path
+) -> None:
+    """Nobody waits for it any more; when it is started it waits to be let in, and says so."""
+    nodes.pop("b").stop()
+    until(lambda: len(asked(nodes["a"], "cluster", "nodes")["nodes"]) == 1, "it is gone")
+    assert not asked(nodes["a"], "cluster", "nodes")["away"]
+    said = told(nodes["a"], "cluster", "force-leave", "b")
+    assert said.startswith("node b is not there, and is out when it comes")
+    assert run(nodes["a"], "cluster", "force-leave", "no/node").returncode == 1
+    until(lambda: asked(nodes["a"], "cluster", "nodes")["away"], "it is shown")
+    nodes["b"] = start_node(tmp_path, etcd, "b", store={"kind": "sqlite"}, wait=False)
+    assert nodes["b"].says("`mqttd-ctl cluster join` here has it in again")
+    assert asked(nodes["b"], "cluster", "status")["state"] == "put_out"
+    asked(nodes["b"], "cluster", "join")
+    assert nodes["b"].says("mqttd ready")
+    assert asked(nodes["b"], "cluster", "status")["state"] == "member"
+
+
+def test_a_node_that_is_waited_for_is_shown_with_what_is_kept_for_it(nodes: Nodes) -> None:
+    client = RawClient(nodes["b"].port, mq.V5).connect("c", clean=False, props=_STAYS)
+    client.subscribe("t", qos=1)
+    nodes.pop("b").stop(hard=True)
+    (away,) = until(lambda: asked(nodes["a"], "cluster", "nodes")["away"], "it is away")
+    assert (away["node"], away["state"], away["by"]) == ("b", "away", "")
+    assert away["waits"] <= 30 and away["away"] >= 0
+    RawClient(nodes["a"].port, mq.V5).connect("p").publish("t", b"kept", qos=1)
+    (away,) = asked(nodes["a"], "cluster", "nodes")["away"]
+    assert away["kept"] == 1 and away["kept_bytes"] > 0
+    assert "b (away)" in told(nodes["a"], "cluster", "status")
+
+
+def test_a_node_that_leaves_says_which_sessions_nobody_has_taken(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """Of one that is alone: they stay where they are, and that is no success."""
+    node = start_node(tmp_path, etcd, "a", store={"kind": "sqlite"})
+    try:
+        for n in range(3):
+            client = RawClient(node.port, mq.V5)
+            client.connect(f"c{n}", clean=False, props=_STAYS)
+            client.disconnect()
+        done = run(node, "cluster", "leave")
+        assert done.returncode == 1 and "handed over" not in done.stdout
+        assert "no other node has taken 3 sessions; " in done.stderr
+        assert node.process is not None and node.process.wait(20) == 0
+        assert "3 sessions: they stay in the store of this one" in node.output
+    finally:
+        node.stop()
 
 
 def test_bans_are_everywhere_and_a_node_that_joins_has_them(

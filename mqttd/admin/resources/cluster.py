@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -11,6 +12,7 @@ from mqttd.admin.parts import Parts
 from mqttd.admin.requests import ADMINISTRATOR, ApiError
 from mqttd.admin.resources.drain import check_reference
 from mqttd.admin.route import Ask, get, post
+from mqttd.config.schema.node import NODE_NAME
 
 __all__ = ["ClusterResource"]
 
@@ -27,6 +29,8 @@ class NodeView(Struct, kw_only=True):
     #: It lets clients in; there is a stream to it.
     ready: bool
     linked: bool
+    #: Why there is no stream to it.
+    reason: str
     #: Filters it wants; the revision of etcd up to which it has all of them in its tables.
     filters: int
     seen: int
@@ -39,12 +43,28 @@ class NodeView(Struct, kw_only=True):
     sessions: int | None
 
 
+class AwayView(Struct, kw_only=True):
+    """A node that is not there, and that this one knows of."""
+
+    node: str
+    #: `away`: its sessions wait for it; `taken_over`: another is about to have them; `put_out`.
+    state: str
+    #: Who takes them over.
+    by: str
+    #: Seconds that it is gone, and that are left of `cluster.keep_sessions`. None: not known here.
+    away: int | None
+    waits: int | None
+    #: Messages of QoS 1 and 2 that this node keeps for its sessions.
+    kept: int
+    kept_bytes: int
+
+
 class ClusterView(Struct, kw_only=True):
     """A node's share in its cluster."""
 
     cluster: str
     node: str
-    #: `starting`, `member`, `draining`, `minority`.
+    #: `starting`, `member`, `draining`, `minority`, `put_out`.
     state: str
     epoch: int
     #: The member of etcd that is asked, and seconds since it has last proved that we are one.
@@ -61,7 +81,10 @@ class ClusterView(Struct, kw_only=True):
     sessions_came: int
     sessions_went: int
     sessions_missed: int
+    #: Sessions that no other node takes of one that leaves, before it ends.
+    stays: int
     nodes: list[NodeView]
+    away: list[AwayView]
 
 
 class Going(Struct, forbid_unknown_fields=True):
@@ -138,8 +161,13 @@ class ClusterResource:
 
     @post("/cluster/nodes/{node}/force-leave", role=ADMINISTRATOR, answer=Done, errors=(404, 503))
     def force_leave(self, ask: Ask) -> Any:
-        """Put a node out of the cluster: it is no member until it is asked to join."""
-        name = self._member(ask.path["node"], True)
+        """Put a node out of the cluster: it is no member until it is asked to join.
+
+        Also one that is not there: `done` says whether it was, or was waited for.
+        """
+        name = ask.path["node"]
+        if not re.match(NODE_NAME, name):
+            raise ApiError(404, "not_found", f"{name[:80]!r} is no name of a node")
         done = Deferred.fromCoroutine(self._cluster().leaves.put_out(name))
         return done.addCallbacks(lambda done: Done(done=done), _no_etcd)
 
@@ -150,10 +178,9 @@ class ClusterResource:
         done = Deferred.fromCoroutine(cluster.leaves.let_in(cluster.name))
         return done.addCallbacks(lambda done: Done(done=done), _no_etcd)
 
-    def _member(self, name: str, awaited: bool = False) -> str:
-        """The name of a node that is there, or `awaited`: its sessions wait for it."""
-        view = self._cluster().view
-        if name not in view.members and not (awaited and name in view.homes):
+    def _member(self, name: str) -> str:
+        """The name of a node that is there."""
+        if name not in self._cluster().view.members:
             raise ApiError(404, "not_found", f"{name[:80]!r} is no node that is there")
         return name
 

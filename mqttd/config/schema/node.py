@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
 from mqttd.config.schema import keys
 from mqttd.config.schema.keys import DAY, GIB, KIB, MIB
 
-__all__ = ["Admin", "AdminPage", "AdminTcp", "Log", "Node", "Plugins", "Sys"]
+__all__ = ["NODE_NAME", "Admin", "AdminPage", "AdminTcp", "Log", "Node", "Plugins", "Sys"]
 
+#: A `node.name`.
+NODE_NAME: Final = r"^[A-Za-z0-9_.@-]{1,64}\Z"
 
 Level = Literal["debug", "info", "warn", "error", "critical"]
 
@@ -24,7 +26,7 @@ class Node(Struct, frozen=True, kw_only=True):
             "Name of this broker, as $SYS topics, logs and message ids show it; letters, digits"
             " and `_ . @ -`, at most 64.",
             reload=False,
-            pattern=r"^[A-Za-z0-9_.@-]{1,64}\Z",
+            pattern=NODE_NAME,
             expects="a name of 1 to 64 letters, digits and _ . @ -",
         ),
     ] = "mqttd"

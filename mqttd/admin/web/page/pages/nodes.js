@@ -2,7 +2,7 @@
 import { get, has } from "../api.js";
 import { badge, card, facts, head, make, name, note, number, sheet, span, table, workers } from "../parts.js";
 
-const STATES = { member: "good", starting: "warn", minority: "bad" };
+const STATES = { member: "good", starting: "warn", minority: "bad", put_out: "bad" };
 
 export async function nodes(main) {
   const shown = make("div");

@@ -1,0 +1,74 @@
+"""A node with which the others do not count: etcd does not answer it, or it was put out.
+
+no answer for a whole lease        --> `minority`    --.
+`all/out/<node>`: it was put out   --> `put_out`     --+--> an alarm, until it is a member again
+                                                       '--> `minority = "refuse"`: all sent away
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.logger import Logger
+
+from mqttd.broker.broker import Broker
+from mqttd.cluster.owners import Owners
+from mqttd.codec.reasons import USE_ANOTHER_SERVER
+from mqttd.config.schema import Cluster as Settings
+from mqttd.session.channel import Channel
+
+__all__ = ["MINORITY", "PUT_OUT", "Apart"]
+
+#: What `state` is, and with "cluster_" before it the alarm.
+MINORITY: Final = "minority"
+PUT_OUT: Final = "put_out"
+
+
+class Apart:
+    """Whether the node of `broker` is such a one: `state`, empty where it is not."""
+
+    def __init__(self, settings: Settings, broker: Broker, owners: Owners) -> None:
+        self.settings = settings
+        self.broker = broker
+        self.owners = owners
+        self.log = Logger(namespace="mqttd.cluster")
+        self.state = ""
+
+    def begin(self, state: str) -> None:
+        """It is, for this reason; who is put out is that, whether etcd answers or not."""
+        if self.state in (state, PUT_OUT):
+            return
+        first = not self.state
+        self._clear()
+        self.state = state
+        text = (
+            "this node was put out of the cluster: `mqttd-ctl cluster join` here has it in again"
+            if state == PUT_OUT
+            else f"etcd has not answered for {self.settings.lease} s"
+        )
+        text += "; other nodes do not count with this one"
+        text += f"; minority = {self.settings.minority!r}"
+        self.log.critical("{text}", text=text)
+        self.broker.alarms.activate(f"cluster_{state}", text)
+        if first and self.settings.minority == "refuse":
+            self._refuse()
+
+    def end(self) -> None:
+        """It is a member again."""
+        text = "this node is in the cluster again" if self.state == PUT_OUT else "etcd answers"
+        self._clear()
+        self.log.info("{text}: this node is a member", text=text)
+
+    def _clear(self) -> None:
+        if self.state:
+            self.broker.alarms.clear(f"cluster_{self.state}")
+            self.state = ""
+
+    def _refuse(self) -> None:
+        self.owners.strict = True
+        self.owners.lease = 0
+        for session in list(self.broker.sessions.values()):
+            channel = self.broker.channel_of(session)
+            if isinstance(channel, Channel):
+                channel.close(USE_ANOTHER_SERVER, "this node is in a minority")
+        self.broker.perform_later()

@@ -1,0 +1,69 @@
+"""What nodes of a cluster, and `mqttd-ctl`, say of what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.certificates import Authority
+from tests.support.etcd import Etcd, start_etcd
+from tests.support.nodes import asked, start_node, start_nodes
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    started = start_etcd(tmp_path / "etcd")
+    yield started
+    started.stop()
+
+
+def alarm(node: Broker, name: str) -> str:
+    """Its text; empty: it is not active."""
+    active = asked(node, "alarms")["alarms"]
+    return next((str(each["text"]) for each in active if each["name"] == name), "")
+
+
+def other(node: Broker) -> dict[str, Any]:
+    """The other of two nodes, as this one sees it."""
+    return next(each for each in asked(node, "cluster", "nodes")["nodes"] if not each["here"])
+
+
+def test_nodes_that_cannot_link_say_so_at_both_sides(etcd: Etcd, tmp_path: Path) -> None:
+    """And why; it ends by itself when one of them has gone."""
+    wanted = {}
+    for name in "ab":
+        authority = Authority()
+        authority.write(tmp_path / "tls" / name)
+        authority.node(name).write(tmp_path / "tls" / name, "node")
+        files = {"certificate": "node.crt", "private_key": "node.key", "ca_file": "ca.crt"}
+        wanted[name] = {key: str(tmp_path / "tls" / name / file) for key, file in files.items()}
+    nodes = start_nodes(tmp_path, etcd, wanted)
+    try:
+        for node, name, said in ((nodes["a"], "b", "ca_file"), (nodes["b"], "a", "unknown ca")):
+            text = until(lambda at=node: alarm(at, "cluster_unlinked"), "the alarm", 30)
+            assert text.startswith(f"no link to {name} (") and said in text
+            assert said in other(node)["reason"] and not other(node)["linked"]
+        nodes.pop("b").stop()
+        until(lambda: not alarm(nodes["a"], "cluster_unlinked"), "its end", 30)
+    finally:
+        for node in nodes.values():
+            node.stop()
+            print(node.output[-4000:])
+
+
+def test_nodes_that_are_linked_have_no_such_alarm(etcd: Etcd, tmp_path: Path) -> None:
+    node = start_node(tmp_path, etcd, "a")
+    second = start_node(tmp_path, etcd, "b")
+    try:
+        assert node.says("node b is linked")
+        assert other(node)["reason"] == "" and not alarm(node, "cluster_unlinked")
+    finally:
+        node.stop()
+        second.stop()
