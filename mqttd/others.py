@@ -6,7 +6,7 @@ Promise: a broker by itself imports nothing of either; whatever is wrong is a `S
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from twisted.internet.error import CannotListenError
 
@@ -17,7 +17,9 @@ from mqttd.options import StartError, check_cluster
 from mqttd.storage.store import Store, StoreError, store_of
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
     from twisted.logger import Logger
+    from twisted.python.failure import Failure
 
     from mqttd.admin.parts import Parts
     from mqttd.admin.tcp import AdminTcpService
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from mqttd.control import Control
     from mqttd.plugins.plugins import Plugins
 
-__all__ = ["api_of", "cluster_of", "from_workers", "kept", "listen"]
+__all__ = ["api_of", "cluster_of", "from_workers", "join", "kept", "listen"]
 
 
 def from_workers(data_dir: str, log: Logger) -> None:
@@ -84,6 +86,17 @@ def kept(
     if cluster is not None and cluster.replication is not None and store is not None:
         cluster.replication.keep(store)
     return store
+
+
+def join(cluster: Cluster) -> Deferred[None]:
+    """Become a node; fails with StartError where it cannot be one."""
+    from mqttd.cluster.cluster import ClusterError
+
+    def cannot(failure: Failure) -> NoReturn:
+        failure.trap(ClusterError)
+        raise StartError(failure.getErrorMessage()) from None
+
+    return cluster.join().addErrback(cannot)
 
 
 def listen(cluster: Cluster | None, control: Control, plugins: Plugins) -> None:

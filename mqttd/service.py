@@ -46,7 +46,7 @@ from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, lock_data_dir, why
-from mqttd.others import api_of, cluster_of, from_workers, kept, listen
+from mqttd.others import api_of, cluster_of, from_workers, join, kept, listen
 from mqttd.plugins.handle import Host
 from mqttd.plugins.hooks import Hooks
 from mqttd.plugins.plugins import Plugins
@@ -320,7 +320,7 @@ class MqttdService(MultiService):
     def _join(self, result: object) -> Any:
         """Meet the other workers or nodes, where there are some."""
         if self.cluster is not None:
-            return self.cluster.join()
+            return join(self.cluster)
         return result if self.worker is None else self.worker.join()
 
     def open(self, result: object = None) -> None:
@@ -356,7 +356,7 @@ class MqttdService(MultiService):
         """What can only be known while the reactor runs: end, and with a status that says so."""
         if self.worker is not None and not self.opened:
             self.worker.failed(failure.getErrorMessage())
-        if failure.check(PluginError, StoreError):
+        if failure.check(PluginError, StoreError, StartError):
             self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
         else:
             what = "mqttd cannot go on" if self.opened else "mqttd cannot start"

@@ -6,15 +6,13 @@ Part of `mqttd.admin.ctl`, whose promises hold here too.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
 import time
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from mqttd.admin.ctl_client import CtlError, NoBroker, client_of
+from mqttd.admin.ctl_join import add_command as add_join
 from mqttd.admin.ctl_print import (
     counted,
     done,
@@ -23,7 +21,6 @@ from mqttd.admin.ctl_print import (
     print_pairs,
     print_table,
 )
-from mqttd.config.files import find, initialize
 
 __all__ = ["add_commands"]
 
@@ -35,15 +32,7 @@ def add_commands(add: Callable[..., Any], cluster: Any) -> None:
     routes = add(cluster, "routes", _routes, "The filters that nodes want.")
     routes.add_argument("node", metavar="NODE", nargs="?", default="", help="of this one alone")
     routes.add_argument("--limit", metavar="N", type=int, default=1000, help="how many (1000)")
-    join = add(
-        cluster, "join", _join, "Make a cluster's node of this broker, or let it be one again."
-    )
-    join.add_argument(
-        "endpoints", metavar="URL", nargs="*", help="where etcd is: written to the file"
-    )
-    join.add_argument("--cluster", metavar="NAME", default="mqttd", help="its name (mqttd)")
-    join.add_argument("--node", metavar="NAME", default="", help="of this node")
-    join.add_argument("--bind", metavar="HOST:PORT", default="", help="where other nodes reach it")
+    add_join(add, cluster)
     text = "Send clients elsewhere, hand the sessions over to other nodes, then end this one."
     leave = add(cluster, "leave", _leave, text)
     text = "Have a node send its clients elsewhere and hand its sessions over, and stay."
@@ -95,53 +84,6 @@ def _routes(options: argparse.Namespace) -> None:
     if options.json:
         return print_json(answer)
     print_table(answer["routes"], ("topic_filter", "node"))
-
-
-def _join(options: argparse.Namespace) -> None:
-    if not options.endpoints:
-        answer = client_of(options).request("POST", "/cluster/join", {})
-        text = "may be a member again" if answer["done"] else "was not put out"
-        return done(options, answer, f"this node {text}")
-    path = _file_of(options)
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        joined = _joined(text, options)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(joined)
-    except OSError as error:
-        raise CtlError(f"{error.filename}: {error.strerror}") from None
-    return done(options, {"file": path}, f"{path} names the cluster now: start or restart mqttd")
-
-
-def _file_of(options: argparse.Namespace) -> str:
-    """The configuration; one is made where there is none."""
-    found: str | None = options.config or find(os.environ)
-    if found is None:
-        initialize(".")
-        found = os.path.join("etc", "mqttd.conf")
-    return found
-
-
-def _joined(text: str, options: argparse.Namespace) -> str:
-    """A configuration as that of a node; its tables and comments stay where they are."""
-    table = re.search(r"^\[cluster\].*?(?=^\[|\Z)", text, re.M | re.S)
-    if table is not None and re.search(r"^kind\b", table[0], re.M):
-        raise CtlError("the configuration names a cluster already: change it there")
-    values = {"kind": "etcd", "name": options.cluster, "endpoints": options.endpoints}
-    if options.bind:
-        values["bind"] = options.bind
-    if options.node:
-        text = _with(text, "node", {"name": options.node})
-    return _with(text, "cluster", values)
-
-
-def _with(text: str, table: str, values: dict[str, Any]) -> str:
-    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
-    head = f"[{table}]\n"
-    if head in text:
-        return text.replace(head, head + lines, 1)
-    return f"{text}\n{head}{lines}"
 
 
 def _leave(options: argparse.Namespace) -> None:

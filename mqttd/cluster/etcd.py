@@ -24,7 +24,7 @@ from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
 __all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Json", "Kv", "Watch", "absent", "equals"]
-__all__ += ["created", "end_of", "get", "nested", "put", "remove", "remove_below"]
+__all__ += ["created", "end_of", "get", "kv_of", "nested", "put", "remove", "remove_below"]
 
 #: Seconds for an answer. A member that has no majority takes seven to say so.
 TIMEOUT: Final = 2.0
@@ -109,7 +109,8 @@ def nested(when: Json, then: Json) -> Json:
     return {"request_txn": {"compare": [when], "success": [then]}}
 
 
-def _kv(said: Json) -> Kv:
+def kv_of(said: Json) -> Kv:
+    """A key as etcd says it."""
     return Kv(
         b64decode(said["key"]),
         b64decode(said.get("value", "")),
@@ -124,7 +125,7 @@ def _answer(said: Json, revision: int) -> Answer:
     nested = []
     for each in said.get("responses", ()):
         for kv in each.get("response_range", {}).get("kvs", ()):
-            found.append(_kv(kv))
+            found.append(kv_of(kv))
         if "response_txn" in each:
             nested.append(bool(each["response_txn"].get("succeeded")))
     return Answer(bool(said.get("succeeded")), revision, tuple(found), tuple(nested))
@@ -250,7 +251,7 @@ class Etcd:
         """All that begin with this, by their keys."""
         body = {"key": _text(prefix), "range_end": _text(end_of(prefix))}
         said = await self.ask("/v3/kv/range", body)
-        found = tuple(_kv(kv) for kv in said.get("kvs", ()))
+        found = tuple(kv_of(kv) for kv in said.get("kvs", ()))
         return Answer(True, int(said["header"]["revision"]), found)
 
     async def remove_all(self, prefix: bytes) -> None:
@@ -278,6 +279,10 @@ class Etcd:
         """Begin its time anew; False if it has ended."""
         said = await self.ask("/v3/lease/keepalive", {"ID": str(lease)}, patience)
         return int(said.get("result", {}).get("TTL", 0)) > 0
+
+    async def lease_left(self, lease: int) -> int:
+        """The whole seconds that it has left; below 0: it has ended."""
+        return int((await self.ask("/v3/lease/timetolive", {"ID": str(lease)})).get("TTL", 0))
 
     async def lease_revoke(self, lease: int) -> None:
         """End it, and all that is under it."""
@@ -388,7 +393,8 @@ class Watch(Protocol):
             self._end(str(why))
             return
         events = [
-            (_kv(event["kv"]), event.get("type") == "DELETE") for event in result.get("events", ())
+            (kv_of(event["kv"]), event.get("type") == "DELETE")
+            for event in result.get("events", ())
         ]
         if events:
             self.told(int(result["header"]["revision"]), events)

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from mqttd.config.schema import Cluster as Settings
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "context_of"]
 
 #: Seconds for an answer, at most, and before it is asked for again.
 _PATIENCE: Final = 2.0
@@ -81,7 +81,7 @@ class Keeper:
             endpoint = self.endpoints[self._at % len(self.endpoints)]
             try:
                 if context is None and endpoint.startswith("https:"):
-                    context = _context(self.settings)
+                    context = context_of(self.settings)
                 self._keep(leases, endpoint, context)
             except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
                 self.error = f"{endpoint}: {type(error).__name__}: {error}"[:300]
@@ -116,7 +116,8 @@ class Keeper:
             made.close()
 
 
-def _context(settings: Settings) -> ssl.SSLContext:
+def context_of(settings: Settings) -> ssl.SSLContext:
+    """What etcd is shown, and by whom it is to be vouched for; raises OSError."""
     context = ssl.create_default_context(cafile=settings.etcd_ca_file or None)
     if settings.etcd_certificate:
         context.load_cert_chain(settings.etcd_certificate, settings.etcd_private_key or None)

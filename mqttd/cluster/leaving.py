@@ -83,6 +83,9 @@ class Leaving:
         """Another node wants it."""
         if what.get("what") == "drain":
             self.begin(float(what["rate"]), str(what["to"]), False)
+        elif what.get("what") == "named":
+            text = "another node calls itself {node}, too, and was refused: at {at}, its id is {id}"
+            self.log.warn(text, node=self.cluster.name, at=what.get("at"), id=what.get("id"))
 
     def _told(self, begins: bool) -> None:
         self.draining = begins

@@ -3,8 +3,8 @@
     register --> `all/node/<node>`   lease   others count with it, and know what it wants
                  `all/home/<node>`   home    its sessions wait for it `cluster.keep_sessions` longer
 
-    an older one of this data directory is ended; another node of this name is waited for, then
-    it is an error
+    an older one of this data directory is ended; another node of this name is waited for, and is
+    an error as soon as it is seen that it keeps its lease
 
 Promise: nothing is kept here that etcd has not said.
 """
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
 
 from mqttd.cluster.etcd import Etcd, EtcdError, absent, get, put
 from mqttd.cluster.keeper import Keeper
@@ -57,6 +58,7 @@ class Membership:
         self.id = id
         self.reactor = reactor
         self.member = member
+        self.log = Logger(namespace="mqttd.cluster")
         #: 0: there is none. Without `cluster.keep_sessions` both are one.
         self.lease = 0
         self.home = 0
@@ -70,6 +72,7 @@ class Membership:
         lease = await self.etcd.lease_grant(self.settings.lease)
         home = await self._home(lease)
         key, out = self.keys.node(self.name), self.keys.out(self.name)
+        left: int | None = None
         while True:
             changes = [put(key, self.member().dump(), lease)]
             if home != lease:
@@ -88,16 +91,27 @@ class Membership:
                     # Ours of before: the data directory is locked by this process.
                     await self.etcd.lease_revoke(kv.lease)
                     continue
-                if self.reactor.seconds() - since > 2 * self.settings.lease + 2:
-                    raise ClusterError(
-                        f"node.name = {self.name!r}: a node of this name is in the cluster"
-                        f" {self.settings.name!r} already, at {other.address}"
-                    )
+                text = (
+                    f"node.name = {self.name!r}: a node of this name is in the cluster"
+                    f" {self.settings.name!r}, at {other.address}"
+                )
+                before, left = left, await self.etcd.lease_left(kv.lease)
+                if before is None:
+                    self.log.warn("{text}: waiting whether its lease ends", text=text)
+                elif left > before or self.reactor.seconds() - since > 2 * self.settings.lease + 2:
+                    await self.etcd.lease_revoke(lease)
+                    await self._tell()
+                    raise ClusterError(f"{text}, and it is alive: this one needs another name")
                 await deferLater(self.reactor, _AGAIN)
                 await self.etcd.lease_keep(lease)
         self.lease, self.home, self.epoch = lease, home, answer.revision
         leases = (lease,) if home == lease else (lease, home)
         self.keeper.begin(leases, asked + self.settings.lease)
+
+    async def _tell(self) -> None:
+        """Have the node that has our name say that there is another. Raises EtcdError."""
+        said = json.dumps({"what": "named", "at": self.member().address, "id": self.id})
+        await self.etcd.transaction([], [put(self.keys.ask(self.name), said.encode())])
 
     @property
     def proved(self) -> float:

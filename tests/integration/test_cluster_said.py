@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
+from tests.support.ctl import PROGRAM
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import asked, start_node, start_nodes
 from tests.support.waiting import until
@@ -67,3 +69,29 @@ def test_nodes_that_are_linked_have_no_such_alarm(etcd: Etcd, tmp_path: Path) ->
     finally:
         node.stop()
         second.stop()
+
+
+def test_a_name_that_a_node_has_is_refused_soon_and_told_to_that_node(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """By a start, in a line and no more, and by `cluster join`, which writes nothing then."""
+    node = start_node(tmp_path, etcd, "a")
+    try:
+        home = tmp_path / "join"
+        home.mkdir()
+        command = [PROGRAM, "cluster", "join", *etcd.endpoints, "--node", "a"]
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "'a' is in use in the cluster 'mqttd'" in done.stderr
+        assert not list(home.iterdir())
+        second = start_node(tmp_path / "other", etcd, "a", cluster={"lease": "5s"}, wait=False)
+        try:
+            assert second.says("waiting whether its lease ends")
+            assert second.process is not None and second.process.wait(30) == 1
+            assert "this one needs another name" in second.output
+            assert "Traceback" not in second.output
+        finally:
+            second.stop()
+        assert node.says("another node calls itself a, too, and was refused")
+        assert asked(node, "cluster", "status")["state"] == "member"
+    finally:
+        node.stop()

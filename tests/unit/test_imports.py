@@ -51,7 +51,13 @@ PROGRAMS = {
     },
     "mqttd.workers.configuring": {"mqttd.config.plan"},
     "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
-    "mqttd.admin.ctl_cluster": {"mqttd.config.files"},
+    "mqttd.admin.ctl_join": {
+        "mqttd.cluster.etcd",
+        "mqttd.cluster.probe",
+        "mqttd.config.files",
+        "mqttd.config.load",
+        "mqttd.options",
+    },
     "mqttd.admin.ctl_init": {"mqttd.config.files"},
     "mqttd.admin.ctl_import": {
         "mqttd.access.mosquitto_roles",

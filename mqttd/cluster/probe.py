@@ -1,0 +1,65 @@
+"""What etcd says to a program that is no node yet: whether it answers, whether a name is free.
+
+Blocking, without a reactor: for `mqttd-ctl cluster join`.
+
+Promise: `TIMEOUT` seconds for each endpoint.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from mqttd.cluster.etcd import TIMEOUT, EtcdError, get, kv_of
+from mqttd.cluster.keeper import context_of
+from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.tls import etcd_access
+from mqttd.config.schema import Config
+
+__all__ = ["member_at"]
+
+
+def member_at(config: Config) -> Member | None:
+    """Who has `node.name` in the cluster of `config` now. Raises EtcdError and TlsError."""
+    settings = config.cluster
+    _, login = etcd_access(settings)
+    key = Keys(settings.name).node(config.node.name)
+    errors = []
+    for endpoint in settings.endpoints:
+        try:
+            token = ""
+            if login is not None:
+                asked = {"name": login[0], "password": login[1]}
+                token = str(_ask(config, endpoint, "/v3/auth/authenticate", asked)["token"])
+            body = {"key": get(key)["request_range"]["key"]}
+            found = _ask(config, endpoint, "/v3/kv/range", body, token).get("kvs", ())
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            errors.append(f"{endpoint}: {error or type(error).__name__}")
+            continue
+        for said in found:
+            kv = kv_of(said)
+            return member_of(config.node.name, kv.value, kv.created)
+        return None
+    raise EtcdError("; ".join(errors)[:500])
+
+
+def _ask(config: Config, endpoint: str, path: str, body: dict[str, str], token: str = "") -> Any:
+    place = urlsplit(endpoint)
+    host, port = place.hostname or "", place.port
+    made: http.client.HTTPConnection
+    if place.scheme == "https":
+        context = context_of(config.cluster)
+        made = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
+    else:
+        made = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
+    try:
+        made.request("POST", path, json.dumps(body), {"Authorization": token} if token else {})
+        answer = made.getresponse()
+        said = json.loads(answer.read())
+        if answer.status != 200:
+            raise ValueError(f"{answer.status}: {said.get('error')}")
+        return said
+    finally:
+        made.close()
