@@ -33,7 +33,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from mqttd.nats.client import NatsError
+from mqttd.nats.client import NOT_YET, NatsError
 from mqttd.nats.jetstream import JetStream, Missing, NoStream
 from mqttd.storage.blocks import Group
 from mqttd.storage.copies import pack_blocks, pack_group, pack_start
@@ -60,6 +60,10 @@ _FEW: Final = 4096
 _HEAD: Final = struct.Struct(">4sQQII")
 _WHOLE: Final = struct.Struct(">QQ")
 _MAGIC: Final = b"mqr1"
+
+
+#: Reasons that are worth a line, until it works again.
+_REASONS: Final = 10
 
 
 class _Torn(Exception):
@@ -140,6 +144,8 @@ class Copying:
         self._at_last = 0
         self._failed_at = 0.0
         self._text = ""
+        #: Why, as the log has it: of several servers each may have a reason of its own.
+        self._told: set[str] = set()
         self._left: list[int] | None = None
         self._from = 0
 
@@ -425,6 +431,8 @@ class Copying:
         if not self._failed_at:
             self._failed_at = now
             self.reactor.callLater(PATIENCE + _AGAIN, self._still_fails, self._failed_at)
+        if text != NOT_YET and text not in self._told and len(self._told) < _REASONS:
+            self._told.add(text)
             self.log.warn("the store cannot be copied now: {error}", error=text)
         if self.fault or self.ended or now - self._failed_at > PATIENCE:
             self._say(text)
@@ -444,4 +452,6 @@ class Copying:
             self._failed_at = 0.0
             self.fault = ""
             self.store.turn()
-            self.log.info("the store is copied again")
+            if self._told:
+                self._told.clear()
+                self.log.info("the store is copied again")

@@ -20,7 +20,10 @@ from twisted.python.failure import Failure
 
 from mqttd.nats.protocol import Came, NatsProtocol
 
-__all__ = ["TIMEOUT", "Nats", "NatsError"]
+__all__ = ["NOT_YET", "TIMEOUT", "Nats", "NatsError"]
+
+#: Why there is no connection, before one was tried.
+NOT_YET: Final = "not connected yet"
 
 #: Seconds for an answer, for a connection, and between two looks whether the other end is there.
 TIMEOUT: Final = 2.0
@@ -83,7 +86,7 @@ class Nats:
         #: Called with why there is no connection any more.
         self.lost: Callable[[str], object] = lambda text: None
         #: Why there is no connection; empty while there is one.
-        self.error = "not connected yet"
+        self.error = NOT_YET
         self.stopped = False
         self._edge: NatsProtocol | None = None
         self._dialled: NatsProtocol | None = None

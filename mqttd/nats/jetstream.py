@@ -25,6 +25,8 @@ __all__ = ["JetStream", "Missing", "NoStream", "Stored"]
 _NO_STREAM: Final = 10059
 _NO_MESSAGE: Final = (10037, 10043, 10057)
 _IN_USE: Final = 10058
+#: More copies than there are servers.
+_TOO_MANY: Final = (10005, 10074)
 #: Messages that are removed side by side.
 _WINDOW: Final = 32
 #: Seconds for a stream to be made, and its leader chosen.
@@ -68,6 +70,8 @@ class JetStream:
         try:
             await self.ask(f"STREAM.CREATE.{stream}", body, _MAKE)
         except NatsError as error:
+            if any(f"({code})" in str(error) for code in _TOO_MANY):
+                raise NatsError(f"{error}: {copies} copies are asked for (replicas)") from None
             if f"({_IN_USE})" not in str(error):
                 raise
 

@@ -25,6 +25,10 @@ _LINE: Final = 1 << 20
 _END: Final = b"\r\n"
 
 
+class _Unfit(Exception):
+    """A server that is none for us; the text says why."""
+
+
 class Came(NamedTuple):
     """A message: its subject, where an answer goes, its status (503: nobody is there)."""
 
@@ -93,6 +97,10 @@ class NatsProtocol(Protocol):
         self._data = b"".join(self._pieces)
         try:
             self._take()
+        except _Unfit as error:
+            self.error = str(error)
+            self._data = b""
+            self.transport.abortConnection()  # type: ignore[union-attr]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             self.error = f"it makes no sense: {error!r}"
             self._data = b""
@@ -158,11 +166,13 @@ class NatsProtocol(Protocol):
         self._greeted = True
         self.most = int(info.get("max_payload", self.most))
         if not info.get("headers"):
-            raise ValueError("it is older than 2.2")
+            raise _Unfit("it is older than 2.2")
         if self.secure is not None:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise _Unfit("it does not speak TLS, and is to (jetstream.tls)")
             self.transport.startTLS(self.secure())  # type: ignore[union-attr]
         elif info.get("tls_required"):
-            raise ValueError("it wants TLS")
+            raise _Unfit("it wants TLS (jetstream.tls)")
         self.write(b"CONNECT " + json.dumps(self.said).encode() + b"\r\nPING\r\n")
 
     def write(self, data: bytes) -> None:

@@ -13,6 +13,7 @@ from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.ctl import PROGRAM
 from tests.support.etcd import Etcd, start_etcd
+from tests.support.nats import start_nats
 from tests.support.nodes import asked, start_node, start_nodes
 from tests.support.waiting import until
 
@@ -95,3 +96,33 @@ def test_a_name_that_a_node_has_is_refused_soon_and_told_to_that_node(
         assert asked(node, "cluster", "status")["state"] == "member"
     finally:
         node.stop()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"replicas": 3}, "3 copies are asked for (replicas)"),
+        ({"replicas": 1, "tls": True}, "it does not speak TLS"),
+        ({"servers": ["127.0.0.1:1"]}, "127.0.0.1:1: Connection was refused"),
+    ],
+)
+def test_why_nothing_is_copied_is_said_at_once(
+    etcd: Etcd, tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
+    nats = start_nats(tmp_path / "nats")
+    more = {
+        "store": {"kind": "sqlite"},
+        "session": {"replicate": "jetstream"},
+        "jetstream": {"servers": nats.addresses, **wrong},
+    }
+    try:
+        node = start_node(tmp_path, etcd, "a", wait=False, **more)
+        try:
+            assert node.says("the store cannot be copied now")
+            assert node.says(said)
+            assert "not connected yet" not in node.output
+        finally:
+            node.stop()
+            print(node.output[-4000:])
+    finally:
+        nats.stop()

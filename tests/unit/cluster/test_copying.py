@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from twisted.internet.task import Clock
 
 from mqttd.cluster import legacy
 from mqttd.cluster.copying import Copying
-from mqttd.nats.client import NatsError
+from mqttd.nats.client import NOT_YET, NatsError
 from mqttd.nats.jetstream import Missing, NoStream, Stored
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
@@ -238,3 +239,20 @@ def test_17_a_loss_is_seen_when_nothing_is_said(node: Node) -> None:
         node.settle()
     assert node.told == "s3"
     assert node.copied("three") == contents(node.base)
+
+
+def test_each_reason_is_said_once_until_it_works_again(node: Node) -> None:
+    """Also the one behind the first, which may be that nothing was tried yet."""
+    said: list[str] = []
+    node.copying.log = SimpleNamespace(  # type: ignore[assignment]
+        warn=lambda text, error: said.append(error), info=lambda text: said.append(text)
+    )
+    for reason in (NOT_YET, "a: refused", "b: no TLS", "a: refused", "b: no TLS"):
+        node.copying._fails(reason)
+    assert said == ["a: refused", "b: no TLS"]
+    node.copying._works()
+    node.copying._works()
+    assert said[2:] == ["the store is copied again"]
+    node.copying._fails("a: refused")
+    assert said[3:] == ["a: refused"]
+    node.copying._works()

@@ -85,6 +85,14 @@ def test_a_server_that_wants_tls_is_not_told_who_we_are_without_it() -> None:
     assert "TLS" in spy.protocol.error
 
 
+def test_one_that_speaks_no_tls_is_told_nothing_where_it_is_to() -> None:
+    spy = Spy()
+    spy.protocol.secure = object
+    spy.protocol.dataReceived(INFO)
+    assert spy.transport.value() == b""
+    assert "does not speak TLS" in spy.protocol.error
+
+
 def test_one_that_does_not_answer_twice_is_gone() -> None:
     spy = Spy()
     spy.protocol.dataReceived(INFO + b"PONG\r\n")
