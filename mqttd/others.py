@@ -5,6 +5,7 @@ Promise: a broker by itself imports nothing of either; whatever is wrong is a `S
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -105,7 +106,11 @@ def listen(cluster: Cluster | None, control: Control, plugins: Plugins) -> None:
         try:
             cluster.listen()
         except CannotListenError as error:
-            raise StartError(f"cluster.bind: {error}") from None
+            reason = getattr(error.socketError, "strerror", None) or error.socketError
+            text = f"cluster.bind = {cluster.settings.bind!r}: {reason}"
+            if getattr(error.socketError, "errno", 0) == errno.EADDRINUSE:
+                text += "; another program, perhaps a node, listens there: choose another bind"
+            raise StartError(text) from None
         cluster.exported = lambda: _exported(cluster, control.tcp, plugins.loaded())
 
 

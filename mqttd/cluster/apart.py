@@ -55,7 +55,9 @@ class Apart:
 
     def end(self) -> None:
         """It is a member again."""
-        text = "this node is in the cluster again" if self.state == PUT_OUT else "etcd answers"
+        text = (
+            "this node is in the cluster again" if self.state == PUT_OUT else "etcd answers again"
+        )
         self._clear()
         self.log.info("{text}: this node is a member", text=text)
 

@@ -34,6 +34,7 @@ from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
 from mqttd.cluster.keys import Keys, Member
 from mqttd.cluster.leaving import Leaving
+from mqttd.cluster.lines import Lines
 from mqttd.cluster.membership import ClusterError, Membership, PutOut
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import Node, NodeMesh, Settling
@@ -55,9 +56,8 @@ __all__ = ["Cluster", "ClusterError"]
 
 #: Seconds between two looks at whether the leases are kept.
 _AGAIN: Final = 0.2
-#: Seconds between two looks at all that etcd has, and between lines about one thing.
+#: Seconds between two looks at all that etcd has.
 _LOOK: Final = 60.0
-_QUIET: Final = 10.0
 #: Seconds for what we have written to come back by the watch.
 _BEHIND: Final = 5.0
 
@@ -71,6 +71,7 @@ class Cluster:
         self.reactor = reactor
         self.name = config.node.name
         self.log = Logger(namespace="mqttd.cluster")
+        self.lines = Lines(self.log)
         self.keys = Keys(self.settings.name)
         self.etcd = Etcd(reactor, self.settings.endpoints, *etcd_access(self.settings))
         self.tls = node_options(self.settings)
@@ -117,7 +118,6 @@ class Cluster:
         self._anew = False
         self._next_keep = 0.0
         self._next_look = 0.0
-        self._said: dict[str, float] = {}
         self._looking = False
         #: Wills of ours that etcd had from before.
         self._own_wills = 0
@@ -200,7 +200,7 @@ class Cluster:
                 self.apart.begin(PUT_OUT)
                 await deferLater(self.reactor, 0.5)
             except EtcdError as error:
-                self._say("etcd", "waiting for etcd: {error}", error=str(error))
+                self.lines.say("etcd", "waiting for etcd: {error}", error=str(error))
                 await deferLater(self.reactor, 0.5)
 
     async def _claim_all(self) -> None:
@@ -308,7 +308,7 @@ class Cluster:
 
     def _watch_ended(self, text: str) -> None:
         self._watch = None
-        self._say("watch", "etcd is not watched: {error}", error=text)
+        self.lines.say("watch", "etcd is not watched: {error}", error=text)
         self._next_look = 0.0
 
     def _look_again(self) -> None:
@@ -335,7 +335,8 @@ class Cluster:
         if node is not None:
             self.dropped += lost
             text = "node {node} is gone, {lost} messages that waited for it with it"
-            self.log.warn(text, node=member.name, lost=lost)
+            # Who was drained before, or has not begun yet, is nobody's news.
+            self.lines.warn_if(member.ready or lost, text, node=member.name, lost=lost)
             self.streams.left(member)
             self.moves.left(member.name)
             self.heirs.left(member.name, member.epoch)
@@ -429,12 +430,15 @@ class Cluster:
         self.beginning.linked(node)
 
     def _unlinked(self, node: Node, text: str) -> None:
-        if not self.stopped and node.name in self.view.members:
+        member = self.view.members.get(node.name)
+        if not self.stopped and member is not None and member.ready:
             line = "the link to node {node} is gone: {error}"
-            self._say(f"unlinked {node.name}", line, node=node.name, error=text)
+            self.lines.say(f"unlinked {node.name}", line, node=node.name, error=text)
 
     def _not_greeted(self, member: Member, text: str) -> None:
-        self._say(f"hello {member.name}", f"no stream to node {member.name}: {{error}}", error=text)
+        self.lines.say(
+            f"hello {member.name}", f"no stream to node {member.name}: {{error}}", error=text
+        )
 
     # -- sessions that move --------------------------------------------------------------------
 
@@ -442,7 +446,7 @@ class Cluster:
         """See `Follower.given_up`."""
         self.dropped += lost
         text = "node {node} is not awaited any more, {lost} messages for it are lost"
-        self.log.warn(text, node=name, lost=lost)
+        self.lines.warn_if(lost, text, node=name, lost=lost)
         self.moves.given_up(name)
 
     def taken(self, client_id: str, by: str, revision: int) -> None:
@@ -474,8 +478,8 @@ class Cluster:
         state = self.apart.state or ("member" if self._ready else "starting")
         state = "draining" if self.leaves.draining and not self.minority else state
         ago = max(0.0, time.monotonic() - self.membership.proved + self.settings.lease)
-        told = self.shown.describe(state, self.membership.epoch, ago)
-        return {**told, "stays": self.leaves.stays, **self.upkeep.shown()}
+        told = self.shown.describe(state, self.membership.epoch, ago, self.leaves.stays)
+        return told | self.upkeep.shown()
 
     def routes_of(self, name: str, limit: int) -> dict[str, Any] | None:
         """The filters that nodes want, or one of them; None: there is no such node."""
@@ -490,11 +494,4 @@ class Cluster:
         }  # fmt: skip
 
     def _failed(self, text: str) -> None:
-        self._say("etcd", "etcd: {error}", error=text)
-
-    def _say(self, what: str, text: str, **fields: object) -> None:
-        """A line, unless there was one about the same lately."""
-        now = time.monotonic()
-        if now >= self._said.get(what, 0.0):
-            self._said[what] = now + _QUIET
-            self.log.warn(text, **fields)
+        self.lines.say("etcd", "etcd: {error}", error=text)

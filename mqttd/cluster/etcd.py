@@ -37,6 +37,10 @@ Json = dict[str, Any]
 class EtcdError(Exception):
     """etcd has not answered, or has refused; the text says which."""
 
+    def __repr__(self) -> str:
+        """Its text: operators read it where a client is refused, and not always is it etcd."""
+        return str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Kv:
@@ -296,6 +300,8 @@ def _why(error: Exception, endpoint: str) -> str:
     """What has gone wrong, and what may be the matter."""
     if type(error).__name__ == "ResponseNeverReceived" and endpoint.startswith("http:"):
         return "closed the connection without an answer; does it speak TLS (https)?"
+    if reasons := getattr(error, "reasons", None):  # Twisted's, in which others are packed
+        return f"{type(error).__name__}: {reasons[0].getErrorMessage()}"
     return f"{type(error).__name__}: {error}"
 
 

@@ -56,8 +56,8 @@ class Shown:
         else:
             self.asking.told(node, kind, body)
 
-    def describe(self, state: str, epoch: int, proved_ago: float) -> dict[str, Any]:
-        """The node and the others."""
+    def describe(self, state: str, epoch: int, proved_ago: float, stays: int) -> dict[str, Any]:
+        """The node and the others; nobody takes so many sessions (`stays`) as it leaves."""
         return {
             "cluster": self.cluster,
             "node": self.name,
@@ -72,6 +72,7 @@ class Shown:
             "sessions_came": self.owners.came,
             "sessions_went": self.owners.went,
             "sessions_missed": self.owners.without,
+            "stays": stays,
             "nodes": [self._describe(member) for _, member in sorted(self.view.members.items())],
             "away": self._away(),
         }

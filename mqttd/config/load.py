@@ -446,8 +446,9 @@ def _variable(path: str) -> str:
 def _unknown(path: str, spell: Callable[[str], str]) -> str:
     """What to say of a key that is not known: the nearest known one, spelled as it is written.
 
-    The same name in another table comes first (the operator took the wrong table), then a similar
-    name in this table, then a similar path anywhere.
+    A name in this table that is the same but for a letter comes first, then the same name in
+    another table (the operator took the wrong table), then a similar name in this table, then a
+    similar path anywhere.
     """
     path = path[:_LONGEST]
     pattern = _pattern(path)
@@ -459,12 +460,15 @@ def _unknown(path: str, spell: Callable[[str], str]) -> str:
         return f"unknown kind of listener; it is called {spell('.'.join(['listener', kind]))} here"
     known = [*OPTIONS, *TABLES]
     table, _, name = pattern.rpartition(".")
+    # One letter more or less is rather that than another table's.
+    here = [key for key in OPTIONS if key.rpartition(".")[0] == table]
+    twin = difflib.get_close_matches(pattern, here, 1, 0.95)
     same = [key for key in OPTIONS if key.endswith(f".{name}") and key != pattern]
     close = difflib.get_close_matches(pattern, [key for key in known if key.startswith(table)])
     near = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in OPTIONS}, 1)
     far = [key for key in OPTIONS if near and key.endswith(f".{near[0]}")]
     wide = difflib.get_close_matches(pattern, known, 1, 0.0)
-    nearest = [*same, *close, *far, *wide][0]
+    nearest = [*twin, *same, *close, *far, *wide][0]
     if table.startswith("listener.") and nearest.startswith(f"{table}."):
         nearest = f"{path.rpartition('.')[0]}.{nearest.rpartition('.')[2]}"
     return f"unknown key; the nearest known key is {spell(nearest)}"

@@ -138,6 +138,9 @@ def test_a_node_that_is_waited_for_is_shown_with_what_is_kept_for_it(nodes: Node
     (away,) = asked(nodes["a"], "cluster", "nodes")["away"]
     assert away["kept"] == 1 and away["kept_bytes"] > 0
     assert "b (away)" in told(nodes["a"], "cluster", "status")
+    here, between, head, gone = told(nodes["a"], "cluster", "nodes").splitlines()[1:]
+    assert here.startswith("a") and not between and head.split()[:3] == ["node", "state", "by"]
+    assert gone.split()[:2] == ["b", "away"]
 
 
 def test_a_node_that_leaves_says_which_sessions_nobody_has_taken(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
-from tests.support.ctl import PROGRAM
+from tests.support.ctl import PROGRAM, run
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nats import start_nats
 from tests.support.nodes import asked, start_node, start_nodes
@@ -126,3 +126,31 @@ def test_why_nothing_is_copied_is_said_at_once(
             print(node.output[-4000:])
     finally:
         nats.stop()
+
+
+def test_what_is_wrong_with_a_start_or_with_etcd_is_one_line(etcd: Etcd, tmp_path: Path) -> None:
+    """An address that is taken; an etcd that has gone, for `force-leave`."""
+    node = start_node(tmp_path, etcd, "a")
+    try:
+        taken = asked(node, "cluster", "nodes")["nodes"][0]["address"]
+        with pytest.raises(RuntimeError, match=f"cluster.bind = '{taken}': Address already in use"):
+            start_node(tmp_path, etcd, "b", cluster={"bind": taken})
+        etcd.stop()
+        done = run(node, "cluster", "force-leave", "b")
+        assert done.returncode == 1 and etcd.endpoints[0] in done.stderr
+        assert "Failure" not in done.stderr and len(done.stderr.splitlines()) == 1
+    finally:
+        node.stop()
+
+
+def test_who_leaves_as_planned_is_no_warning(etcd: Etcd, tmp_path: Path) -> None:
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}})
+    try:
+        assert nodes["a"].says("node b is linked")
+        assert run(nodes.pop("b"), "cluster", "leave").returncode == 0
+        assert nodes["a"].says("node b is gone")
+        bad = [line for line in nodes["a"].lines if " warn " in line or " error " in line]
+        assert not [line for line in bad if "node b" in line], bad
+    finally:
+        for node in nodes.values():
+            node.stop()

@@ -194,6 +194,7 @@ def test_all_mistakes_are_told_at_once(read: Load) -> None:
     [
         ("[mqtt]\nmax_pakcet_size = 1", "mqtt.max_packet_size"),
         ("[mqtt]\nmax_inflight = 1", "session.max_inflight"),
+        ("[cluster]\nendpoint = 'x'", "cluster.endpoints"),
         ("[mqt]\nmax_qos = 1", "mqtt"),
         ("[sesion]", "session"),
         ("[auth.usrname]", "auth.username"),
