@@ -145,12 +145,12 @@ HOT = [
     "mqttd/cluster/catcher.py",
     "mqttd/cluster/nodes.py",
     "mqttd/mesh/arriving.py",
+    "mqttd/mesh/ferry.py",
     "mqttd/mesh/frames.py",
     "mqttd/mesh/landing.py",
     "mqttd/mesh/link.py",
     "mqttd/mesh/mesh.py",
     "mqttd/mesh/peer.py",
-    "mqttd/workers/ferry.py",
     "mqttd/workers/mesh.py",
     "mqttd/workers/relay.py",
 ]

@@ -19,20 +19,21 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.frame import cut, cut_plain, run_end
-from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.mesh.frames import (
     ABOUT,
     ACK,
     COUNTED,
+    FOLLOWS,
     MEMBER,
     RUN,
     RUN1,
+    STATE,
     numbered,
     split,
     unpacked,
 )
-from mqttd.mesh.landing import Control, Local, measure
+from mqttd.mesh.landing import Control, Local, measure, scanned
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Choice, Member
 from mqttd.session.inbound import Inbound, lift, lower, recast
@@ -109,7 +110,7 @@ class Arriving:
                 counts = first & 6 if first >> 4 == 3 else first in COUNTED
                 if counts and self.count == count:
                     self.count += 1
-                    if first >> 4 == 3:
+                    if first >> 4 == 3 or first == STATE:
                         self.carried += 1
             pos = end
         if pos < n:
@@ -167,12 +168,16 @@ class Arriving:
             full_filter, source = unpacked(body)
             self.full_filter = full_filter.decode()
             self.source = source.decode()
+        elif kind == FOLLOWS:
+            self.retained = body
         else:
             journal = self.broker.journal
             journal.touched = False
             self.mesh.control(self.link, kind, body)
             if kind in COUNTED:
                 self.count += 1
+                if kind == STATE:
+                    self.carried += 1
                 if journal.touched and journal.promises("", ""):
                     self.touched = True
 
@@ -188,7 +193,7 @@ class Arriving:
         if data[at]:
             found = scan_publish(data, at, end)
             if found < 0 or found >> ALIAS_SHIFT & OFFSET_MASK:
-                body, expiry = _scanned(data, at, end)
+                body, expiry = scanned(data, at, end)
             else:
                 body = found & END_MASK
                 expiry = found >> EXPIRY_SHIFT & OFFSET_MASK
@@ -475,7 +480,8 @@ class Arriving:
                     if not isinstance(other, Member):
                         chosen = other
                         break
-                    if chosen is None or other.peer.ferry.link is not self.link:
+                    link = other.peer.ferry.link
+                    if chosen is None or link is None or link.number != self.link.number:
                         chosen = other
                 member = chosen
         if group is None or member is None:
@@ -489,11 +495,3 @@ class Arriving:
             else:
                 inbound.lend(group, member, route.topic, None)
         self._end(first, route.topic)
-
-
-def _scanned(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where a property block ends that is unusual; its expiry is 0, or far behind."""
-    size, at = decode_varint(data, at, end)
-    if at + size > end:
-        raise ValueError("a property block is cut off")
-    return at + size, 0

@@ -36,8 +36,10 @@ __all__ = [
     "DOWN_END",
     "END",
     "FIGURES",
+    "FOLLOWS",
     "HAVE",
     "HELLO",
+    "LANE",
     "MEMBER",
     "OPEN",
     "PAUSE",
@@ -96,7 +98,7 @@ PAUSE: Final = 0x14
 RESUME: Final = 0x15
 CREDIT: Final = 0x16
 #: The number of the last message that is taken and kept, and that of the last one before the next
-#: that comes: see `mqttd.workers.ferry`.
+#: that comes, each with its book: see `mqttd.mesh.ferry`.
 HAVE: Final = 0x17
 AT: Final = 0x18
 #: A run of PUBLISHes of QoS 0 and MQTT 3.1.1, equal but for their payloads. Between workers only.
@@ -108,6 +110,10 @@ RUN1: Final = 0x1A
 #: nodes only.
 ASK: Final = 0x1B
 ANSWER: Final = 0x1C
+#: A piece of what goes by the second lane of a link: `mqttd.mesh.lane`. Between nodes only.
+LANE: Final = 0x1D
+#: The packet that follows had RETAIN set, if it is of this topic: its length, and it.
+FOLLOWS: Final = 0x1E
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

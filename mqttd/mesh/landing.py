@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from mqttd.codec.properties import decode_varint
 from mqttd.mesh.frames import RUN1, split
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Peer
@@ -16,7 +17,7 @@ from mqttd.session.inbound import lift
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import HEARD, SPREAD, WIDE, Route
 
-__all__ = ["Control", "Local", "measure", "packets", "unrolled"]
+__all__ = ["Control", "Local", "measure", "packets", "scanned", "unrolled"]
 
 
 class Control:
@@ -66,6 +67,14 @@ class Local:
             and self.owns is route.owns
             and self.gear == route.gear
         )
+
+
+def scanned(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where a property block ends that is unusual; its expiry is 0, or far behind."""
+    size, at = decode_varint(data, at, end)
+    if at + size > end:
+        raise ValueError("a property block is cut off")
+    return at + size, 0
 
 
 def measure(data: bytes, pos: int, stop: int) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from mqttd.mesh.frames import ACK, RUN, frame
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 
-__all__ = ["FULL", "Gate", "Link", "Pipe", "Stream"]
+__all__ = ["FULL", "Gate", "Link", "Nowhere", "Pipe", "Stream"]
 
 #: Bytes that may wait before those who send are held back.
 FULL: Final = 4 << 20
@@ -143,6 +143,11 @@ class Link(Connection):
         if self.dirty:
             self.turn.perform_later()
 
+    def let_go(self) -> None:
+        """All gates are open: what they wait for does not come."""
+        for gate in list(self.gates):
+            gate.open()
+
     def wrap(self, wire: bytes) -> bytes:
         """See `Connection.wrap`."""
         return frame(RUN, wire)
@@ -234,4 +239,27 @@ class Stream(Edge):
 
     def peer(self, channel: Connection) -> tuple[str, int]:
         """Nobody asks."""
+        return ("", 0)
+
+
+class Nowhere(Edge):
+    """What is said to it is said to nobody."""
+
+    def flush(self, channel: Connection) -> None:
+        """See `Edge.flush`."""
+        channel.out = None
+        channel.out_bytes = 0
+        channel.account()
+
+    def shut(self, channel: Connection) -> None:
+        """There is nothing to close."""
+
+    def pause(self, channel: Connection) -> None:
+        """It is not read."""
+
+    def resume(self, channel: Connection) -> None:
+        """It is not read."""
+
+    def peer(self, channel: Connection) -> tuple[str, int]:
+        """It has no address."""
         return ("", 0)

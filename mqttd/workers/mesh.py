@@ -4,7 +4,7 @@ When two workers meet each tells the other all of its filters; after that the fi
 filter and the last are told, and a SUBACK waits until the others have taken that. A worker that
 dies keeps its place in the tables: what is for it is kept until it is back (`mqttd.mesh.peer`),
 and the filters that it does not tell again go. Messages go when it has said which it has already
-(`mqttd.workers.ferry`).
+(`mqttd.mesh.ferry`).
 
 Promise: what a filter costs does not depend on how many subscribe to it; MQTT 5.0, 4.6.
 """
@@ -15,15 +15,17 @@ from typing import Final
 
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
-from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, frame, number_of, numbered, packed
+from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
+from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, frame, packed
 from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
 from mqttd.mesh.mesh import Frames, Mesh, Neighbour
 from mqttd.storage.journal import StoreJournal
-from mqttd.workers.ferry import UNDER_WAY, WorkerFerry
 
-__all__ = ["WorkerMesh"]
+__all__ = ["UNDER_WAY", "WorkerMesh"]
 
+#: The drawer of what is under way.
+UNDER_WAY: Final = "$workers"
 #: Filters of a frame.
 _FILTERS: Final = 500
 
@@ -35,25 +37,21 @@ class WorkerMesh(Mesh):
         super().__init__(broker, number)
         self.count = count
         broker.has_workers = True
-        self.ferries: dict[int, WorkerFerry] = {}
+        self.ferries: dict[int, LastingFerry] = {}
         for other in range(1, count + 1):
             if other != number:
-                ferry = WorkerFerry(broker, other)
+                ferry = LastingFerry(broker, str(other))
                 self.ferries[other] = ferry
                 self.neighbours[other] = Neighbour(broker, other, f"worker {other}", ferry)
 
     def begin(self) -> None:
         """Our store is read, if there is one: go on with what it has kept for the others."""
         drawer = None
-        start = 1
         if isinstance(self.broker.journal, StoreJournal):
-            drawer = self.broker.drawers.open(UNDER_WAY, 1 << 30)
-            known = drawer.get("start")
-            if known is not None:
-                start = int(known) + 1
-            drawer.put("start", str(start).encode())
+            drawer = self.broker.drawers.open(UNDER_WAY, ROOM)
+        start, book = opened(drawer)
         for ferry in self.ferries.values():
-            ferry.begin(drawer, start)
+            ferry.begin(drawer, start, book)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
         """See `Mesh.introduce`: all filters."""
@@ -66,10 +64,8 @@ class WorkerMesh(Mesh):
 
     def rise(self, neighbour: Neighbour, link: Link) -> None:
         """See `Mesh.rise`: when it has said what it has."""
-        have = self.ferries[neighbour.number].have
         if neighbour.arriving is not None:
-            neighbour.arriving.carried = have  # until it says where it goes on
-        self.broker.journal.hold(link, numbered(HAVE, have))
+            self.ferries[neighbour.number].greet(neighbour.arriving, link)
 
     def frames(self, neighbour: Neighbour) -> Control:
         """See `Mesh.frames`."""
@@ -106,30 +102,27 @@ class WorkerMesh(Mesh):
     def tick(self, now: int) -> None:
         """See `Mesh.tick`; a disk that takes nothing keeps nothing from the others."""
         super().tick(now)
-        journal = self.broker.journal
-        if isinstance(journal, StoreJournal) and journal.failing:
+        if fails(self.broker):
             for neighbour in self.neighbours.values():
                 if neighbour.link is not None:
-                    for gate in list(neighbour.link.gates):
-                        gate.open()
+                    neighbour.link.let_go()
 
 
 class _WorkerFrames(Frames):
     """What another worker says that is no message."""
 
-    def __init__(self, mesh: WorkerMesh, neighbour: Neighbour, ferry: WorkerFerry) -> None:
+    def __init__(self, mesh: WorkerMesh, neighbour: Neighbour, ferry: LastingFerry) -> None:
         super().__init__(mesh, neighbour)
         self.ferry = ferry
 
     def control(self, link: Link, kind: int, body: bytes) -> None:
         """See `Control.control`."""
         if kind == HAVE:
-            self.ferry.continue_from(number_of(body))
-            self.ferry.up(link)
+            self.ferry.met(link, body)
         elif kind == AT:
             arriving = self.neighbour.arriving
             if arriving is not None:
-                arriving.carried = number_of(body)
+                self.ferry.goes_on(arriving, body)
         else:
             super().control(link, kind, body)
 

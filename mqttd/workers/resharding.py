@@ -38,7 +38,7 @@ from mqttd.storage.lines import (
     WillLine,
 )
 from mqttd.storage.transfer import export_lines, import_lines
-from mqttd.workers.ferry import UNDER_WAY
+from mqttd.workers.mesh import UNDER_WAY
 from mqttd.workers.place import worker_of
 
 __all__ = ["data_of", "lines_of", "reshard", "stores_of"]
