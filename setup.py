@@ -148,6 +148,7 @@ HOT = [
     "mqttd/mesh/ferry.py",
     "mqttd/mesh/frames.py",
     "mqttd/mesh/landing.py",
+    "mqttd/mesh/lane.py",
     "mqttd/mesh/link.py",
     "mqttd/mesh/mesh.py",
     "mqttd/mesh/peer.py",

@@ -6,7 +6,8 @@
     its home is gone, or too much is kept for it --> so is all of that, and counted
 
 What had been sent to it and not acknowledged it may have: it says how much, when it is linked
-(`mqttd.cluster.nodes`), and the rest is sent again.
+(`mqttd.cluster.nodes`), and the rest is sent again. QoS 2 is kept in the store meanwhile, too
+(`mqttd.mesh.ferry`).
 
 Promise: at most `MOST` bytes for each node. A node that joins meanwhile knows nothing of it.
 """
@@ -61,6 +62,7 @@ class Absent:
         old = self.nodes.pop(node.name, None)
         if old is None:
             return
+        node.once.begin_anew()
         ferry, kept = old.ferry, node.ferry
         node.stream = old.stream
         for at, (_, data) in enumerate(ferry.kept):
@@ -77,13 +79,19 @@ class Absent:
         self.untold[node.name] = filters
         self._since[node.name] = self.mesh.broker.now
 
+    def part(self, name: str) -> None:
+        """It is there again, but what it was before is another's, and so is what is kept for it."""
+        old = self.nodes.get(name)
+        if old is not None:
+            old.once = old.peer.once = old.once.part()
+
     def take(self, name: str) -> list[tuple[int, int, bytes]]:
         """It is awaited no more, and what was kept for it is another's: the stream on which that
-        was sent, its number there (0: it was not), the message.
+        was sent, its number there (0: it was not), the message. For QoS 2: book and number.
         """
         node = self.nodes.pop(name, None)
         if node is None:
-            return []
+            return self._left_to(name)
         ferry = node.ferry
         before = list(ferry.before)
         kept = [
@@ -92,7 +100,19 @@ class Absent:
             if _qos(data)
         ]
         ferry.kept.clear()
+        once = node.once
+        kept += [(once.book, number, data) for number, data in once.numbers() if _qos(data)]
+        once.drop()
         self.mesh.leave(node)
+        return kept
+
+    def _left_to(self, name: str) -> list[tuple[int, int, bytes]]:
+        """As `take`, of one that was gone already when we came: what our store had for it."""
+        once = self.mesh.ferries.get(name)
+        if once is None or name in self.mesh.nodes:
+            return []
+        kept = [(once.book, number, data) for number, data in once.numbers()]
+        once.drop()
         return kept
 
     def told(self, name: str, full_filter: str) -> None:
@@ -114,7 +134,11 @@ class Absent:
 
     def too_much(self) -> list[str]:
         """Those for whom too much is kept."""
-        return [name for name, each in self.nodes.items() if each.ferry.kept_bytes > MOST]
+        return [
+            name
+            for name, each in self.nodes.items()
+            if each.ferry.kept_bytes + each.once.kept_bytes > MOST
+        ]
 
 
 def _qos(data: bytes) -> int:

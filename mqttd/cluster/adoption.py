@@ -246,6 +246,7 @@ class Adoption:
         await self._go_on("marks")
         await self._meet()
         self._take_kept(legacy)
+        self.inheriting.hand_out(self.name, legacy.book, legacy.under_way)
         count = await self._take_in(legacy, owned)
         await self._send_on(legacy, owned)
         await self._give_back(legacy, owned)
@@ -303,12 +304,20 @@ class Adoption:
         nodes = self.cluster.mesh.nodes
         began = self.reactor.seconds()
         while not (
-            0 in self._marked and all(node.number in self._marked for node in nodes.values())
+            0 in self._marked
+            and all(
+                node.number in self._marked and -node.number in self._marked
+                for node in nodes.values()
+            )
         ):
             self._check()
             self.inheriting.look()
             if self.reactor.seconds() - began > _LATE:
-                missing = [each.name for each in nodes.values() if each.number not in self._marked]
+                missing = [
+                    each.name
+                    for each in nodes.values()
+                    if not {each.number, -each.number} <= self._marked
+                ]
                 self.log.warn("no mark of {nodes}", nodes=missing)
                 return
             await deferLater(self.reactor, _SOON)
@@ -316,8 +325,9 @@ class Adoption:
     def _take_kept(self, legacy: Legacy) -> None:
         for name, kept in self._kept:
             of, had = legacy.taken.get(name, (0, 0))
+            have, book = legacy.taken_once.get(name, (0, 0))
             for stream, number, data in kept:
-                if not (number and stream == of and number <= had):
+                if not number or number > {of: had, book: have}.get(stream, 0):
                     legacy.take(data)
 
     async def _take_in(self, legacy: Legacy, owned: dict[str, Kv]) -> int:

@@ -316,6 +316,7 @@ class Arrivals:
         known = comes.known.to_bytes(8, "big") + comes.sending
         ends = [known, comes.origin.encode(), self.name.encode()]
         self.transit.say(node, MARK, client_id, comes.revision, *ends)
+        self.transit.mark(node, client_id, comes.revision, comes.sending)
 
     def marked(self, client_id: str, revision: int, link: int, sending: bytes = b"") -> None:
         """A mark has come on a link (0: all that we publish goes there from now on)."""

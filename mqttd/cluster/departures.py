@@ -148,7 +148,8 @@ class Departures:
         leaves.sent = False
         if leaves.catcher is not None and Record(leaves.state.record).incoming:
             for node in transit.mesh.nodes.values():
-                waits.count += node.ferry.call(Settling([], waits.taken))
+                for ferry in (node.ferry, node.once):
+                    waits.count += ferry.call(Settling([], waits.taken))
         if waits.count:
             leaves.late = transit.reactor.callLater(MARKS, self._go, client_id, leaves)
         else:

@@ -16,7 +16,7 @@ from mqttd.mesh.frames import HELLO, frame, packed, split, unpacked
 __all__ = ["MOST", "SPEAKS", "Hello", "hello_of"]
 
 #: The versions of the frames that this one speaks.
-SPEAKS = (1, 1)
+SPEAKS = (2, 2)
 #: Bytes of a hello.
 MOST = 4096
 

@@ -6,7 +6,11 @@
           and keeps nothing more: what follows goes to the heir, as all of its filters do
     heir  what x has sent before its mark, it has twice: what was KEPT counts; behind it, the other
 
-The filters are seen before the mark is asked for, in etcd's order, so nothing is in neither.
+The filters are seen before the mark is asked for, in etcd's order, so nothing is in neither. Each
+of the two lanes of a link has a mark.
+
+What the node itself was about to send to others, QoS 2 that its store had with the packet ids of
+its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`).
 """
 
 from __future__ import annotations
@@ -18,17 +22,27 @@ from twisted.logger import Logger
 
 from mqttd.cluster.nodes import Node
 from mqttd.cluster.share import Share
+from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.frames import STATE, frame, number_of, packed, unpacked
+from mqttd.mesh.landing import Control
+from mqttd.mesh.link import Link, Nowhere
 
 __all__ = ["Inheriting", "Kept", "Wanted"]
 
 KEPT: Final = b"kept"
 MARK: Final = b"inherited"
+LANE_MARK: Final = b"inherited, lane"
+LEFT: Final = b"left"
 #: Bytes of what was kept in one frame.
 _FRAME: Final = 256 << 10
 
-#: A message that was kept, with its number on that stream; 0: it was never sent.
+#: A message that was kept: its stream and its number there, 0: it was never sent; its book and its
+#: number in that.
 Kept = tuple[int, int, bytes]
+#: One with its number.
+Numbered = tuple[int, bytes]
+#: Nobody's link: what it has brought is before all marks.
+_NOBODY: Final = -(1 << 40)
 #: Client ids that a node has claimed, and in which revision.
 Wanted = list[tuple[str, int]]
 
@@ -82,14 +96,53 @@ class Inheriting:
             target.ferry.keep(frame(STATE, packed(fields)))
         claimed = [number.to_bytes(8, "big") + each.encode() for each, number in wanted]
         target.ferry.keep(frame(STATE, packed([MARK, name.encode(), *claimed])))
+        target.once.keep(frame(STATE, packed([LANE_MARK, name.encode()])))
         self.cluster.broker.perform_later()
+
+    def hand_out(self, name: str, book: int, under_way: dict[str, list[Numbered]]) -> None:
+        """To each node what one that is gone was about to send it, numbered by `book`."""
+        cluster = self.cluster
+        for to, messages in under_way.items():
+            target = cluster.mesh.nodes.get(to)
+            if to == cluster.name:
+                self._take(name, book, messages)
+            elif target is None:
+                text = "{count} messages of node {node} for {to}, which is not there, are lost"
+                self.log.warn(text, count=len(messages), node=name, to=to)
+            else:
+                for number, data in messages:
+                    fields = [number.to_bytes(8, "big") + data]
+                    said = [LEFT, name.encode(), book.to_bytes(8, "big"), *fields]
+                    target.ferry.keep(frame(STATE, packed(said)))
+        cluster.broker.perform_later()
+
+    def _take(self, name: str, book: int, messages: list[Numbered]) -> None:
+        """What has not come of these is for the sessions here."""
+        broker, choice = self.cluster.broker, self.cluster.mesh.choice
+        ferry = self.cluster.mesh.ferry_for(name)
+        before = choice.link
+        choice.link = _NOBODY
+        try:
+            for number, data in messages:
+                if ferry.inherits(number, book):
+                    Arriving(broker, Link(broker, Nowhere(), 0), Control(), choice).take(data)
+        finally:
+            choice.link = before
 
     def told(self, node: Node, body: bytes) -> bool:
         """A frame of another node; whether it is one of these."""
         what, name, *fields = unpacked(body)
-        if what not in (KEPT, MARK):
+        if what not in (KEPT, MARK, LANE_MARK, LEFT):
             return False
         gone = name.decode()
+        if what == LEFT:
+            messages = [(number_of(each), each[8:]) for each in fields[1:]]
+            self._take(gone, number_of(fields[0]), messages)
+            return True
+        if what == LANE_MARK:
+            if gone in self.heirs:
+                self.heirs[gone](node.name, -node.number, [], [])
+            return True
         coming = self._coming.setdefault(gone, {})
         if what == KEPT:
             coming.setdefault(node.name, []).extend(

@@ -21,11 +21,12 @@ from twisted.internet.threads import deferToThread
 from mqttd.broker.broker import Broker
 from mqttd.broker.records import queue_of, record_of
 from mqttd.cluster.copying import head_of, whole_of
-from mqttd.cluster.nodes import TAKEN
+from mqttd.cluster.nodes import ONCE, TAKEN
 from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.ferry import kept_rows, taken_of
 from mqttd.mesh.frames import number_of
 from mqttd.mesh.landing import Control
-from mqttd.mesh.link import Link, Stream
+from mqttd.mesh.link import Link, Nowhere
 from mqttd.mesh.peer import Choice
 from mqttd.nats.client import NatsError
 from mqttd.nats.jetstream import JetStream, Missing, Stored
@@ -119,16 +120,6 @@ def _one(jetstream: JetStream, stream: str, number: int) -> Deferred[Stored]:
     return Deferred.fromCoroutine(tried())
 
 
-class _Nowhere:
-    """What is said to it is said to nobody."""
-
-    def write(self, data: bytes) -> None:
-        """As a transport of Twisted's."""
-
-    def abortConnection(self) -> None:
-        """As a transport of Twisted's."""
-
-
 class Legacy:
     """The sessions of the file at `path`, for `broker`, in one of their own."""
 
@@ -157,6 +148,25 @@ class Legacy:
                 "SELECT key, value FROM kept WHERE plugin = ?", (TAKEN,)
             )
         }
+        #: The same of what comes once: the number of the last and its book.
+        self.taken_once: dict[str, tuple[int, int]] = {}
+        #: Of which book the node's own numbers are, and what it had for each other node.
+        self.book = 0
+        self.under_way: dict[str, list[tuple[int, bytes]]] = {}
+        self._read_once()
+
+    def _read_once(self) -> None:
+        rows: dict[str, list[bytes]] = {}
+        query = "SELECT key, value FROM kept WHERE plugin = ?"
+        for key, value in self._copy.base.execute(query, (ONCE,)):
+            what, _, rest = key.partition(" ")
+            if what == "from":
+                self.taken_once[rest] = taken_of(value)
+            elif what == "for":
+                rows.setdefault(rest.partition(" ")[0], []).append(value)
+            elif what == "book":
+                self.book = number_of(value)
+        self.under_way = {name: kept_rows(each) for name, each in rows.items()}
 
     def close(self) -> None:
         """Let go of the file."""
@@ -169,7 +179,7 @@ class Legacy:
     def take(self, data: bytes) -> None:
         """A message that was kept for the node, with what is said of it."""
         broker = self.broker
-        Arriving(broker, Link(broker, Stream(_Nowhere()), 1), Control(), Choice()).take(data)
+        Arriving(broker, Link(broker, Nowhere(), 1), Control(), Choice()).take(data)
         broker.perform()
 
     def outline(self, client_id: str) -> SessionState:

@@ -9,12 +9,12 @@
     b   has TAIL and the marks of all, too: STATE, TAIL, what came behind the marks: the session
     b                                                               --DONE--> a, which forgets it
 
-A mark goes the way of the messages, so it parts them: a has what x sent before it, b what x sent
-behind it. Before x's mark has come to b, what x sent before it may be on its way there, too, and is
-in TAIL already: b goes on when nothing of it can come any more. All of these are kept until they
-are taken, as messages are: a link that breaks delays them. When a is gone before TAIL, b waits for
-what a has, as long as a is awaited; when b is gone, what a has is b's when b is back, or goes back
-to a.
+A mark goes the way of the messages, one by each of the two lanes of a link, so it parts them: a has
+what x sent before it, b what x sent behind it. Before x's mark has come to b, what x sent before it
+may be on its way there, too, and is in TAIL already: b goes on when nothing of it can come any
+more. All of these are kept until they are taken, as messages are: a link that breaks delays them.
+When a is gone before TAIL, b waits for what a has, as long as a is awaited; when b is gone, what a
+has is b's when b is back, or goes back to a.
 
 `Departures` has a's part, `Arrivals` b's; this is what nodes say to each other.
 
@@ -36,7 +36,17 @@ from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.departures import Departures, Leaving
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.remains import Remains
-from mqttd.cluster.transit import DONE, GIVE, MARK, MARKED, TAIL, WANT, WHOLE, Transit
+from mqttd.cluster.transit import (
+    DONE,
+    GIVE,
+    LANE_MARKED,
+    MARK,
+    MARKED,
+    TAIL,
+    WANT,
+    WHOLE,
+    Transit,
+)
 from mqttd.mesh.frames import number_of, unpacked
 from mqttd.session.message import Message
 from mqttd.session.session import Session
@@ -171,6 +181,8 @@ class Moves:
             self.seen()
         elif what == MARKED:
             self._marked(client_id, revision, node.number, b"".join(fields))
+        elif what == LANE_MARKED:
+            self._marked(client_id, revision, -node.number, b"".join(fields))
         elif what == GIVE:
             self.given(client_id, node.name)
         elif what == WANT:
@@ -229,6 +241,7 @@ class Moves:
                 node = self.mesh.nodes.get(name)
                 if node is not None:
                     self.transit.say(node, MARKED, client_id, revision, sending)
+                    self.transit.mark(node, client_id, revision, sending)
             if origin == self.name:
                 self._marked(client_id, revision, 0, sending)
         self.broker.perform_later()

@@ -8,6 +8,8 @@ Retained messages and what is carried go over the links, as between workers (`mq
 while some node that is there has no link, what changes is remembered, and told when there is one.
 How much of a stream was taken is kept with what the sessions have of it, in one group of the store,
 and said when the next stream begins: so a node that was killed is sent what it lacks, and no more.
+QoS 2 has a lane of its own (`mqttd.mesh.lane`), in which a message goes when it is in the store
+with its publisher's packet id (`mqttd.mesh.ferry`): that no death of its own node repeats or loses.
 
 Promise: a SUBACK does not wait where its filters are known already.
 """
@@ -23,40 +25,64 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.drawers import Drawer
 from mqttd.broker.retained import Retained
 from mqttd.codec.topic import split_shared
+from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
 from mqttd.mesh.frames import (
+    ACK,
     ANSWER,
     ASK,
+    AT,
     BEGIN,
     END,
     FIGURES,
+    HAVE,
     HELLO,
+    LANE,
     SEEN,
     STATE,
     number_of,
     numbered,
 )
 from mqttd.mesh.landing import Control
+from mqttd.mesh.lane import Lane
 from mqttd.mesh.link import Link
 from mqttd.mesh.lost import tell_lost
-from mqttd.mesh.mesh import Frames, Mesh, Neighbour, delete_frame, retain_frame
+from mqttd.mesh.mesh import (
+    FOLLOWED,
+    Frames,
+    Mesh,
+    Neighbour,
+    delete_frame,
+    key_of,
+    retain_frame,
+)
 from mqttd.storage.journal import StoreJournal
 from mqttd.types import StoreFull
 
-__all__ = ["TAKEN", "Node", "NodeMesh", "Settling"]
+__all__ = ["ONCE", "TAKEN", "Node", "NodeMesh", "Settling"]
 
 #: The drawer of how much was taken, by the names of nodes; and what it may weigh.
 TAKEN: Final = "$nodes"
 _WEIGHT: Final = 1 << 20
 #: Frames that are for others than the mesh.
 _SAID: Final = frozenset((STATE, HELLO, FIGURES, ASK, ANSWER))
+#: That of QoS 2 under way.
+ONCE: Final = "$once"
 
 
 class Node(Neighbour):
     """One other node."""
 
-    def __init__(self, broker: Broker, number: int, name: str, epoch: int) -> None:
-        super().__init__(broker, number, f"node {name}")
+    def __init__(
+        self, broker: Broker, number: int, name: str, epoch: int, once: LastingFerry
+    ) -> None:
+        super().__init__(broker, number, f"node {name}", None, once)
         self.name = name
+        #: What must arrive there once: it outlasts this, as the node does. The lane of that, and
+        #: what takes the other's.
+        self.once = once
+        self.lane: Lane | None = None
+        self.lane_arriving: Arriving | None = None
         self.epoch = epoch
         #: The revision of etcd up to which it has all routes in its tables.
         self.seen: int = 0
@@ -122,12 +148,48 @@ class NodeMesh(Mesh):
         #: frames of that were taken; and where that is kept.
         self.heard: dict[str, tuple[int, int]] = {}
         self.drawer: Drawer | None = None
+        #: Name of a node -> what must arrive there once; where that is kept, since which start.
+        self.ferries: dict[str, LastingFerry] = {}
+        self._once: Drawer | None = None
+        self._start: int = 1
+        self._book: int = 0
         self._numbers: int = 0
 
     def begin(self) -> None:
         """Our store is read, if there is one."""
         if isinstance(self.broker.journal, StoreJournal):
             self.read(self.broker.drawers.open(TAKEN, _WEIGHT))
+            self.go_on_with(self.broker.drawers.open(ONCE, ROOM))
+        else:
+            self.go_on_with(None)
+
+    def go_on_with(self, drawer: Drawer | None) -> None:
+        """What is kept there for other nodes is theirs when they are there, or back."""
+        self._once = drawer
+        self._start, self._book = opened(drawer)
+        for key in () if drawer is None else drawer.keys("for "):
+            self.ferry_for(key.split(" ")[1])
+
+    def ferry_for(self, name: str) -> LastingFerry:
+        """What must arrive at this node once."""
+        ferry = self.ferries.get(name)
+        if ferry is None:
+            ferry = LastingFerry(self.broker, name)
+            ferry.begin(self._once, self._start, self._book)
+            self.ferries[name] = ferry
+        return ferry
+
+    def forget(self, name: str) -> int:
+        """A node that is not there is not awaited: how many messages were kept for it."""
+        ferry = self.ferries.get(name)
+        kept = [] if ferry is None else ferry.drop()
+        tell_lost(self.broker, kept, "node_gone", f"node {name}")
+        return len(kept)
+
+    def forget_all(self) -> None:
+        """What is kept for others is not this node's any more: its heir has it."""
+        for ferry in self.ferries.values():
+            ferry.drop()
 
     def read(self, drawer: Drawer) -> None:
         """Go on with what is kept there of how much was taken."""
@@ -152,7 +214,7 @@ class NodeMesh(Mesh):
     def join(self, name: str, epoch: int) -> Node:
         """A node is there."""
         self._numbers += 1
-        node = Node(self.broker, self._numbers, name, epoch)
+        node = Node(self.broker, self._numbers, name, epoch, self.ferry_for(name))
         node.of, node.had = self.heard.get(name, (0, 0))
         self.neighbours[node.number] = node
         self.nodes[name] = node
@@ -168,6 +230,9 @@ class NodeMesh(Mesh):
         if self.nodes.get(node.name) is node:
             del self.nodes[node.name]
         kept = node.ferry.drop()
+        known = self.nodes.get(node.name)
+        if known is None or known.once is not node.once:  # else that goes on with it
+            kept += node.once.drop()
         tell_lost(self.broker, kept, "node_gone", node.peer.place)
         return len(kept)
 
@@ -181,9 +246,26 @@ class NodeMesh(Mesh):
             node.had = node.arriving.count
             node.of = node.stream
             self.heard[node.name] = (node.of, node.had)
+        lane = node.lane
+        node.lane = node.lane_arriving = None
         super().unlinked(link)
+        node.once.down()
+        if lane is not None:
+            lane.lost()
         if self.parted is not None:
             self.parted(node)
+
+    def rise(self, neighbour: Neighbour, link: Link) -> None:
+        """See `Mesh.rise`: QoS 2 goes when the other has said how much of it that has."""
+        super().rise(neighbour, link)
+        assert isinstance(neighbour, Node)
+        lane = Lane(link)
+        neighbour.lane = lane
+        neighbour.once.posted = neighbour.once.taken = 0
+        neighbour.once.meets = True  # who has an acknowledgement may go there, and publish more
+        arriving = Arriving(self.broker, lane, _LaneFrames(self, neighbour), self.choice)
+        neighbour.lane_arriving = arriving
+        neighbour.once.greet(arriving, lane)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
         """See `Mesh.introduce`: how far we are, and the retained messages that changed lately."""
@@ -274,6 +356,13 @@ class NodeMesh(Mesh):
         if not topic.startswith("$SYS/"):
             super().deleted(topic)
 
+    def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
+        """See `Mesh.follows`: what goes by the other lane is told there."""
+        if qos != 0 and qos != 1:
+            assert isinstance(neighbour, Node)
+            neighbour.once.flag = key_of(topic)
+        return 0 if qos == 2 else FOLLOWED
+
     # -- time ----------------------------------------------------------------------------------
 
     def microseconds(self) -> int:
@@ -281,7 +370,11 @@ class NodeMesh(Mesh):
         return time.time_ns() // 1000
 
     def tick(self, now: int) -> None:
-        """See `Mesh.tick`."""
+        """See `Mesh.tick`; a disk that takes nothing keeps nothing from the others."""
+        if fails(self.broker):
+            for node in self.nodes.values():
+                if node.lane is not None:
+                    node.lane.let_go()
         for node in self.nodes.values():
             if node.link is None:
                 return
@@ -317,6 +410,8 @@ class _NodeFrames(Frames):
         elif kind == END:
             nodes.taken_over(node)
             nodes.welcome(node)
+        elif kind == LANE:
+            self._lane(body)
         elif kind in _SAID:
             nodes.said(node, kind, body)
         else:
@@ -327,3 +422,39 @@ class _NodeFrames(Frames):
         arriving = self.node.arriving
         if touched and arriving is not None:
             self.nodes.note(self.node, arriving.count)
+
+    def _lane(self, body: bytes) -> None:
+        arriving = self.node.lane_arriving
+        if arriving is not None:
+            choice = self.nodes.choice
+            before = choice.link
+            choice.link = -self.node.number
+            try:
+                arriving.take(body)
+            finally:
+                choice.link = before
+
+
+class _LaneFrames(Control):
+    """The same of its lane for QoS 2; marks of sessions that move come here, too."""
+
+    def __init__(self, mesh: NodeMesh, node: Node) -> None:
+        self.nodes = mesh
+        self.node = node
+
+    def control(self, link: Link, kind: int, body: bytes) -> None:
+        """See `Control.control`."""
+        node = self.node
+        if kind == ACK:
+            node.once.acknowledge(number_of(body))
+        elif kind == HAVE:
+            node.once.met(link, body)
+        elif kind == AT:
+            if node.lane_arriving is not None:
+                node.once.goes_on(node.lane_arriving, body)
+        elif kind == STATE:
+            self.nodes.said(node, kind, body)
+
+    def taken(self, carried: int, touched: bool) -> None:
+        """See `Control.taken`."""
+        self.node.once.came(carried, touched)

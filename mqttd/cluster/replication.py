@@ -94,6 +94,8 @@ class Replication:
         everything, other = cluster.everything, cluster.other
 
         def all_of(found: list[tuple[str, str, str, bytes]]) -> None:
+            if not self._epoch and self._is_taken_over():
+                cluster.mesh.forget_all()  # before there are links: our heir hands it out
             everything(found)
             self.inheriting.look()
 
@@ -135,6 +137,7 @@ class Replication:
                 channel = self.cluster.broker.channel_of(session)
                 if isinstance(channel, Channel):
                     channel.close(USE_ANOTHER_SERVER, "another node has its sessions")
+            self.cluster.mesh.forget_all()
             self.copying.settle()
             await self._end_all()
             self._begin_anew()

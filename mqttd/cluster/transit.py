@@ -16,6 +16,7 @@ from mqttd.types import SessionState
 __all__ = [
     "DONE",
     "GIVE",
+    "LANE_MARKED",
     "MARK",
     "MARKED",
     "TAIL",
@@ -27,11 +28,12 @@ __all__ = [
     "with_sending",
 ]
 
-#: What is said of a session: its state, a mark asked for and given, what was caught, an end,
-#: an offer, and a question for what was claimed.
+#: What is said of a session: its state, a mark asked for and given, that of the lane of QoS 2,
+#: what was caught, an end, an offer, and a question for what was claimed.
 WHOLE: Final = b"state"
 MARK: Final = b"mark"
 MARKED: Final = b"marked"
+LANE_MARKED: Final = b"lane"
 TAIL: Final = b"tail"
 DONE: Final = b"done"
 GIVE: Final = b"give"
@@ -54,6 +56,11 @@ class Transit:
         start = [what, client_id.encode(), revision.to_bytes(8, "big")]
         to.ferry.keep(frame(STATE, packed([*start, *fields])))
 
+    def mark(self, to: Node, client_id: str, revision: int, sending: bytes) -> None:
+        """The same by the lane of QoS 2: what was sent there before this is before the mark."""
+        start = [LANE_MARKED, client_id.encode(), revision.to_bytes(8, "big"), sending]
+        to.once.keep(frame(STATE, packed(start)))
+
     def catch(
         self, client_id: str, state: SessionState, behind: bool, *, groups: bool = True
     ) -> Catcher | None:
@@ -74,7 +81,9 @@ class Transit:
     def has_all(self, catcher: Catcher) -> bool:
         """Whether all nodes that are there have given their marks, and this one has."""
         marked = catcher.marked
-        return 0 in marked and all(node.number in marked for node in self.mesh.nodes.values())
+        return 0 in marked and all(
+            node.number in marked and -node.number in marked for node in self.mesh.nodes.values()
+        )
 
     def with_caught(self, state: SessionState, catcher: Catcher | None) -> SessionState:
         """A state with what was caught for it behind its queue; the catcher is done."""

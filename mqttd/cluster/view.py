@@ -158,6 +158,9 @@ class View:
                     self.mesh.add(known, full_filter)
         for name in given_up - members.keys() - homes.keys():
             self._given_up(name)
+        for name in self.mesh.ferries.keys() - members.keys() - homes.keys():
+            if name not in self.absent.nodes and not self.is_taken_over(name):
+                self.mesh.forget(name)  # of a node that has gone while we were away
         self.mesh.applied = revision
         for other in self.mesh.nodes.values():
             self.mesh.tell_seen(other)
@@ -238,7 +241,7 @@ class View:
     def _given_up(self, name: str) -> None:
         if self.is_taken_over(name):
             return  # when that is done
-        self.follower.given_up(name, self.absent.end(name))
+        self.follower.given_up(name, self.absent.end(name) + self.mesh.forget(name))
 
     def tick(self) -> None:
         """A few times a second."""
@@ -276,6 +279,8 @@ class View:
                 node = self.mesh.join(member.name, member.epoch)
                 if not self.is_taken_over(member.name):
                     self.absent.back(node)
+                else:
+                    self.absent.part(member.name)
             self.follower.joined(member, node)
 
     def _leaves(self, member: Member) -> None:

@@ -49,7 +49,17 @@ from mqttd.mesh.link import FULL, Link
 from mqttd.mesh.peer import Choice, Ferry, Member, Peer
 from mqttd.session.receiver import Receiver
 
-__all__ = ["RECENT", "Frames", "Mesh", "Neighbour", "Other", "delete_frame", "retain_frame"]
+__all__ = [
+    "FOLLOWED",
+    "RECENT",
+    "Frames",
+    "Mesh",
+    "Neighbour",
+    "Other",
+    "delete_frame",
+    "key_of",
+    "retain_frame",
+]
 
 #: Retained messages that are told in a turn.
 _SLICE: Final = 500
@@ -60,7 +70,7 @@ _CHANGES: Final = 100_000
 #: The most neighbours of one number; a change has a number of its own in each so many microseconds.
 _SLOTS: Final = 64
 #: What is said of a retained message.
-_FOLLOWED: Final = 1
+FOLLOWED: Final = 1
 _V5: Final = 2
 _OF_ALL: Final = 4
 
@@ -80,10 +90,17 @@ class Other:
 class Neighbour:
     """One other process."""
 
-    def __init__(self, broker: Broker, number: int, place: str, ferry: Ferry | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        number: int,
+        place: str,
+        ferry: Ferry | None = None,
+        once: Ferry | None = None,
+    ) -> None:
         self.number = number
         self.ferry = Ferry(broker) if ferry is None else ferry
-        self.peer = Peer(broker, self.ferry, place)
+        self.peer = Peer(broker, self.ferry, self.ferry if once is None else once, place)
         self.link: Link | None = None
         self.arriving: Arriving | None = None
         #: It has told all its filters, and, where it was asked for, all retained messages.
@@ -219,7 +236,9 @@ class Mesh(Abroad):
         route = self.broker.router.of(topic)
         stamp = self._stamp(topic)
         for neighbour in self.neighbours.values():
-            flags = _FOLLOWED if neighbour.peer in route.sessions else 0
+            flags = 0
+            if neighbour.peer in route.sessions:
+                flags = self.follows(neighbour, topic, kept.qos)
             self._change(neighbour, retain_frame(stamp, flags, kept))
 
     def deleted(self, topic: str) -> None:
@@ -229,8 +248,14 @@ class Mesh(Abroad):
         stamp = self._stamp(topic)
         route = self.broker.router.of(topic)
         for neighbour in self.neighbours.values():
-            flags = _FOLLOWED if neighbour.peer in route.sessions else 0
+            flags = 0
+            if neighbour.peer in route.sessions:
+                flags = self.follows(neighbour, topic, -1)
             self._change(neighbour, delete_frame(stamp, flags, topic))
+
+    def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
+        """The packet follows, of this QoS (-1: that is not known): what is said so."""
+        return FOLLOWED
 
     def _change(self, neighbour: Neighbour, data: bytes) -> None:
         if neighbour.link is not None:
@@ -271,9 +296,8 @@ class Mesh(Abroad):
         flags, kept = retained_from(body[8:])
         topic = kept.topic()
         broker = self.broker
-        if flags & _FOLLOWED and neighbour.arriving is not None:
-            raw = topic.encode()
-            neighbour.arriving.retained = len(raw).to_bytes(2, "big") + raw
+        if flags & FOLLOWED and neighbour.arriving is not None:
+            neighbour.arriving.retained = key_of(topic)
         if neighbour.topics is not None:
             neighbour.topics.add(topic)
         if self._is_late(topic, stamp):
@@ -296,8 +320,7 @@ class Mesh(Abroad):
         """A topic has no last message any more."""
         topic = body[9:].decode()
         if body[8] and neighbour.arriving is not None:
-            raw = topic.encode()
-            neighbour.arriving.retained = len(raw).to_bytes(2, "big") + raw
+            neighbour.arriving.retained = key_of(topic)
         if neighbour.topics is not None:
             neighbour.topics.discard(topic)
         if not self._is_late(topic, number_of(body)):
@@ -428,6 +451,12 @@ class _Giving(Job):
             return True
         link.send(frame(END, b"\x01"))
         return False
+
+
+def key_of(topic: str) -> bytes:
+    """A topic as a PUBLISH begins with it."""
+    raw = topic.encode()
+    return len(raw).to_bytes(2, "big") + raw
 
 
 def retain_frame(stamp: int, flags: int, kept: Retained) -> bytes:

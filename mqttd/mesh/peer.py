@@ -235,9 +235,9 @@ class Choice:
 class Peer(Receiver):
     """A neighbour among the receivers of a route."""
 
-    __slots__ = ("broker", "choice", "ferry", "filters", "fresh", "place")
+    __slots__ = ("broker", "choice", "ferry", "filters", "fresh", "once", "place")
 
-    def __init__(self, broker: Publishing, ferry: Ferry, place: str) -> None:
+    def __init__(self, broker: Publishing, ferry: Ferry, once: Ferry, place: str) -> None:
         super().__init__("")
         self.choice = Choice()
         #: What operators call it (`mqttd.readmodel.routes`).
@@ -245,6 +245,8 @@ class Peer(Receiver):
         self.v5 = True
         self.broker = broker
         self.ferry = ferry
+        #: What takes QoS 2: the same, or one of its own.
+        self.once = once
         #: What it has subscribed to, and who stands for it there: itself or a `Member`.
         self.filters: dict[str, Receiver] = {}
         #: While it tells all of its filters: those it has told so far.
@@ -252,7 +254,10 @@ class Peer(Receiver):
 
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """See `Receiver.take`."""
-        self.ferry.carry(wire, wire[0] & 4 != 0)
+        if wire[0] & 4:
+            self.once.carry(wire, True)
+        else:
+            self.ferry.carry(wire, False)
 
     def take_run(self, run: bytes, count: int, v5: bool) -> bool:
         """See `Receiver.take_run`."""
@@ -260,7 +265,13 @@ class Peer(Receiver):
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """See `Receiver.deliver`."""
-        self.ferry.carry(_wire(delivery, self.broker), delivery.qos == 2)
+        self._carry(_wire(delivery, self.broker), delivery.qos)
+
+    def _carry(self, data: bytes, qos: int) -> None:
+        if qos == 2:
+            self.once.carry(data, True)
+        else:
+            self.ferry.carry(data, False)
 
     def deliver_qos0(self, delivery: Delivery) -> None:
         """See `Receiver.deliver_qos0`."""
@@ -269,7 +280,7 @@ class Peer(Receiver):
     def said(self, delivery: Delivery, head: bytes) -> None:
         """A delivery for a member of a shared group, which `head` names."""
         if delivery.qos:
-            self.ferry.carry(head + _wire(delivery, self.broker), delivery.qos == 2)
+            self._carry(head + _wire(delivery, self.broker), delivery.qos)
         else:
             _send(self, delivery, head)
 

@@ -10,9 +10,9 @@ node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the ti
 Without `--replicate` sessions are at one node: those of a node that is killed wait for it, and what
 is published for them meanwhile is kept by the others. With it (`session.replicate`, three NATS
 servers) kind `lost` kills a node that is back only when everybody is let in elsewhere; `nats` kills
-the server that leads its stream, `all_nats` all of them. What is not counted is
-what a publisher had not been acknowledged when its node was killed, which may be lost or come twice
-at QoS 2 (docs/design/cluster-failures.md), and the order of a publisher that has gone from one node
+the server that leads its stream, `all_nats` all of them. What a publisher had not been acknowledged
+at QoS 2 when its node was killed counts as all else, and is told by itself, too: how often readers
+have had it (`doubts`). What is not counted is the order of a publisher that has gone from one node
 to another while it was away. No fault may lose a session.
 """
 

@@ -159,11 +159,6 @@ class Sender(Roamer):
         if self.at == node and self.current >= 0:
             self.doubtful.add(self.current)
 
-    def was_open(self, number: int, since: float, until: float) -> bool:
-        """Whether it was sent and not acknowledged at some time between these."""
-        sent = self.sent.get(number, until + _ON_ITS_WAY)
-        return sent < until + _ON_ITS_WAY and self.acked.get(number, since) >= since
-
     def go(self) -> None:
         """Publish from now on."""
         self.goes = True
@@ -241,9 +236,7 @@ class Reader(Roamer):
         return [
             number
             for number, acked in sender.acked.items()
-            if number not in seen
-            and not self._may_miss(sender.sent.get(number, acked), acked)
-            and not (sender.qos == 2 and number in sender.doubtful)
+            if number not in seen and not self._may_miss(sender.sent.get(number, acked), acked)
         ]
 
     def doubts(self, sender: Sender) -> list[int]:
@@ -273,10 +266,8 @@ class Reader(Roamer):
         first = list(dict.fromkeys(seen))
         since, until = killed - _ON_ITS_WAY, back + _ON_ITS_WAY
         if sender.qos == 2 and len(first) != len(seen):
-            often = sorted({each for each in seen if seen.count(each) > 1})
-            twice = [each for each in often if not sender.was_open(each, since, killed)]
-            if twice:
-                found.append(f"{self.name} has {twice[:20]} of {sender.name} twice")
+            twice = sorted({each for each in seen if seen.count(each) > 1})
+            found.append(f"{self.name} has {twice[:20]} of {sender.name} twice")
         late = [b for a, b in zip(first, first[1:], strict=False) if b < a]
         wrong = [each for each in late if not since - slow <= sender.sent.get(each, 0.0) <= until]
         if wrong:

@@ -13,7 +13,17 @@ from twisted.internet.defer import Deferred, succeed
 from mqttd.cluster.etcd import Answer, Kv
 from mqttd.cluster.keys import Keys, claimed
 from mqttd.cluster.owners import Owners
-from mqttd.cluster.transit import DONE, MARK, MARKED, TAIL, WANT, WHOLE, sending_of, with_sending
+from mqttd.cluster.transit import (
+    DONE,
+    LANE_MARKED,
+    MARK,
+    MARKED,
+    TAIL,
+    WANT,
+    WHOLE,
+    sending_of,
+    with_sending,
+)
 from mqttd.cluster.willed import will_of
 from mqttd.session.message import Message
 from mqttd.storage.durability import OS, Durability
@@ -43,9 +53,15 @@ def kill(node: Node, name: str) -> None:
 
 def marks(node: Node, revision: int, *names: str) -> None:
     """This node, and these, have given their marks."""
-    for link in (0, *(node.nodes[name].number for name in names)):
+    for link in node.links(*names):
         node.moves.departures.marked("s", revision, link)
         node.moves.arrivals.marked("s", revision, link)
+
+
+def marked(node: Node, name: str, revision: int, sending: bytes) -> None:
+    """This one has given its marks, by both lanes."""
+    node.says(name, MARKED, revision, sending)
+    node.says(name, LANE_MARKED, revision, sending)
 
 
 def comes_back(node: Node) -> list[SessionState | None]:
@@ -242,8 +258,11 @@ def test_a_session_whose_node_is_killed_before_the_tail_begins_anew_with_what_th
     node.says("a", TAIL, 7)
     node.publish(1)
     arriving.arrivals.marked("s", 7, node.nodes["b"].number)
+    arriving.arrivals.marked("s", 7, -node.nodes["b"].number)
     assert not arriving.given
     arriving.arrivals.marked("s", 7, node.nodes["a"].number)
+    assert not arriving.given
+    arriving.arrivals.marked("s", 7, -node.nodes["a"].number)
     node.publish(1)
     assert arriving.given
     # Three, and what was published here behind our own mark.
@@ -269,13 +288,13 @@ def test_a_mark_of_a_sending_before_does_not_count(node: Node) -> None:
     arriving.arrivals.settled = lambda filters: known
     node.says("a", WHOLE, 7, with_sending(arriving.record, b"22222222"))
     node.says("a", TAIL, 7)
-    node.says("b", MARKED, 7, b"11111111")
+    marked(node, "b", 7, b"11111111")
     node.mesh.unsettled.clear()
     known.callback(None)
-    node.says("b", MARKED, 7, b"11111111")
-    node.says("a", MARKED, 7, b"22222222")
+    marked(node, "b", 7, b"11111111")
+    marked(node, "a", 7, b"22222222")
     assert not arriving.given
-    node.says("b", MARKED, 7, b"22222222")
+    marked(node, "b", 7, b"22222222")
     assert arriving.given
 
 
@@ -289,11 +308,11 @@ def test_nor_does_it_for_who_sends_it_again(node: Node) -> None:
     node.moves.joined(node.nodes["a"])
     assert first not in (b"", leaves.sending)
     for name in "ab":
-        node.says(name, MARKED, 5, first)
+        marked(node, name, 5, first)
     assert leaves.catcher is not None
     assert leaves.catcher.marked == set()
-    node.says("b", MARKED, 5, leaves.sending)
-    assert leaves.catcher.marked == {node.nodes["b"].number}
+    marked(node, "b", 5, leaves.sending)
+    assert leaves.catcher.marked == {node.nodes["b"].number, -node.nodes["b"].number}
 
 
 def test_a_mark_says_of_which_sending_it_is(node: Node) -> None:
@@ -326,7 +345,7 @@ def test_what_is_sent_again_is_in_place_of_what_was_sent(node: Node) -> None:
     node.says("b", WHOLE, 7, arriving.record)
     node.says("a", TAIL, 7)
     for name in "ab":
-        node.says(name, MARKED, 7, b"22222222")
+        marked(node, name, 7, b"22222222")
     assert arriving.given
     assert arriving.waiting() == 3
 
@@ -345,8 +364,8 @@ def test_an_older_copy_of_a_node_that_has_begun_anew_does_not_count(
         node.says(name, WHOLE, 8, arriving.record, *queue)
     node.says("b", TAIL, 8, *arriving.queue(2))
     node.says("a", TAIL, 8)
-    for name in "ab":
-        node.moves.arrivals.marked("s", 8, node.nodes[name].number)
+    for link in node.links()[1:]:
+        node.moves.arrivals.marked("s", 8, link)
     assert ("b", DONE, 8) in node.said
     assert ("a", DONE, 8) not in node.said
     assert comes.origin == "a"
@@ -376,7 +395,7 @@ def test_what_its_node_had_sent_whole_does_not_wait_for_it(node: Node) -> None:
     node.says("a", TAIL, 7, *arriving.queue(1))
     kill(node, "a")
     assert not arriving.given
-    arriving.arrivals.marked("s", 7, node.nodes["b"].number)
+    marked(node, "b", 7, b"")
     assert arriving.given
     assert arriving.waiting() == 2
 

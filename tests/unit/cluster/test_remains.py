@@ -48,6 +48,11 @@ class Node:
 
         self.moves.transit.say = heard  # type: ignore[method-assign]
 
+    def links(self, *names: str) -> list[int]:
+        """Where marks come from: this node, and both lanes of these, or of all."""
+        numbers = [self.nodes[name].number for name in names or self.nodes]
+        return [0, *numbers, *(-number for number in numbers)]
+
     def _settled(self, filters: list[str]) -> Any:
         self.mesh.unsettled.clear()
         return succeed(None)
@@ -137,7 +142,7 @@ def test_what_is_caught_after_the_rest_was_sent_is_kept_too(node: Node) -> None:
     node.publish(1)
     node.hand("a", 5)
     node.publish(1)
-    for link in (0, *(each.number for each in node.nodes.values())):
+    for link in node.links():
         node.moves.departures.marked("s", 5, link)
     assert node.moves.departures.of["s"].whole
     node.publish(1)
@@ -183,7 +188,7 @@ def test_who_had_it_keeps_it_until_it_is_where_it_goes_on_to(node: Node) -> None
     assert arrivals.passed("s", "b", 8)
     node.says("a", WHOLE, 7, state.record)
     node.says("a", TAIL, 7)
-    for link in (0, *(each.number for each in node.nodes.values())):
+    for link in node.links():
         arrivals.marked("s", 7, link)
     assert node.moves.departures.of["s"].to == "b"
     assert ("a", DONE, 7) not in node.said
