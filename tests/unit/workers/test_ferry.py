@@ -8,6 +8,7 @@ import pytest
 
 from mqttd.broker.drawers import Drawer, Drawers
 from mqttd.codec.packets import Publish, Subscribe, Subscription
+from mqttd.mesh.ferry import opened, taken_of
 from mqttd.mesh.frames import ABOUT, AT, HAVE, frame, number_of, packed
 from mqttd.mesh.link import Link, Stream
 from mqttd.session.journal import Journal
@@ -167,6 +168,29 @@ def test_who_is_born_again_hands_over_what_it_had_kept_once() -> None:
     assert [packet.payload for packet in client.published()] == [b"lost on its way"]
     assert not reborn.ferry.kept
     assert not reborn.drawer.keys("for")
+
+
+@pytest.mark.parametrize(("book", "left"), [(5, 1), (4, 3), (0, 3)])
+def test_numbers_are_those_of_one_store(book: int, left: int) -> None:
+    """Two of three are taken, if the other means ours."""
+    worker = Worker(1)
+    worker.ferry.begin(None, 1, 5)
+    first = worker.ferry.seq
+    for number in (1, 2, 3):
+        worker.ferry.carry(_wire(Publish("a", b"x", 2, packet_id=number)), True)
+    worker.ferry.continue_from(first + 2, book)
+    assert len(worker.ferry.kept) == left
+
+
+def test_a_store_from_before_there_were_books_goes_on_without_one() -> None:
+    drawers = Drawers(MemoryBroker().broker)
+    old, new = drawers.open("old"), drawers.open("new")
+    old.put("start", b"3")
+    assert opened(old) == (4, 0)
+    start, book = opened(new)
+    assert (start, book > 0) == (1, True)
+    assert opened(new) == (2, book)
+    assert taken_of((7).to_bytes(8, "big")) == (7, 0)
 
 
 def test_what_may_come_once_goes_when_it_is_kept_and_all_behind_it_waits() -> None:
