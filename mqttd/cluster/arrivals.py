@@ -346,6 +346,11 @@ class Arrivals:
         elif comes.late is None:
             comes.late = self.transit.reactor.callLater(LATE, self._whole, client_id, comes)
 
+    def look(self) -> None:
+        """There may be nothing more to wait for."""
+        for client_id, comes in self._all():
+            self._complete(client_id, comes)
+
     def _whole(self, client_id: str, comes: _Coming) -> None:
         if not self._is_coming(client_id, comes):
             return

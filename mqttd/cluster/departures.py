@@ -191,6 +191,12 @@ class Departures:
             call = self.transit.reactor.callLater
             leaves.late = call(MARKS, self._tail, client_id, leaves)
 
+    def look(self) -> None:
+        """There may be nothing more to wait for."""
+        for client_id, leaves in list(self.of.items()):
+            if leaves.catcher is not None and leaves.catcher.marked:
+                self._look(client_id, leaves)
+
     def _tail(self, client_id: str, leaves: Leaving) -> None:
         cancel(leaves.late)
         leaves.late = None

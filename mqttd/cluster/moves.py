@@ -13,8 +13,9 @@ A mark goes the way of the messages, one by each of the two lanes of a link, so 
 what x sent before it, b what x sent behind it. Before x's mark has come to b, what x sent before it
 may be on its way there, too, and is in TAIL already: b goes on when nothing of it can come any
 more. All of these are kept until they are taken, as messages are: a link that breaks delays them.
-When a is gone before TAIL, b waits for what a has, as long as a is awaited; when b is gone, what a
-has is b's when b is back, or goes back to a.
+When x is killed and back at once it gives its mark behind what its store had for others. When a is
+gone before TAIL, b waits for what a has, as long as a is awaited; when b is gone, what a has is b's
+when b is back, or goes back to a.
 
 `Departures` has a's part, `Arrivals` b's; this is what nodes say to each other.
 
@@ -255,8 +256,14 @@ class Moves:
 
     def left(self, name: str) -> None:
         """A node is gone."""
+        self.transit.is_gone(name, self._look)
         self.arrivals.left(name)
         self.departures.left(name)
+
+    def _look(self) -> None:
+        self.arrivals.look()
+        self.departures.look()
+        self.broker.perform_later()
 
     def given_up(self, name: str) -> None:
         """It is not awaited any more."""

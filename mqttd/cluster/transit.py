@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.broker.broker import Broker
@@ -14,6 +15,7 @@ from mqttd.mesh.frames import STATE, frame, packed
 from mqttd.types import SessionState
 
 __all__ = [
+    "BACK",
     "DONE",
     "GIVE",
     "LANE_MARKED",
@@ -38,6 +40,8 @@ TAIL: Final = b"tail"
 DONE: Final = b"done"
 GIVE: Final = b"give"
 WANT: Final = b"want"
+#: Seconds from the end of a node's key to its next one, where its process has begun anew.
+BACK: Final = 0.5
 #: How it ends, and so many bytes of it: eight in hexadecimal.
 _SENDING: Final = b',"sending":"'
 _SAID: Final = len(_SENDING) + 18
@@ -50,6 +54,8 @@ class Transit:
         self.broker = broker
         self.mesh = mesh
         self.reactor = reactor
+        #: Nodes that have just gone, and until when they may be back.
+        self._gone: dict[str, float] = {}
 
     def say(self, to: Node, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
         """A frame, kept until that node has taken it."""
@@ -78,11 +84,32 @@ class Transit:
         subscribe_all(self.broker, catcher, record)
         return catcher
 
+    def is_gone(self, name: str, then: Callable[[], object]) -> None:
+        """A node is gone, and may be back at once: who waits for its marks waits for that.
+
+        What it had for others before is before those that it gives then. `then` is called when it
+        is not back.
+        """
+        self._gone[name] = self.reactor.seconds() + BACK
+        self.reactor.callLater(BACK, then)
+
+    def _may_be_back(self) -> bool:
+        now = self.reactor.seconds()
+        for name, until in list(self._gone.items()):
+            if until <= now or name in self.mesh.nodes:
+                del self._gone[name]
+        return bool(self._gone)
+
     def has_all(self, catcher: Catcher) -> bool:
         """Whether all nodes that are there have given their marks, and this one has."""
         marked = catcher.marked
-        return 0 in marked and all(
-            node.number in marked and -node.number in marked for node in self.mesh.nodes.values()
+        return (
+            0 in marked
+            and not self._may_be_back()
+            and all(
+                node.number in marked and -node.number in marked
+                for node in self.mesh.nodes.values()
+            )
         )
 
     def with_caught(self, state: SessionState, catcher: Catcher | None) -> SessionState:

@@ -14,6 +14,7 @@ from mqttd.cluster.etcd import Answer, Kv
 from mqttd.cluster.keys import Keys, claimed
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.transit import (
+    BACK,
     DONE,
     LANE_MARKED,
     MARK,
@@ -44,9 +45,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def kill(node: Node, name: str) -> None:
-    """It is gone from the tables."""
+    """It is gone from the tables, and not back at once."""
     node.mesh.leave(node.nodes.pop(name))
     node.moves.left(name)
+    clock: Any = node.moves.transit.reactor
+    clock.advance(BACK)
     node.broker.perform()
     node.kept.settle()
 
@@ -173,6 +176,35 @@ def test_what_came_behind_the_marks_is_not_lost_with_the_node_it_goes_to(node: N
     node.publish(1)
     assert node.after_a_crash() == {"s": 5}
     assert len(node.moves.departures.recall("s").queue) == 5
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_node_that_is_killed_and_back_at_once_gives_its_marks_first(
+    node: Node, back: bool
+) -> None:
+    """What its store had for others, QoS 2, is before them: it was missed by who moved then."""
+    node.hand("a", 5)
+    marks(node, 5, "a")
+    leaves = node.moves.departures.of["s"]
+    clock: Any = node.moves.transit.reactor
+    node.mesh.leave(node.nodes.pop("b"))
+    node.moves.left("b")
+    assert not leaves.whole
+    if back:
+        clock.advance(BACK / 2)
+        number = node.mesh.join("b", 2).number
+        clock.advance(BACK)
+        assert not leaves.whole
+        node.mesh.choice.link = -number
+        node.publish(1)
+        node.mesh.choice.link = 0
+        node.moves.departures.marked("s", 5, number, leaves.sending)
+        assert not leaves.whole
+        node.moves.departures.marked("s", 5, -number, leaves.sending)
+    else:
+        clock.advance(BACK)
+    assert leaves.whole
+    assert len(leaves.state.queue) == back
 
 
 def test_what_came_before_the_marks_alone_is_in_the_tail(node: Node) -> None:
