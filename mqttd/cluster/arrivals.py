@@ -59,8 +59,9 @@ class _Coming:
         self.sending = b""
         #: It outlasts its connection: while its node is awaited, so is it.
         self.lasts = False
-        #: What others are to know before they give their marks: a revision of etcd.
-        self.known = 0
+        #: What others are to know before they give their marks: a revision of etcd, 0 where this
+        #: node has written nothing yet; -1: they are not asked.
+        self.known = -1
         #: What the old node has caught is here; all of it is here that will ever be; and somebody
         #: was given it.
         self.has_tail = False
@@ -247,7 +248,7 @@ class Arrivals:
         cancel(comes.late)
         comes.late = None
         comes.state, comes.catcher = state, catcher
-        comes.again, comes.known, comes.has_tail = False, 0, False
+        comes.again, comes.known, comes.has_tail = False, -1, False
         comes.sending = sending_of(state.record)
         if before is not None:
             self.transit.bury(before)
@@ -428,7 +429,7 @@ class Arrivals:
             wanted = comes.state is None or comes.again
             if wanted and comes.origin == node.name and comes.revision:
                 self.transit.say(node, WANT, client_id, comes.revision)
-            elif comes.known:
+            elif comes.known >= 0:
                 self._ask(node, client_id, comes)
 
     def left(self, name: str) -> None:

@@ -178,6 +178,19 @@ def test_what_came_behind_the_marks_is_not_lost_with_the_node_it_goes_to(node: N
     assert len(node.moves.departures.recall("s").queue) == 5
 
 
+def test_a_node_that_is_back_is_asked_for_its_mark_though_we_have_written_no_filter(
+    node: Node,
+) -> None:
+    """It was taken for one that had not been asked of anybody, and the session waited in vain."""
+    arriving = Arriving(node)
+    assert arriving.arrivals.at() == 0
+    kill(node, "b")
+    node.said.clear()
+    node.nodes["b"] = node.mesh.join("b", 2)
+    node.moves.joined(node.nodes["b"])
+    assert ("b", MARK, 7) in node.said
+
+
 @pytest.mark.parametrize("back", [True, False])
 def test_a_node_that_is_killed_and_back_at_once_gives_its_marks_first(
     node: Node, back: bool
