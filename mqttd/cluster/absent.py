@@ -62,7 +62,10 @@ class Absent:
         old = self.nodes.pop(node.name, None)
         if old is None:
             return
-        node.once.begin_anew()
+        if old.once is node.once:
+            node.once.begin_anew()
+        else:
+            node.once.regain(old.once)
         ferry, kept = old.ferry, node.ferry
         node.stream = old.stream
         for at, (_, data) in enumerate(ferry.kept):

@@ -153,4 +153,6 @@ class Inheriting:
             wanted = [(each[8:].decode(), number_of(each)) for each in fields]
             if gone in self.heirs:
                 self.heirs[gone](node.name, node.number, kept, wanted)
+                if node.version < 2:
+                    self.heirs[gone](node.name, -node.number, [], [])
         return True

@@ -178,10 +178,10 @@ class Moves:
             sending = known[8:]
             self._asked.append((number_of(known), client_id, revision, origin.decode(),
                                 to.decode(), sending))  # fmt: skip
-            self._marked(client_id, revision, node.number, sending)
+            self._marked_by(node, client_id, revision, sending)
             self.seen()
         elif what == MARKED:
-            self._marked(client_id, revision, node.number, b"".join(fields))
+            self._marked_by(node, client_id, revision, b"".join(fields))
         elif what == LANE_MARKED:
             self._marked(client_id, revision, -node.number, b"".join(fields))
         elif what == GIVE:
@@ -192,6 +192,11 @@ class Moves:
             self.arrivals.tail(node, client_id, revision, fields)
         elif what == DONE:
             self.departures.done(client_id, revision)
+
+    def _marked_by(self, node: Node, client_id: str, revision: int, sending: bytes) -> None:
+        self._marked(client_id, revision, node.number, sending)
+        if node.version < 2:
+            self._marked(client_id, revision, -node.number, sending)  # it has one lane
 
     def _marked(self, client_id: str, revision: int, link: int, sending: bytes) -> None:
         self.departures.marked(client_id, revision, link, sending)

@@ -84,6 +84,8 @@ class Node(Neighbour):
         self.lane: Lane | None = None
         self.lane_arriving: Arriving | None = None
         self.epoch = epoch
+        #: The version of the frames that both speak, as far as is known.
+        self.version: int = 2
         #: The revision of etcd up to which it has all routes in its tables.
         self.seen: int = 0
         #: So many counted frames of it were taken on that stream, the last that brought any.
@@ -259,6 +261,10 @@ class NodeMesh(Mesh):
         """See `Mesh.rise`: QoS 2 goes when the other has said how much of it that has."""
         super().rise(neighbour, link)
         assert isinstance(neighbour, Node)
+        if neighbour.version < 2:
+            self._without_lane(neighbour)
+            return
+        neighbour.peer.once = neighbour.once
         lane = Lane(link)
         neighbour.lane = lane
         neighbour.once.posted = neighbour.once.taken = 0
@@ -266,6 +272,13 @@ class NodeMesh(Mesh):
         arriving = Arriving(self.broker, lane, _LaneFrames(self, neighbour), self.choice)
         neighbour.lane_arriving = arriving
         neighbour.once.greet(arriving, lane)
+
+    def _without_lane(self, node: Node) -> None:
+        """It is older: QoS 2 goes as QoS 1 does, and with it what was kept meanwhile."""
+        node.peer.once = node.ferry
+        for data in node.once.drop():
+            if data[0] != STATE:
+                node.ferry.keep(data)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
         """See `Mesh.introduce`: how far we are, and the retained messages that changed lately."""
@@ -358,8 +371,10 @@ class NodeMesh(Mesh):
 
     def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
         """See `Mesh.follows`: what goes by the other lane is told there."""
+        assert isinstance(neighbour, Node)
+        if neighbour.version < 2:
+            return FOLLOWED
         if qos != 0 and qos != 1:
-            assert isinstance(neighbour, Node)
             neighbour.once.flag = key_of(topic)
         return 0 if qos == 2 else FOLLOWED
 

@@ -135,6 +135,7 @@ class _NodeStream(Protocol):
         # On another stream than our last it has taken nothing since that one's hello.
         node.ferry.resume(hello.had if hello.of == node.stream else 0)
         node.stream = self.number
+        node.version = hello.version()
         self.edge = Stream(self.transport)
         self.link = Link(streams.broker, self.edge, node.number)
         self.transport.registerProducer(self, True)  # type: ignore[union-attr]

@@ -64,6 +64,8 @@ class Transit:
 
     def mark(self, to: Node, client_id: str, revision: int, sending: bytes) -> None:
         """The same by the lane of QoS 2: what was sent there before this is before the mark."""
+        if to.version < 2:
+            return  # it has one lane
         start = [LANE_MARKED, client_id.encode(), revision.to_bytes(8, "big"), sending]
         to.once.keep(frame(STATE, packed(start)))
 

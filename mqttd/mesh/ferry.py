@@ -113,6 +113,7 @@ class LastingFerry(Ferry):
         "seq",
         "server",
         "theirs",
+        "told",
     )
 
     def __init__(self, broker: Broker, label: str) -> None:
@@ -129,6 +130,8 @@ class LastingFerry(Ferry):
         self.have: int = 0
         self.theirs: int = 0
         self.coming: int = 0
+        #: What it has said last that it has of our book.
+        self.told: int = 0
         #: There is a link, and the other is about to say what it has: what is kept goes then.
         self.meets: bool = False
         #: The next message had RETAIN set, if it is of this topic.
@@ -328,6 +331,7 @@ class LastingFerry(Ferry):
         """The other process has taken the messages of a book up to this one; before `up`."""
         if book != self.book:
             have = 0  # it speaks of a store that we have no more
+        self.told = have
         old = self.old
         count = 0
         renumbered = False
@@ -383,6 +387,27 @@ class LastingFerry(Ferry):
             parted.kept_bytes += len(data)
         self.drop()
         return parted
+
+    def regain(self, parted: LastingFerry) -> None:
+        """It is not another's after all: what it has not had goes before all else, or at once."""
+        messages = [each for each in parted.numbers() if each[1][0] != STATE]
+        parted.drop()
+        if self.link is not None:
+            crossed = self.broker.crossed
+            for number, data in messages:
+                if number > self.told:
+                    self.carry(data, True)
+            self.broker.crossed = crossed
+            return
+        messages += self.numbers()
+        self.kept.clear()
+        self.kept_bytes = 0
+        self.old.clear()
+        for number, data in messages:
+            self.old.append(number)
+            self.kept.append((NEVER, data))
+            self.kept_bytes += len(data)
+        self._keep_all()
 
     def drop(self) -> list[bytes]:
         """See `Ferry.drop`: nor does the store keep any of it."""

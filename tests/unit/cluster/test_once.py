@@ -361,6 +361,61 @@ def test_what_was_kept_for_a_node_goes_to_its_heir_with_the_numbers_it_had(pair:
     assert pair.here.mesh.nodes["there"] is back
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_what_no_heir_has_taken_is_for_the_node_itself(pair: Pair, linked: bool) -> None:
+    """There was nothing whole to take: what was kept for it before it was back comes once."""
+    pair.publish(b"a")
+    pair.here.settle()
+    pair.there.take(pair.here.turn())  # and here does not hear of it
+    pair.here.cut(), pair.there.cut()
+    absent = Absent(pair.here.mesh)
+    absent.begin(pair.here.other)
+    pair.publish(b"b")
+    pair.here.settle()
+    pair.here.other = pair.here.mesh.join("there", 2)
+    absent.part("there")
+    if linked:
+        joined(pair.here, pair.there)
+    assert pair.received() == [b"a"]
+    absent.back(pair.here.other)
+    if not linked:
+        pair.here.settle()
+        assert pair.here.under_way() == [b"a", b"b"]
+        joined(pair.here, pair.there)
+    pump(pair.here, pair.there)
+    assert pair.received() == [b"b"]
+    assert pair.here.under_way() == []
+
+
+def test_a_node_of_the_version_before_has_one_lane(pair: Pair) -> None:
+    pair.here.cut(), pair.there.cut()
+    pair.publish(b"a")
+    pair.here.other.once.keep(frame(STATE, b"mark"))
+    pair.here.settle()
+    pair.here.other.version = pair.there.other.version = 1
+    pair.here.link(), pair.there.link()
+    crossed = pair.here.turn()
+    assert LANE not in _kinds(crossed)
+    pair.there.take(crossed)
+    assert pair.received() == [b"a"]
+    pair.publish(b"b")
+    crossed = pair.here.turn()
+    assert crossed[0] >> 4 == 3
+    pair.there.take(crossed)
+    assert pair.received() == [b"b"]
+    pair.here.settle()
+    assert pair.here.under_way() == []
+    assert pair.there.said == []
+
+
+def _kinds(data: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(data):
+        found.append(data[at])
+        at = split(data, at)[1]
+    return found
+
+
 def test_an_heir_hands_out_what_each_has_not_had(pair: Pair) -> None:
     """Of two messages one has come already; who dies in its midst leaves it to be done again."""
     pair.publish(b"a")
