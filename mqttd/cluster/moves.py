@@ -38,8 +38,10 @@ from mqttd.cluster.departures import Departures, Leaving
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.remains import Remains
 from mqttd.cluster.transit import (
+    BACK,
     DONE,
     GIVE,
+    HEIR,
     LANE_MARKED,
     MARK,
     MARKED,
@@ -261,7 +263,8 @@ class Moves:
 
     def left(self, name: str) -> None:
         """A node is gone."""
-        self.transit.is_gone(name, self._look)
+        wait = HEIR if self.arrivals.is_left(name) else BACK
+        self.transit.is_gone(name, wait, self._look)
         self.arrivals.left(name)
         self.departures.left(name)
 
@@ -272,4 +275,6 @@ class Moves:
 
     def given_up(self, name: str) -> None:
         """It is not awaited any more."""
+        self.transit.is_over(name)
         self.arrivals.left(name)
+        self._look()

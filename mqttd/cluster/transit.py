@@ -18,6 +18,7 @@ __all__ = [
     "BACK",
     "DONE",
     "GIVE",
+    "HEIR",
     "LANE_MARKED",
     "MARK",
     "MARKED",
@@ -42,6 +43,8 @@ GIVE: Final = b"give"
 WANT: Final = b"want"
 #: Seconds from the end of a node's key to its next one, where its process has begun anew.
 BACK: Final = 0.5
+#: Seconds for an heir to hand out what a node had for others, QoS 2.
+HEIR: Final = 3.0
 #: How it ends, and so many bytes of it: eight in hexadecimal.
 _SENDING: Final = b',"sending":"'
 _SAID: Final = len(_SENDING) + 18
@@ -86,14 +89,18 @@ class Transit:
         subscribe_all(self.broker, catcher, record)
         return catcher
 
-    def is_gone(self, name: str, then: Callable[[], object]) -> None:
+    def is_gone(self, name: str, wait: float, then: Callable[[], object]) -> None:
         """A node is gone, and may be back at once: who waits for its marks waits for that.
 
-        What it had for others before is before those that it gives then. `then` is called when it
-        is not back.
+        What it had for others before is before those that it gives then, or its heir hands it out
+        in this time, `wait` in seconds. `then` is called when that is over.
         """
-        self._gone[name] = self.reactor.seconds() + BACK
-        self.reactor.callLater(BACK, then)
+        self._gone[name] = self.reactor.seconds() + wait
+        self.reactor.callLater(wait, then)
+
+    def is_over(self, name: str) -> None:
+        """Its heir has handed out what it had."""
+        self._gone.pop(name, None)
 
     def _may_be_back(self) -> bool:
         now = self.reactor.seconds()

@@ -220,6 +220,25 @@ def test_a_node_that_is_killed_and_back_at_once_gives_its_marks_first(
     assert len(leaves.state.queue) == back
 
 
+def test_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(node: Node) -> None:
+    """Its heir hands it out before that is done; a session that moves then missed it."""
+    node.hand("a", 5)
+    marks(node, 5, "a")
+    leaves = node.moves.departures.of["s"]
+    clock: Any = node.moves.transit.reactor
+    node.moves.arrivals.is_left = lambda name: name == "b"
+    node.mesh.leave(node.nodes.pop("b"))
+    node.moves.left("b")
+    clock.advance(2 * BACK)
+    assert not leaves.whole
+    node.mesh.choice.link = -(1 << 40)
+    node.publish(1)
+    node.mesh.choice.link = 0
+    node.moves.given_up("b")
+    assert leaves.whole
+    assert len(leaves.state.queue) == 1
+
+
 def test_what_came_before_the_marks_alone_is_in_the_tail(node: Node) -> None:
     node.hand("a", 5)
     node.publish(1)
