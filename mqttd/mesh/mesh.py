@@ -248,9 +248,8 @@ class Mesh(Abroad):
         stamp = self._stamp(topic)
         route = self.broker.router.of(topic)
         for neighbour in self.neighbours.values():
-            flags = 0
-            if neighbour.peer in route.sessions:
-                flags = self.follows(neighbour, topic, -1)
+            known = neighbour.peer in route.sessions
+            flags = self.follows(neighbour, topic, -1) if known else 0
             self._change(neighbour, delete_frame(stamp, flags, topic))
 
     def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:

@@ -16,7 +16,7 @@ from mqttd.cluster.keys import Keys, Owner, claimed, owner_of, user_of
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import NodeMesh
 from mqttd.cluster.owners import Owners
-from mqttd.cluster.transit import MARKED, TAIL, WHOLE
+from mqttd.cluster.transit import LANE_MARKED, MARKED, TAIL, WHOLE
 from mqttd.codec.packets import Connect
 from mqttd.mesh.frames import packed
 from mqttd.types import Claim, Held, SessionState
@@ -244,6 +244,7 @@ def test_what_a_node_of_before_has_goes_to_who_comes_and_then_it_is_known_whose(
     node.sends("b", since, node.record_of("alice"))
     for name in "ab":
         node.sends(name, since, what=MARKED)
+        node.sends(name, since, what=LANE_MARKED)
     node.sends("b", since, what=TAIL)
     assert node.memory.broker.sessions["s"].username == "alice"
     assert node.etcd.read() == ("c", "", ALICE)
