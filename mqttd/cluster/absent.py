@@ -3,13 +3,15 @@
     a node is gone, its home is there --> its filters stay, nobody behind them: QoS 1 and 2 is kept
     it is back, with its store        --> filters and messages are the new one's, in their order
     it has told its own filters       --> those that it does not want any more go
-    its home is gone, or too much is kept for it --> so is all of that, and counted
+    its home is gone                  --> so is all of that, and counted
 
 What had been sent to it and not acknowledged it may have: it says how much, when it is linked
 (`mqttd.cluster.nodes`), and the rest is sent again. QoS 2 is kept in the store meanwhile, too
 (`mqttd.mesh.ferry`).
 
-Promise: at most `MOST` bytes for each node. A node that joins meanwhile knows nothing of it.
+Promise: above `mqttd.mesh.peer.MOST` bytes for a node publishers wait, until it is back or awaited
+no more: who publishes much takes nothing from others that was acknowledged to them. A node that
+joins meanwhile knows nothing of it.
 """
 
 from __future__ import annotations
@@ -21,10 +23,8 @@ from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.mesh.frames import STATE, split
 from mqttd.mesh.peer import NEVER
 
-__all__ = ["MOST", "Absent"]
+__all__ = ["Absent"]
 
-#: Bytes that are kept for a node that is away; above `mqttd.mesh.peer.MOST` publishers would wait.
-MOST: Final = 48 << 20
 #: Milliseconds in which a node that is ready has told its filters.
 _TELLS: Final = 10_000
 
@@ -134,14 +134,6 @@ class Absent:
             for full_filter in self.untold.pop(name):
                 if node is not None:
                     self.mesh.remove(node, full_filter)
-
-    def too_much(self) -> list[str]:
-        """Those for whom too much is kept."""
-        return [
-            name
-            for name, each in self.nodes.items()
-            if each.ferry.kept_bytes + each.once.kept_bytes > MOST
-        ]
 
 
 def _qos(data: bytes) -> int:

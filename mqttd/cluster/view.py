@@ -247,10 +247,6 @@ class View:
         """A few times a second."""
         members = self.members
         self.absent.tick(lambda name: name in members and members[name].ready)
-        for name in self.absent.too_much():
-            if name in self.copies or self.is_taken_over(name):
-                continue  # publishers wait
-            self.follower.given_up(name, self.absent.end(name))
 
     def _routes(self, node: Node, chunk: bytes) -> None:
         mesh, peer = self.mesh, node.peer

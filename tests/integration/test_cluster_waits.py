@@ -260,3 +260,42 @@ Moves.told = lambda self, node, body: unpacked(body)[0] == MARK or told(self, no
     finally:
         for node in nodes.values():
             node.stop()
+
+
+def test_17_who_publishes_much_for_a_node_that_is_away_takes_nothing_from_others(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """It waits; what others were acknowledged was given up with its own."""
+    more = {"store": {"kind": "sqlite"}, "memory": {"budget": "512MiB"}}
+    settings = {"keep_sessions": "60s"}
+    nodes = start_nodes(tmp_path, etcd, {"a": settings, "b": settings}, **more)
+    try:
+        for name, topic in (("reader", "t"), ("greedy", "much")):
+            reader = RawClient(nodes["b"].port, mq.V5).connect(name, clean=False, props=STAYS)
+            reader.subscribe(topic, qos=1)
+            reader.close()
+        other = RawClient(nodes["a"].port, mq.V5).connect("other")
+        nodes["b"].stop(hard=True)
+        assert nodes["a"].says("node b is gone,")
+        for each in range(20):
+            other.publish("t", b"%d" % each, qos=1)
+        much = RawClient(nodes["a"].port, mq.V5, deadline=60.0).connect("much")
+        waits = False
+        for n in range(1, 100):
+            much.send(mq.publish("much", bytes(1_000_000), 1, n, version=mq.V5))
+            try:
+                much.expect(mq.PUBACK, 5.0, packet_id=n)
+            except TimeoutError:
+                waits = True
+                break
+        assert waits and n > 40
+        nodes["b"] = start_node(tmp_path, etcd, "b", cluster=settings, **more)
+        back = let_in(nodes["b"])
+        assert back.resumed
+        assert back.payloads(20) == [b"%d" % each for each in range(20)]
+        much.expect(mq.PUBACK, 30.0, packet_id=n)
+        assert "messages for it are lost" not in nodes["a"].output
+    finally:
+        for name, node in nodes.items():
+            node.stop()
+            print(f"--- {name}\n{node.output[-3000:]}")
