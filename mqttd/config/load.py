@@ -57,6 +57,8 @@ _KEY: Final = re.compile(r"""\s*([A-Za-z0-9_."'-][A-Za-z0-9_."'\s-]*)=""")
 _NESTED: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 #: Mistakes that are told; those of a file that is no configuration are many.
 _MISTAKES: Final = 100
+#: Of the first of them it is said which key may have been meant: 40 ms each, in pure Python.
+_GUESSED: Final = 10
 #: Characters of a key that its like is looked for by.
 _LONGEST: Final = 200
 
@@ -168,7 +170,7 @@ class _Reading:
             path = ".".join(steps)
             option = OPTIONS.get(_pattern(path))
             if option is None:
-                self.note(f"environment {variable}: {_unknown(path, _variable)}")
+                self.note(f"environment {variable}: {self._unknown(path, _variable)}")
                 continue
             table: Any = document
             for step in steps[:-1]:
@@ -177,13 +179,16 @@ class _Reading:
                 table[steps[-1]] = option.read_text(environ[variable])
                 self.variables[path] = variable
 
+    def _unknown(self, path: str, spell: Callable[[str], str]) -> str:
+        return _unknown(path, spell) if len(self.mistakes) < _GUESSED else "unknown key"
+
     def walk(self, table: Mapping[str, Any], above: str) -> None:
         """Read every key of a table and of the tables in it."""
         for key, value in table.items():
             path = f"{above}.{key}" if above else key
             pattern = _pattern(path)
             if "." in key or not (pattern in OPTIONS or _is_table(pattern)):
-                self.note(f"{self._where(path)}: {path}: {_unknown(path, str)}")
+                self.note(f"{self._where(path)}: {path}: {self._unknown(path, str)}")
             elif (option := OPTIONS.get(pattern)) is not None:
                 try:
                     self.values[path] = option.read(value)
