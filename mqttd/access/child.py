@@ -39,18 +39,8 @@ class Looking:
         return getattr(self, f"_{asked.pop('do')}")(**asked)  # type: ignore[no-any-return]
 
     def _lint(self, text: str, name: str, nomatch: str) -> Json:
-        findings = [
-            {
-                "kind": finding.kind,
-                "file": finding.rule.source,
-                "line": finding.rule.line,
-                "rule": finding.rule.text,
-                "text": finding.text,
-                "other": str(finding.other) if finding.other is not None else None,
-            }
-            for finding in lint(AclRules.from_text(text, name), nomatch)
-        ]
-        return {"findings": findings}
+        found = lint(AclRules.from_text(text, name), nomatch)
+        return {"findings": [finding.shown() for finding in found]}
 
     def _compare(self, old: tuple[str, str], new: tuple[str, str]) -> Json:
         self.difference = Difference(AclRules.from_text(*old), AclRules.from_text(*new))

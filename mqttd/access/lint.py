@@ -59,6 +59,17 @@ class Finding:
     rule: Rule
     other: Rule | None = None
 
+    def shown(self) -> dict[str, object]:
+        """For who asks: as JSON has it."""
+        return {
+            "kind": self.kind,
+            "file": self.rule.source,
+            "line": self.rule.line,
+            "rule": self.rule.text,
+            "text": self.text,
+            "other": str(self.other) if self.other is not None else None,
+        }
+
 
 def lint(rules: AclRules, nomatch: str = "deny") -> list[Finding]:
     """All findings, in the order of the rules."""

@@ -145,17 +145,7 @@ def _lint_file(path: str) -> list[Json]:
         raise CtlError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise CtlError(str(error)) from None
-    return [
-        {
-            "kind": finding.kind,
-            "file": finding.rule.source,
-            "line": finding.rule.line,
-            "rule": finding.rule.text,
-            "text": finding.text,
-            "other": str(finding.other) if finding.other is not None else None,
-        }
-        for finding in found
-    ]
+    return [finding.shown() for finding in found]
 
 
 def _diff(options: argparse.Namespace) -> None:
