@@ -66,7 +66,7 @@ def checked(publishers: list[RawClient], readers: list[RawClient]) -> set[str]:
     # It counts everywhere: nobody takes another one, and what is there can be replaced.
     for number, publisher in enumerate(publishers):
         refused = publisher.publish(f"new/{number}", bytes(100), qos=1, retain=True)
-        replaced = publisher.publish(f"r/{number}/0", bytes(100), qos=1, retain=True)
+        replaced = publisher.publish(min(accepted), bytes(100), qos=1, retain=True)
         assert refused is not None and refused.reason == 0x97
         assert replaced is not None and replaced.reason < 0x80
     return accepted
