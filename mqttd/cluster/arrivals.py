@@ -24,15 +24,13 @@ from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.etcd import EtcdError
 from mqttd.cluster.nodes import Node
 from mqttd.cluster.remains import Remains
-from mqttd.cluster.transit import DONE, MARK, WANT, Transit, cancel, sending_of
+from mqttd.cluster.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
 __all__ = ["Arrivals"]
 
-#: Seconds for the marks of nodes that are there when the rest has come, and for a session to be
-#: entered that somebody was given.
-LATE: Final = 5.0
+#: Seconds for a session to be entered that somebody was given.
 ENTERS: Final = 10.0
 
 
@@ -345,7 +343,7 @@ class Arrivals:
         if self.transit.has_all(comes.catcher):
             self._whole(client_id, comes)
         elif comes.late is None:
-            comes.late = self.transit.reactor.callLater(LATE, self._whole, client_id, comes)
+            comes.late = self.transit.reactor.callLater(MARKS, self._whole, client_id, comes)
 
     def look(self) -> None:
         """There may be nothing more to wait for."""

@@ -30,7 +30,7 @@ from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, created, put
 from mqttd.cluster.heirs import Heirs
-from mqttd.cluster.hello import PLAIN, SPEAKS
+from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
 from mqttd.cluster.keys import Keys, Member
 from mqttd.cluster.leaving import Leaving
@@ -149,8 +149,6 @@ class Cluster:
             self.reactor, self.unlinked,
         )  # fmt: skip
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
-        if self.replication is not None:
-            streams.speaks = PLAIN
         streams.linked = self._linked
         streams.unlinked = self._unlinked
         streams.not_greeted = self._not_greeted

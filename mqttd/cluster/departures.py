@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from twisted.logger import Logger
 
@@ -22,14 +22,10 @@ from mqttd.broker.records import Record
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, Settling
 from mqttd.cluster.remains import Remains
-from mqttd.cluster.transit import TAIL, WHOLE, Transit, cancel, with_sending
+from mqttd.cluster.transit import MARKS, TAIL, WHOLE, Transit, cancel, with_sending
 from mqttd.types import SessionState
 
 __all__ = ["Departures", "Leaving"]
-
-#: Seconds for the marks of nodes that are there, whatever keeps them: their links or etcd may be
-#: away.
-MARKS: Final = 30.0
 
 
 class Leaving:

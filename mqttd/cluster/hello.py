@@ -14,13 +14,10 @@ from dataclasses import dataclass
 
 from mqttd.mesh.frames import HELLO, frame, packed, split, unpacked
 
-__all__ = ["MOST", "PLAIN", "SPEAKS", "Hello", "hello_of"]
+__all__ = ["MOST", "SPEAKS", "Hello", "hello_of"]
 
 #: The versions of the frames that this one speaks.
 SPEAKS = (1, 2)
-#: Those of a node whose sessions are replicated: what waited in its lane for the servers, when its
-#: publisher went elsewhere and sent it again, came twice (4 of 15 rounds in which servers die).
-PLAIN = (1, 1)
 #: Bytes of a hello.
 MOST = 4096
 
@@ -49,10 +46,10 @@ class Hello:
         fields = [_MARK, bytes(self.speaks), self.cluster.encode(), self.node.encode()]
         return frame(HELLO, packed(fields + [each.to_bytes(8, "big") for each in numbers]))
 
-    def version(self, ours: tuple[int, int] = SPEAKS) -> int:
+    def version(self) -> int:
         """The version that both speak; 0: there is none."""
-        most = min(self.speaks[1], ours[1])
-        return most if most >= max(self.speaks[0], ours[0]) else 0
+        most = min(self.speaks[1], SPEAKS[1])
+        return most if most >= max(self.speaks[0], SPEAKS[0]) else 0
 
 
 def hello_of(data: bytes) -> tuple[Hello, bytes] | None:

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from mqttd.broker.broker import Broker
 from mqttd.cluster.door import Door, dialling
-from mqttd.cluster.hello import SPEAKS, Hello, hello_of
+from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Member
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.tls import names_of
@@ -119,7 +119,7 @@ class _NodeStream(Protocol):
         if self.dialled is not None and self.dialled.name != hello.node:
             raise ValueError(f"{hello.node!r} has answered")
         self._identify(hello.node)
-        if not hello.version(streams.speaks):
+        if not hello.version():
             raise ValueError(f"it speaks versions {hello.speaks}")
         if self.dialled is None:
             old = streams.of.get(node.name)
@@ -135,7 +135,7 @@ class _NodeStream(Protocol):
         # On another stream than our last it has taken nothing since that one's hello.
         node.ferry.resume(hello.had if hello.of == node.stream else 0)
         node.stream = self.number
-        node.version = hello.version(streams.speaks)
+        node.version = hello.version()
         self.edge = Stream(self.transport)
         self.link = Link(streams.broker, self.edge, node.number)
         self.transport.registerProducer(self, True)  # type: ignore[union-attr]
@@ -242,7 +242,6 @@ class Streams(Factory):
         self.tls = tls
         self.door = Door(tls, self, reactor, broker.log)
         self.epoch = 0
-        self.speaks = SPEAKS
         self.port: Any = None
         self.open: set[_NodeStream] = set()
         self.of: dict[str, _NodeStream] = {}
@@ -284,8 +283,7 @@ class Streams(Factory):
 
     def hello(self, node: Node, stream: int) -> Hello:
         """What we say to a node."""
-        numbers = self.epoch, node.epoch, stream, node.had, node.of
-        return Hello(self.cluster, self.name, *numbers, self.speaks)
+        return Hello(self.cluster, self.name, self.epoch, node.epoch, stream, node.had, node.of)
 
     # -- dialling ------------------------------------------------------------------------------
 

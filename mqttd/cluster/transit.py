@@ -22,6 +22,7 @@ __all__ = [
     "LANE_MARKED",
     "MARK",
     "MARKED",
+    "MARKS",
     "TAIL",
     "WANT",
     "WHOLE",
@@ -41,10 +42,14 @@ TAIL: Final = b"tail"
 DONE: Final = b"done"
 GIVE: Final = b"give"
 WANT: Final = b"want"
+#: Seconds for the marks of nodes that are there, whatever keeps them: their links, etcd, or, in the
+#: lane of QoS 2, a store whose copies are not taken, which keeps nothing back for longer than
+#: `mqttd.cluster.copying.PATIENCE`. Whoever goes on without them may have twice what comes then.
+MARKS: Final = 30.0
 #: Seconds from the end of a node's key to its next one, where its process has begun anew.
 BACK: Final = 0.5
-#: Seconds for an heir to hand out what a node had for others, QoS 2.
-HEIR: Final = 3.0
+#: Seconds for an heir to hand out what a node had for others, QoS 2; it may wait for servers, too.
+HEIR: Final = MARKS
 #: How it ends, and so many bytes of it: eight in hexadecimal.
 _SENDING: Final = b',"sending":"'
 _SAID: Final = len(_SENDING) + 18

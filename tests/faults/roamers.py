@@ -166,8 +166,11 @@ class Sender(Roamer):
             self._go_on()
 
     def take(self, packet: mq.Packet) -> None:
-        """Acknowledgements."""
-        if packet.type == mq.PUBREC and packet.packet_id == self._id() and packet.reason < 0x80:
+        """Acknowledgements; what is refused is sent again."""
+        if packet.type in (mq.PUBACK, mq.PUBREC) and packet.reason >= 0x80:
+            if packet.packet_id == self._id():
+                asyncio.get_running_loop().call_later(_AGAIN, self._refused, self.current)
+        elif packet.type == mq.PUBREC and packet.packet_id == self._id():
             self.received = True
             self.acked.setdefault(self.current, time.monotonic())
             self.send(mq.pubrel(self._id(), mq.V5))
@@ -176,6 +179,10 @@ class Sender(Roamer):
                 self.acked.setdefault(self.current, time.monotonic())
             self.current = -1
             asyncio.get_running_loop().call_later(self.pause, self._next_if_there)
+
+    def _refused(self, number: int) -> None:
+        if self.connected.is_set() and self.current == number and not self.received:
+            self._send(False)
 
     def _next_if_there(self) -> None:
         if self.connected.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
+from tests.support.nats import start_nats
 from tests.support.nodes import start_node, start_nodes
 from tests.support.servers import free_port
 from tests.support.waiting import until
@@ -100,15 +102,28 @@ def test_what_its_node_had_not_written_has_gone_nowhere(etcd: Etcd, tmp_path: Pa
             node.stop()
 
 
-def test_what_its_node_had_written_is_handed_over(etcd: Etcd, tmp_path: Path) -> None:
-    """Killed while the link is cut: by its next life."""
+@pytest.mark.parametrize("replicated", [False, True])
+def test_what_its_node_had_written_is_handed_over(
+    etcd: Etcd, tmp_path: Path, replicated: bool
+) -> None:
+    """Killed while the link is cut: by its next life, or by who has its sessions then."""
     port = free_port()
     line = Line(port)
     there = {"bind": f"127.0.0.1:{port}", "advertise": f"127.0.0.1:{line.port}"}
+    more: dict[str, Any] = {}
+    nats = None
+    if replicated:
+        nats = start_nats(tmp_path / "nats", 1)
+        more = {
+            "session": {"replicate": "jetstream"},
+            "jetstream": {"servers": nats.addresses, "replicas": 1},
+        }
     store = {"kind": "sqlite"}
-    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": there}, store=store)
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": there}, store=store, **more)
     try:
         assert nodes["a"].says("node b is linked")
+        if replicated:
+            assert all(each.says("the store is copied to") for each in nodes.values())
         reader = reader_at(nodes["b"])
         sender = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
         sender.connect("sender", clean=False, props=STAYS)
@@ -120,14 +135,22 @@ def test_what_its_node_had_written_is_handed_over(etcd: Etcd, tmp_path: Path) ->
         sender.wait_for(mq.PUBREC, packet_id=9)
         nodes["a"].stop(hard=True)
         line.whole = True
-        nodes["a"] = start_node(tmp_path, etcd, "a", store=store)
-        again = let_in(nodes["a"], "sender")
+        if not replicated:
+            nodes["a"] = start_node(tmp_path, etcd, "a", store=store, **more)
+        again = let_in(nodes["b" if replicated else "a"], "sender")
         again.send(mq.pubrel(9, mq.V5))
         again.wait_for(mq.PUBCOMP, packet_id=9)
         again.publish("t/2", b"end", qos=2)
         assert sorted(reader.payloads(3)) == [b"before", b"end", b"once"]
+        if replicated:
+            nodes["a"] = start_node(tmp_path, etcd, "a", store=store, **more)
+            assert nodes["a"].says("node b is linked")
+            let_in(nodes["a"], "sender").publish("t/2", b"last", qos=2)
+            assert reader.payloads(1) == [b"last"]
     finally:
         for name, node in nodes.items():
             node.stop()
             print(f"--- {name}\n{node.output[-4000:]}")
         line.close()
+        if nats is not None:
+            nats.stop()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
+from mqttd.cluster.copying import PATIENCE
 from mqttd.cluster.etcd import Answer, Kv
 from mqttd.cluster.keys import Keys, claimed
 from mqttd.cluster.owners import Owners
@@ -237,6 +238,24 @@ def test_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(node: Node
     node.moves.given_up("b")
     assert leaves.whole
     assert len(leaves.state.queue) == 1
+
+
+def test_a_session_waits_for_the_mark_that_waits_for_servers(node: Node) -> None:
+    """What the old node has published, QoS 2, waits in its lane for its store, its mark behind it,
+    and is in TAIL by then: five seconds later it came twice."""
+    sending = b"\1" * 8
+    arriving = Arriving(node, sending)
+    clock: Any = node.moves.transit.reactor
+    node.says("a", MARKED, 7, sending)
+    marked(node, "b", 7, sending)
+    node.says("a", TAIL, 7, *arriving.queue(2)[1:])
+    clock.advance(PATIENCE + 1.0)
+    assert not arriving.given
+    node.mesh.choice.link = -node.nodes["a"].number
+    node.publish(1)
+    node.mesh.choice.link = 0
+    node.says("a", LANE_MARKED, 7, sending)
+    assert arriving.waiting() == 2
 
 
 def test_what_came_before_the_marks_alone_is_in_the_tail(node: Node) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from mqttd.cluster.hello import PLAIN, Hello, hello_of
+from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.cluster.refused import refused
 from mqttd.cluster.tls import plain_etcd
@@ -47,7 +47,6 @@ def test_what_is_no_hello_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(("theirs", "spoken"), [((1, 1), 1), ((1, 2), 2), ((2, 3), 2), ((3, 4), 0)])
 def test_the_highest_version_that_both_speak(theirs: tuple[int, int], spoken: int) -> None:
     assert Hello("c", "n", 1, 1, 1, 0, 0, theirs).version() == spoken
-    assert Hello("c", "n", 1, 1, 1, 0, 0, theirs).version(PLAIN) == int(theirs[0] == 1)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcdef")), max_size=60), st.data())
