@@ -76,6 +76,7 @@ class Cluster:
         self.etcd = Etcd(reactor, self.settings.endpoints, *etcd_access(self.settings))
         self.tls = node_options(self.settings)
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
+        self.owners.pace.rate = self.settings.moves_rate
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
         self.heirs = Heirs(

@@ -8,7 +8,8 @@
 A will without delay is due when the node is gone; one with a delay is not, when its client is
 somewhere by then. Where others take over the sessions of a node, that is said by who has it then.
 
-One that is there already is not written again. What is more than a node may have in etcd, or a user
+One that is there already is not written again; who changes wills all the time has the last ones
+written, `_RATE` bytes a second. What is more than a node may have in etcd, or a user
 (`mqttd.cluster.written`), is published by its own node alone, and lost when that is killed.
 
 Promise: published once. What a node has not written when it is killed is lost, or comes although
@@ -31,6 +32,7 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.wills import Testament
 from mqttd.cluster.etcd import Etcd, EtcdError, Kv, created, equals, get, put, remove
 from mqttd.cluster.keys import Keys, owner_of
+from mqttd.cluster.pace import Pace
 from mqttd.cluster.written import Whose, Written
 from mqttd.codec.reasons import MqttError
 from mqttd.net.fair import house_of
@@ -43,6 +45,11 @@ __all__ = ["Heirs"]
 #: Changes, and bytes of them, in one request: etcd takes 128, and 1.5 MiB with base64.
 _MANY: Final = 100
 _BYTES: Final = 512 << 10
+#: Bytes a second of one user's wills, or of an address without names: etcd writes them to
+#: its disk, where the leases of all nodes wait behind them.
+_RATE: Final = 1 << 20
+#: Wills of one user that were put off and are looked at again at once.
+_FEW: Final = 1000
 #: Requests side by side: more only where etcd does not answer.
 _LANES: Final = 8
 #: Seconds between two tries, and before the next node looks after a dead one.
@@ -98,6 +105,8 @@ class Heirs:
         self._pending: dict[str, None] = {}
         #: What etcd has of ours, or is about to.
         self.written = Written()
+        self.pace = Pace(_RATE)
+        self._put_off_of: dict[Whose, dict[str, None]] = {}
         self._quiet = 0.0
         #: Clients whose wills are being written, and whether the next are about to be.
         self._under_way: set[str] = set()
@@ -157,6 +166,10 @@ class Heirs:
             if client_id in self._under_way:
                 continue  # in the order of its changes
             value, whose = self._value(client_id)
+            is_new = value and not self.written.has(client_id, value)
+            if is_new and self.pace.wait(whose, self.reactor.seconds()):
+                self._put_off(client_id, whose)
+                value = b""  # what is there is not its will any more
             if then and size + len(value) > _BYTES:
                 break
             del self._pending[client_id]
@@ -167,6 +180,7 @@ class Heirs:
                 continue
             key = self.keys.will(self.name, self._epoch, client_id)
             if change:
+                self.pace.charge(whose, len(key) + len(value), self.reactor.seconds())
                 then.append(put(key, value))
                 size += len(value)
             else:
@@ -181,6 +195,25 @@ class Heirs:
             written.addErrback(lambda failure: self.log.failure("wills are not written", failure))
         if self._pending and self._pending.keys() - self._under_way:
             self._go()
+
+    def _put_off(self, client_id: str, whose: Whose) -> None:
+        """Its user has had much written: this one, or what it is by then, is looked at again."""
+        self.pace.refused += 1
+        if not self._put_off_of:
+            self._later(_AGAIN, self._look_again)
+        self._put_off_of.setdefault(whose, {})[client_id] = None
+
+    async def _look_again(self) -> None:
+        waiting, self._put_off_of = self._put_off_of, {}
+        for whose, clients in waiting.items():
+            for client_id in list(clients)[:_FEW]:
+                del clients[client_id]
+                self._pending[client_id] = None
+            if clients:
+                self._put_off_of[whose] = clients
+        if self._put_off_of:
+            self._later(_AGAIN, self._look_again)
+        self._go()
 
     def _left_out(self) -> None:
         """A will is not written, if it is not there already."""

@@ -46,6 +46,7 @@ from mqttd.cluster.etcd import (
 from mqttd.cluster.keys import Keys, Owner, claimed, owner_of, user_of
 from mqttd.cluster.many import Many
 from mqttd.cluster.moves import Moves
+from mqttd.cluster.pace import Pace, weight_of
 from mqttd.cluster.silence import Silence
 from mqttd.cluster.willed import will_in, will_of, with_will
 from mqttd.interfaces import IRegistry
@@ -86,6 +87,7 @@ class Owners:
         self.owned: dict[str, int] = {}
         #: While others take sessions over; a claim is written while all of this is so, too.
         self.silence, self.fence = Silence(), list[Json]()
+        self.pace = Pace()
         #: What is ours may be somebody else's by now: nobody is let in.
         self.strict = False
         #: Takes a session of ours away, and how many have come and gone.
@@ -211,6 +213,8 @@ class Owners:
             if origin:
                 if is_other:
                     raise _anothers(client_id)
+                if not giver:
+                    self._keep_pace(client_id)
                 lasts = found.lease in (self.home, arrivals.home_of(origin))
                 lasts = lasts or self.all_lasts
                 lease = self.home if lasts else self.lease
@@ -282,8 +286,20 @@ class Owners:
             raise EtcdError(f"its session has not come from node {origin!r} yet") from None
         finally:
             arrivals.unwanted(client_id, revision)
-        self.came += state is not None
+        self._has_come(client_id, state)
         return Claim(revision, Held.NODE, origin, state)
+
+    def _has_come(self, client_id: str, state: SessionState | None) -> None:
+        if state is not None:
+            self.came += 1
+            self.pace.charge(client_id, weight_of(state), self.reactor.seconds())
+
+    def _keep_pace(self, client_id: str) -> None:
+        wait = self.pace.wait(client_id, self.reactor.seconds())
+        if wait > 0:
+            self.pace.refused += 1
+            text = "its session is large and has moved too often: it may in {:.1f} s"
+            raise EtcdError(text.format(wait))
 
     def expects(self, client_id: str, revision: int) -> bool:
         """Whether a session is asked for that another node sends, as far as is known here."""
@@ -331,7 +347,7 @@ class Owners:
         revision, state = self.moves.arrivals.left_over(client_id)
         if revision and self.owned.get(client_id, 0) <= revision:  # else that of later is here
             self.owned[client_id] = revision
-            self.came += state is not None
+            self._has_come(client_id, state)
             self._take_in(client_id, Claim(revision, Held.NODE, state=state))
 
     def release(self, client_id: str, epoch: int) -> Deferred[None] | None:

@@ -87,6 +87,7 @@ class Shown:
             "cluster_sessions_came": self.owners.came,
             "cluster_sessions_went": self.owners.went,
             "cluster_sessions_missed": self.owners.without,
+            "cluster_sessions_paced": self.owners.pace.refused,
             "cluster_unanswered": self.asking.unanswered,
             **self.more(),
         }

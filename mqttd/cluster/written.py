@@ -44,10 +44,15 @@ class Written:
         self._held_by.clear()
         self.left_out.clear()
 
+    def has(self, client_id: str, value: bytes) -> bool:
+        """Whether etcd has this will."""
+        known = self._of.get(client_id)
+        return known is not None and known[0] == _digest(value)
+
     def change(self, client_id: str, value: bytes, whose: Whose) -> bool | None:
         """What to do with a client's will, which is empty if there is none; that counts as done."""
         self.left_out.pop(client_id, None)
-        digest = blake2b(value, digest_size=16).digest()
+        digest = _digest(value)
         before = self._of.get(client_id)
         if before is not None and value and before[0] == digest:
             return None
@@ -78,3 +83,7 @@ class Written:
         self._held_by[whose] -= size
         if not self._held_by[whose]:
             del self._held_by[whose]
+
+
+def _digest(value: bytes) -> bytes:
+    return blake2b(value, digest_size=16).digest()

@@ -233,3 +233,25 @@ def _take(client: RawClient, seen: dict[str, list[int]]) -> None:
             return
         KNOWN[packet.packet_id] = (packet.topic, packet.payload)
     seen[packet.topic.rpartition("/")[2]].append(int(packet.payload))
+
+
+def test_a_large_session_that_goes_to_and_fro_waits_and_stays(
+    nodes: Nodes, connect: Connect, name: str
+) -> None:
+    """Each time takes both nodes as long as thousands of messages of others do."""
+    client = connect("a", name, resumed=False)
+    for part in range(5):
+        filters = [(f"{name}/{n}/a-filter-that-is-somewhat-longer/+", 1) for n in range(1000)]
+        client.subscribe(*((f"{each}/{part}", qos) for each, qos in filters))
+    places = itertools.cycle(["b", "a"])
+    for _ in range(30):
+        client.close()
+        at = next(places)
+        client = RawClient(nodes[at].port, mq.V5)
+        client.send(mq.connect(name, mq.V5, clean=False, props=_STAYS))
+        if client.wait_for(mq.CONNACK).reason:
+            break
+    client.close()
+    assert nodes[at].says(f'client_id={name} reason="Server unavailable" detail="the client id')
+    assert nodes[at].says("its session is large and has moved too often")
+    connect(next(places), name, resumed=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from mqttd.config.schema import keys
-from mqttd.config.schema.keys import HOUR, MINUTE
+from mqttd.config.schema.keys import GIB, HOUR, KIB, MINUTE
 
 __all__ = ["Cluster"]
 
@@ -138,6 +138,18 @@ class Cluster(Struct, frozen=True, kw_only=True):
             False,
         ),
     ] = 30
+    moves_rate: Annotated[
+        int,
+        keys.size(
+            "Bytes a second of a session that comes to this node again and again, 16 MiB at once;"
+            " above it its client is told 0x88 and it stays where it is; a filter weighs a kilobyte"
+            " or two; 0 has no limit.",
+            "session",
+            0,
+            1024 * GIB,
+            False,
+        ),
+    ] = 256 * KIB
     minority: Annotated[
         Literal["serve", "refuse"],
         keys.plain(
