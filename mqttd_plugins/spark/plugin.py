@@ -168,6 +168,7 @@ class SparkPlugin:
             codec=codec,
             quick=None if codec is None else zstd(QUICK),
             background=background,
+            loose=config.compression == "auto",
         )
         self._exporter = exporter = Exporter(config, log)
         for point, callback in exporter.callbacks():
@@ -253,8 +254,10 @@ class SparkPlugin:
              lambda: log.writer.deleted_segments),
             ("damaged_files", "Damaged files of the log that are kept.",
              lambda: log.writer.set_aside),
-            ("merged_segments_total", "Segments whose small blocks were merged.",
+            ("merged_segments_total", "Segments that were written again, smaller.",
              lambda: background.merged),
+            ("waiting_segments", "Finished segments that wait for it.",
+             lambda: background.waiting),
             ("archived_segments_total", "Segments copied to the archive.",
              lambda: background.archived),
         ):  # fmt: skip

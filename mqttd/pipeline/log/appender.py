@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from mqttd.pipeline.log.background import Background
-from mqttd.pipeline.log.blocks import Taken, encode_gap
+from mqttd.pipeline.log.blocks import Taken, encode_gap, is_loose
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.packed import parts
 from mqttd.pipeline.log.writer import Encoded, Writer
@@ -40,6 +40,8 @@ CLEAN_UP_EVERY: Final = 30.0
 #: And between two looks at what is done in the background.
 LOOK_EVERY: Final = 5.0
 LOOK_SOON: Final = 0.25
+#: So many bytes a second, or more, are no quiet moment.
+BUSY: Final = 10 << 20
 
 
 class _Waiting:
@@ -57,11 +59,13 @@ class _Waiting:
         self.gap = taken is None
         self.parts = [data]
 
-    def packed(self, epoch: int, codec: Codec | None, quick: Codec | None) -> Encoded:
+    def packed(self, epoch: int, codec: Codec | None, quick: Codec | None, loose: bool) -> Encoded:
         if self.taken is not None:
-            self.parts = parts(self.taken, self.base, epoch, codec, quick)
+            self.parts = parts(self.taken, self.base, epoch, codec, quick, loose)
             self.taken = None
-        return Encoded(self.base, self.rows, self.parts[0], self.parts[1:], self.gap)
+        first = self.parts[0]
+        later = not self.gap and is_loose(first)
+        return Encoded(self.base, self.rows, first, self.parts[1:], self.gap, later)
 
 
 class Appender:
@@ -72,7 +76,7 @@ class Appender:
     soon: ``soon(f)`` does so as soon as possible, and may be called from the other one.
     changed: told when `congested` or `failing` is not what it was.
     retry_every: seconds between two tries to write to a disk that fails.
-    codec: compresses columns, in the other thread; None does not. quick: see `packed.parts`.
+    codec: compresses columns, in the other thread; None does not. quick, loose: see `packed.parts`.
     background: work on finished segments, which that thread looks after.
     """
 
@@ -90,6 +94,7 @@ class Appender:
         codec: Codec | None = None,
         quick: Codec | None = None,
         background: Background | None = None,
+        loose: bool = False,
     ) -> None:
         self.writer = writer
         self.block_events = block_events
@@ -100,6 +105,7 @@ class Appender:
         self.retry_every = retry_every
         self.codec = codec
         self.quick = quick
+        self.loose = loose
         self.background = background
         #: What went in, what was dropped and how often the disk failed, since the start.
         self.appended = 0
@@ -275,7 +281,9 @@ class Appender:
 
     def _run(self) -> None:
         clean_up_at = time.monotonic() + CLEAN_UP_EVERY
-        look_at = time.monotonic() + LOOK_EVERY
+        looked_at = time.monotonic()
+        look_at = looked_at + LOOK_EVERY
+        seen = 0
         wait = LOOK_EVERY
         while True:
             self._wait(wait)
@@ -288,10 +296,16 @@ class Appender:
                 if blocks or self._fails:
                     epoch = self.writer.epoch
                     self.writer.write(
-                        [block.packed(epoch, self.codec, self.quick) for block in blocks]
+                        [
+                            block.packed(epoch, self.codec, self.quick, self.loose)
+                            for block in blocks
+                        ]
                     )
                 if self.background is not None and time.monotonic() >= look_at:
-                    self.background.step()
+                    now = time.monotonic()
+                    quiet = self.written_bytes - seen < BUSY * (now - looked_at)
+                    looked_at, seen = now, self.written_bytes
+                    self.background.step(quiet)
                     every = LOOK_SOON if self.background.busy else LOOK_EVERY
                     look_at = time.monotonic() + every
                 if time.monotonic() >= clean_up_at:

@@ -3,6 +3,8 @@
     sealed segment --> child: merge    --> NAME.events.merged --> put in its place (writer's thread)
                    --> child: archive  --> copied, compared   --> noted in archive.json
 
+A segment is merged in a quiet moment: while much is written, the processor is needed for that.
+Where there is an archive it is at once, since what is there is never written again.
 Only the thread that writes the log changes what is in its folder, so that retention and this never
 meet; the child writes a file beside, and ends when the writer does. What a crash leaves beside is
 removed at the next start.
@@ -32,7 +34,7 @@ from mqttd.pipeline.log.files import (
     sync_directory,
     write_json,
 )
-from mqttd.pipeline.log.merge import are_small
+from mqttd.pipeline.log.merge import Held
 
 __all__ = ["Background"]
 
@@ -68,6 +70,8 @@ class Background:
         #: Segments merged and archived since the start.
         self.merged = 0
         self.archived = 0
+        #: Finished segments that are to be merged, as it was seen last.
+        self.waiting = 0
         #: Everything before this offset is in the archive.
         self.safe = self._noted()
         self._child: subprocess.Popen[bytes] | None = None
@@ -91,14 +95,16 @@ class Background:
         """Whether a segment that ends there may be deleted here."""
         return not self.archive or end <= self.safe
 
-    def closed(self, name: str, blocks: int, events: int, size: int) -> None:
-        """A segment was closed that has so many blocks, events and bytes but for gaps.
+    def closed(self, name: str, held: Held) -> None:
+        """A segment was closed that has this.
 
-        One of large blocks needs no child to find that out: to start it takes some 60 ms, and a
-        log of 400 MB/s closes six segments a second.
+        One that is well as it is needs no child to find that out: to start it takes some 60 ms, and
+        a log of 400 MB/s closes six segments a second.
         """
-        if not are_small(blocks, events, size):
+        if not held.worth:
             self._done.add(name)
+            return
+        self.waiting += 1
 
     def _noted(self) -> int:
         try:
@@ -108,8 +114,8 @@ class Background:
         same = (found.get("url"), found.get("log")) == (self.archive, self.log)
         return int(found.get("end", 0)) if same else 0
 
-    def step(self) -> None:
-        """See what the child has done, and start the next one."""
+    def step(self, quiet: bool = True) -> None:
+        """See what the child has done, and start the next one; `quiet`: little is written."""
         if self._child is not None:
             status = self._child.poll()
             if status is None:
@@ -118,11 +124,12 @@ class Background:
             self._finish(status)
         names = segments_in(self.folder)
         self._done.intersection_update(names)
-        for name in names[:-1]:
-            if name not in self._done:
-                self._done.add(name)
-                self._start(name, -1)
-                return
+        waiting = [name for name in names[:-1] if name not in self._done]
+        self.waiting = len(waiting)
+        if waiting and (quiet or self.archive):
+            self._done.add(waiting[0])
+            self._start(waiting[0], -1)
+            return
         if self.archive and time.monotonic() >= self._wait_until:
             for name, following in zip(names, names[1:], strict=False):
                 if base_of(following) > self.safe:

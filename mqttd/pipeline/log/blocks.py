@@ -32,6 +32,7 @@ from mqttd.pipeline.log.schema import GAP
 __all__ = [
     "FLAG_DAMAGE",
     "FLAG_GAP",
+    "FLAG_LOOSE",
     "FLAG_SKIP",
     "HEADER_SIZE",
     "MAGIC",
@@ -46,6 +47,7 @@ __all__ = [
     "UnknownFormat",
     "encode_block",
     "encode_gap",
+    "is_loose",
     "is_packed",
     "parse_header",
     "sealed",
@@ -66,6 +68,8 @@ FLAG_GAP: Final = 1
 FLAG_DAMAGE: Final = 2
 #: With FLAG_GAP: no event is known to be lost, the offsets are not used.
 FLAG_SKIP: Final = 4
+#: Of a packed block: its payloads would be smaller compressed, and there was no time for it.
+FLAG_LOOSE: Final = 16
 
 QOS: Final = 0x03
 RETAIN: Final = 0x04
@@ -150,6 +154,11 @@ class Block(NamedTuple):
     def damaged(self) -> bool:
         """Whether it is a gap for events that damage has taken."""
         return self.flags & FLAG_DAMAGE > 0
+
+    @property
+    def loose(self) -> bool:
+        """Whether its payloads wait to be compressed."""
+        return self.flags & FLAG_LOOSE > 0
 
     @property
     def lost(self) -> int:
@@ -274,6 +283,11 @@ def parse_header(
 def is_packed(data: bytes | memoryview) -> bool:
     """Whether a block, whose header was parsed, is a packed one."""
     return int.from_bytes(data[4:6], "little") == PACKED
+
+
+def is_loose(data: bytes | memoryview) -> bool:
+    """Whether the payloads of such a block wait to be compressed."""
+    return int.from_bytes(data[6:8], "little") & FLAG_LOOSE > 0
 
 
 def is_foreign(data: bytes | memoryview) -> bool:

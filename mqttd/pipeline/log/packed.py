@@ -13,7 +13,8 @@ and id times that are all 0.
 
 With `FLAG_ZSTD` a column whose `stored` is less than `raw` is a zstd frame, or several that follow
 one another; before they were made, the bytes of numbers were sorted by their place (all lowest
-bytes first). Else columns are as they are.
+bytes first). Else columns are as they are. `FLAG_LOOSE` changes nothing for a reader: payloads that
+would become less are left for a quiet moment.
 
 Promise: what it costs is in docs/design/pipeline.md. Format: docs/reference/event-log.md.
 """
@@ -27,6 +28,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from mqttd.pipeline.log.blocks import (
+    FLAG_LOOSE,
     HAS_PAYLOAD,
     HAS_SIZE,
     HEADER_SIZE,
@@ -65,6 +67,8 @@ _MANY: Final = 1 << 20
 _LOOKS: Final = 32
 _SAMPLE: Final = 32 << 10
 _GAIN: Final = 0.9
+#: With less than this it takes less time to compress them than to write them.
+_NOTHING: Final = 0.1
 #: A longer column is taken for garbage.
 _MOST: Final = 1 << 30
 
@@ -80,11 +84,15 @@ def parts(
     epoch: int = 0,
     codec: Codec | None = None,
     quick: Codec | None = None,
+    loose: bool = False,
 ) -> list[bytes]:
     """The same in parts that follow one another: what is stored as it came is not copied.
 
     quick: for payloads where there are many of them; what hardly becomes less is left.
+    loose: so is what would become less, but not next to nothing: the block is marked for
+    `mqttd.pipeline.log.merge`.
     """
+    flags = 0 if codec is None else FLAG_ZSTD
     made = [b"", b""]
     table: list[int] = []
     columns = [[column] for column in taken.columns]
@@ -93,7 +101,11 @@ def parts(
         raw = size = sum(map(len, pieces))
         by = codec
         if number == PAYLOADS and quick is not None and raw >= _MANY:
-            by = quick if _yields(pieces, quick) else None
+            share = _share(pieces, quick)
+            by = quick if share < _GAIN else None
+            if loose and _NOTHING < share < _GAIN:
+                by = None
+                flags |= FLAG_LOOSE
         if by is not None and raw >= _WORTH:
             frames = [by.compress(shuffled(each, width)) for each in _together(pieces)]
             stored = sum(map(len, frames))
@@ -103,16 +115,15 @@ def parts(
         table += (size, raw)
     made[1] = _TABLE.pack(*table)
     made.append(_END)
-    flags = 0 if codec is None else FLAG_ZSTD
     return sealed(made, flags, base, taken.rows, taken.mask, taken.first, taken.last, epoch, PACKED)
 
 
-def _yields(pieces: Sequence[bytes], codec: Codec) -> bool:
-    """Whether it is worth compressing these, from a look into some of them."""
+def _share(pieces: Sequence[bytes], codec: Codec) -> float:
+    """What part of their size these have compressed, from a look into some of them."""
     some = pieces[:: -(-len(pieces) // _LOOKS)]
     each = _SAMPLE // len(some)
     sample = b"".join([piece[len(piece) // 2 :][:each] for piece in some])
-    return len(codec.compress(sample)) < _GAIN * len(sample)
+    return len(codec.compress(sample)) / len(sample)
 
 
 def _together(pieces: Sequence[bytes]) -> Iterator[bytes]:

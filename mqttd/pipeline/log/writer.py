@@ -43,6 +43,7 @@ from mqttd.pipeline.log.files import (
     sync_directory,
     write_json,
 )
+from mqttd.pipeline.log.merge import Held, held_by
 from mqttd.pipeline.log.recovery import Found, examine, read_mark, repair, write_mark
 from mqttd.pipeline.log.retention import Retention, delete_expired
 
@@ -62,13 +63,17 @@ MOST_LOST: Final = (1 << 32) - 1
 
 
 class Encoded(NamedTuple):
-    """A block ready to be written: its bytes, or the first of them and what follows."""
+    """A block ready to be written: its bytes, or the first of them and what follows.
+
+    loose: see `FLAG_LOOSE`.
+    """
 
     base: int
     rows: int
     data: bytes
     more: Sequence[bytes] = ()
     gap: bool = False
+    loose: bool = False
 
     @property
     def parts(self) -> list[bytes]:
@@ -123,9 +128,8 @@ class Writer:
         self.clock = clock
         #: Whether a segment that ends at this offset may be deleted: it may have to be safe first.
         self.may_go: Callable[[int], bool] = lambda end: True
-        #: Told of each segment that is closed: its name, and how many blocks but gaps it has, with
-        #: how many events and bytes.
-        self.closed: Callable[[str, int, int, int], None] = lambda name, blocks, events, size: None
+        #: Told of each segment that is closed: its name, and what it has.
+        self.closed: Callable[[str, Held], None] = lambda name, held: None
         #: Parts of the log that nobody writes any more, and that we clean up: the same of each.
         self.left: dict[str, Callable[[int], bool]] = {}
         self.log = create_log(path, node)
@@ -147,8 +151,7 @@ class Writer:
         self._born = clock()
         self._blocks = 0
         self._name = ""
-        #: What it has besides gaps: blocks, events, bytes.
-        self._has = (0, 0, 0)
+        self._has = Held()
         self._reserved = 0
         #: What log.json has of it.
         self._noted = 0
@@ -240,8 +243,7 @@ class Writer:
         self.next = found.end
         self._blocks = len(found.blocks)
         self._name = os.path.basename(found.path)
-        whole = [block for block in found.blocks if not block.gap]
-        self._has = (len(whole), sum(b.rows for b in whole), sum(b.size for b in whole))
+        self._has = held_by(found.blocks)
         if found.blocks:
             self._born = found.blocks[0].first_time / 1e6
         self.cut = size - self._size
@@ -356,8 +358,7 @@ class Writer:
                 self._blocks += 1
                 self.next = block.base + block.rows
                 if not block.gap:
-                    blocks, events, there = self._has
-                    self._has = (blocks + 1, events + block.rows, there + size)
+                    self._has = self._has.more(block.rows, size, block.loose)
             if waiting:
                 os.ftruncate(self._fd, self._size)
                 os.lseek(self._fd, self._size, os.SEEK_SET)
@@ -373,9 +374,9 @@ class Writer:
         fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_EXCL, 0o640)
         if self._fd >= 0:
             os.close(self._fd)
-            self.closed(self._name, *self._has)
+            self.closed(self._name, self._has)
         self._fd, self._size, self._blocks, self._born = fd, 0, 0, self.clock()
-        self._name, self._has = name, (0, 0, 0)
+        self._name, self._has = name, Held()
         sync_directory(self.folder)
         self.clean_up()
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from twisted.internet.base import DelayedCall
 
+from mqttd.pipeline.log import appender
 from mqttd.pipeline.log.appender import Appender
+from mqttd.pipeline.log.merge import Held
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import QUICK, zstd
@@ -240,3 +242,46 @@ def test_14_payloads_that_fill_a_block_are_written_quickly_and_read_as_they_came
     quickly = sum(given)
     assert (3 << 20) < quickly < whole if fill else 0 < quickly < (64 << 10)
     assert bench.log.written_bytes == (bench.path / NODE / f"{0:020d}.events").stat().st_size
+
+
+def test_14_payloads_that_come_quickly_are_left_and_the_segment_says_so(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(codec=zstd(), quick=zstd(QUICK), loose=True)
+    payloads = [
+        b"".join(b'{"device": "d%s"}' % os.urandom(4).hex().encode() for _ in range(150))
+        for _ in range(400)
+    ]
+    for payload in payloads:
+        bench.append(1, payload=payload)
+    held: list[Held] = []
+    bench.writer.closed = lambda name, one: held.append(one)
+    bench.log.flush()
+    bench.written(400)
+    bench.writer.segment_bytes = 1
+    bench.append(1)
+    bench.stop()
+    assert [event.payload for event in bench.events()][:400] == payloads
+    ((blocks, events, size, loose),) = held
+    assert (blocks, events) == (1, 400) and size == loose > sum(map(len, payloads))
+
+
+@pytest.mark.parametrize("busy", [0, 1 << 40])
+def test_14_what_is_done_beside_is_told_whether_much_is_written(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, busy: int
+) -> None:
+    told: queue.Queue[bool] = queue.Queue()
+
+    class Beside:
+        busy = False
+
+        def step(self, quiet: bool) -> None:
+            told.put(quiet)
+
+        def stop(self) -> None:
+            """Nothing runs."""
+
+    monkeypatch.setattr(appender, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(appender, "BUSY", busy)
+    make(background=Beside()).append(1)
+    assert told.get(timeout=60) is (busy > 0)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mqttd.pipeline.log.background import Background
-from mqttd.pipeline.log.blocks import encode_gap
+from mqttd.pipeline.log.blocks import encode_gap, is_loose
 from mqttd.pipeline.log.files import segments_in
-from mqttd.pipeline.log.merge import main, merge, worth
-from mqttd.pipeline.log.packed import pack, taken_of
+from mqttd.pipeline.log.merge import Held, main, merge, worth
+from mqttd.pipeline.log.packed import pack, parts, taken_of
 from mqttd.pipeline.log.reader import LogReader, events, runs_of, salvage
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import zstd
@@ -136,11 +136,11 @@ def test_a_segment_of_large_blocks_costs_no_child(tmp_path: Path) -> None:
     ):
         writer = Writer(str(tmp_path / str(at)), NODE, 1 << 30, 1e12, boot="1")
         work = Background(writer.folder, "none", lambda why: None)
-        said: list[tuple[str, int, int, int]] = []
+        said: list[tuple[str, Held]] = []
 
-        def closed(*told: Any, work: Background = work, said: list[Any] = said) -> None:
-            said.append(told)
-            work.closed(*told)
+        def closed(name: str, held: Held, work: Background = work, said: list[Any] = said) -> None:
+            said.append((name, held))
+            work.closed(name, held)
 
         writer.closed = closed
         fill(writer, blocks // 2, rows)
@@ -153,13 +153,98 @@ def test_a_segment_of_large_blocks_costs_no_child(tmp_path: Path) -> None:
         writer.segment_bytes = 1
         writer.clean_up()
         first = segments_in(writer.folder)[0]
-        ((name, *_),) = said
-        assert name == first and said[0][1:3] == (blocks, blocks * rows)
+        ((name, held),) = said
+        assert name == first and held[:2] == (blocks, blocks * rows)
         assert worth(os.path.join(writer.folder, first)) is wanted
         work.step()
         assert work.busy is wanted
         work.stop()
         writer.close()
+
+
+def loose(path: Path, sizes: tuple[int, ...] = (1100, 1100)) -> Writer:
+    """A log whose first segment has blocks of so many payloads of 1,000 bytes."""
+    writer = Writer(str(path), NODE, 1 << 30, 1e12, boot="1")
+    for size in sizes:
+        base = writer.next
+        rows = [
+            row(at, payload=os.urandom(250).hex().encode() + bytes(500))
+            for at in range(base, base + size)
+        ]
+        data = b"".join(parts(taken_of(rows), base, 1, zstd(), zstd(), True))
+        writer.write([Encoded(base, size, data, loose=is_loose(data))])
+    return writer
+
+
+def finish(writer: Writer) -> str:
+    """The newest segment is closed; its path."""
+    name = segments_in(writer.folder)[-1]
+    writer.segment_bytes = 1
+    writer.clean_up()
+    return os.path.join(writer.folder, name)
+
+
+@pytest.mark.parametrize("how", ["zstd", "none"])
+def test_14_payloads_that_were_left_are_compressed_when_their_segment_is_finished(
+    tmp_path: Path, how: str
+) -> None:
+    writer = loose(tmp_path)
+    name = finish(writer)
+    before = all_events(LogReader(str(tmp_path)))
+    assert len(before) == 2200 and os.path.getsize(name) > 2_200_000
+    assert main([name, f"{name}.merged", how]) == 0
+    assert (os.path.getsize(f"{name}.merged") < 1_200_000) is (how == "zstd")
+    os.replace(f"{name}.merged", name)
+    assert all_events(LogReader(str(tmp_path))) == before
+    assert not worth(name)  # once
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"), [((1100,), True), ((500,), False), ((1100, 1000, 1000, 1000), True)]
+)
+def test_14_the_writer_knows_of_payloads_that_were_left(
+    tmp_path: Path, sizes: tuple[int, ...], wanted: bool
+) -> None:
+    """Also one that goes on in a segment; what it says is what a look at the file would."""
+    loose(tmp_path, sizes).close()
+    writer = Writer(str(tmp_path), NODE, 1 << 30, 1e12, boot="1")
+    said: list[Held] = []
+    writer.closed = lambda name, held: said.append(held)
+    name = finish(writer)
+    (held,) = said
+    assert held.worth is wanted is worth(name)
+    assert held.loose > 1_000_000 if wanted else held.loose == 0
+    writer.close()
+
+
+def test_14_few_payloads_that_were_left_are_not_worth_a_segment() -> None:
+    held = Held().more(10, 3_000_000, False)
+    assert not held.more(1, 900_000, True).worth and held.more(1, 1_000_000, True).worth
+    assert not Held().worth and not held.worth
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_14_a_segment_is_merged_in_a_quiet_moment_and_at_once_before_it_is_archived(
+    tmp_path: Path, archive: bool
+) -> None:
+    writer = loose(tmp_path)
+    work = Background(
+        writer.folder,
+        "zstd",
+        lambda why: None,
+        (tmp_path / "far").as_uri() if archive else "",
+    )
+    writer.closed = work.closed
+    finish(writer)
+    assert work.waiting == 1
+    work.step(quiet=False)
+    assert work.busy is archive and work.waiting == 1
+    if not archive:
+        work.step(quiet=True)
+        assert work.busy
+    work.stop()
+    writer.close()
 
 
 @pytest.mark.parametrize("status", [1, -9])

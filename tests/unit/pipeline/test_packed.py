@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mqttd.pipeline.log.blocks import Taken
+from mqttd.pipeline.log.blocks import Taken, is_loose, parse_header, verify
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import PAYLOADS, Columns, pack, parts, taken_of
 from mqttd.pipeline.log.zstd import zstd
@@ -32,6 +32,15 @@ def noise(count: int) -> list[bytes]:
 def filler(count: int) -> list[bytes]:
     """Payloads of 64 KiB that are hardly worth a byte."""
     return [bytes([i % 256]) * (64 * _KIB) for i in range(count)]
+
+
+def text(count: int) -> list[bytes]:
+    """Payloads of 64 KiB that become some three times smaller."""
+    chance = random.Random(8)
+    return [
+        chance.randbytes(24 * _KIB).hex().encode()[: 40 * _KIB] + bytes(24 * _KIB)
+        for _ in range(count)
+    ]
 
 
 class Counting:
@@ -105,6 +114,26 @@ def test_14_many_payloads_that_begin_alike_and_go_on_as_noise_are_left() -> None
     payloads = [bytes(16 * _KIB) + one[: 48 * _KIB] for one in noise(20)]
     data, _, quick = quickly(payloads)
     assert sum(quick.given) <= 32 * _KIB
+    assert [event.payload for event in decode_block(data, "n")] == payloads
+
+
+def test_14_payloads_that_become_next_to_nothing_are_not_left() -> None:
+    """To compress them takes less time than to write them."""
+    data = b"".join(parts(in_pieces(filler(16)), 7, 3, zstd(), zstd(), loose=True))
+    assert not is_loose(data) and len(data) < 64 * _KIB
+
+
+@pytest.mark.parametrize(
+    ("payloads", "left"), [(text(16), True), (text(15), False), (noise(16), False)]
+)
+def test_14_many_payloads_can_be_left_for_later(payloads: list[bytes], left: bool) -> None:
+    made = parts(in_pieces(payloads), 7, 3, zstd(), quick := Counting(), loose=True)
+    data = b"".join(made)
+    assert is_loose(data) is left and parse_header(data).loose is left
+    assert sum(quick.given) <= 32 * _KIB
+    if left:  # nor copied
+        assert {id(payload) for payload in payloads} <= {id(part) for part in made}
+    assert verify(data) and Columns(data)[PAYLOADS] == b"".join(payloads)
     assert [event.payload for event in decode_block(data, "n")] == payloads
 
 

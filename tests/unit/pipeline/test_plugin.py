@@ -478,6 +478,7 @@ def test_14_payloads_have_a_quicker_codec_where_columns_have_one(
     node.export(compression=compression)
     found = node.log.codec, node.log.quick
     assert found == ((None, None) if compression == "none" else (zstd(), zstd(QUICK)))
+    assert node.log.loose is (compression == "auto")
 
 
 def test_events_that_are_none_are_told() -> None:
