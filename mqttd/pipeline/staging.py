@@ -32,8 +32,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -253,9 +253,7 @@ class Staging:
             return {"ok": True}
         raise StageError(f"{'/'.join(asked.words)}: no such request")
 
-    async def _release(
-        self, by: _Request, owner: str, query: str, number: int
-    ) -> dict[str, Any]:
+    async def _release(self, by: _Request, owner: str, query: str, number: int) -> dict[str, Any]:
         stages = _stages(by.payload)
         await self._lock.acquire()
         try:

@@ -110,7 +110,7 @@ def test_the_first_worker_is_killed_in_the_middle_of_batches(
                 task.ask(f"put/q/{stage}/0", rows(first - 7 * 256, 256))
                 stages[stage] = 8
         text = json.dumps(stages).encode()
-        before = sum(logged(tmp_path).values())
+        before = logged(tmp_path).total()
 
         def release(text: bytes = text, batch: int = batch) -> None:
             with at(broker, 2) as client:
@@ -121,7 +121,7 @@ def test_the_first_worker_is_killed_in_the_middle_of_batches(
 
         driver = threading.Thread(target=release)
         driver.start()
-        until(lambda: sum(logged(tmp_path).values()) > before, "nothing is logged", 60)
+        until(lambda before=before: logged(tmp_path).total() > before, "nothing is logged", 60)
         time.sleep(0.01 * batch)
         kill(broker, 1)
         all_there(broker)
