@@ -98,10 +98,13 @@ def test_the_sink_publishes_once_whichever_worker_dies(spark: Any, tmp_path: Pat
     def published() -> Counter[bytes]:
         return Counter(logged(tmp_path).values())
 
+    def wait_for(count: int) -> None:
+        until(lambda: published().total() >= count, "nothing is published", 120)
+
     try:
         query = stream(spark, log, broker.port, checkpoint, delivery="staged")
         for number, wanted in ((1, 250), (2, 1250)):
-            until(lambda wanted=wanted: published().total() >= wanted, "nothing is published", 120)
+            wait_for(wanted)
             kill(broker, number)
             all_there(broker)
         for _ in range(4):
@@ -150,7 +153,7 @@ def test_one_url_has_the_events_of_all_workers(spark: Any, tmp_path: Path) -> No
             if not seen or not seen["sources"][0]["endOffset"]:
                 return False
             nodes = json.loads(seen["sources"][0]["endOffset"])["nodes"]
-            return sum(nodes.values()) == len(sent.acknowledged)
+            return bool(sum(nodes.values()) == len(sent.acknowledged))
 
         # Each dies once: the other has its events, as well as its own.
         for number, other in ((2, 1), (1, 2)):
