@@ -120,6 +120,7 @@ class Run:
     :param options: of the stream, for drivers that read options.json.
     :param environment: what the broker's has beside the rest.
     :param tables: further tables of the broker's configuration.
+    :param workers: of the broker.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Run:
         options: dict[str, str] | None = None,
         environment: dict[str, str] | None = None,
         tables: str = "",
+        workers: int = 1,
     ) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
@@ -147,8 +149,9 @@ class Run:
         #: How often the machine was too slow for Spark to start.
         self.slow_starts = 0
         self._environment = environment or {}
+        made = conf(TABLES, tables, port=self._port)
         for name, text in (
-            ("mqttd.conf", conf(TABLES, tables, port=self._port)),
+            ("mqttd.conf", made.replace("[node]\n", f"[node]\nworkers = {workers}\n")),
             ("acl.conf", ALLOW_ALL),
             ("plugins/spark.conf", plugin),
             ("driver.py", driver),

@@ -171,13 +171,16 @@ def sink_once(
     seed: int = 7,
     rest: Callable[[Run], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Do all of it in `folder`; what was found. Raises Failed.
 
     :param kills: in the middle of staged batches; others are not counted.
+    :param workers: of the broker.
     :param rest: lets Spark read what the killed drivers have left.
     """
-    run = Run(folder, seed, DRIVER, PLUGIN_CONF, {"minPartitions": "2"}, tables=TABLES)
+    options = {"minPartitions": "2"}
+    run = Run(folder, seed, DRIVER, PLUGIN_CONF, options, tables=TABLES, workers=workers)
     source = Source(folder / "source")
     subscribers: list[Subscriber] = []
     began = time.monotonic()
@@ -236,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--kills", type=int, default=30, help="in the middle of staged batches (%(default)d)"
     )
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--workers", type=int, default=1, help="of the broker (%(default)d)")
     parser.add_argument("--folder", type=Path, help="work here, and leave everything behind")
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-"))
@@ -244,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = sink_once(
             folder, given.kills, given.seed,
             say=lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True),
+            workers=given.workers,
         )  # fmt: skip
     except Failed as error:
         print(f"not once: {error}; everything is in {folder}", file=sys.stderr)

@@ -4,7 +4,8 @@
          answer <--ANSWER number, piece ... last piece-- a piece a turn, while the link has room
 
 What both are is their business who ask and serve (`mqttd.cluster.front`). Links are the mesh's, so
-who asks is a node of this cluster, by its certificate; one that knows no questions says nothing.
+who asks is a node of this cluster, by its certificate. One that knows no questions would say
+nothing, so it is not asked: its hello says its version.
 
 Promise: who asks hears within `TIME` seconds, of an answer or why there is none. Of one node at
 most `MOST` questions are under way, an answer has at most `LONGEST` bytes and all that have come in
@@ -24,7 +25,7 @@ from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.mesh.frames import ANSWER, ASK, number_of, numbered
 from mqttd.mesh.link import Link
 
-__all__ = ["HELD", "LONGEST", "MOST", "TIME", "Asking", "Unanswered"]
+__all__ = ["HELD", "LONGEST", "MOST", "SINCE", "TIME", "Asking", "Unanswered"]
 
 #: Seconds for an answer.
 TIME: Final = 5.0
@@ -38,6 +39,9 @@ PIECE: Final = 64 << 10
 ROOM: Final = 256 << 10
 #: Seconds before it is looked again whether there is room.
 _AGAIN: Final = 0.02
+
+#: The first version of the frames (`mqttd.cluster.hello`) whose nodes all answer questions.
+SINCE: Final = 2
 
 #: What a piece says: more follow, it is the last; or there is no answer.
 _MORE: Final = 0
@@ -99,6 +103,8 @@ class Asking:
         link = node.link
         if link is None:
             return fail(self._unanswered(node.name, "there is no link to it"))
+        if node.version < SINCE:
+            return fail(self._unanswered(node.name, _OLD))
         waiting = self._waiting.setdefault(node.number, {})
         if len(waiting) >= MOST:
             return fail(self._unanswered(node.name, _WHY[_BUSY]))
@@ -218,4 +224,5 @@ class Asking:
         self._waiting.pop(node.number, None)
 
 
+_OLD: Final = "it is of an older version, which answers no questions"
 _LATE: Final = f"it has not answered in {TIME:g} s"

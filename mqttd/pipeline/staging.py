@@ -13,6 +13,11 @@ Requests are messages to ``$mqttd/stage/...`` with a Response Topic, which must 
 subscription of the plugin, so that they cost other clients nothing. The topic of each row is
 authorized as if its client had published it.
 
+Of several workers the first one stages, into the one file of the broker. A request comes to the
+worker of its client, which authorizes it and hands it on:
+
+    task --put query/stage/0--> worker 2 --$mqttd/staged/NODE/put/...--> worker 1 --reply--> task
+
 Promise: of a query, batches are published in order, each once, whatever is asked for again. When
 the broker dies in the middle of a batch, it goes on with those messages that its event log does not
 have; a batch is answered when the log has all of them.
@@ -27,17 +32,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredLock
+from twisted.python.failure import Failure
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import Parser
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
-from mqttd.pipeline.log.reader import DataLoss, LogReader, events
+from mqttd.pipeline.log.reader import DataLoss, LogReader, events, find_time
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
 from mqttd.session.message import Message
 from mqttd.types import ACTION_PUBLISH, OK, STOP, Action, ClientInfo, HookResult, Verdict
@@ -46,6 +53,8 @@ __all__ = ["PREFIX", "REPLY", "Staging", "logged_ids"]
 
 PREFIX: Final = "$mqttd/stage/"
 REPLY: Final = "$mqttd/reply/"
+#: Requests from one worker to another; followed by the name of their node.
+HANDED: Final = "$mqttd/staged/"
 OWN: Final = "$mqttd/"
 
 #: Messages published before clients have their turn, and how much longer than that the next pause.
@@ -60,10 +69,21 @@ MOST_ROWS: Final = 512
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a client asks, which was authorized."""
+
+    client_id: str
+    username: str | None
+    words: list[str]
+    payload: bytes
+
+
 class Staging:
     """Serves the requests while its plugin is loaded.
 
-    :param handle: the plugin's `IPluginHandle`.
+    :param handle: the plugin's `IPluginHandle`; its worker stages if it is the first, or alone.
+    :param folder: where the file is, the same for all workers.
     :param limit: bytes that may be staged.
     :param keep: seconds that something staged waits for its release.
     :param log: what gives the event log: (path, node, its next offset now), or None without one.
@@ -73,6 +93,7 @@ class Staging:
     def __init__(
         self,
         handle: Any,
+        folder: str,
         limit: int,
         keep: float,
         log: Callable[[], tuple[str, str, int] | None],
@@ -88,7 +109,10 @@ class Staging:
         self._lock = DeferredLock()
         self._opening = threading.Lock()
         self._closed = False
-        self._path = os.path.join(handle.data_dir, "stage.db")
+        self._folder = folder
+        self._path = os.path.join(folder, "stage.db")
+        #: Whether the rows are staged here; else they are handed to who does.
+        self._here = handle.worker < 2
 
     def start(self) -> None:
         """Subscribe, and go on with what was under way."""
@@ -104,6 +128,10 @@ class Staging:
         ):
             handle.add_metric(name, text, read)
         handle.add_command("stage", self._status, "What Spark's sinks have staged and released.")
+        if not self._here:
+            return
+        if handle.workers > 1:
+            handle.subscribe(f"{HANDED}{handle.node}/#", self._handed, qos=2)
         if os.path.exists(self._path):
             handle.call_later(RECOVER_AFTER, self._recover)
         handle.call_every(SWEEP_EVERY, self._sweep)
@@ -135,78 +163,104 @@ class Staging:
     def _asked(self, message: Any) -> Any:
         """A message to ``$mqttd/stage/...``; answered where it wants to be."""
         given = message.properties or {}
-        reply = REPLY + message.client_id
-        if not message.client_id or given.get(prop.RESPONSE_TOPIC) != reply:
+        if not message.client_id or given.get(prop.RESPONSE_TOPIC) != REPLY + message.client_id:
             self.refused += 1
             return None
-        asked = Deferred.fromCoroutine(self._serve(message))
-
-        def answer(found: Any) -> None:
-            if self._closed:
-                return
-            if not isinstance(found, dict):
-                self.refused += 1
-                error = found.value
-                if not isinstance(error, StageError | MqttError):
-                    self._handle.log.failure("staging failed", failure=found)
-                found = {"ok": False, "error": str(error)}
-            data = given.get(prop.CORRELATION_DATA)
-            properties = {prop.CORRELATION_DATA: data} if data is not None else None
-            self._handle.publish(reply, json.dumps(found).encode(), 1, False, properties)
-
-        asked.addBoth(answer)
-        return None
-
-    async def _serve(self, message: Any) -> dict[str, Any]:
         client = self._handle.client(message.client_id)
         if client is None:
-            raise StageError("the client is gone")
-        verb, *rest = message.topic[len(PREFIX) :].split("/")
-        if verb == "hello" and not rest:
-            return {"ok": True, "version": 1, "most_rows": MOST_ROWS}
-        if not rest or not _NAME.match(rest[0]):
-            raise StageError(f"{message.topic}: no such request")
-        owner, query = client.username or "", rest[0]
-        number = _number(rest[-1])
-        if verb == "put" and len(rest) == 3 and _NAME.match(rest[1]) and number is not None:
-            return await self._put(client, owner, query, rest[1], number, message.payload)
-        if verb == "release" and len(rest) == 2 and number is not None:
-            return await self._release(client, owner, query, number, message.payload)
-        if verb == "abort" and len(rest) == 1:
-            stages = list(_stages(message.payload))
-            await self._run(lambda store: store.abort(owner, query, stages))
-            return {"ok": True}
-        raise StageError(f"{message.topic}: no such request")
+            return None  # it is another worker's or node's, which answers; or it is gone
+        words = message.topic[len(PREFIX) :].split("/")
+        asked = _Request(client.client_id, client.username, words, message.payload)
+        data = given.get(prop.CORRELATION_DATA)
+        try:
+            self._check(client, asked)
+        except (StageError, MqttError) as error:
+            self._answer(asked, data, Failure(error))
+            return None
+        if self._here or words == ["hello"]:
+            self._begin(asked, data)
+            return None
+        properties: prop.Properties = {
+            prop.USER_PROPERTY: [("client", asked.client_id)]
+            + ([("user", asked.username)] if asked.username is not None else []),
+        }
+        if data is not None:
+            properties[prop.CORRELATION_DATA] = data
+        topic = f"{HANDED}{self._handle.node}/{'/'.join(words)}"
+        self._handle.publish(topic, asked.payload, 1, False, properties)
+        return None
 
-    async def _put(
-        self, client: ClientInfo, owner: str, query: str, stage: str, chunk: int, data: bytes
-    ) -> dict[str, Any]:
-        rows = _rows(data)
+    def _handed(self, message: Any) -> Any:
+        """Another worker has authorized a request of its client."""
+        given = message.properties or {}
+        who = dict(given.get(prop.USER_PROPERTY, ()))
+        words = message.topic[len(f"{HANDED}{self._handle.node}/") :].split("/")
+        asked = _Request(who["client"], who.get("user"), words, message.payload)
+        self._begin(asked, given.get(prop.CORRELATION_DATA))
+
+    def _begin(self, asked: _Request, data: bytes | None) -> None:
+        found = Deferred.fromCoroutine(self._serve(asked))
+        found.addBoth(lambda answer: self._answer(asked, data, answer))
+
+    def _answer(self, asked: _Request, data: bytes | None, found: Any) -> None:
+        if self._closed:
+            return
+        if not isinstance(found, dict):
+            self.refused += 1
+            error = found.value
+            if not isinstance(error, StageError | MqttError):
+                self._handle.log.failure("staging failed", failure=found)
+            found = {"ok": False, "error": str(error)}
+        properties = {prop.CORRELATION_DATA: data} if data is not None else None
+        reply = REPLY + asked.client_id
+        self._handle.publish(reply, json.dumps(found).encode(), 1, False, properties)
+
+    def _check(self, client: ClientInfo, asked: _Request) -> None:
+        """Raises StageError or MqttError for what its client may not put."""
+        if asked.words[0] != "put":
+            return
+        rows = _rows(asked.payload)
         if not rows or len(rows) > MOST_ROWS:
             raise StageError(f"{len(rows)} rows: expected 1 to {MOST_ROWS}")
-        allowed: dict[tuple[str, int, bool], bool] = {}
+        allowed: set[tuple[str, int, bool]] = set()
         for row in rows:
             key = (row.topic, row.qos, row.retain)
             if key not in allowed:
                 validate_topic_name(row.topic)
-                allowed[key] = not row.topic.startswith((OWN, "$SYS/")) and self._handle.authorize(
+                if row.topic.startswith((OWN, "$SYS/")) or not self._handle.authorize(
                     client, Action(ACTION_PUBLISH, row.qos, row.retain), row.topic
-                )
-                if not allowed[key]:
+                ):
                     raise StageError(f"not authorized to publish to {row.topic}")
-        await self._run(lambda store: store.put(owner, query, stage, chunk, len(rows), data))
-        return {"ok": True}
+                allowed.add(key)
 
-    async def _release(
-        self, client: ClientInfo, owner: str, query: str, number: int, payload: bytes
-    ) -> dict[str, Any]:
-        stages = _stages(payload)
+    async def _serve(self, asked: _Request) -> dict[str, Any]:
+        verb, *rest = asked.words
+        if verb == "hello" and not rest:
+            return {"ok": True, "version": 1, "most_rows": MOST_ROWS}
+        if not rest or not _NAME.match(rest[0]):
+            raise StageError(f"{'/'.join(asked.words)}: no such request")
+        owner, query = asked.username or "", rest[0]
+        number = _number(rest[-1])
+        if verb == "put" and len(rest) == 3 and _NAME.match(rest[1]) and number is not None:
+            rows, data, stage = len(_rows(asked.payload)), asked.payload, rest[1]
+            await self._run(lambda store: store.put(owner, query, stage, number, rows, data))
+            return {"ok": True}
+        if verb == "release" and len(rest) == 2 and number is not None:
+            return await self._release(asked, owner, query, number)
+        if verb == "abort" and len(rest) == 1:
+            stages = list(_stages(asked.payload))
+            await self._run(lambda store: store.abort(owner, query, stages))
+            return {"ok": True}
+        raise StageError(f"{'/'.join(asked.words)}: no such request")
+
+    async def _release(self, by: _Request, owner: str, query: str, number: int) -> dict[str, Any]:
+        stages = _stages(by.payload)
         await self._lock.acquire()
         try:
             log = self._log()
             first = (time.time_ns() // 1000) << 64 | secrets.randbits(38) << 25
             asked = Batch(
-                owner, query, number, client.client_id, client.username, first, 0,
+                owner, query, number, by.client_id, by.username, first, 0,
                 log[1] if log else "", log[2] if log else 0, False,
             )  # fmt: skip
             batch, new = await self._run(lambda store: store.release(asked, stages))
@@ -254,13 +308,11 @@ class Staging:
         """Publish what the event log does not have of a batch that was broken off."""
         log = self._log()
         done: set[int] = set()
-        if log is not None and log[1] == batch.node:
+        if log is not None:
             written: Deferred[None] = Deferred()
             self._logged(lambda: written.callback(None))
             await written
-            done = await self._handle.in_thread(
-                logged_ids, log[0], batch.node, batch.position, batch.first_id, batch.rows
-            )
+            done = await self._handle.in_thread(logged_ids, log[0], batch, log[1])
         self._handle.log.info(
             "batch {batch} of {query}: {rows} messages, {done} were published before the stop",
             batch=batch.batch,
@@ -307,6 +359,7 @@ class Staging:
             if self._closed:
                 raise StageError("the plugin is being unloaded")
             if self._store is None:
+                os.makedirs(self._folder, exist_ok=True)
                 self._store = StageStore(self._path, self._limit)
             return self._store
 
@@ -321,26 +374,45 @@ class Staging:
     def _status(self, argv: list[str]) -> Any:
         if self._store is None and not os.path.exists(self._path):
             return "nothing was ever staged"
-        return self._run(lambda store: json.dumps(store.status(), indent=2))
+        if self._here:
+            return self._run(lambda store: json.dumps(store.status(), indent=2))
+
+        def read() -> str:
+            store = StageStore(self._path, self._limit)
+            try:
+                return json.dumps(store.status(), indent=2)
+            finally:
+                store.close()
+
+        return self._handle.in_thread(read)
 
 
-def logged_ids(path: str, node: str, position: int, first: int, count: int) -> set[int]:
-    """Which of the message ids [first, first + count) the event log has from `position` on."""
+def logged_ids(path: str, batch: Batch, node: str) -> set[int]:
+    """Which message ids of a batch the event log has.
+
+    They are behind the place where it was released, and, if the process that writes the log as
+    `node` is another (of another number of workers), among what that one has written since.
+    """
     log = LogReader(path)
-    bounds = log.bounds().get(node)
+    starts = {batch.node: batch.position}
+    if node != batch.node:
+        starts[node] = find_time(log, node, batch.first_id >> 64)
     found: set[int] = set()
-    if bounds is None:
-        return found
-    start = max(position, bounds.earliest)
-    try:
-        if start < bounds.latest:
-            for event in events(log, node, start, bounds.latest):
-                if event.event == "message.publish" and event.message_id is not None:
-                    number = int.from_bytes(event.message_id, "big")
-                    if first <= number < first + count:
-                        found.add(number)
-    except DataLoss:
-        pass
+    first = batch.first_id
+    for name, position in starts.items():
+        bounds = log.bounds().get(name)
+        if bounds is None:
+            continue
+        start = max(position, bounds.earliest)
+        try:
+            if start < bounds.latest:
+                for event in events(log, name, start, bounds.latest):
+                    if event.event == "message.publish" and event.message_id is not None:
+                        number = int.from_bytes(event.message_id, "big")
+                        if first <= number < first + batch.rows:
+                            found.add(number)
+        except DataLoss:
+            pass
     return found
 
 

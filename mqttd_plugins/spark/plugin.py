@@ -29,7 +29,7 @@ from mqttd.types import STOP, HookResult
 from mqttd_plugins.spark.config import SparkConfig
 from mqttd_plugins.spark.exporter import LAST, Exporter
 
-__all__ = ["SparkPlugin", "left_nodes", "log_node", "log_path"]
+__all__ = ["SparkPlugin", "left_nodes", "log_node", "log_path", "stage_folder"]
 
 #: Seconds that the last blocks have to reach the disk at unload.
 STOP_DEADLINE: Final = 8.0
@@ -52,6 +52,13 @@ def log_path(config: SparkConfig, config_dir: str, data_dir: str, worker: int) -
         return os.path.abspath(os.path.join(config_dir, config.path))
     up = [".."] * (3 if worker else 2)
     return os.path.abspath(os.path.join(data_dir, *up, "events"))
+
+
+def stage_folder(data_dir: str, worker: int) -> str:
+    """Where rows are staged: one for all workers, and the same when there is one process."""
+    up = [os.pardir] * 3 if worker else []
+    own = os.path.join(*data_dir.split(os.sep)[-2:]) if worker else ""
+    return os.path.abspath(os.path.join(data_dir, *up, own))
 
 
 def log_node(config: SparkConfig, node: str, worker: int) -> str:
@@ -186,10 +193,14 @@ class SparkPlugin:
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
         self._show(handle, log, background)
         self._tell_damage(writer)
-        # A batch is staged by clients of all workers, and would be in the stores of several.
-        if config.stage and handle.workers == 1:
+        if config.stage:
             self.staging = Staging(
-                handle, config.stage_bytes, config.stage_seconds, self._place, self._when_logged
+                handle,
+                stage_folder(handle.data_dir, handle.worker),
+                config.stage_bytes,
+                config.stage_seconds,
+                self._place,
+                self._when_logged,
             )
             self.staging.start()
         Feed(handle).start()

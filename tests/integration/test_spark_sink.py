@@ -189,8 +189,9 @@ def test_a_stream_is_published_once_while_the_broker_is_killed_and_batches_are_r
         broker.stop()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 def test_14_a_driver_killed_in_a_staged_batch_loses_and_doubles_nothing(
-    spark: Any, tmp_path: Path
+    spark: Any, tmp_path: Path, workers: int
 ) -> None:
     """Once; MQTTD_LONG=1: thirty times, as `python -m benchmarks.sink_once` does."""
 
@@ -207,7 +208,7 @@ def test_14_a_driver_killed_in_a_staged_batch_loses_and_doubles_nothing(
         )
         assert ended(query)
 
-    found = sink_once(tmp_path, 30 if LONG else 1, rest=rest)
+    found = sink_once(tmp_path, 30 if LONG else 1, rest=rest, workers=workers)
     assert found["in_staged_batches"] >= 1 and found["twice_at_qos_2"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Spark reads a broker of several workers by its one URL: each event once, whoever dies."""
+"""Spark reads and writes a broker of several workers as one: each event once, whoever dies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mqttd.pipeline.log.reader import LogReader, events
+from tests.integration.test_spark_sink import ended, stream
 from tests.integration.test_workers import all_serve, asked, id_at
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
@@ -21,6 +22,7 @@ from tests.support.client import RawClient
 from tests.support.ctl import told as ctl
 from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
+from tests.unit.pipeline.logs import written
 
 pytestmark = spark_marks()
 
@@ -87,21 +89,36 @@ def all_there(broker: Broker) -> None:
     until(lambda: all_serve(broker), "all workers")
 
 
-def test_the_sink_publishes_at_least_once(spark: Any, tmp_path: Path) -> None:
-    """Its tasks are clients of both workers, so that nothing is staged: it must not be believed."""
+def test_the_sink_publishes_once_whichever_worker_dies(spark: Any, tmp_path: Path) -> None:
+    """Its tasks are clients of all workers, each of which is killed in the middle of the stream."""
+    log = written(tmp_path / "source", 40, 50)
     broker = start(tmp_path, 2)
+    checkpoint = tmp_path / "checkpoint"
+
+    def published() -> Counter[bytes]:
+        return Counter(logged(tmp_path).values())
+
+    def wait_for(count: int) -> None:
+        until(lambda: published().total() >= count, "nothing is published", 120)
+
     try:
-        heard = RawClient(broker.port, mq.V5).connect(id_at(2, 2))
-        heard.subscribe("out/#", qos=1)
-        rows = [("out/a", b"%d" % number, 1) for number in range(100)]
-        frame = spark.createDataFrame(rows, "topic STRING, payload BINARY, qos INT").repartition(4)
-        where = {"broker": f"127.0.0.1:{broker.port}", "timeout": "20"}
-        frame.write.format("mqttd").options(**where).mode("append").save()
-        left = {payload for _, payload, _ in rows}
-        while left:
-            left.discard(heard.message(deadline=30).payload)
-        with pytest.raises(Exception, match="cannot stage"):
-            frame.write.format("mqttd").options(**where, delivery="staged").mode("append").save()
+        query = stream(spark, log, broker.port, checkpoint, delivery="staged")
+        for number, wanted in ((1, 250), (2, 1250)):
+            wait_for(wanted)
+            kill(broker, number)
+            all_there(broker)
+        for _ in range(4):
+            if ended(query):
+                break
+            query = stream(spark, log, broker.port, checkpoint, delivery="staged")
+        until(lambda: published().total() >= 2000, "some are missing", 60)
+        # Spark does not know of its last batches, and runs them again.
+        for name in ("3", "2"):
+            for file in (checkpoint / "commits" / name, checkpoint / "commits" / f".{name}.crc"):
+                file.unlink(missing_ok=True)
+        query = stream(spark, log, broker.port, checkpoint, delivery="staged")
+        assert ended(query)
+        assert published() == Counter(b"%d" % number for number in range(2000))
     finally:
         broker.stop()
 
@@ -136,7 +153,7 @@ def test_one_url_has_the_events_of_all_workers(spark: Any, tmp_path: Path) -> No
             if not seen or not seen["sources"][0]["endOffset"]:
                 return False
             nodes = json.loads(seen["sources"][0]["endOffset"])["nodes"]
-            return sum(nodes.values()) == len(sent.acknowledged)
+            return bool(sum(nodes.values()) == len(sent.acknowledged))
 
         # Each dies once: the other has its events, as well as its own.
         for number, other in ((2, 1), (1, 2)):

@@ -240,7 +240,7 @@ class _Writer:
         if not able and self.options.delivery == "staged":
             raise SinkError(
                 f"mqttd: option delivery = 'staged', and {self.options.address} cannot stage: that"
-                " takes mqttd as one process with the plugin spark (stage = true)"
+                " takes mqttd with the plugin spark (stage = true)"
             )
         if not able:
             print(

@@ -216,3 +216,12 @@ def test_a_node_that_serves_nothing_says_nothing(b: Side) -> None:
     b.take([(ASK, (1).to_bytes(8, "big") + b"x")])
     assert not b.sent()
     assert numbered(ASK, 1)[0] == ASK
+
+
+def test_who_is_too_old_to_answer_is_not_asked(clock: Clock, a: Side) -> None:
+    a.other.version = 1
+    assert heard(a.asking.ask(a.other, b"what?")) == [
+        "it is of an older version, which answers no questions"
+    ]
+    assert a.sent() == [] and clock.getDelayedCalls() == []
+    assert a.asking.unanswered == 1

@@ -1,0 +1,152 @@
+"""Batches of Spark's sink at a broker of several workers, whose first is killed with -9."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqttd.codec.packets import Publish
+from mqttd.codec.serializer import serialize
+from mqttd.pipeline.client import Address, Client
+from mqttd.pipeline.log.reader import LogReader, events
+from mqttd.pipeline.spark.sink import SinkError, _Staged
+from tests.integration.test_spark_workers import all_there, kill
+from tests.integration.test_staging import rows
+from tests.integration.test_workers import id_at
+from tests.support.broker import Broker, start_broker
+from tests.support.ctl import told as ctl
+from tests.support.waiting import until
+
+FILES = {"plugins/spark.conf": 'events = ["message.publish"]\n'}
+
+
+def start(tmp_path: Path, workers: int) -> Broker:
+    return start_broker(
+        tmp_path, node={"workers": workers}, plugins={"load": ["spark"]}, files=FILES
+    )
+
+
+def logged(tmp_path: Path) -> Counter[bytes]:
+    log = LogReader(str(tmp_path / "data/events"))
+    return Counter(
+        event.payload or b""
+        for node, bounds in log.bounds().items()
+        for event in events(log, node, *bounds)
+        if event.event == "message.publish"
+    )
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    started = start(tmp_path, 2)
+    yield started
+    started.stop()
+
+
+def at(broker: Broker, worker: int) -> Client:
+    return Client(Address("127.0.0.1", broker.port), id_at(worker, 2))
+
+
+def numbers(begin: int, end: int) -> Counter[bytes]:
+    return Counter(b"%d" % number for number in range(begin, end))
+
+
+def test_tasks_at_all_workers_stage_one_batch(broker: Broker, tmp_path: Path) -> None:
+    heard = at(broker, 2)
+    heard.subscribe("out/#", 2)
+    for number in (1, 2):
+        with at(broker, number) as client:
+            assert _Staged(client).hello()
+            _Staged(client).ask(f"put/q/s{number}/0", rows(number * 100, 100))
+    stages = json.dumps({"s1": 1, "s2": 1}).encode()
+    for number in (2, 1):
+        with at(broker, number) as client:
+            answer = _Staged(client).ask("release/q/0", stages)
+            assert bool(answer.get("replayed")) is (number == 1)
+    assert logged(tmp_path) == numbers(100, 300)
+    found = [heard.receive(30) for _ in range(200)]
+    assert [each.payload for each in found if each] == [b"%d" % n for n in range(100, 300)]
+    heard.close()
+    told = json.loads(ctl(broker, "spark", "stage"))
+    assert told["queries"] == [{"query": "q", "batch": 0, "rows": 200, "published": True}]
+    with at(broker, 2) as client:
+        with pytest.raises(SinkError, match="has 0 of 1 chunks here"):
+            _Staged(client).ask("release/q/9", b'{"s1": 1}')
+    with at(broker, 2) as client:
+        with pytest.raises(SinkError, match=r"not authorized to publish to \$SYS/x"):
+            _Staged(client).ask("put/q/s3/0", serialize(Publish("$SYS/x", b"", 0), 5))
+
+
+def test_nobody_hands_on_what_was_not_authorized(broker: Broker) -> None:
+    """What workers tell one another is not for clients."""
+    with at(broker, 2) as client:
+        client.publish("$mqttd/staged/mqttd/put/q/s/0", rows(0, 1), 1)
+        with pytest.raises(Exception, match="refused a message to"):
+            client.flush()
+    with at(broker, 1) as client:
+        with pytest.raises(Exception, match="refused to subscribe"):
+            client.subscribe("$mqttd/staged/#")
+
+
+def test_the_first_worker_is_killed_in_the_middle_of_batches(
+    broker: Broker, tmp_path: Path
+) -> None:
+    wanted: Counter[bytes] = Counter()
+
+    def wait_beyond(count: int) -> None:
+        until(lambda: logged(tmp_path).total() > count, "nothing is logged", 60)
+
+    for batch in range(3):
+        stages = {}
+        for part, number in enumerate((1, 2)):
+            with at(broker, number) as client:
+                task, stage = _Staged(client), f"s{batch}-{part}"
+                for chunk in range(8):
+                    first = batch * 4096 + part * 2048 + chunk * 256
+                    task.ask(f"put/q/{stage}/{chunk}", rows(first, 256), 4)
+                    wanted += numbers(first, first + 256)
+                task.ask(f"put/q/{stage}/0", rows(first - 7 * 256, 256))
+                stages[stage] = 8
+        text = json.dumps(stages).encode()
+        before = logged(tmp_path).total()
+
+        def release(text: bytes = text, batch: int = batch) -> None:
+            with at(broker, 2) as client:
+                try:
+                    _Staged(client).ask(f"release/q/{batch}", text)
+                except Exception as error:  # it is killed meanwhile
+                    print(error)
+
+        driver = threading.Thread(target=release)
+        driver.start()
+        wait_beyond(before)
+        time.sleep(0.01 * batch)
+        kill(broker, 1)
+        all_there(broker)
+        driver.join(60)
+        with at(broker, 2) as client:
+            assert _Staged(client).ask(f"release/q/{batch}", text).get("replayed")
+        assert logged(tmp_path) == wanted
+
+
+def test_batches_are_known_to_any_number_of_workers(tmp_path: Path) -> None:
+    """Staged by two, released by one process, asked for again at three."""
+    broker = start(tmp_path, 2)
+    try:
+        with at(broker, 2) as client:
+            _Staged(client).ask("put/q/s/0", rows(0, 100))
+        for workers, replayed in ((1, False), (3, True)):
+            broker.stop()
+            broker = start(tmp_path, workers)
+            with Client(Address("127.0.0.1", broker.port)) as client:
+                answer = _Staged(client).ask("release/q/0", b'{"s": 1}')
+            assert bool(answer.get("replayed")) is replayed
+            assert logged(tmp_path) == numbers(0, 100)
+    finally:
+        broker.stop()
