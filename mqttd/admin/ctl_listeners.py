@@ -47,7 +47,16 @@ def _list(options: argparse.Namespace) -> None:
         return print_json(answer)
     print_table(
         answer["listeners"],
-        ["id", "host", "port", "transport", "state", "connections", "max_connections"],
+        [
+            "id",
+            "host",
+            "port",
+            "reuse_port",
+            "transport",
+            "state",
+            "connections",
+            "max_connections",
+        ],
     )
 
 

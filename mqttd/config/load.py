@@ -307,6 +307,9 @@ def _agree(config: Config, reading: _Reading) -> None:
             hosts.setdefault(host, (path, listener.bind))
     for path, listener in _listeners(config):
         _agree_listener(path, listener, reading)
+        if isinstance(listener, SocketListener):
+            if text := listener.unshared(config.cluster.kind != "none"):
+                reading.conflict(f"{path}.reuse_port", f"{path}.bind", True, f"false: {text}")
     if len(os.fsencode(config.admin.socket)) > MAX_SOCKET_PATH:
         bound = f"a path of at most {MAX_SOCKET_PATH} bytes, the limit of Unix sockets"
         reading.conflict("admin.socket", "node.data_dir", config.admin.socket, bound)

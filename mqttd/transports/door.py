@@ -126,7 +126,8 @@ class Door:
         """A socket that listens: a supervisor's, where there is one for this address."""
         sockets = self.given.sockets
         if sockets is None:
-            return bind_tcp(self.where, settings, self.port)
+            # A node that is not ready would be given its share of those who come.
+            return bind_tcp(self.where, settings, self.port, listen=not settings.reuse_port)
         known = sockets.get(self.id)
         if known is None or not _is_at(known, settings):
             if not settings.address[1]:
@@ -174,6 +175,8 @@ class Door:
             given = self.given
             self._watch = CertificateWatch(self.id, self.where, tls, given.log, given.alarm)
             self._watch.begin()
+        if bound is not None and isinstance(self.settings, SocketListener):
+            bound.listen(self.settings.backlog)
         if bound is None:
             self._start_endpoint(most)
         elif self.settings.transport == "engine":
@@ -380,6 +383,10 @@ class Door:
 
     # -- telling --------------------------------------------------------------------------------
 
+    def shares(self) -> bool:
+        """Whether other nodes may have its port, too."""
+        return isinstance(self.settings, SocketListener) and self.settings.reuse_port
+
     def text(self) -> str:
         """Where it listens: `ssl 127.0.0.1:8883`."""
         if isinstance(self.settings, SocketListener):
@@ -409,6 +416,7 @@ class Door:
             "kind": self.kind,
             "host": self.host,
             "port": self.port,
+            "reuse_port": self.shares(),
             "transport": "twisted" if self.kind == "endpoint" else self.settings.transport,
             "state": "running" if self.running else "stopped",
             "connections": opened.connections if opened is not None else 0,

@@ -160,6 +160,9 @@ class Listeners:
         fresh = Door(self.given, door.kind, door.name, self._settings(door))
         fresh.configured = door.configured
         if place_of(fresh.settings) == place_of(door.settings):
+            if door.running and fresh.shares() is not door.shares():
+                # The kernel wants it of all who have the port: there is no way back from here.
+                raise ListenError(f"{door.where}.reuse_port: a restart of the node changes it")
             fresh.port = door.port
             fresh.entrance.read_files()
         else:

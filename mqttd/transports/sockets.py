@@ -69,13 +69,13 @@ def bind_tcp(
 ) -> socket.socket:
     """A socket that listens at `bind`; a port 0 takes `port_before`, if that is one.
 
-    Without `listen` it is only bound; shared: see `bound_tcp`.
+    Without `listen` it is only bound; shared: see `bound_tcp`, as with `reuse_port`.
     """
     host, port = settings.address
     port = port or port_before
     bound: socket.socket | None = None
     try:
-        bound = bound_tcp(host, port, shared)
+        bound = bound_tcp(host, port, shared or settings.reuse_port)
         if settings.nodelay:
             # Accepted sockets inherit it: one system call less per connection.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -86,11 +86,12 @@ def bind_tcp(
     except OSError as error:
         if bound is not None:
             bound.close()
-        hint = (
-            "; another program, perhaps a broker, listens there: stop it, or choose another bind"
-            if error.errno == errno.EADDRINUSE
-            else ""
-        )
+        hint = ""
+        if error.errno == errno.EADDRINUSE:
+            hint = "; another program, perhaps a broker, listens there: stop it, or choose another"
+            hint += " bind"
+            if settings.reuse_port:
+                hint += "; nodes share it if each has reuse_port = true and the same user"
         place = address_text(host, port)
         raise ListenError(f"{where}: cannot listen on {place}: {error.strerror}{hint}") from None
     bound.setblocking(False)

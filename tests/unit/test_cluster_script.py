@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.config.load import load
 from tests.support.servers import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,8 @@ class Script:
             if _is_free(self.etcd + 1):
                 break
         self.process: subprocess.Popen[str] | None = None
+        #: Variables that are set.
+        self.more: dict[str, str] = {}
 
     def put(self, name: str, text: str) -> None:
         path = self.folder / "bin" / name
@@ -51,6 +54,7 @@ class Script:
 
     def start(self) -> subprocess.Popen[str]:
         environ = {
+            **self.more,
             **os.environ,
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
             "MQTTD_PORT": str(self.clients),
@@ -96,6 +100,16 @@ def script(tmp_path: Path) -> Iterator[Script]:
     made = Script(tmp_path)
     yield made
     made.end()
+
+
+def test_all_may_have_one_port(script: Script) -> None:
+    script.more["MQTTD_ONE_PORT"] = "1"
+    script.said()
+    for name in "abc":
+        config = load(str(script.home / name / "mqttd.conf"), {})
+        listener = config.listener["tcp"]["default"]
+        assert listener.reuse_port
+        assert listener.address == ("127.0.0.1", script.clients)
 
 
 def test_a_configuration_that_is_there_stays(script: Script) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -252,6 +253,16 @@ class SocketListener(Listener, frozen=True, kw_only=True):
             reload=False,
         ),
     ] = True
+    reuse_port: Annotated[
+        bool,
+        keys.plain(
+            "Share the port (SO_REUSEPORT, Linux) with other nodes of the cluster on this machine"
+            " that say so, too, and run as the same user: the kernel spreads connections over"
+            " them.",
+            "listener",
+            reload=False,
+        ),
+    ] = False
     access: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
         keys.plain(
@@ -306,6 +317,18 @@ class SocketListener(Listener, frozen=True, kw_only=True):
         if not parsed or parsed[-1][1] is not None:
             raise ValueError("the last one has to be `allow all` or `deny all`")
         return parsed
+
+    def unshared(self, clustered: bool) -> str:
+        """Why `reuse_port` cannot be; empty where it can. `clustered`: this is to be a node."""
+        if not self.reuse_port:
+            return ""
+        if sys.platform != "linux":
+            return "only Linux spreads connections over those who share a port"
+        if not clustered:
+            return 'those who share a port are nodes of one cluster, cluster.kind = "etcd"'
+        if not self.address[1]:
+            return f"the port of {self.bind} is another one for each node"
+        return ""
 
     @property
     def address(self) -> tuple[str, int]:
