@@ -305,6 +305,10 @@ class Mesh(Abroad):
         finally:
             self._applying = False
 
+    def takes_over(self) -> bool:
+        """Whether a neighbour is telling all retained messages."""
+        return any(each.topics is not None for each in self.neighbours.values())
+
     def taken_over(self, neighbour: Neighbour) -> None:
         """A neighbour has told all retained messages: there are no others."""
         topics = neighbour.topics

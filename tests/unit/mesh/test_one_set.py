@@ -188,7 +188,8 @@ def test_a_change_that_was_on_its_way_when_a_link_broke(
     change(here)
     pump(here, begins)  # which has it, and that does not count for the other
     here.age()
-    here.cut(giver), giver.cut(here)
+    here.cut(giver)
+    giver.cut(here)
     here.age()
     joined(here, giver)
     assert here.kept() == giver.kept() == begins.kept()
@@ -200,7 +201,8 @@ def test_changes_that_come_while_all_are_given(three: list[Side]) -> None:
     for n in range(MANY):
         here.publish(f"t/{n}", b"1")
     pump(here, giver)
-    here.forget(), giver.forget()
+    here.forget()
+    giver.forget()
     joined(here, begins)
     begins.link(giver, takes=True)
     giver.link(begins)
@@ -245,7 +247,8 @@ def test_what_is_told_again_changes_nothing(three: list[Side]) -> None:
     here, giver, _ = three
     topics: Any = giver.broker.retainer.topics
     before = {topic: level.message for topic, level in topics.items()}
-    here.cut(giver), giver.cut(here)
+    here.cut(giver)
+    giver.cut(here)
     joined(here, giver)
     assert before and all(topics[topic].message is kept for topic, kept in before.items())
 
