@@ -23,7 +23,6 @@ from typing import Final
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
 from mqttd.broker.drawers import Drawer
-from mqttd.broker.retained import Retained
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
@@ -47,15 +46,9 @@ from mqttd.mesh.landing import Control
 from mqttd.mesh.lane import Lane
 from mqttd.mesh.link import Link
 from mqttd.mesh.lost import tell_lost
-from mqttd.mesh.mesh import (
-    FOLLOWED,
-    Frames,
-    Mesh,
-    Neighbour,
-    delete_frame,
-    key_of,
-    retain_frame,
-)
+from mqttd.mesh.mesh import Frames, Mesh
+from mqttd.mesh.neighbour import Neighbour
+from mqttd.mesh.retained import FOLLOWED, key_of
 from mqttd.storage.journal import StoreJournal
 from mqttd.types import StoreFull
 
@@ -281,19 +274,8 @@ class NodeMesh(Mesh):
                 node.ferry.keep(data)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
-        """See `Mesh.introduce`: how far we are, and the retained messages that changed lately."""
+        """See `Mesh.introduce`: how far we are."""
         link.send(numbered(SEEN, self.applied))
-        assert isinstance(neighbour, Node)
-        changes = dict(self.older)
-        changes.update(self.changes)
-        for topic, stamp in changes.items():
-            kept = self.broker.retainer.get(topic, self.broker.now)
-            if isinstance(kept, Retained):
-                data = retain_frame(stamp, 0, kept)
-            else:
-                data = delete_frame(stamp, 0, topic)
-            neighbour.ferry.posted += 1
-            link.send(data)
 
     def frames(self, neighbour: Neighbour) -> Control:
         """See `Mesh.frames`."""
@@ -390,9 +372,6 @@ class NodeMesh(Mesh):
             for node in self.nodes.values():
                 if node.lane is not None:
                     node.lane.let_go()
-        for node in self.nodes.values():
-            if node.link is None:
-                return
         super().tick(now)
 
 

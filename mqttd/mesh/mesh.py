@@ -12,7 +12,8 @@ from this: workers say it over the link (`mqttd.workers.mesh`), nodes write it w
 Retained messages are one set: a change goes to all, and of two changes of one topic at the same
 time the later one stays, whatever the order in which they come (`RECENT`). Limits are asked where
 a message comes in; what a neighbour has accepted is taken, and counts, whatever there is already.
-Whoever starts takes the set of one that serves already.
+Whoever starts takes the set of one that serves already; what changed lately all tell, on each link
+that begins, and nothing is forgotten before every neighbour has it.
 
 Promise: what a filter costs does not depend on how many subscribe to it; MQTT 5.0, 4.6.
 """
@@ -26,10 +27,9 @@ from typing import Final
 from mqttd.broker.abroad import Abroad
 from mqttd.broker.broker import Broker
 from mqttd.broker.retained import Retained
-from mqttd.broker.turns import Job
-from mqttd.codec.frame import ONE_BYTE, packet_id_at
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.changes import Changes
 from mqttd.mesh.frames import (
     ACK,
     ADD,
@@ -40,39 +40,27 @@ from mqttd.mesh.frames import (
     RETAIN,
     frame,
     number_of,
-    numbered,
-    packed,
     unpacked,
 )
 from mqttd.mesh.landing import Control
-from mqttd.mesh.link import FULL, Link
-from mqttd.mesh.peer import Choice, Ferry, Member, Peer
+from mqttd.mesh.link import Link
+from mqttd.mesh.neighbour import Neighbour
+from mqttd.mesh.peer import NEVER, Choice, Member
+from mqttd.mesh.retained import (
+    FOLLOWED,
+    OF_ALL,
+    delete_frame,
+    key_of,
+    retain_frame,
+    retained_from,
+)
+from mqttd.mesh.telling import Giving, Telling
 from mqttd.session.receiver import Receiver
 
-__all__ = [
-    "FOLLOWED",
-    "RECENT",
-    "Frames",
-    "Mesh",
-    "Neighbour",
-    "Other",
-    "delete_frame",
-    "key_of",
-    "retain_frame",
-]
+__all__ = ["RECENT", "Frames", "Mesh", "Other"]
 
-#: Retained messages that are told in a turn.
-_SLICE: Final = 500
-#: Milliseconds for which a change of a retained message is remembered.
+#: Milliseconds for which a change of a retained message is remembered at least.
 RECENT: Final = 10_000
-#: The most changes of which half are remembered, whatever their age.
-_CHANGES: Final = 100_000
-#: The most neighbours of one number; a change has a number of its own in each so many microseconds.
-_SLOTS: Final = 64
-#: What is said of a retained message.
-FOLLOWED: Final = 1
-_V5: Final = 2
-_OF_ALL: Final = 4
 
 
 class Other:
@@ -87,28 +75,6 @@ class Other:
         raise NotImplementedError
 
 
-class Neighbour:
-    """One other process."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        number: int,
-        place: str,
-        ferry: Ferry | None = None,
-        once: Ferry | None = None,
-    ) -> None:
-        self.number = number
-        self.ferry = Ferry(broker) if ferry is None else ferry
-        self.peer = Peer(broker, self.ferry, self.ferry if once is None else once, place)
-        self.link: Link | None = None
-        self.arriving: Arriving | None = None
-        #: It has told all its filters, and, where it was asked for, all retained messages.
-        self.met: bool = False
-        #: Retained topics that it has told, while it tells all of them.
-        self.topics: set[str] | None = None
-
-
 class Mesh(Abroad):
     """The neighbours of `broker`, whose own number is `number`."""
 
@@ -119,11 +85,8 @@ class Mesh(Abroad):
         self.choice = Choice()
         #: How many subscriptions each filter has here.
         self.filters: dict[str, int] = {}
-        #: Topic -> when its retained message changed last, of those that did lately.
-        self.changes: dict[str, int] = {}
-        self.older: dict[str, int] = {}
-        self._turned: int = broker.now
-        self._last: int = 0
+        #: Of retained messages.
+        self.changes = Changes(number, broker.now)
         #: What is told now came from a neighbour.
         self._applying: bool = False
         self.others: Other | None = None
@@ -146,7 +109,8 @@ class Mesh(Abroad):
             self.unlinked(neighbour.link)
         neighbour.link = link
         neighbour.met = False
-        neighbour.topics = set() if takes else None
+        neighbour.topics = set(self.changes.all()) if takes else None
+        neighbour.due = NEVER
         arriving = Arriving(self.broker, link, self.frames(neighbour), self.choice)
         neighbour.peer.choice = self.choice
         neighbour.arriving = arriving
@@ -156,6 +120,9 @@ class Mesh(Abroad):
         ferry.way = link
         link.send(frame(BEGIN, b"\x01" if takes else b"\x00"))
         self.introduce(neighbour, link)
+        telling = Telling(self.broker, self.changes, neighbour, self.introduced)
+        if telling.slice():
+            self.broker.turns.add(telling)
         neighbour.peer.channel = link
         self.rise(neighbour, link)
         self.broker.perform_later()
@@ -170,8 +137,11 @@ class Mesh(Abroad):
         return Frames(self, neighbour)
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
-        """The first that is said on a link."""
+        """The first that is said on a link; then the retained messages that changed lately."""
         raise NotImplementedError
+
+    def introduced(self, neighbour: Neighbour, link: Link) -> None:
+        """These are said, too."""
 
     def unlinked(self, link: Link) -> None:
         """The stream is over."""
@@ -183,6 +153,7 @@ class Mesh(Abroad):
         neighbour.peer.channel = None
         neighbour.peer.fresh = None
         neighbour.met = False
+        neighbour.topics = None
         neighbour.ferry.down()
         if self.others is not None:
             self.others.gone(link)
@@ -262,16 +233,22 @@ class Mesh(Abroad):
             neighbour.ferry.cross()
 
     def _stamp(self, topic: str) -> int:
-        """When this change was made: later than any before, and no neighbour's."""
-        now = self.microseconds()
-        now += self.number - 1 - now % _SLOTS
-        if now <= self._last:
-            now = self._last + _SLOTS
-        self._last = now
-        self.changes[topic] = now
-        if len(self.changes) > _CHANGES:
+        """When this change was made."""
+        self._named(topic)
+        stamp = self.changes.stamp(self.microseconds())
+        self._remember(topic, stamp)
+        return stamp
+
+    def _remember(self, topic: str, stamp: int) -> None:
+        self.changes.remember(topic, stamp)
+        if self.changes.is_full():
             self.turn(self.broker.now)
-        return now
+
+    def _named(self, topic: str) -> None:
+        """Somebody has said something of this topic, or it has changed here."""
+        for neighbour in self.neighbours.values():
+            if neighbour.topics is not None:
+                neighbour.topics.add(topic)
 
     def microseconds(self) -> int:
         """A clock that all have."""
@@ -279,14 +256,12 @@ class Mesh(Abroad):
         return time.monotonic_ns() // 1000
 
     def _is_late(self, topic: str, stamp: int) -> bool:
-        """Whether a later change of this topic is known; else this is the last one."""
-        known = self.changes.get(topic, 0) or self.older.get(topic, 0)
-        if known > stamp:
+        """Whether this change of the topic is known, or a later one; else it is the last one."""
+        known = self.changes.of(topic)
+        if known and known >= stamp:
             return True
         if stamp:
-            self.changes[topic] = stamp
-            if stamp > self._last:
-                self._last = stamp
+            self._remember(topic, stamp)
         return False
 
     def keep(self, neighbour: Neighbour, body: bytes) -> None:
@@ -297,11 +272,10 @@ class Mesh(Abroad):
         broker = self.broker
         if flags & FOLLOWED and neighbour.arriving is not None:
             neighbour.arriving.retained = key_of(topic)
-        if neighbour.topics is not None:
-            neighbour.topics.add(topic)
+        self._named(topic)
         if self._is_late(topic, stamp):
             return
-        if flags & _OF_ALL and self._is_same(topic, kept):
+        if flags & OF_ALL and self._is_same(topic, kept):
             return
         self._applying = True
         try:
@@ -320,8 +294,6 @@ class Mesh(Abroad):
         topic = body[9:].decode()
         if body[8] and neighbour.arriving is not None:
             neighbour.arriving.retained = key_of(topic)
-        if neighbour.topics is not None:
-            neighbour.topics.discard(topic)
         if not self._is_late(topic, number_of(body)):
             self.delete(topic)
 
@@ -333,6 +305,10 @@ class Mesh(Abroad):
         finally:
             self._applying = False
 
+    def takes_over(self) -> bool:
+        """Whether a neighbour is telling all retained messages."""
+        return any(each.topics is not None for each in self.neighbours.values())
+
     def taken_over(self, neighbour: Neighbour) -> None:
         """A neighbour has told all retained messages: there are no others."""
         topics = neighbour.topics
@@ -340,29 +316,34 @@ class Mesh(Abroad):
             return
         neighbour.topics = None
         for topic in list(self.broker.retainer.topics):
-            if topic in topics or topic in self.changes or topic in self.older:
-                continue  # or a third worker has told it meanwhile
-            if not topic.startswith("$SYS/"):
+            if topic not in topics and not topic.startswith("$SYS/"):
                 self.delete(topic)
 
     def give(self, neighbour: Neighbour) -> None:
         """A neighbour wants all retained messages."""
-        link = neighbour.link
-        if link is not None:
-            self.broker.turns.add(_Giving(self, neighbour, link))
+        if neighbour.link is not None:
+            self.broker.turns.add(Giving(self.broker, self.changes, neighbour))
             if self.given is not None:
                 self.given(neighbour.number)
 
     def tick(self, now: int) -> None:
-        """A few times a second."""
-        if now - self._turned > RECENT:
-            self.turn(now)
+        """A few times a second; what some neighbour may not have is not forgotten."""
+        if now - self.changes.turned <= RECENT:
+            return
+        for neighbour in self.neighbours.values():
+            # Who tells all it has tells what was before changes that have come meanwhile.
+            if neighbour.link is None or neighbour.topics is not None:
+                return
+            if neighbour.ferry.taken < neighbour.due:
+                return
+        self.turn(now)
 
     def turn(self, now: int) -> None:
         """Half of the changes that are remembered are old by now."""
-        self._turned = now
-        self.older = self.changes
-        self.changes = {}
+        for neighbour in self.neighbours.values():
+            if neighbour.due != NEVER:
+                neighbour.due = neighbour.ferry.posted
+        self.changes.turn(now)
 
     def welcome(self, neighbour: Neighbour) -> None:
         """A neighbour has told everything."""
@@ -419,82 +400,3 @@ class Frames(Control):
                     mesh.remove(neighbour, topic_filter)
         if peer.fresh is None and neighbour.topics is None:
             mesh.welcome(neighbour)
-
-
-class _Giving(Job):
-    """All retained messages, some in each turn."""
-
-    def __init__(self, mesh: Mesh, neighbour: Neighbour, link: Link) -> None:
-        self.mesh = mesh
-        self.neighbour = neighbour
-        self.link = link
-        self.topics = list(mesh.broker.retainer.topics)
-        self.at: int = 0
-
-    def slice(self) -> bool:
-        """See `Job.slice`."""
-        neighbour = self.neighbour
-        link = self.link
-        if neighbour.link is not link:
-            return False
-        broker = self.mesh.broker
-        if link.out_bytes > FULL:
-            return True
-        end = self.at + _SLICE
-        for topic in self.topics[self.at : end]:
-            kept = broker.retainer.get(topic, broker.now)
-            if isinstance(kept, Retained) and not topic.startswith("$SYS/"):
-                neighbour.ferry.tell(retain_frame(0, _OF_ALL, kept))
-        self.at = end
-        if end < len(self.topics):
-            return True
-        link.send(frame(END, b"\x01"))
-        return False
-
-
-def key_of(topic: str) -> bytes:
-    """A topic as a PUBLISH begins with it."""
-    raw = topic.encode()
-    return len(raw).to_bytes(2, "big") + raw
-
-
-def retain_frame(stamp: int, flags: int, kept: Retained) -> bytes:
-    """What is said of a retained message."""
-    username = kept.username
-    fields = [
-        ONE_BYTE[flags | (_V5 if kept.v5 else 0)],
-        kept.expires_at.to_bytes(8, "big"),
-        kept.expiry_at.to_bytes(4, "big"),
-        kept.source.encode(),
-        b"" if username is None else b"\0" + username.encode(),
-        kept.peerhost.encode(),
-        kept.listener.encode(),
-        kept.wire,
-    ]
-    return numbered(RETAIN, stamp, packed(fields))
-
-
-def delete_frame(stamp: int, flags: int, topic: str) -> bytes:
-    """What is said of a topic that has no retained message any more."""
-    return numbered(DELETE, stamp, ONE_BYTE[flags] + topic.encode())
-
-
-def retained_from(body: bytes) -> tuple[int, Retained]:
-    """What was said of a retained message: the flags, and the message."""
-    fields = unpacked(body)
-    if len(fields) != 8:
-        raise ValueError(f"{len(fields)} values, expected 8")
-    said, expires_at, expiry_at, source, username, peerhost, listener, wire = fields
-    flags = said[0]
-    qos = wire[0] >> 1 & 3
-    made = Retained(wire, qos, flags & _V5 != 0, 0, 0, source.decode())
-    if qos:
-        at = packet_id_at(wire)
-        made.id_at = at
-        made.packet_id = wire[at] << 8 | wire[at + 1]
-    made.expires_at = int.from_bytes(expires_at, "big")
-    made.expiry_at = int.from_bytes(expiry_at, "big")
-    made.username = username[1:].decode() if username else None
-    made.peerhost = peerhost.decode()
-    made.listener = listener.decode()
-    return flags, made

@@ -19,7 +19,8 @@ from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
 from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, frame, packed
 from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
-from mqttd.mesh.mesh import Frames, Mesh, Neighbour
+from mqttd.mesh.mesh import Frames, Mesh
+from mqttd.mesh.neighbour import Neighbour
 from mqttd.storage.journal import StoreJournal
 
 __all__ = ["UNDER_WAY", "WorkerMesh"]
@@ -60,6 +61,9 @@ class WorkerMesh(Mesh):
             some = [topic_filter.encode() for topic_filter in filters[at : at + _FILTERS]]
             neighbour.ferry.posted += 1
             link.send(frame(ADD, packed(some)))
+
+    def introduced(self, neighbour: Neighbour, link: Link) -> None:
+        """See `Mesh.introduced`: that is all, and clients may be let in."""
         link.send(frame(END, b"\x00"))
 
     def rise(self, neighbour: Neighbour, link: Link) -> None:

@@ -121,6 +121,8 @@ class WorkerProcess:
         self.up = False
         self.ready = False
         self.met: set[int] = set()
+        #: Whose retained messages it takes over; 0: nobody's.
+        self.giver = 0
         #: When it was started, and when it has let clients in.
         self.started = 0.0
         self.served = 0.0
@@ -144,6 +146,7 @@ class WorkerProcess:
         self.starts += 1
         self.up = self.ready = False
         self.met = set()
+        self.giver = 0
         self._rest = b""
         self.pid = process.pid
         self.control = process.control

@@ -253,7 +253,10 @@ class WorkersService(MultiService):
         way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for at, (worker, other) in enumerate(((one, two), (two, one))):
             fds = [stream[at].fileno(), way[at].fileno()]
-            worker.send({"link": other.number, "takes": self._takes(worker, other)}, fds)
+            takes = self._takes(worker, other)
+            if takes:
+                worker.giver = other.number
+            worker.send({"link": other.number, "takes": takes}, fds)
         for end in (*stream, *way):
             end.close()
 
@@ -263,6 +266,13 @@ class WorkersService(MultiService):
             return False
         serving = [each.number for each in self.workers if each.ready]
         return other.number == (serving[0] if serving else 1)
+
+    def _give_anew(self, gone: WorkerProcess) -> None:
+        """Those that were taking over the retained messages of this one take another's."""
+        serving = [each for each in self.workers if each.ready]
+        for worker in self.workers:
+            if serving and worker.up and not worker.ready and worker.giver == gone.number:
+                self._link(worker, serving[0])
 
     def _let_in(self) -> None:
         """Workers that have met all others serve clients."""
@@ -299,6 +309,7 @@ class WorkersService(MultiService):
                 stopped, self._stopped = self._stopped, None
                 stopped.callback(None)
             return
+        self._give_anew(worker)
         pause = worker.next_pause()
         self.log.error(
             "worker {number} {why}: it is started again in {pause:.1f} s",

@@ -145,8 +145,8 @@ class Worker:
                     held.close()
             self.streams[number] = _Stream(self, number, fds[0], bool(message["takes"]))
             self.ways[number] = _Way(self, fds[1])
-        elif "opened" in message:
-            self._let_in()
+        elif "opened" in message and not self.mesh.takes_over():
+            self._let_in()  # else it is said again when all are met
 
     def _met_one(self, number: int) -> None:
         met = [each.number for each in self.mesh.neighbours.values() if each.met]
