@@ -57,7 +57,8 @@ def _status(options: argparse.Namespace) -> None:
     answer["nodes"] = f"{len(nodes)}, {linked} linked"
     if away:
         answer["away"] = ", ".join(f"{node['node']} ({node['state']})" for node in away)
-    answer["proved_ago"] = f"{answer['proved_ago']:.1f} s"
+    ago = answer["proved_ago"]
+    answer["proved_ago"] = "-" if ago is None else f"{ago:.1f} s"
     answer["etcd_refuses"] = answer["etcd_refuses"] or "nothing"
     print_pairs((name.replace("_", " "), value) for name, value in answer.items())
 
@@ -69,6 +70,9 @@ def _nodes(options: argparse.Namespace) -> None:
         return print_json({"nodes": nodes, "away": away})
     columns = ("node", "here", "linked", "ready", "connections", "sessions", "filters", "kept",
                "address", "version", "epoch", "reason")  # fmt: skip
+    for node in nodes:
+        if node["here"]:
+            node["linked"] = "-"  # a node needs no stream to itself
     print_table(nodes, columns)
     if away:
         print()
@@ -108,10 +112,13 @@ def _leave(options: argparse.Namespace) -> None:
 _STAY: Final = "they stay in its store, or go to its heir where they are replicated"
 
 
+_DRAINS: Final = "out of use until `mqttd-ctl drain --cancel` there, or a restart"
+
+
 def _drain(options: argparse.Namespace) -> None:
     body = {"rate": options.rate, "to": options.to}
     answer = client_of(options).request("POST", f"/cluster/nodes/{quote(options.node)}/drain", body)
-    done(options, answer, f"node {options.node} is asked to")
+    done(options, answer, f"node {options.node} is asked to drain: {_DRAINS}")
 
 
 def _force_leave(options: argparse.Namespace) -> None:

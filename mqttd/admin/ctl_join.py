@@ -79,7 +79,8 @@ def _join(options: argparse.Namespace) -> None:
     except OSError as error:
         raise CtlError(f"{error.filename}: {error.strerror}") from None
     if etcd:
-        print(f"mqttd-ctl: etcd has not answered: {etcd}", file=sys.stderr)
+        text = "written all the same, and whether the name is free is not known"
+        print(f"mqttd-ctl: etcd has not answered: {etcd}; {path} is {text}", file=sys.stderr)
     said = {"file": path, "etcd": etcd}
     return done(options, said, f"{path} names the cluster now: start or restart mqttd")
 

@@ -446,7 +446,8 @@ class Cluster:
     def given_up(self, name: str, lost: int) -> None:
         """See `Follower.given_up`."""
         self.dropped += lost
-        text = "node {node} is not awaited any more, {lost} messages for it are lost"
+        text = "node {node} is not awaited any more"
+        text += ", {lost} messages for it are lost" if lost else ""
         self.lines.warn_if(lost, text, node=name, lost=lost)
         self.moves.given_up(name)
 
@@ -478,7 +479,8 @@ class Cluster:
         """This node and the others, for the HTTP interface."""
         state = self.apart.state or ("member" if self._ready else "starting")
         state = "draining" if self.leaves.draining and not self.minority else state
-        ago = max(0.0, time.monotonic() - self.membership.proved + self.settings.lease)
+        proved = self.membership.proved
+        ago = max(0.0, time.monotonic() - proved + self.settings.lease) if proved else None
         told = self.shown.describe(state, self.membership.epoch, ago, self.leaves.stays)
         return told | self.upkeep.shown()
 

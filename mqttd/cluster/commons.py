@@ -117,10 +117,6 @@ class Commons:
 
     # -- to etcd -------------------------------------------------------------------------------
 
-    def ask(self, node: str, what: dict[str, Any]) -> None:
-        """Have a node do something."""
-        self._write(self.keys.ask(node), json.dumps(what).encode())
-
     def export(self, url: str) -> None:
         """Here our event log is read; empty: nowhere. It stays told when this node is away."""
         if url != self._exported:

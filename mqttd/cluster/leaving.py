@@ -11,6 +11,7 @@ beyond the last that has gone, and keeps what nobody takes: so it says before it
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any, Final, Protocol
 
@@ -154,6 +155,11 @@ class Leaving:
             await self.cluster.etcd.transaction([], [remove(keys.export(self.cluster.name))])
 
     # -- members -------------------------------------------------------------------------------
+
+    async def ask(self, name: str, what: dict[str, Any]) -> None:
+        """Have a node do something. Raises EtcdError."""
+        cluster = self.cluster
+        await cluster.etcd.transaction([], [put(cluster.keys.ask(name), json.dumps(what).encode())])
 
     async def put_out(self, name: str) -> bool:
         """Have a node be no member until it joins; whether it is there, or waited for, now.

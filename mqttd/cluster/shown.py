@@ -56,7 +56,9 @@ class Shown:
         else:
             self.asking.told(node, kind, body)
 
-    def describe(self, state: str, epoch: int, proved_ago: float, stays: int) -> dict[str, Any]:
+    def describe(
+        self, state: str, epoch: int, proved_ago: float | None, stays: int
+    ) -> dict[str, Any]:
         """The node and the others; nobody takes so many sessions (`stays`) as it leaves."""
         return {
             "cluster": self.cluster,
@@ -64,7 +66,7 @@ class Shown:
             "state": state,
             "epoch": epoch,
             "etcd": self.etcd.endpoints[self.etcd.at],
-            "proved_ago": round(proved_ago, 3),
+            "proved_ago": proved_ago and round(proved_ago, 3),
             "filters": len(self.mesh.filters),
             "unsettled": len(self.mesh.unsettled),
             "refused": self.routes.refused,

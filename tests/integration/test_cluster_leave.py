@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,9 +87,11 @@ def test_a_node_that_leaves_says_where_nobody_takes_its_sessions(
 
 
 def test_a_node_drains_at_the_wish_of_another_and_is_put_out(nodes: Nodes) -> None:
-    """And is a member again by one command."""
+    """And is a member again by one command. No node needs a link to itself."""
+    rows = [line.split()[:3] for line in told(nodes["a"], "cluster", "nodes").splitlines()]
+    assert rows[1:] == [["a", "yes", "-"], ["b", "no", "yes"]]
     client = RawClient(nodes["b"].port, mq.V5).connect("c", clean=False, props=_STAYS)
-    asked(nodes["a"], "cluster", "drain", "b")
+    assert "is asked to drain" in told(nodes["a"], "cluster", "drain", "b")
     client.wait_for(mq.DISCONNECT, reason=0x9C)
     until(lambda: asked(nodes["a"], "cluster", "status")["client_ids"] == 1, "its session")
     assert asked(nodes["b"], "cluster", "status")["state"] == "draining"
@@ -106,6 +109,32 @@ def test_a_node_drains_at_the_wish_of_another_and_is_put_out(nodes: Nodes) -> No
     until(lambda: len(asked(nodes["a"], "cluster", "status")["nodes"]) == 2, "it is back")
     until(lambda: asked(nodes["b"], "cluster", "status")["state"] == "member", "it knows")
     assert not asked(nodes["b"], "alarms")["alarms"]
+
+
+def test_what_etcd_has_not_taken_is_said_and_not_done_later(tmp_path: Path) -> None:
+    """A drain that was refused does not begin when etcd is back; nor is a start taken for more."""
+    etcd = start_etcd(tmp_path / "etcd")
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, store={"kind": "sqlite"})
+    waiting: Broker | None = None
+    try:
+        assert nodes["a"].says("node b is linked")
+        etcd.stop()
+        done = run(nodes["a"], "cluster", "drain", "b")
+        assert done.returncode == 1 and "etcd has not taken it: " in done.stderr
+        waiting = start_node(tmp_path, etcd, "c", store={"kind": "sqlite"}, wait=False)
+        assert waiting.says("waiting for etcd")
+        assert asked(waiting, "cluster", "status")["proved_ago"] is None
+        assert re.search(r"^proved ago +-$", told(waiting, "cluster", "status"), re.M)
+        etcd.start()
+        assert waiting.says("node b is linked")
+        found = asked(waiting, "cluster", "nodes")["nodes"]
+        assert {each["node"] for each in found if each["ready"]} >= {"a", "b"}
+        assert asked(nodes["b"], "cluster", "status")["state"] in ("member", "minority")
+        assert asked(waiting, "cluster", "status")["proved_ago"] is not None
+    finally:
+        for node in (*nodes.values(), *filter(None, [waiting])):
+            node.stop()
+        etcd.stop()
 
 
 def test_a_node_that_is_long_gone_is_put_out_and_does_not_come_back(

@@ -67,9 +67,10 @@ class ClusterView(Struct, kw_only=True):
     #: `starting`, `member`, `draining`, `minority`, `put_out`.
     state: str
     epoch: int
-    #: The member of etcd that is asked, and seconds since it has last proved that we are one.
+    #: The member of etcd that is asked, and seconds since it has last proved that we are one; None:
+    #: it has not since the start.
     etcd: str
-    proved_ago: float
+    proved_ago: float | None
     #: Why etcd takes no writes; empty: it does.
     etcd_refuses: str
     #: Filters wanted here, those that the others do not have yet, those refused for that.
@@ -149,15 +150,16 @@ class ClusterResource:
         ask.changed(None, ask.body)
         return Done(done=True)
 
-    @post("/cluster/nodes/{node}/drain", role=ADMINISTRATOR, body=Going, answer=Done)
-    def drain(self, ask: Ask) -> Done:
-        """Have a node do that, and stay."""
+    @post("/cluster/nodes/{node}/drain", role=ADMINISTRATOR, body=Going, answer=Done,
+          errors=(404, 503))  # fmt: skip
+    def drain(self, ask: Ask) -> Any:
+        """Have a node do that, and stay; 503 where etcd, by which it is asked, does not answer."""
         name = self._member(ask.path["node"])
         check_reference(ask.body.to)
         what = {"what": "drain", "rate": ask.body.rate, "to": ask.body.to}
-        self._cluster().commons.ask(name, what)
+        asked = Deferred.fromCoroutine(self._cluster().leaves.ask(name, what))
         ask.changed(None, ask.body)
-        return Done(done=True)
+        return asked.addCallbacks(lambda _: Done(done=True), _no_etcd)
 
     @post("/cluster/nodes/{node}/force-leave", role=ADMINISTRATOR, answer=Done, errors=(404, 503))
     def force_leave(self, ask: Ask) -> Any:
@@ -185,8 +187,12 @@ class ClusterResource:
         return name
 
     def _cluster(self) -> Any:
-        return self.parts.need(self.parts.cluster, 'cluster.kind is "none"')
+        if self.parts.cluster is None:
+            text = 'cluster.kind is "none" here: `mqttd-ctl cluster join URL` makes a node of it'
+            raise ApiError(404, "not_found", text)
+        return self.parts.cluster
 
 
 def _no_etcd(failure: Any) -> None:
-    raise ApiError(503, "unavailable", failure.getErrorMessage()[:200])
+    said = f"etcd has not taken it: {failure.getErrorMessage()}"
+    raise ApiError(503, "unavailable", said[:200])

@@ -85,6 +85,7 @@ def test_a_node_on_another_machine_joins_by_one_command(
     assert ctl.main(["cluster", "join", etcd(), *words]) == 0
     told = capsys.readouterr()
     assert "etcd has not answered" in told.err and "start or restart mqttd" in told.out
+    assert "written all the same" in told.err
     cluster = load(os.path.join("etc", "mqttd.conf"), {}).cluster
     assert cluster.certificate == str(home / "tls/n.crt")
     assert (cluster.bind, cluster.advertise) == (":4370", "n.example:4370")

@@ -17,7 +17,7 @@ export async function nodes(main) {
         ["Sessions", (n) => number(n.sessions), "num"]], found.nodes.filter((n) => n.here))),
       status.workers ? workers(status.workers) : "",
       cluster ? card("Cluster", facts([["Cluster", name(cluster.cluster)], ["State", badge(cluster.state, STATES[cluster.state])],
-        ["etcd", cluster.etcd], ["Proved", `${number(cluster.proved_ago)} s ago`], ["Filters wanted here", number(cluster.filters)],
+        ["etcd", cluster.etcd], ["Proved", cluster.proved_ago === null ? "not yet" : `${number(cluster.proved_ago)} s ago`], ["Filters wanted here", number(cluster.filters)],
         ["Not known to all yet", number(cluster.unsettled)], ["Refused", number(cluster.refused)],
         ["Sessions that came, went, were lost", `${cluster.sessions_came}, ${cluster.sessions_went}, ${cluster.sessions_missed}`]])) :
         card("Cluster", make("p", null, "This broker is in no cluster.")),
