@@ -86,6 +86,8 @@ class Adoption:
         self._began = 0.0
         #: What was sent on to who has claimed it; the lease under which all of it waits.
         self._sent: list[str] = []
+        #: Sessions whose clients wait at this node.
+        self._awaited = 0
         self._home = 0
         self._stream = self._subject = ""
         self._changed = 0
@@ -227,7 +229,7 @@ class Adoption:
             return 0
         legacy = Legacy(self.cluster.broker, path)
         try:
-            count = await self._take_all(legacy)
+            count = await self._take_all(legacy) + self._awaited
         finally:
             legacy.close()
         await self._go_on("done")
@@ -429,6 +431,7 @@ class Adoption:
         if owner == cluster.name:
             state = SessionState(state.record, state.queue, revision)
             cluster.moves.arrivals.inherited(client_id, revision, state, catcher)
+            self._awaited += 1
             return
         caught = tuple(cluster.moves.transit.caught(catcher))
         state = SessionState(state.record, (*state.queue, *caught), revision)

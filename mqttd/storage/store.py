@@ -253,7 +253,8 @@ class Store:
         """What cannot be copied is refused as what cannot be written is."""
         if (fault := copies.fault) and not self._alone:
             self.log("replication failed", {"error": fault})
-            broker.alarms.activate("replication_failed", fault)
+            text = f"what has to be kept is refused until NATS servers take it: {fault}"
+            broker.alarms.activate("replication_failed", text)
         elif not fault and self._alone:
             self.log("replication works again", {})
             broker.alarms.clear("replication_failed")
