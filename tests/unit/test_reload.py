@@ -88,6 +88,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "admin.tcp.private_key": PAIR,
     "listener.ssl.": {"certificate": "server.crt", "private_key": "server.key"},
     "listener.wss.": {"certificate": "server.crt", "private_key": "server.key"},
+    "listener.tcp.NAME.reuse_port": {"cluster.kind": "etcd", "bind": "127.0.0.1:28839"},
     "listener.ssl.NAME.verify": {"ca_file": "ca.crt"},
     "listener.wss.NAME.verify": {"ca_file": "ca.crt"},
 }  # fmt: skip
