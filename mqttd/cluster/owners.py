@@ -412,6 +412,10 @@ class Owners:
         elif self.owned.get(client_id, 0) < revision:
             self.owned.pop(client_id, None)
             self._hand(client_id, by, revision)
+        else:
+            # We have claimed it of that node since: it waits for what left here before, or for our
+            # word that nothing did, and we for it.
+            self.moves.hand(client_id, by, revision, None)
 
     def _forget_taken(self, client_id: str, revision: int) -> None:
         """We know that it was taken: etcd need not say so any longer."""

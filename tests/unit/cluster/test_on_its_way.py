@@ -138,6 +138,30 @@ def test_it_is_kept_while_it_goes_to_who_has_claimed_it_of_a_dead_node(node: Nod
     assert node.rows() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("left", [True, False])
+def test_who_asks_for_what_we_have_claimed_of_it_since_is_answered(node: Node, left: bool) -> None:
+    """Given to `a`, claimed of that by `b`, `a` killed and back with nothing: `b` asks us, who have
+    claimed it of `b` meanwhile. Each waited for the other."""
+    owners = Owners(None, Keys("t"), "c", node.moves.transit.reactor, lambda name: True)  # type: ignore[arg-type]
+    owners.moves = node.moves
+    if left:
+        node.publish(1)
+        node.hand("a", 5)
+    else:
+        node.hand("a", 5)
+        node.says("a", DONE, 5)
+    node.said.clear()
+    node.fields.clear()
+    owners.owned["s"] = 9
+    owners.wanted("s", "b", 7)
+    told = node.fields[node.said.index(("b", WHOLE, 7))]
+    assert bool(told) is left
+    assert ("s" in node.moves.departures.of) is left
+    if left:
+        assert node.moves.departures.of["s"].to == "b"
+    assert owners.owned["s"] == 9
+
+
 def test_a_will_that_goes_along_is_in_the_store_until_it_is_there(node: Node) -> None:
     """Of a client that is away; what is begun anew with it sends it along, too."""
     owners = Owners(None, Keys("t"), "c", node.moves.transit.reactor, lambda name: True)  # type: ignore[arg-type]
