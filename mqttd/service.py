@@ -232,7 +232,7 @@ class MqttdService(MultiService):
             config.listener, self.broker, self.engine, reactor, self.events, self.reports.alarm,
             lambda: most, lambda: listeners_of(self.config, on_start is not None),
             self.gate.of_listener, sockets, place is None or place.number == 1,
-            () if place is None else place.stopped,
+            () if place is None else place.stopped, self.cluster is not None,
         )  # fmt: skip
         parts.doors = self.doors
         self.reload = Reload(self)
@@ -356,7 +356,7 @@ class MqttdService(MultiService):
         """What can only be known while the reactor runs: end, and with a status that says so."""
         if self.worker is not None and not self.opened:
             self.worker.failed(failure.getErrorMessage())
-        if failure.check(PluginError, StoreError, StartError):
+        if failure.check(PluginError, StoreError, StartError, ListenError):
             self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
         else:
             what = "mqttd cannot go on" if self.opened else "mqttd cannot start"

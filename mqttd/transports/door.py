@@ -40,6 +40,7 @@ from mqttd.transports.ports import WAITING
 from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.sockets import (
     ListenError,
+    begin,
     bind_tcp,
     bind_unix,
     give_away,
@@ -106,28 +107,36 @@ class Door:
         """Whether it is the first worker's alone, and we are another one."""
         return not (self.given.first or isinstance(self.settings, SocketListener))
 
-    def bind(self) -> None:
-        """Take the address and read the files. Raises `ListenError`."""
+    def bind(self, listen: bool = True) -> None:
+        """Take the address and read the files. Raises `ListenError`.
+
+        Without `listen` whoever comes before `start` is refused, and does not wait for it.
+        """
         settings = self.settings
         self.entrance.read_files()
         if self._elsewhere():
             return
         if isinstance(settings, SocketListener):
-            self._socket = self._bound(settings)
+            self._socket = self._bound(settings, listen)
             self.host, self.port = self._socket.getsockname()[:2]
             self.host = settings.address[0]
         elif isinstance(settings, UnixListener):
             self._socket = bind_unix(self.where, settings)
+            if not listen:
+                # It can be had, and that has to do: who only binds is taken for one that is gone.
+                self.release()
+                unlink(settings.path)
             self.host = settings.path
         elif isinstance(settings, EndpointListener):
             self.host = settings.endpoint
 
-    def _bound(self, settings: SocketListener) -> socket.socket:
+    def _bound(self, settings: SocketListener, listen: bool) -> socket.socket:
         """A socket that listens: a supervisor's, where there is one for this address."""
         sockets = self.given.sockets
         if sockets is None:
-            # A node that is not ready would be given its share of those who come.
-            return bind_tcp(self.where, settings, self.port, listen=not settings.reuse_port)
+            # Who is not ready and shares its port would be given a share of those who come.
+            listen = listen and not settings.reuse_port
+            return bind_tcp(self.where, settings, self.port, listen=listen)
         known = sockets.get(self.id)
         if known is None or not _is_at(known, settings):
             if not settings.address[1]:
@@ -163,6 +172,8 @@ class Door:
             return
         if self._socket is None and not isinstance(self.settings, EndpointListener):
             self.bind()
+        if self._socket is not None and isinstance(self.settings, SocketListener):
+            begin(self.where, self.settings, self._socket)
         self._mountpoint = self.settings.mountpoint
         most = self._limit()
         bound, self._socket = self._socket, None
@@ -175,8 +186,6 @@ class Door:
             given = self.given
             self._watch = CertificateWatch(self.id, self.where, tls, given.log, given.alarm)
             self._watch.begin()
-        if bound is not None and isinstance(self.settings, SocketListener):
-            bound.listen(self.settings.backlog)
         if bound is None:
             self._start_endpoint(most)
         elif self.settings.transport == "engine":

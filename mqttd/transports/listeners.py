@@ -51,7 +51,8 @@ class Listeners:
     configured ones as the configuration says now, or raises `ListenError`;
     `access_of(id, settings)`, which reads a listener's own access control, or raises it too;
     `sockets`, those that are bound already, and `first` (see `Given`); `stopped`, ids of those that
-    stay closed until somebody starts them.
+    stay closed until somebody starts them; `refuses`: who comes before the start is refused, and
+    does not wait for it.
     """
 
     def __init__(
@@ -68,11 +69,13 @@ class Listeners:
         sockets: MutableMapping[str, socket.socket] | None = None,
         first: bool = True,
         stopped: Collection[str] = (),
+        refuses: bool = False,
     ) -> None:
         self.read = read if read is not None else lambda: configured
         self.access_of = access_of
         self.given = Given(broker, engine, reactor, log, alarm, most, sockets, first)
         self.stopped = stopped
+        self.refuses = refuses
         self.doors: dict[str, Door] = {}
         for kind, names in configured.items():
             for name, settings in names.items():
@@ -86,7 +89,7 @@ class Listeners:
                 if door.id in self.stopped:
                     door.stay()
                 else:
-                    door.bind()
+                    door.bind(listen=not self.refuses)
         except ListenError:
             for door in self.doors.values():
                 door.release()

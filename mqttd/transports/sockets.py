@@ -1,6 +1,7 @@
 """The sockets that listeners listen on, and what the kernel knows of who is at the other end.
 
     bind_tcp     address, port, backlog, TCP options        bind_unix    path, mode, owner, group
+    begin        it listens now, where it was only bound
 
 Promise: a socket is bound or `ListenError` says which listener, where and why; on a Unix socket
 nobody can connect before owner and mode hold.
@@ -24,6 +25,7 @@ from mqttd.types import PeerIdentity
 
 __all__ = [
     "ListenError",
+    "begin",
     "bind_tcp",
     "bind_unix",
     "give_away",
@@ -69,13 +71,15 @@ def bind_tcp(
 ) -> socket.socket:
     """A socket that listens at `bind`; a port 0 takes `port_before`, if that is one.
 
-    Without `listen` it is only bound; shared: see `bound_tcp`, as with `reuse_port`.
+    Without `listen` it is only bound, and who comes is refused until `begin`; shared: see
+    `bound_tcp`, as with `reuse_port`.
     """
     host, port = settings.address
     port = port or port_before
     bound: socket.socket | None = None
+    shared = shared or settings.reuse_port
     try:
-        bound = bound_tcp(host, port, shared or settings.reuse_port)
+        bound = bound_tcp(host, port, shared)
         if settings.nodelay:
             # Accepted sockets inherit it: one system call less per connection.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -83,19 +87,35 @@ def bind_tcp(
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         if listen:
             bound.listen(settings.backlog)
+        elif not shared:
+            # Who only binds would let others bind, too, and be the second to listen.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         if bound is not None:
             bound.close()
-        hint = ""
-        if error.errno == errno.EADDRINUSE:
-            hint = "; another program, perhaps a broker, listens there: stop it, or choose another"
-            hint += " bind"
-            if settings.reuse_port:
-                hint += "; nodes share it if each has reuse_port = true and the same user"
-        place = address_text(host, port)
-        raise ListenError(f"{where}: cannot listen on {place}: {error.strerror}{hint}") from None
+        raise _cannot(where, settings, port, error) from None
     bound.setblocking(False)
     return bound
+
+
+def begin(where: str, settings: SocketListener, bound: socket.socket) -> None:
+    """Listen on what `bind_tcp` has bound."""
+    try:
+        # What is left of connections of before is in nobody's way.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.listen(settings.backlog)
+    except OSError as error:
+        raise _cannot(where, settings, bound.getsockname()[1], error) from None
+
+
+def _cannot(where: str, settings: SocketListener, port: int, error: OSError) -> ListenError:
+    hint = ""
+    if error.errno == errno.EADDRINUSE:
+        hint = "; another program, perhaps a broker, listens there: stop it, or choose another bind"
+        if settings.reuse_port:
+            hint += "; nodes share it if each has reuse_port = true and the same user"
+    place = address_text(settings.address[0], port)
+    return ListenError(f"{where}: cannot listen on {place}: {error.strerror}{hint}")
 
 
 def bind_unix(where: str, settings: UnixListener) -> socket.socket:

@@ -1,0 +1,93 @@
+"""A node that is started while etcd is away: nobody waits at its listeners until it is a member."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
+from tests.support.etcd import start_etcd
+from tests.support.nodes import start_node
+from tests.support.servers import free_port
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def taken(folder: Path, **more: object) -> str:
+    """What a broker says that cannot have the place of another."""
+    with pytest.raises(RuntimeError) as refused:
+        start_broker(folder, **more).stop()
+    assert "Traceback" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("transport", ["engine", "twisted"])
+def test_who_comes_before_it_is_a_member_is_refused_and_its_port_is_its_own(
+    tmp_path: Path, transport: str
+) -> None:
+    etcd = start_etcd(tmp_path / "etcd")
+    etcd.stop()
+    port, path = free_port(), tmp_path / "mqtt.sock"
+    listener = {
+        "tcp": {"default": {"bind": f"127.0.0.1:{port}", "transport": transport}},
+        "unix": {"default": {"path": str(path), "transport": transport}},
+    }
+    node = start_node(tmp_path, etcd, "a", listener=listener, wait=False)
+    try:
+        assert node.says("waiting for etcd")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 10)
+        assert not path.exists()
+        said = taken(tmp_path / "other", listener={"tcp": listener["tcp"]})
+        assert f"listener.tcp.default: cannot listen on 127.0.0.1:{port}: Address already" in said
+        etcd.start()
+        assert node.says("mqttd ready")
+        RawClient(port).connect("c").close()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+    finally:
+        node.stop()
+        etcd.stop()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_place_that_another_has_is_refused_at_the_start(tmp_path: Path, kind: str) -> None:
+    """Whether etcd answers or not."""
+    path = str(tmp_path / "mqtt.sock")
+    other = start_broker(tmp_path / "other", listener={"unix": {"default": {"path": path}}})
+    listener = {"tcp": {"default": {"bind": f"127.0.0.1:{other.port}"}}}
+    cluster = {"kind": "etcd", "endpoints": [f"http://127.0.0.1:{free_port()}"],
+               "bind": "127.0.0.1:0"}  # fmt: skip
+    if kind == "unix":
+        listener = {"unix": {"default": {"path": path}}}  # type: ignore[dict-item]
+    try:
+        said = taken(tmp_path / "a", node={"name": "a"}, cluster=cluster, listener=listener)
+        assert f"mqttd cannot start: listener.{kind}.default: " in said
+        assert "in use" in said
+    finally:
+        other.stop()
+
+
+def test_a_place_that_is_taken_while_it_waits_ends_it_with_one_line(tmp_path: Path) -> None:
+    etcd = start_etcd(tmp_path / "etcd")
+    etcd.stop()
+    listener = {"unix": {"default": {"path": str(tmp_path / "mqtt.sock")}}}
+    node = start_node(tmp_path, etcd, "a", listener=listener, wait=False)
+    other: Broker | None = None
+    try:
+        assert node.says("waiting for etcd")
+        other = start_broker(tmp_path / "other", listener=listener)
+        etcd.start()
+        assert node.says("mqttd cannot start: listener.unix.default: ")
+        assert node.process is not None
+        until(lambda: node.process.poll() == 1, "it ends", 20)  # type: ignore[union-attr]
+        assert "Traceback" not in node.output
+    finally:
+        node.stop()
+        if other is not None:
+            other.stop()
+        etcd.stop()
