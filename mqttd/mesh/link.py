@@ -98,7 +98,7 @@ class Gate:
 class Link(Connection):
     """The way to neighbour `number`."""
 
-    __slots__ = ("gates", "number", "shut_in", "waiting")
+    __slots__ = ("behind", "gates", "number", "shut_in", "waiting")
 
     def __init__(self, turn: Turn, edge: Edge, number: int) -> None:
         super().__init__(turn, edge, -1, "")
@@ -109,6 +109,8 @@ class Link(Connection):
         self.limit = FULL
         #: Those that are not read from until there is room.
         self.waiting: list[Connection] = []
+        #: What else goes on then.
+        self.behind: list[Callable[[], object]] = []
         self.gates: deque[Gate] = deque()
         #: Bytes that wait behind them.
         self.shut_in: int = 0
@@ -171,6 +173,11 @@ class Link(Connection):
         self.waiting.append(sender)
         self.thirsty = True
 
+    def when_drained(self, then: Callable[[], object]) -> None:
+        """It is full: call this once when there is room, or no link any more."""
+        self.behind.append(then)
+        self.thirsty = True
+
     def drained(self) -> None:
         """There is room: those that were held back go on."""
         self.thirsty = False
@@ -178,6 +185,10 @@ class Link(Connection):
         self.waiting = []
         for sender in waiting:
             sender.resume()
+        behind = self.behind
+        self.behind = []
+        for then in behind:
+            then()
 
     def close(self, code: int, detail: str) -> None:
         """See `Connection.close`."""

@@ -4,7 +4,8 @@
     each link: what changed lately, of all   Telling  -- come there too late to be given: this tells
                                                          it, and what went under with a link before
 
-Promise: no more is put to a link than `FULL` and a message, and nobody is held back for it.
+Promise: no more is put to a link than `FULL` and a message, nobody is held back for it, and nothing
+is done while it is full.
 """
 
 from __future__ import annotations
@@ -51,13 +52,18 @@ class _Each(Job):
                 self.end(link)
                 return False
             if link.out_bytes + link.shut_in > FULL:
-                return True
+                link.when_drained(self.go_on)
+                return False
             data = self.said(self.topics[self.at])
             self.at += 1
             if data:
                 neighbour.ferry.posted += 1
                 link.send(data)  # nobody is held back for it
         return True
+
+    def go_on(self) -> None:
+        """The link has drained."""
+        self.broker.turns.add(self)
 
     def kept(self, topic: str) -> Retained | None:
         """The last message of a topic."""

@@ -11,7 +11,7 @@ from mqttd.cluster.nodes import NodeMesh
 from mqttd.codec.packets import Publish
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.frames import END, RETAIN, split
-from mqttd.mesh.link import Link, Stream
+from mqttd.mesh.link import FULL, Link, Stream
 from mqttd.mesh.mesh import RECENT, Mesh
 from mqttd.mesh.neighbour import Neighbour
 from mqttd.mesh.retained import delete_frame
@@ -19,8 +19,9 @@ from mqttd.workers.mesh import WorkerMesh
 from tests.support.memory import MemoryBroker
 from tests.unit.workers.test_ferry import Pipe
 
-#: More than are told in a turn.
+#: More than are told in a turn; so many of so many bytes, more than a link holds.
 MANY = 1200
+LARGE, LONG = 7, 1_000_000
 
 
 class Side:
@@ -58,6 +59,13 @@ class Side:
         self.broker.perform()
         self.memory.run_soon()
         self.broker.perform()
+
+    def one_turn(self) -> None:
+        """What is put off comes in the next one."""
+        self.broker.perform()
+        tasks, self.memory.tasks = self.memory.tasks, []
+        for task in tasks:
+            task()
 
     def says(self, other: Side) -> bytes:
         self.turn()
@@ -241,6 +249,45 @@ def test_who_has_told_much_says_so_when_all_is_told() -> None:
     pump(here, begins)
     assert begins.neighbour(here).met and begins.kept() == here.kept()
     assert len(begins.kept()) == MANY
+
+
+@pytest.mark.parametrize("takes", [False, True])
+@pytest.mark.parametrize("side", [Worker, Node])
+def test_who_tells_much_waits_for_a_link_that_is_full(side: type[Side], takes: bool) -> None:
+    """No turn is begun for it meanwhile."""
+    here, begins = side(1), side(3)
+    for n in range(LARGE):
+        here.publish(f"t/{n}", b"1" * LONG)
+    if takes:
+        here.forget()  # it is given, and not told as what has changed lately
+    begins.link(here, takes)
+    here.link(begins)
+    link = here.neighbour(begins).link
+    assert link is not None and isinstance(link.edge, Stream)
+    link.edge.full(link)
+    here.arriving[3].take(begins.says(here))
+    for _ in range(5):
+        here.one_turn()
+    assert not here.memory.tasks and FULL < link.out_bytes < FULL + (1 << 20)
+    link.edge.room(link)
+    pump(here, begins)
+    assert begins.kept() == here.kept() and len(begins.kept()) == LARGE
+    assert not begins.mesh.takes_over()
+
+
+@pytest.mark.parametrize("side", [Worker, Node])
+def test_a_full_link_that_breaks_is_waited_for_no_more(side: type[Side]) -> None:
+    here, begins = side(1), side(3)
+    for n in range(LARGE):
+        here.publish(f"t/{n}", b"1" * LONG)
+    here.link(begins)
+    link = here.neighbour(begins).link
+    assert link is not None and link.behind
+    here.cut(begins)
+    here.turn()
+    assert not len(link.behind) and not here.broker.turns
+    joined(here, begins)
+    assert begins.kept() == here.kept() and len(begins.kept()) == LARGE
 
 
 def test_what_is_told_again_changes_nothing(three: list[Side]) -> None:
