@@ -15,8 +15,9 @@ Who takes the node's sessions over writes the end into its stream. All that the 
 there has a number; where one is missing between its own, it looks what that is: behind the end
 nothing counts, whatever the clocks say, and nothing is acknowledged any more.
 
-Promise: one entry is under way, so as many groups wait as a store has under way: one. What is
-there is at most four times what lives, and `_LEAST`.
+Promise: one entry is under way, so as many groups wait as a store has under way: one. After
+`PATIENCE` of that there is a `fault`, but while all is copied for the first time. What is there is
+at most four times what lives, and `_LEAST`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from mqttd.cluster.waits import Waits
 from mqttd.nats.client import NOT_YET, NatsError
 from mqttd.nats.jetstream import JetStream, Missing, NoStream
 from mqttd.storage.blocks import Group
@@ -41,8 +43,8 @@ from mqttd.storage.store import Store
 
 __all__ = ["PATIENCE", "Copying", "Head", "head_of", "whole_of"]
 
-#: Seconds without an answer after which what would have to be kept is refused: a stream that has
-#: lost its leader has another after 4 to 9.
+#: Seconds without an answer, or of waiting, after which what would have to be kept is refused: a
+#: stream that has lost its leader has another after 4 to 9.
 PATIENCE: Final = 15.0
 _AGAIN: Final = 0.25
 #: Seconds in which servers have to say that there is no stream, those that have begun anew, too;
@@ -61,7 +63,9 @@ _HEAD: Final = struct.Struct(">4sQQII")
 _WHOLE: Final = struct.Struct(">QQ")
 _MAGIC: Final = b"mqr1"
 
-
+#: Why something has waited for so long, where servers have not said so.
+_ANEW: Final = "what they had lost is copied anew"
+_SLOW: Final = f"it has waited for {PATIENCE:g} seconds"
 #: Reasons that are worth a line, until it works again.
 _REASONS: Final = 10
 
@@ -131,6 +135,7 @@ class Copying:
         self._active = False
         self._groups: deque[Group] = deque()
         self._done: set[Group] = set()
+        self._waits = Waits(reactor, PATIENCE, self._is_late)
         self._wakes: Deferred[None] | None = None
         #: Which attempt this is; the number of the last entry, and in the stream.
         self._run = 0
@@ -155,6 +160,7 @@ class Copying:
         """See `Copies.submit`; before the first START, which has it, too."""
         if self._active:
             self._groups.append(group)
+            self._waits.add(group)
             self._wake()
         else:
             self._done.add(group)
@@ -191,15 +197,16 @@ class Copying:
     def end(self) -> None:
         """The process ends: nothing is acknowledged any more."""
         self._run += 1
-        self.whole = False
+        self.whole = self._waits.hurried = False
         self._wake()
 
     def settle(self) -> None:
         """After `stop`: what was under way is nobody's, and counts as copied."""
         self._done.update(self._groups)
         self._groups.clear()
+        self._waits.hurried = False
         self._works()
-        self.store.turn()
+        self._waits.there(self._done, self.store.turn)
 
     def _wake(self) -> None:
         wakes, self._wakes = self._wakes, None
@@ -225,7 +232,8 @@ class Copying:
                 if run == self._run:
                     self._groups.popleft()
                     self._done.add(group)
-                    self.store.turn()
+                    if self.whole:
+                        self._are_there([group])
             elif self._left is not None:
                 await self._go_on(run)
             elif self._is_much():
@@ -254,6 +262,8 @@ class Copying:
 
     def _tear(self) -> None:
         self.whole = False
+        for group in self._done:
+            self._waits.add(group)
         self.torn()
 
     def _is_much(self) -> bool:
@@ -300,9 +310,9 @@ class Copying:
             await self.announce(self.stream)
             if run != self._run:
                 return
-            self.whole = True
+            self.whole = self._waits.hurried = True
             self.log.info("the store is copied to {stream}", stream=self.stream)
-            self.store.turn()
+            self._are_there(list(self._done))
         if not self._cuts:
             self._cuts = True
             Deferred.fromCoroutine(self._cut(self.stream, self._start))
@@ -426,6 +436,13 @@ class Copying:
         self._last = max(numbers)
         return True
 
+    def _are_there(self, groups: list[Group]) -> None:
+        self._waits.there(groups, self.store.turn)
+        self._calm()
+
+    def _is_late(self) -> None:
+        self._say((self._text or _SLOW) if self.whole else _ANEW)
+
     def _fails(self, text: str) -> None:
         now = time.monotonic()
         if not self._failed_at:
@@ -450,8 +467,13 @@ class Copying:
     def _works(self) -> None:
         if self._failed_at:
             self._failed_at = 0.0
-            self.fault = ""
-            self.store.turn()
+            self._text = ""
             if self._told:
                 self._told.clear()
                 self.log.info("the store is copied again")
+        self._calm()
+
+    def _calm(self) -> None:
+        if self.fault and not self._failed_at and not self._waits.are_late():
+            self.fault = ""
+            self.store.turn()

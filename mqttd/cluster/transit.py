@@ -43,7 +43,7 @@ DONE: Final = b"done"
 GIVE: Final = b"give"
 WANT: Final = b"want"
 #: Seconds for the marks of nodes that are there, whatever keeps them: their links, etcd, or, in the
-#: lane of QoS 2, a store whose copies are not taken, which keeps nothing back for longer than
+#: lane of QoS 2, a store whose copies are not there, which keeps nothing back for longer than
 #: `mqttd.cluster.copying.PATIENCE`. Whoever goes on without them may have twice what comes then.
 MARKS: Final = 30.0
 #: Seconds from the end of a node's key to its next one, where its process has begun anew.

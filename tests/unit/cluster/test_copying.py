@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 
 from mqttd.cluster import legacy
-from mqttd.cluster.copying import Copying
+from mqttd.cluster.copying import PATIENCE, Copying
 from mqttd.nats.client import NOT_YET, NatsError
 from mqttd.nats.jetstream import Missing, NoStream, Stored
 from mqttd.storage.blocks import Group
@@ -23,17 +23,21 @@ from tests.unit.storage.test_copies import Source, contents
 
 
 class Servers:
-    """Streams in memory, by the names of `JetStream`; they may forget their last messages."""
+    """Streams in memory, by the names of `JetStream`; they may forget their last messages, and take
+    their time."""
 
     class nats:
         most = 4096 + 2000
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.streams: dict[str, list[Stored]] = {}
         self.first: dict[str, int] = {}
         #: Called with the subject of a message that has come.
         self.came: Callable[[str], object] = lambda subject: None
         self.away = False
+        #: Seconds that an answer takes.
+        self.slow = 0.0
+        self.clock = clock
 
     def at(self, subject: str) -> str:
         return subject.rpartition(".")[0]
@@ -43,6 +47,8 @@ class Servers:
         self.first[stream] = 1
 
     async def append(self, subject: str, data: bytes) -> int:
+        if self.slow:
+            await deferLater(self.clock, self.slow)
         if self.away:
             raise NatsError("not connected")
         if self.at(subject) not in self.streams:
@@ -87,13 +93,15 @@ class Node:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.clock = Clock()
-        self.servers = Servers()
+        self.servers = Servers(self.clock)
         self.source = Source(path / "store.db", seed)
         self.path = path
         self.base, self.ledger = self.source.base, self.source.ledger
         self.told = ""
         self.life = 0
         self.waiting: deque[Group] = deque()
+        #: Called when a group is there.
+        self.made_room: Callable[[], object] = lambda: None
         self.copying = Copying(
             self.servers, self.clock, self, 3, self._announce, self.anew  # type: ignore[arg-type]
         )  # fmt: skip
@@ -104,6 +112,7 @@ class Node:
     def turn(self) -> None:
         while self.waiting and self.copying.has(self.waiting[0]):
             self.waiting.popleft()
+            self.made_room()
 
     async def _announce(self, stream: str) -> None:
         self.told = stream
@@ -118,8 +127,8 @@ class Node:
         self.waiting.append(group)
         self.copying.submit(group)
 
-    def settle(self) -> None:
-        for _ in range(20):
+    def settle(self, seconds: float = 5.0) -> None:
+        for _ in range(int(seconds * 4)):
             self.clock.advance(0.25)
 
     def copied(self, name: str) -> Any:
@@ -239,6 +248,58 @@ def test_17_a_loss_is_seen_when_nothing_is_said(node: Node) -> None:
         node.settle()
     assert node.told == "s3"
     assert node.copied("three") == contents(node.base)
+
+
+#: Seconds for an answer with which all of a store takes longer than anybody waits.
+SLOW = 6.0
+
+
+def test_a_copy_anew_keeps_nobody_waiting_for_longer_than_servers_that_are_away(node: Node) -> None:
+    node.servers.lose("s1", 1)
+    node.servers.slow = SLOW
+    node.live()
+    node.settle(PATIENCE - 1)
+    assert node.life == 2 and not node.copying.whole and not node.copying.fault
+    node.settle(1.5)
+    assert not node.copying.whole and "copied anew" in node.copying.fault and node.waiting
+    node.settle(300)
+    assert node.copying.whole and not node.copying.fault and not node.waiting
+    node.servers.slow = 0
+    assert node.copied("two") == contents(node.base)
+
+
+def test_the_first_copy_takes_as_long_as_it_takes(node: Node) -> None:
+    node.servers.slow = SLOW
+    node.copying.stop()
+    node.copying.settle()
+    node.anew()
+    node.live()
+    while not node.copying.whole:
+        node.settle(1)
+        assert not node.copying.fault
+    assert node.clock.seconds() > PATIENCE
+
+
+def test_what_gathers_behind_a_group_has_waited_with_it(node: Node) -> None:
+    """Two outages in a row are one."""
+
+    def gathered() -> None:
+        node.made_room = lambda: None
+        node.servers.away = True
+        node.live()
+
+    node.servers.away = True
+    node.made_room = gathered
+    node.live()
+    node.settle(PATIENCE - 1)
+    node.servers.away = False
+    node.settle(0.25)
+    assert node.servers.away and node.waiting and not node.copying.fault
+    node.settle(1)
+    assert node.copying.fault == "not connected"
+    node.servers.away = False
+    node.settle(1)
+    assert not node.copying.fault and not node.waiting
 
 
 def test_each_reason_is_said_once_until_it_works_again(node: Node) -> None:
