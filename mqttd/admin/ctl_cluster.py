@@ -46,6 +46,8 @@ def add_commands(add: Callable[..., Any], cluster: Any) -> None:
     text = "Put a node out: it is no member until `join` there."
     force = add(cluster, "force-leave", _force_leave, text)
     force.add_argument("node", metavar="NODE")
+    text = "also one of a name that no node here has or had"
+    force.add_argument("--anyway", action="store_true", help=text)
 
 
 def _status(options: argparse.Namespace) -> None:
@@ -123,6 +125,6 @@ def _drain(options: argparse.Namespace) -> None:
 
 def _force_leave(options: argparse.Namespace) -> None:
     path = f"/cluster/nodes/{quote(options.node)}/force-leave"
-    answer = client_of(options).request("POST", path, {})
+    answer = client_of(options).request("POST", path, {"anyway": options.anyway})
     said = "is out" if answer["done"] else "is not there, and is out when it comes"
     done(options, answer, f"node {options.node} {said}, until `mqttd-ctl cluster join` there")

@@ -4,7 +4,7 @@
                                                                      --> written
 
 Part of `mqttd.admin.ctl`, whose promises hold here too. Promise: what would not start is not
-written; an etcd that does not answer is said, and no obstacle.
+written, nor is where no etcd answers, unless that is wanted (`--anyway`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ def add_command(add: Callable[..., Any], cluster: Any) -> None:
         join.add_argument(_option(key), metavar=what, default="", dest=f"node_{key}", help=text)
     for key, text in _FILES.items():
         join.add_argument(_option(key), metavar="FILE", default="", dest=f"node_{key}", help=text)
+    text = "write it though etcd does not answer"
+    join.add_argument("--anyway", action="store_true", help=text)
 
 
 def _option(key: str) -> str:
@@ -71,6 +73,9 @@ def _join(options: argparse.Namespace) -> None:
                 text = file.read()
             joined = _joined(text, options)
             etcd = _check(joined, path)
+            if etcd and not options.anyway:
+                text = "once it does, or with --anyway, it is"
+                raise CtlError(f"nothing is written: etcd has not answered: {etcd}; {text}")
         except BaseException:
             _undo(fresh)
             raise

@@ -161,14 +161,16 @@ class Leaving:
         cluster = self.cluster
         await cluster.etcd.transaction([], [put(cluster.keys.ask(name), json.dumps(what).encode())])
 
-    async def put_out(self, name: str) -> bool:
+    async def put_out(self, name: str, anyway: bool) -> bool | None:
         """Have a node be no member until it joins; whether it is there, or waited for, now.
 
-        Raises EtcdError.
+        None: no node is known by this name, and nothing is done, unless `anyway`. Raises EtcdError.
         """
         etcd, keys = self.cluster.etcd, self.cluster.keys
         asked = [get(keys.node(name)), get(keys.home(name))]
         found = (await etcd.transaction([], asked)).found
+        if not (found or anyway or name in self.cluster.view.names()):
+            return None
         await etcd.transaction([], [put(keys.out(name), b"1"), remove(keys.export(name))])
         for kv in found:
             await etcd.lease_revoke(kv.lease)

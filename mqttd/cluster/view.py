@@ -88,8 +88,13 @@ class View:
         #: Who takes over what nodes have left; the streams of those that may be taken over.
         self.heirs: dict[str, Heir] = {}
         self.copies: dict[str, str] = {}
-        #: Nodes that were put out.
+        #: Nodes that were put out; those that have been there since this one is.
         self.outs: set[str] = set()
+        self.seen: set[str] = set()
+
+    def names(self) -> set[str]:
+        """The nodes that are or were there, are waited for, were put out or left something."""
+        return {*self.seen, *self.homes, *self.absent.nodes, *self.outs, *self.heirs, *self.copies}
 
     def is_taken_over(self, name: str) -> bool:
         """Whether somebody is about to take over what a node has left."""
@@ -269,6 +274,7 @@ class View:
     def _comes(self, member: Member) -> None:
         known = self.members.get(member.name)
         self.members[member.name] = member
+        self.seen.add(member.name)
         if known is None:
             node = None
             if member.name != self.name:

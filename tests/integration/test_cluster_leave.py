@@ -147,12 +147,19 @@ def test_a_node_that_is_long_gone_is_put_out_and_does_not_come_back(
     said = told(nodes["a"], "cluster", "force-leave", "b")
     assert said.startswith("node b is not there, and is out when it comes")
     assert run(nodes["a"], "cluster", "force-leave", "no/node").returncode == 1
+    mistyped = run(nodes["a"], "cluster", "force-leave", "bb")
+    assert mistyped.returncode == 1
+    assert "no node here is or was called 'bb': known are a, b" in mistyped.stderr
+    assert [each["node"] for each in asked(nodes["a"], "cluster", "nodes")["away"]] in (["b"], [])
     until(lambda: asked(nodes["a"], "cluster", "nodes")["away"], "it is shown")
     nodes["b"] = start_node(tmp_path, etcd, "b", store={"kind": "sqlite"}, wait=False)
     assert nodes["b"].says("`mqttd-ctl cluster join` here has it in again")
     assert asked(nodes["b"], "cluster", "status")["state"] == "put_out"
     asked(nodes["b"], "cluster", "join")
     assert nodes["b"].says("mqttd ready")
+    asked(nodes["a"], "cluster", "force-leave", "later", "--anyway")
+    until(lambda: [each["node"] for each in asked(nodes["a"], "cluster", "nodes")["away"]]
+          == ["later"], "it is shown, and the mistyped one is not")  # fmt: skip
     assert asked(nodes["b"], "cluster", "status")["state"] == "member"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
@@ -15,6 +15,9 @@ from mqttd.admin.route import Ask, get, post
 from mqttd.config.schema.node import NODE_NAME
 
 __all__ = ["ClusterResource"]
+
+#: Names of nodes in a refusal.
+_NAMES: Final = 20
 
 
 class NodeView(Struct, kw_only=True):
@@ -95,6 +98,12 @@ class Going(Struct, forbid_unknown_fields=True):
     to: Annotated[str, Meta(max_length=1000)] = ""
 
 
+class Out(Struct, forbid_unknown_fields=True):
+    """Whom to put out: with `anyway` also one of a name that no node is known by."""
+
+    anyway: bool = False
+
+
 class Done(Struct, kw_only=True):
     """Whether there was something to do."""
 
@@ -161,17 +170,28 @@ class ClusterResource:
         ask.changed(None, ask.body)
         return asked.addCallbacks(lambda _: Done(done=True), _no_etcd)
 
-    @post("/cluster/nodes/{node}/force-leave", role=ADMINISTRATOR, answer=Done, errors=(404, 503))
+    @post("/cluster/nodes/{node}/force-leave", role=ADMINISTRATOR, body=Out, answer=Done,
+          errors=(404, 503))  # fmt: skip
     def force_leave(self, ask: Ask) -> Any:
         """Put a node out of the cluster: it is no member until it is asked to join.
 
-        Also one that is not there: `done` says whether it was, or was waited for.
+        Also one that is not there: `done` says whether it was, or was waited for. 404 for a name
+        that no node here has or had, unless `anyway`.
         """
         name = ask.path["node"]
         if not re.match(NODE_NAME, name):
             raise ApiError(404, "not_found", f"{name[:80]!r} is no name of a node")
-        done = Deferred.fromCoroutine(self._cluster().leaves.put_out(name))
-        return done.addCallbacks(lambda done: Done(done=done), _no_etcd)
+        cluster = self._cluster()
+
+        def out(done: bool | None) -> Done:
+            if done is None:
+                known = _listed(cluster.view.names())
+                text = f"no node here is or was called {name!r}: known are {known}"
+                raise ApiError(404, "not_found", text)
+            return Done(done=done)
+
+        done = Deferred.fromCoroutine(cluster.leaves.put_out(name, ask.body.anyway))
+        return done.addCallbacks(out, _no_etcd)
 
     @post("/cluster/join", role=ADMINISTRATOR, answer=Done, errors=(503,))
     def join(self, ask: Ask) -> Any:
@@ -191,6 +211,12 @@ class ClusterResource:
             text = 'cluster.kind is "none" here: `mqttd-ctl cluster join URL` makes a node of it'
             raise ApiError(404, "not_found", text)
         return self.parts.cluster
+
+
+def _listed(names: set[str]) -> str:
+    """Names as people read them, however many there are."""
+    shown = sorted(names)[:_NAMES]
+    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
 
 
 def _no_etcd(failure: Any) -> None:

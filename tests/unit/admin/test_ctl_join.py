@@ -63,11 +63,23 @@ def test_nor_is_it_where_there_is_a_configuration(
     assert "node.workers = 2 is not possible" in capsys.readouterr().err
     assert file.read_text() == text
     file.write_text(text.replace("workers = 2\n", ""))
-    assert ctl.main(join) == 0
+    assert ctl.main([*join, "--anyway"]) == 0
     loaded = load(str(file), {})
     assert (loaded.node.name, loaded.cluster.kind, loaded.mqtt.max_qos) == ("n", "etcd", 1)
     assert ctl.main(join) == 1
     assert "names a cluster already" in capsys.readouterr().err
+
+
+def test_nothing_is_written_where_no_etcd_answers(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A URL that is mistyped is seen here, and not by a node that waits for ever."""
+    url, other = etcd(), etcd()
+    assert ctl.main(["cluster", "join", url, other, "--node", "n"]) == 1
+    told = capsys.readouterr().err
+    assert "nothing is written: etcd has not answered" in told and "--anyway" in told
+    assert url in told and other in told
+    assert not list(home.iterdir())
 
 
 def test_a_node_on_another_machine_joins_by_one_command(
@@ -82,7 +94,7 @@ def test_a_node_on_another_machine_joins_by_one_command(
     words += ["--certificate", "tls/n.crt", "--private-key", "tls/n.key", "--ca-file", "tls/ca.crt"]
     words += ["--etcd-user", "mqttd", "--etcd-password-file", "secret"]
     words += ["--etcd-ca-file", "tls/ca.crt"]
-    assert ctl.main(["cluster", "join", etcd(), *words]) == 0
+    assert ctl.main(["cluster", "join", etcd(), *words, "--anyway"]) == 0
     told = capsys.readouterr()
     assert "etcd has not answered" in told.err and "start or restart mqttd" in told.out
     assert "written all the same" in told.err
