@@ -198,6 +198,7 @@ class Fans:
         broker = self.broker
         journal = broker.journal
         journal.touched = False
+        journal.fleeting = 0
         left = False
         try:
             left = fan.some()

@@ -114,6 +114,7 @@ class PubSub:
 
         To very many in later turns too, and behind what its publisher has under way.
         """
+        self.server.journal.fleeting = 0
         if route.is_wide(len(message.payload)) or self.fans.busy_with(message.client_id):
             return self.fans.run(_Dispatch(self, message, route))
         shapes: dict[tuple[int, ...], Delivery] = {}
@@ -178,6 +179,7 @@ class PubSub:
 
     def lend(self, group: Target, member: Receiver, message: Message) -> None:
         """Deliver a message to the member that a shared group has chosen."""
+        self.server.journal.fleeting = 0
         options, identifiers = group.options(member), group.identifiers(member)
         self._deliver(member, message, options, identifiers, {}, group)
 

@@ -335,7 +335,9 @@ class Arriving:
             self._fan(inbound, local.route, size)
 
     def _begin(self) -> None:
-        self.broker.journal.touched = False
+        journal = self.broker.journal
+        journal.touched = False
+        journal.fleeting = 0
 
     def _end(self, first: int, topic: str) -> None:
         """It is with the sessions: see what that promises, and forget what was said of it."""

@@ -254,10 +254,7 @@ class Peer(Receiver):
 
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """See `Receiver.take`."""
-        if wire[0] & 4:
-            self.once.carry(wire, True)
-        else:
-            self.ferry.carry(wire, False)
+        self._carry(wire, wire[0] >> 1 & 3, packet_id)
 
     def take_run(self, run: bytes, count: int, v5: bool) -> bool:
         """See `Receiver.take_run`."""
@@ -265,11 +262,13 @@ class Peer(Receiver):
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """See `Receiver.deliver`."""
-        self._carry(_wire(delivery, self.broker), delivery.qos)
+        self._carry(_wire(delivery, self.broker), delivery.qos, packet_id)
 
-    def _carry(self, data: bytes, qos: int) -> None:
+    def _carry(self, data: bytes, qos: int, packet_id: int) -> None:
         if qos == 2:
-            self.once.carry(data, True)
+            # Of a publisher that has no session to come back to nothing is known again.
+            fleeting = packet_id != 0 and packet_id == self.broker.journal.fleeting
+            self.once.carry(data, not fleeting)
         else:
             self.ferry.carry(data, False)
 
@@ -277,10 +276,10 @@ class Peer(Receiver):
         """See `Receiver.deliver_qos0`."""
         _send(self, delivery, b"")
 
-    def said(self, delivery: Delivery, head: bytes) -> None:
+    def said(self, delivery: Delivery, head: bytes, packet_id: int) -> None:
         """A delivery for a member of a shared group, which `head` names."""
         if delivery.qos:
-            self._carry(head + _wire(delivery, self.broker), delivery.qos)
+            self._carry(head + _wire(delivery, self.broker), delivery.qos, packet_id)
         else:
             _send(self, delivery, head)
 
@@ -353,11 +352,11 @@ class Member(Receiver):
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """See `Receiver.deliver`."""
-        self.peer.said(delivery, self._head(delivery))
+        self.peer.said(delivery, self._head(delivery), packet_id)
 
     def deliver_qos0(self, delivery: Delivery) -> None:
         """See `Receiver.deliver_qos0`."""
-        self.peer.said(delivery, self._head(delivery))
+        self.peer.said(delivery, self._head(delivery), 0)
 
     def _head(self, delivery: Delivery) -> bytes:
         return frame(MEMBER, packed([self.full_filter.encode(), delivery.source.encode()]))

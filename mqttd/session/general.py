@@ -379,8 +379,10 @@ class General(Publisher):
         settings = self.router.settings
         limit = settings.receive_maximum if self.v5 else settings.max_awaiting_rel
         known = session.await_release(packet_id, limit)
+        journal = self.router.journal
+        journal.fleeting = 0 if session.owner else packet_id
         if known == 0 and session.owner:
-            self.router.journal.touched = True  # what came first may not be kept yet
+            journal.touched = True  # what came first may not be kept yet
         if known < 0:
             raise ReceiveMaximumExceeded(f"more than {limit} QoS 2 messages await PUBREL")
         return known > 0

@@ -27,11 +27,23 @@ __all__ = ["Journal", "Numbers"]
 class Journal(Ending):
     """Keeps nothing. Subclasses override what they want to know."""
 
-    __slots__ = ("alone", "changes", "holding", "receipt", "soon", "touched", "unwritten")
+    __slots__ = (
+        "alone",
+        "changes",
+        "fleeting",
+        "holding",
+        "receipt",
+        "soon",
+        "touched",
+        "unwritten",
+    )
 
     def __init__(self) -> None:
         #: Something was kept that an acknowledgement promises; whoever publishes sets it back.
         self.touched: bool = False
+        #: The packet id of the QoS 2 message that is handled now, if its publisher's session ends
+        #: with its connection: who sends it again later sends another message. Else 0.
+        self.fleeting: int = 0
         #: Changes of sessions, subscriptions and wills that were told, ever.
         self.changes: int = 0
         #: Bytes are held for some connection.

@@ -12,6 +12,7 @@ from mqttd.mesh.ferry import opened, taken_of
 from mqttd.mesh.frames import ABOUT, AT, HAVE, frame, number_of, packed
 from mqttd.mesh.link import Link, Stream
 from mqttd.session.journal import Journal
+from mqttd.session.message import Message
 from mqttd.workers.mesh import WorkerMesh
 from tests.support.memory import MemoryBroker, MemoryClient
 
@@ -154,6 +155,7 @@ def test_who_is_born_again_hands_over_what_it_had_kept_once() -> None:
     pump(here, there)
     client.take()
     publisher = here.node.connect("p", 5)
+    here.node.broker.sessions["p"].owner = 7  # a store keeps it
     for number, said in enumerate((b"taken", b"lost on its way"), 1):
         publisher.send(Publish("a/b", said, 2, packet_id=number))
         crossed = here.turn()
@@ -168,6 +170,35 @@ def test_who_is_born_again_hands_over_what_it_had_kept_once() -> None:
     assert [packet.payload for packet in client.published()] == [b"lost on its way"]
     assert not reborn.ferry.kept
     assert not reborn.drawer.keys("for")
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("owner", [0, 7])
+@pytest.mark.parametrize("topic_filter", ["a/#", "$share/g/a/#", "+/b"])
+def test_of_a_publisher_whose_session_goes_with_its_connection_nothing_is_kept(
+    topic_filter: str, owner: int, version: int
+) -> None:
+    """It can send nothing again as the same message, so nothing waits for a row."""
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    client = there.node.connect("s", version)
+    client.send(Subscribe(1, [Subscription(topic_filter, 2)]))
+    pump(here, there)
+    client.take()
+    publisher = here.node.connect("p", 5)
+    here.node.broker.sessions["p"].owner = owner
+    publisher.send(Publish("a/b", b"x", 2, packet_id=1))
+    crossed = here.turn()
+    assert len(here.drawer.keys("for")) == (1 if owner else 0)
+    assert len(here.ferry.kept) == 1
+    there.arriving.take(crossed)
+    pump(here, there)
+    assert [packet.payload for packet in client.published()] == [b"x"]
+    assert not here.ferry.kept
+    # What nobody sends, a will or a plugin's, is kept with what it comes from.
+    here.node.broker.publish(Message(9, "a/b", b"y", 2))
+    crossed = here.turn()
+    assert len(here.drawer.keys("for")) == 1
 
 
 @pytest.mark.parametrize(("book", "left"), [(5, 1), (4, 3), (0, 3)])
