@@ -61,6 +61,10 @@ def _status(options: argparse.Namespace) -> None:
         answer["away"] = ", ".join(f"{node['node']} ({node['state']})" for node in away)
     ago = answer["proved_ago"]
     answer["proved_ago"] = "-" if ago is None else f"{ago:.1f} s"
+    silent, errors = answer.pop("etcd_silent"), answer.pop("etcd_errors")
+    if silent is not None:
+        why = "; ".join(f"{each['endpoint']}: {each['reason']}" for each in errors)
+        answer["etcd_silent"] = f"for {silent:.1f} s: {why}"
     answer["etcd_refuses"] = answer["etcd_refuses"] or "nothing"
     print_pairs((name.replace("_", " "), value) for name, value in answer.items())
 

@@ -68,6 +68,8 @@ class _Coming:
         #: Who has claimed it meanwhile, and when.
         self.next: tuple[str, int] | None = None
         self.waits: Deferred[SessionState | None] | None = None
+        #: Somebody has waited for it in vain.
+        self.missed = False
         self.late: Any = None
 
 
@@ -174,6 +176,14 @@ class Arrivals:
         comes = self.find(client_id, revision)
         if comes is not None:
             comes.waits = None
+
+    def missed(self, client_id: str, revision: int) -> bool:
+        """Somebody has waited in vain for one that is expected; whether that is the first time."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.missed:
+            return False
+        comes.missed = True
+        return True
 
     def left_over(self, client_id: str) -> tuple[int, SessionState | None]:
         """What has come and nobody has taken: its revision, 0 for nothing, and its state."""

@@ -427,14 +427,13 @@ class Cluster:
     # -- links ---------------------------------------------------------------------------------
 
     def _linked(self, node: Node) -> None:
-        self.log.info("node {node} is linked", node=node.name)
+        self.lines.linked(node.name, node.epoch)
         self.beginning.linked(node)
 
     def _unlinked(self, node: Node, text: str) -> None:
         member = self.view.members.get(node.name)
         if not self.stopped and member is not None and member.ready:
-            line = "the link to node {node} is gone: {error}"
-            self.lines.say(f"unlinked {node.name}", line, node=node.name, error=text)
+            self.lines.unlinked(node.name, text)
 
     def _not_greeted(self, member: Member, text: str) -> None:
         self.lines.say(

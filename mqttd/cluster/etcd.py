@@ -158,6 +158,9 @@ class Etcd:
         self.token = ""
         #: The one that is asked.
         self.at = 0
+        #: Those that have not answered since one last has, and why; since when that is so.
+        self.errors: dict[str, str] = {}
+        self.silent_since = 0.0
         #: Told what etcd has answered in place of what was asked for.
         self.refused: Callable[[str], object] = lambda text: None
         self.pool = HTTPConnectionPool(reactor, persistent=True)
@@ -171,6 +174,12 @@ class Etcd:
         """Let go of the connections."""
         closed: Deferred[Any] = self.pool.closeCachedConnections()
         return closed
+
+    def silence(self) -> tuple[float | None, dict[str, str]]:
+        """Seconds for which none has answered, and why by endpoint; None: one has, last of all."""
+        if not self.errors:
+            return None, {}
+        return self.reactor.seconds() - self.silent_since, self.errors
 
     def next_endpoint(self, endpoint: str) -> None:
         """This one does not answer."""
@@ -210,19 +219,27 @@ class Etcd:
         try:
             code, data = await asked
         except Exception as error:
-            self.next_endpoint(endpoint)
-            raise EtcdError(f"{endpoint}: {_why(error, endpoint)}"[:300]) from None
+            why = _why(error, endpoint)[:300]
+            self._unanswered(endpoint, why)
+            raise EtcdError(f"{endpoint}: {why}"[:300]) from None
         try:
             said: Json = msgspec.json.decode(data)
         except ValueError:
             said = {}
         if code != 200:
-            if code >= 500:
-                self.next_endpoint(endpoint)
             text = said.get("error") or data[:200].decode(errors="replace")
+            if code >= 500:
+                self._unanswered(endpoint, f"{code}: {text}")
             self.refused(text)
             raise EtcdError(f"{endpoint}: {code}: {text}")
+        self.errors.clear()
         return said
+
+    def _unanswered(self, endpoint: str, why: str) -> None:
+        if not self.errors:
+            self.silent_since = self.reactor.seconds()
+        self.errors[endpoint] = why
+        self.next_endpoint(endpoint)
 
     async def _post(self, url: str, body: Json) -> tuple[int, bytes]:
         data = msgspec.json.encode(body)

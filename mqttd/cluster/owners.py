@@ -282,7 +282,7 @@ class Owners:
         try:
             state = await moved
         except TimeoutError:
-            self.without += 1
+            self.without += arrivals.missed(client_id, revision)
             raise EtcdError(f"its session has not come from node {origin!r} yet") from None
         finally:
             arrivals.unwanted(client_id, revision)

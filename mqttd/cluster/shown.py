@@ -60,6 +60,7 @@ class Shown:
         self, state: str, epoch: int, proved_ago: float | None, stays: int
     ) -> dict[str, Any]:
         """The node and the others; nobody takes so many sessions (`stays`) as it leaves."""
+        silent, errors = self.etcd.silence()
         return {
             "cluster": self.cluster,
             "node": self.name,
@@ -67,6 +68,8 @@ class Shown:
             "epoch": epoch,
             "etcd": self.etcd.endpoints[self.etcd.at],
             "proved_ago": proved_ago and round(proved_ago, 3),
+            "etcd_silent": None if silent is None else round(silent, 3),
+            "etcd_errors": [{"endpoint": at, "reason": why} for at, why in sorted(errors.items())],
             "filters": len(self.mesh.filters),
             "unsettled": len(self.mesh.unsettled),
             "refused": self.routes.refused,

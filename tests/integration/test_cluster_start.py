@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.ctl import told
 from tests.support.etcd import start_etcd
-from tests.support.nodes import start_node
+from tests.support.nodes import asked, start_node
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -70,6 +71,56 @@ def test_a_place_that_another_has_is_refused_at_the_start(tmp_path: Path, kind: 
         assert "in use" in said
     finally:
         other.stop()
+
+
+def test_status_says_since_when_etcd_is_silent_and_why(tmp_path: Path) -> None:
+    """Of a node that waits for it, and of one that is in a minority."""
+    etcd = start_etcd(tmp_path / "etcd")
+    etcd.stop()
+    endpoints = [*etcd.endpoints, f"http://127.0.0.1:{free_port()}"]
+    node = start_node(tmp_path, etcd, "a", cluster={"endpoints": endpoints}, wait=False)
+    assert node.says("waiting for etcd")
+
+    def silent(state: str) -> bool:
+        said = asked(node, "cluster", "status")
+        return said["state"] == state and len(said["etcd_errors"]) == 2
+
+    try:
+        for state in ("starting", "minority"):
+            until(lambda state=state: silent(state), "both were asked", 20)
+            said = asked(node, "cluster", "status")
+            assert said["etcd_silent"] > 0
+            assert [each["endpoint"] for each in said["etcd_errors"]] == sorted(endpoints)
+            assert all("refused" in each["reason"] for each in said["etcd_errors"])
+            line = next(each for each in told(node, "cluster", "status").splitlines()
+                        if each.startswith("etcd silent"))  # fmt: skip
+            assert all(f"{each}: Connection" in line for each in endpoints)
+            etcd.start()
+            until(lambda: asked(node, "cluster", "status")["state"] == "member", "it is one", 30)
+            until(lambda: asked(node, "cluster", "status")["etcd_silent"] is None, "it answers", 10)
+            assert "etcd silent" not in told(node, "cluster", "status")
+            etcd.stop()
+    finally:
+        node.stop()
+        etcd.stop()
+
+
+def test_a_link_is_told_once(tmp_path: Path) -> None:
+    """A node that begins ends its first one to another, to have what that retains with the next."""
+    etcd = start_etcd(tmp_path / "etcd")
+    nodes = [start_node(tmp_path, etcd, "b")]
+    try:
+        nodes.append(start_node(tmp_path, etcd, "a"))  # it dials the other
+        assert nodes[0].says("node a is linked") and nodes[1].says("node b is linked")
+        told(nodes[0], "cluster", "nodes")
+        assert [node.output.count("is linked") for node in nodes] == [1, 1]
+        nodes.pop().stop(hard=True)
+        nodes.append(start_node(tmp_path, etcd, "a"))
+        assert nodes[0].says("node a is linked", times=2)
+    finally:
+        for node in nodes:
+            node.stop()
+        etcd.stop()
 
 
 def test_a_place_that_is_taken_while_it_waits_ends_it_with_one_line(tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ class AwayView(Struct, kw_only=True):
     kept_bytes: int
 
 
+class EtcdMember(Struct, kw_only=True):
+    """A member of etcd that has not answered, and why."""
+
+    endpoint: str
+    reason: str
+
+
 class ClusterView(Struct, kw_only=True):
     """A node's share in its cluster."""
 
@@ -74,6 +81,9 @@ class ClusterView(Struct, kw_only=True):
     #: it has not since the start.
     etcd: str
     proved_ago: float | None
+    #: Seconds for which none has answered, and why those that were asked have not; None: one has.
+    etcd_silent: float | None
+    etcd_errors: list[EtcdMember]
     #: Why etcd takes no writes; empty: it does.
     etcd_refuses: str
     #: Filters wanted here, those that the others do not have yet, those refused for that.

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred, succeed
 from mqttd.cluster.copying import PATIENCE
 from mqttd.cluster.etcd import Answer, Kv
 from mqttd.cluster.keys import Keys, claimed
+from mqttd.cluster.owners import PATIENCE as ASKED
 from mqttd.cluster.owners import Owners
 from mqttd.cluster.transit import (
     BACK,
@@ -117,6 +118,23 @@ def test_what_is_back_and_nobody_wants_leaves_nothing(node: Node) -> None:
     node.broker.perform()
     node.kept.settle()
     assert node.rows() == [0, 0, 0]
+
+
+def test_a_session_that_does_not_come_is_missed_once(node: Node) -> None:
+    """However often its client tries."""
+    clock: Any = node.moves.transit.reactor
+    owners = Owners(None, Keys("t"), "c", clock, lambda name: True)  # type: ignore[arg-type]
+    owners.lease, owners.moves = 1, node.moves
+    failed: list[str] = []
+    for revision in (6, 7):
+        owners.owned["s"] = revision
+        node.moves.arrivals.expect("s", "a", revision)
+        for _ in range(3):
+            claim: Any = owners.claim("s", None)
+            claim.addErrback(lambda failure: failed.append(failure.getErrorMessage()))
+            clock.advance(ASKED)
+    assert failed == ["its session has not come from node 'a' yet"] * 6
+    assert owners.without == 2
 
 
 def test_it_is_kept_while_it_goes_to_who_has_claimed_it_of_a_dead_node(node: Node) -> None:

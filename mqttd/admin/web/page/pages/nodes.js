@@ -4,6 +4,10 @@ import { badge, card, facts, head, make, name, note, number, sheet, span, table,
 
 const STATES = { member: "good", starting: "warn", minority: "bad", put_out: "bad" };
 
+/* Which member of etcd is asked, or why none answers. */
+const etcd = ({ etcd: asked, etcd_silent: silent, etcd_errors: errors }) => silent === null ? asked :
+  `silent for ${number(Math.round(silent))} s: ${errors.map((one) => `${one.endpoint}: ${one.reason}`).join("; ")}`;
+
 export async function nodes(main) {
   const shown = make("div");
   main.append(head("Nodes", "This broker, its workers where it has several, and the other nodes of its cluster."), shown);
@@ -17,9 +21,9 @@ export async function nodes(main) {
         ["Sessions", (n) => number(n.sessions), "num"]], found.nodes.filter((n) => n.here))),
       status.workers ? workers(status.workers) : "",
       cluster ? card("Cluster", facts([["Cluster", name(cluster.cluster)], ["State", badge(cluster.state, STATES[cluster.state])],
-        ["etcd", cluster.etcd], ["Proved", cluster.proved_ago === null ? "not yet" : `${number(cluster.proved_ago)} s ago`], ["Filters wanted here", number(cluster.filters)],
+        ["etcd", etcd(cluster)], ["Proved", cluster.proved_ago === null ? "not yet" : `${number(cluster.proved_ago)} s ago`], ["Filters wanted here", number(cluster.filters)],
         ["Not known to all yet", number(cluster.unsettled)], ["Refused", number(cluster.refused)],
-        ["Sessions that came, went, were lost", `${cluster.sessions_came}, ${cluster.sessions_went}, ${cluster.sessions_missed}`]])) :
+        ["Sessions that came, went, did not come in time", `${cluster.sessions_came}, ${cluster.sessions_went}, ${cluster.sessions_missed}`]])) :
         card("Cluster", make("p", null, "This broker is in no cluster.")),
       kept ? note(`${number(kept)} messages wait for other nodes.`, "warn") : "",
       cluster ? sheet("All nodes", [], table("All nodes", [["Node", (n) => name(n.node)], ["", (n) => n.here ? badge("this one") : ""],

@@ -1,0 +1,38 @@
+"""What a node writes about its links: each once."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.logger import Logger, formatEvent
+
+from mqttd.cluster.lines import Lines
+
+
+@pytest.fixture
+def written() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def lines(written: list[str]) -> Lines:
+    return Lines(Logger(observer=lambda event: written.append(formatEvent(event))))
+
+
+def test_a_link_that_is_made_anew_is_told_when_its_end_was(
+    lines: Lines, written: list[str]
+) -> None:
+    lines.linked("b", 5)
+    lines.linked("b", 5)
+    assert written == ["node b is linked"]
+    lines.unlinked("b", "cut")
+    lines.linked("b", 5)
+    assert written[1:] == ["the link to node b is gone: cut", "node b is linked"]
+    lines.unlinked("b", "cut")  # so soon that it is not said again
+    lines.linked("b", 5)
+    assert written[3:] == ["node b is linked"]
+
+
+def test_a_node_that_has_begun_anew_is_linked_anew(lines: Lines, written: list[str]) -> None:
+    for node, epoch in (("b", 5), ("c", 6), ("b", 7)):
+        lines.linked(node, epoch)
+    assert written == ["node b is linked", "node c is linked", "node b is linked"]
