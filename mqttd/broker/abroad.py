@@ -4,12 +4,15 @@
     retainer    the last messages of topics                                retained, deleted
     Subscribing a SUBACK goes when the others know its filters             waits -> Taken.taken
     Publishing  an acknowledgement goes when they have the message         crossed
+                one that cannot keep it now has said so                    cannot_keep
 
 Where there is one process nobody is told: each of these costs a comparison with None, none of them
 on the way of a message that is not retained. `mqttd.mesh` is who listens.
 """
 
 from __future__ import annotations
+
+from mqttd.session.route import Route
 
 __all__ = ["Abroad", "Taken"]
 
@@ -55,4 +58,8 @@ class Abroad:
 
     def lacks(self, full_filter: str) -> bool:
         """Whether the others have not taken this filter yet."""
+        return False
+
+    def cannot_keep(self, route: Route, first: int) -> bool:
+        """Whether a message that begins with this byte would wait for a store of another."""
         return False

@@ -65,6 +65,8 @@ class Publishing(Rights):
         self.noting: list[Keeping] = []
         #: Acknowledgements were released in this turn.
         self.released: bool = False
+        #: The store takes nothing.
+        self.stuck: bool = False
 
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
@@ -312,10 +314,22 @@ class Publishing(Rights):
 
     def set_stuck(self, stuck: bool) -> None:
         """What has to be kept cannot be: refuse it at QoS 1 and 2, or take it again."""
+        self.stuck = stuck
+        self.refuse("store", stuck)
+
+    def refuse(self, who: str, some: bool) -> None:
+        """Ask of each message of QoS 1 and 2 whether it can be kept, for `who`, or no more."""
         gears = self.router.gears
-        changed = gears.ask("store", STUCK, None) if stuck else gears.forget("store")
+        changed = gears.ask(who, STUCK, None) if some else gears.forget(who)
         if changed:
             self.router.all_changed()
+
+    def cannot_keep(self, route: Route, first: int, kept: bool) -> bool:
+        """See `Router.cannot_keep`."""
+        if self.stuck and (first & 1 or (first & 4 and kept) or route.is_kept()):
+            return True
+        abroad = self.router.abroad
+        return abroad is not None and abroad.cannot_keep(route, first)
 
     def asker(self, client_id: str) -> Asker:
         """See `Router.asker`."""

@@ -23,6 +23,8 @@ from typing import Final
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
 from mqttd.broker.drawers import Drawer
+from mqttd.cluster.hello import SPEAKS
+from mqttd.codec.frame import ONE_BYTE
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
@@ -39,6 +41,8 @@ from mqttd.mesh.frames import (
     LANE,
     SEEN,
     STATE,
+    STUCK,
+    frame,
     number_of,
     numbered,
 )
@@ -49,6 +53,7 @@ from mqttd.mesh.lost import tell_lost
 from mqttd.mesh.mesh import Frames, Mesh
 from mqttd.mesh.neighbour import Neighbour
 from mqttd.mesh.retained import FOLLOWED, key_of
+from mqttd.session.route import Route
 from mqttd.storage.journal import StoreJournal
 from mqttd.types import StoreFull
 
@@ -78,7 +83,10 @@ class Node(Neighbour):
         self.lane_arriving: Arriving | None = None
         self.epoch = epoch
         #: The version of the frames that both speak, as far as is known.
-        self.version: int = 2
+        self.version: int = SPEAKS[1]
+        #: Of which QoS messages wait there for its store, as it has said (`STUCK`), and here of it.
+        self.stuck: int = 0
+        self.holds: int = 0
         #: The revision of etcd up to which it has all routes in its tables.
         self.seen: int = 0
         #: So many counted frames of it were taken on that stream, the last that brought any.
@@ -243,6 +251,8 @@ class NodeMesh(Mesh):
             self.heard[node.name] = (node.of, node.had)
         lane = node.lane
         node.lane = node.lane_arriving = None
+        node.holds = 0
+        self.is_stuck(node, 0)
         super().unlinked(link)
         node.once.down()
         if lane is not None:
@@ -360,6 +370,39 @@ class NodeMesh(Mesh):
             neighbour.once.flag = key_of(topic)
         return 0 if qos == 2 else FOLLOWED
 
+    # -- stores that take nothing --------------------------------------------------------------
+
+    def cannot_keep(self, route: Route, first: int) -> bool:
+        """See `Abroad.cannot_keep`: retained messages go to all, by the lane of QoS 1."""
+        qos = first >> 1 & 3
+        for node in self.nodes.values():
+            if node.stuck & first & 1 or (node.stuck & qos and node.peer.is_on(route)):
+                return True
+        return False
+
+    def is_stuck(self, node: Node, stuck: int) -> None:
+        """A node says so, or is gone: who publishes to it is refused, and does not wait with it."""
+        if stuck != node.stuck:
+            node.stuck = stuck
+            some = any(other.stuck for other in self.nodes.values())
+            self.broker.refuse("nodes", some)
+
+    def _tell_stuck(self, node: Node, failing: bool) -> None:
+        """While nothing of it waits here for the store, what need not be kept goes on."""
+        link = node.link
+        if link is None or node.version < 3:
+            return
+        holds = 0
+        if failing:
+            journal = self.broker.journal
+            holds = 1 if journal.holds(link) else 0
+            if node.lane is not None and journal.holds(node.lane):
+                holds |= 2
+        if holds != node.holds:
+            node.holds = holds
+            link.send(frame(STUCK, ONE_BYTE[holds]))
+            self.broker.perform_later()
+
     # -- time ----------------------------------------------------------------------------------
 
     def microseconds(self) -> int:
@@ -368,10 +411,11 @@ class NodeMesh(Mesh):
 
     def tick(self, now: int) -> None:
         """See `Mesh.tick`; a disk that takes nothing keeps nothing from the others."""
-        if fails(self.broker):
-            for node in self.nodes.values():
-                if node.lane is not None:
-                    node.lane.let_go()
+        failing = fails(self.broker)
+        for node in self.nodes.values():
+            if failing and node.lane is not None:
+                node.lane.let_go()
+            self._tell_stuck(node, failing)
         super().tick(now)
 
 
@@ -404,6 +448,8 @@ class _NodeFrames(Frames):
         elif kind == END:
             nodes.taken_over(node)
             nodes.welcome(node)
+        elif kind == STUCK:
+            nodes.is_stuck(node, body[0])
         elif kind == LANE:
             self._lane(body)
         elif kind in _SAID:

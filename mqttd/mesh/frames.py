@@ -50,6 +50,7 @@ __all__ = [
     "RUN1",
     "SEEN",
     "STATE",
+    "STUCK",
     "UP",
     "UP_END",
     "frame",
@@ -114,6 +115,9 @@ ANSWER: Final = 0x1C
 LANE: Final = 0x1D
 #: The packet that follows had RETAIN set, if it is of this topic: its length, and it.
 FOLLOWS: Final = 0x1E
+#: Messages of QoS 1 (1) and 2 (2) that come wait for a store that takes nothing: the sum of these.
+#: Between nodes only, of version 3.
+STUCK: Final = 0x1F
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

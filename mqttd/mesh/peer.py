@@ -28,6 +28,7 @@ from mqttd.session.journal import Journal
 from mqttd.session.message import Delivery
 from mqttd.session.promise import Promise
 from mqttd.session.receiver import Receiver
+from mqttd.session.route import Route
 
 __all__ = ["MOST", "NEVER", "Choice", "Ferry", "Member", "Peer"]
 
@@ -251,6 +252,17 @@ class Peer(Receiver):
         self.filters: dict[str, Receiver] = {}
         #: While it tells all of its filters: those it has told so far.
         self.fresh: set[str] | None = None
+
+    def is_on(self, route: Route) -> bool:
+        """Whether messages go here by this route, or may, to a member of a group."""
+        if self in route.sessions:
+            return True
+        for group in route.groups or ():
+            assert isinstance(group, Group)
+            for member in group.order:
+                if isinstance(member, Member) and member.peer is self:
+                    return True
+        return False
 
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """See `Receiver.take`."""

@@ -147,6 +147,13 @@ class Router(Judge):
     def sample(self, channel: General) -> None:
         """So many packets have come: the next message of this client is followed."""
 
+    def cannot_keep(self, route: Route, first: int, kept: bool) -> bool:
+        """Whether a message of QoS 1 or 2 would have to be kept where nothing can be (`STUCK`).
+
+        first: its first byte; kept: its publisher's session is.
+        """
+        return False
+
     def keepers(self, topic: str) -> object:
         """Who keeps something before a message on this topic is acknowledged (`HELD`).
 
@@ -342,7 +349,7 @@ class General(Publisher):
         awaiting = session.awaiting_rel
         if awaiting is not None and packet_id in awaiting:
             return False
-        if not (first & 1 or (first & 4 and session.owner) or route.is_kept()):
+        if not self.router.cannot_keep(route, first, session.owner != 0):
             return False
         self.router.metrics.dropped_not_kept += 1
         if self.router.tap_lost:

@@ -11,7 +11,7 @@ with their subscription options, and the *gear* that follows from them:
     RECORDED   somebody keeps its deliveries: those know which message they are of, without one
     UNHEARD    hooks hear of a message that reaches nobody, which may be
     HELD       acknowledgements wait until somebody has kept a promise
-    STUCK      what would have to be kept cannot be: it is refused
+    STUCK      what would have to be kept, here or elsewhere, cannot be: it is refused
     FOLLOWED   its messages are followed from hand to hand, for `why`
     WIDE       it leads to more receivers than one step is for: a message goes out in slices
 

@@ -160,6 +160,51 @@ def test_acknowledgements_wait_for_the_servers(etcd: Etcd, tmp_path: Path) -> No
         nats.stop()
 
 
+def test_who_publishes_at_another_node_is_refused_as_well(etcd: Etcd, tmp_path: Path) -> None:
+    nats = start_nats(tmp_path / "nats", 1)
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, **settings(nats))
+    refused: list[int] = []
+    try:
+        assert all(is_copied(each) for each in nodes.values())
+        reader = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        reader.connect("reader", clean=False, props=STAYS)
+        reader.subscribe("t", qos=1)
+        reader.close()
+        sender = RawClient(nodes["b"].port, mq.V5, deadline=60.0).connect("sender")
+        nats.stop()
+        sender.send(mq.publish("t", b"withheld", 1, 1, version=mq.V5))
+        until(lambda: "replication_failed" in told(nodes["a"], "alarms"), "the alarm")
+
+        def is_refused() -> bool:
+            """It may be too early for who is let in while b is told."""
+            other = RawClient(nodes["b"].port, mq.V5, deadline=20.0).connect("other")
+            other.send(mq.publish("t", b"refused", 1, 2, version=mq.V5))
+            try:
+                answer = other.receive(1.0)
+            except TimeoutError:
+                return False
+            assert answer is not None
+            refused.append(answer.reason)
+            return True
+
+        until(is_refused, "that publishers at b are told")
+        assert refused == [0x97]
+        older = RawClient(nodes["b"].port, mq.V311, deadline=20.0).connect("older")
+        older.send(mq.publish("t", b"refused", 1, 3))
+        assert older.receive() is None
+        nats.start()
+        kept = sender.receive()
+        assert kept is not None and (kept.packet_id, kept.reason) == (1, 0)
+        until(lambda: "replication_failed" not in told(nodes["a"], "alarms"), "its end")
+        back = let_in(nodes["a"], "reader")
+        assert back.message().payload == b"withheld"
+    finally:
+        for name, node in nodes.items():
+            node.stop()
+            print(f"--- {name}\n{node.output[-4000:]}")
+        nats.stop()
+
+
 def test_17_servers_that_have_lost_what_they_had_acknowledged_get_it_again(
     etcd: Etcd, tmp_path: Path
 ) -> None:
