@@ -14,13 +14,11 @@ from tests.support.client import RawClient
 from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nats import start_nats
-from tests.support.nodes import start_node, start_nodes
+from tests.support.nodes import STAYS, let_in, start_node, start_nodes
 from tests.support.servers import free_port
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 
-STAYS = [(mq.SESSION_EXPIRY, 600)]
 #: A store that writes nothing while there is this file.
 SLOW = """
 import os, time
@@ -39,22 +37,6 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
     started = start_etcd(tmp_path / "etcd")
     yield started
     started.stop()
-
-
-def let_in(node: Broker, name: str) -> RawClient:
-    """A client at a node, however often it is refused because its session is not there yet."""
-    found: list[RawClient] = []
-
-    def tried() -> bool:
-        client = RawClient(node.port, mq.V5, deadline=20.0)
-        try:
-            found.append(client.connect(name, clean=False, props=STAYS))
-        except AssertionError:
-            client.close()
-        return bool(found)
-
-    until(tried, f"that {name} is let in")
-    return found[0]
 
 
 def reader_at(node: Broker) -> RawClient:

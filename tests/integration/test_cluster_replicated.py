@@ -17,12 +17,10 @@ from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.etcd import Etcd, start_etcd
 from tests.support.nats import NatsServers, start_nats
-from tests.support.nodes import start_node, start_nodes
+from tests.support.nodes import STAYS, let_in, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
-
-STAYS = [(mq.SESSION_EXPIRY, 600)]
 
 
 @pytest.fixture
@@ -47,22 +45,6 @@ def settings(nats: NatsServers, **more: Any) -> dict[str, Any]:
         "jetstream": {"servers": nats.addresses, "replicas": len(nats.members)},
         **more,
     }
-
-
-def let_in(node: Broker, name: str) -> RawClient:
-    """A client at a node, however often it is refused because its session is not there yet."""
-    found: list[RawClient] = []
-
-    def tried() -> bool:
-        client = RawClient(node.port, mq.V5, deadline=20.0)
-        try:
-            found.append(client.connect(name, clean=False, props=STAYS))
-        except AssertionError:
-            client.close()
-        return bool(found)
-
-    until(tried, f"that {name} is let in")
-    return found[0]
 
 
 def is_copied(node: Broker) -> bool:

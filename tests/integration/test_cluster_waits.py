@@ -11,18 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.support import packets as mq
-from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
-from tests.support.nodes import asked, start_node, start_nodes
+from tests.support.nodes import STAYS, asked, let_in, start_node, start_nodes
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
-
-STAYS = [(mq.SESSION_EXPIRY, 600)]
 
 
 @pytest.fixture
@@ -42,22 +39,6 @@ def field_of(etcd: Etcd, key: str, field: str) -> str:
 def lease_of(etcd: Etcd, key: str) -> str:
     """The lease of a key of the cluster; empty: there is no such key."""
     return field_of(etcd, key, "lease")
-
-
-def let_in(node: Broker) -> RawClient:
-    """The reader at a node, however often it is refused because its session has not come yet."""
-    found: list[RawClient] = []
-
-    def tried() -> bool:
-        client = RawClient(node.port, mq.V5, deadline=20.0)
-        try:
-            found.append(client.connect("reader", clean=False, props=STAYS))
-        except AssertionError:
-            client.close()
-        return bool(found)
-
-    until(tried, "that the reader is let in")
-    return found[0]
 
 
 def test_a_session_waits_for_its_node_until_that_is_put_out(etcd: Etcd, tmp_path: Path) -> None:
@@ -121,7 +102,7 @@ Arrivals._done = lambda *_: None
         assert nodes["a"].says("node b is gone") and nodes["c"].says("node b is gone")
         other.publish("t", b"meanwhile", qos=1)
         nodes["b"] = start_node(tmp_path, etcd, "b", store=nothing)
-        back = let_in(nodes[at])
+        back = let_in(nodes[at], "reader")
         assert back.resumed
         back.message(payload=b"meanwhile")
     finally:
@@ -150,7 +131,7 @@ def test_what_a_killed_node_had_not_taken_is_sent_to_it_again(etcd: Etcd, tmp_pa
         other.wait_for(mq.PUBACK, packet_id=101)
         other.wait_for(mq.PUBREC, packet_id=102)
         nodes["b"] = start_node(tmp_path, etcd, "b", store=store)
-        back = let_in(nodes["b"])
+        back = let_in(nodes["b"], "reader")
         other.publish("t", b"end", qos=1)
         came = [back.message().payload for _ in range(5)]
         assert came == [b"taken 1", b"taken 2", b"late 1", b"late 2", b"end"]
@@ -203,7 +184,7 @@ def test_a_session_whose_node_is_killed_before_it_could_send_it_comes_when_that_
         line.cut()
         owned = field_of(etcd, "own/reader", "value")
         with ThreadPoolExecutor(1) as pool:
-            waits = pool.submit(let_in, nodes["b"])
+            waits = pool.submit(let_in, nodes["b"], "reader")
             until(lambda: field_of(etcd, "own/reader", "value") != owned, "that b has claimed it")
             until(lambda: told(nodes["a"], "clients", "list").find("reader") < 0, "that it leaves")
             publisher.publish("t", b"meanwhile", qos=1)
@@ -242,7 +223,7 @@ Moves.told = lambda self, node, body: unpacked(body)[0] == MARK or told(self, no
         publisher = RawClient(nodes["a"].port, mq.V5).connect("publisher")
         publisher.publish("t", b"before", qos=2)
         with ThreadPoolExecutor(1) as pool:
-            waits = pool.submit(let_in, nodes["b"])
+            waits = pool.submit(let_in, nodes["b"], "reader")
             wanted = {"topic_filter": "t", "node": "b"}
             until(
                 lambda: wanted in asked(nodes["a"], "cluster", "routes", "b")["routes"],
@@ -290,7 +271,7 @@ def test_17_who_publishes_much_for_a_node_that_is_away_takes_nothing_from_others
                 break
         assert waits and n > 40
         nodes["b"] = start_node(tmp_path, etcd, "b", cluster=settings, **more)
-        back = let_in(nodes["b"])
+        back = let_in(nodes["b"], "reader")
         assert back.resumed
         assert back.payloads(20) == [b"%d" % each for each in range(20)]
         much.expect(mq.PUBACK, 30.0, packet_id=n)

@@ -7,13 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.etcd import Etcd
+from tests.support.waiting import until
 
-__all__ = ["Nodes", "asked", "start_node", "start_nodes"]
+__all__ = ["STAYS", "Nodes", "asked", "let_in", "start_node", "start_nodes"]
 
 Nodes = dict[str, Broker]
+#: Of a session that outlasts its connection.
+STAYS = [(mq.SESSION_EXPIRY, 600)]
 
 
 def start_node(folder: Path, etcd: Etcd, name: str, **more: Any) -> Broker:
@@ -47,3 +52,19 @@ def start_nodes(folder: Path, etcd: Etcd, wanted: dict[str, dict[str, Any]], **m
 def asked(broker: Broker, *words: str) -> Any:
     """What `mqttd-ctl` says, as JSON."""
     return json.loads(told(broker, "--json", *words))
+
+
+def let_in(node: Broker, name: str) -> RawClient:
+    """A client at a node, however often it is refused because its session is not there yet."""
+    found: list[RawClient] = []
+
+    def tried() -> bool:
+        client = RawClient(node.port, mq.V5, deadline=20.0)
+        try:
+            found.append(client.connect(name, clean=False, props=STAYS))
+        except AssertionError:
+            client.close()
+        return bool(found)
+
+    until(tried, f"that {name} is let in")
+    return found[0]
