@@ -18,7 +18,7 @@ from mqttd.access.acl_rules import AclRules
 from mqttd.access.authorization import Authorization
 from mqttd.access.diff import Asked, Held, begun, compare
 from mqttd.access.process import RulesProcess
-from mqttd.access.reverse import reached_by, reaches, touching
+from mqttd.access.reverse import Reach, in_steps, reached_by, reaches, touching
 from mqttd.types import Action, ClientInfo, Verdict
 
 __all__ = ["AclQuestions"]
@@ -89,15 +89,11 @@ class AclQuestions:
         self, topic_filter: str, kind: str, clients: Iterable[ClientInfo], found: Json
     ) -> Iterator[None]:
         """Who may publish to, or read, topics that `topic_filter` matches."""
-        touched = touching(self.authorization.rules(), kind, topic_filter)
-        found["rules"] = [
-            {
-                "rule": str(reach.rule),
-                "parts": list(reach.parts),
-                "but": [str(rule) for rule in reach.but],
-            }
-            for reach in reaches(touched, topic_filter)
-        ]
+        touched = yield from in_steps(touching(self.authorization.rules(), kind, topic_filter))
+        found["rules"] = []
+        for each in (yield from in_steps(reaches(touched, topic_filter))):
+            found["rules"].append(_said(each))
+            yield None
         found["nomatch"] = self.authorization.config.nomatch
         found["clients"] = []
         found["count"] = 0
@@ -109,12 +105,8 @@ class AclQuestions:
             mine = [rule for rule in own if kind in rule.kinds] + touched
             if client.superuser:
                 entry = {"rule": "superuser", "parts": [topic_filter], "but": []}
-            elif (reach := reached_by(mine, client, topic_filter)) is not None:
-                entry = {
-                    "rule": str(reach.rule),
-                    "parts": list(reach.parts),
-                    "but": [str(rule) for rule in reach.but],
-                }
+            elif reach := (yield from in_steps(reached_by(mine, client, topic_filter))):
+                entry = _said(reach)
             elif self.authorization.look(client, _action(kind), topic_filter).verdict is _ALLOW:
                 entry = {"rule": "no rule", "parts": [topic_filter], "but": []}
             if entry is not None:
@@ -201,6 +193,14 @@ class AclQuestions:
 
 
 _ALLOW: Final = Verdict.ALLOW
+
+
+def _said(reach: Reach) -> Json:
+    return {
+        "rule": str(reach.rule),
+        "parts": list(reach.parts),
+        "but": [str(rule) for rule in reach.but],
+    }
 
 
 def _known(client: ClientInfo) -> Json:

@@ -5,13 +5,18 @@
     plant/# , publish ──► the allow rules that reach it, what part of it, what is taken out again
                      └──► the clients that are here now, and the rule each of them owes it to
 
+Each allow rule is compared with the deny rules before it: that is done in steps (`in_steps`), with
+the broker going on in between.
+
 Promise: a client that may use any topic of the filter is listed.  One that is listed may in rare
 cases not: when several deny rules before it take all of its part only together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
 
 from mqttd.access.acl_asked import fill, is_template
 from mqttd.access.acl_rules import AclRules
@@ -23,7 +28,14 @@ from mqttd.access.acl_who import is_about, parse_address
 from mqttd.access.filters import covers, meet
 from mqttd.types import ClientInfo
 
-__all__ = ["Reach", "reached_by", "reaches"]
+__all__ = ["Comparing", "Reach", "in_steps", "reached_by", "reaches", "touching"]
+
+T = TypeVar("T")
+
+#: Comparisons of a step, about half a millisecond.
+_STEP: Final = 250
+#: Work that says how many comparisons come next.
+Comparing: TypeAlias = Generator[int, None, T]
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,12 +51,31 @@ class Reach:
     but: tuple[Rule, ...]
 
 
-def touching(rules: AclRules, kind: str, topic_filter: str) -> list[Rule]:
+def in_steps(work: Comparing[T]) -> Generator[None, None, T]:
+    """Do some of it in each step."""
+    done = 0
+    while True:
+        try:
+            done += next(work)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        if done >= _STEP:
+            done = 0
+            yield
+
+
+def touching(rules: AclRules, kind: str, topic_filter: str) -> Comparing[list[Rule]]:
     """The rules, of both verdicts, that have to do with topics of the filter."""
-    return [rule for rule in rules.rules if kind in rule.kinds and _parts(rule, topic_filter)]
+    found: list[Rule] = []
+    for rule in rules.rules:
+        if kind in rule.kinds and _parts(rule, topic_filter):
+            found.append(rule)
+        yield _size(rule)
+    return found
 
 
-def reaches(rules: list[Rule], topic_filter: str) -> list[Reach]:
+def reaches(rules: list[Rule], topic_filter: str) -> Comparing[list[Reach]]:
     """What each allow rule of `touching` reaches; rules that reach nothing are left out."""
     found: list[Reach] = []
     denies: list[Rule] = []
@@ -52,34 +83,54 @@ def reaches(rules: list[Rule], topic_filter: str) -> list[Reach]:
         if not rule.allow:
             denies.append(rule)
             continue
-        parts = _parts(rule, topic_filter)
-        for deny in denies:
-            if deny.who in (All(), rule.who) and deny.qos is None and deny.retain is None:
-                parts = [part for part in parts if not _denies(deny, part)]
-        but = tuple(deny for deny in denies if any(_parts(deny, part) for part in parts))
-        if parts:
-            found.append(Reach(rule, tuple(parts), but))
+        yield _size(rule)
+        reach = yield from _left(rule, _parts(rule, topic_filter), denies)
+        if reach is not None:
+            found.append(reach)
     return found
 
 
-def reached_by(rules: list[Rule], client: ClientInfo, topic_filter: str) -> Reach | None:
+def reached_by(rules: list[Rule], client: ClientInfo, topic_filter: str) -> Comparing[Reach | None]:
     """The first rule of `touching` by which `client` reaches a topic of the filter."""
     address = parse_address(client.peerhost)
     denies: list[Rule] = []
     for rule in rules:
+        yield _size(rule)
         if not is_about(client, address, rule.who):
             continue
         parts = _parts(rule, topic_filter, client)
-        if not rule.allow:
-            if parts and rule.qos is None and rule.retain is None:
-                denies.append(rule)
-            continue
-        for deny in denies:
-            parts = [part for part in parts if not _denies(deny, part, client)]
-        if parts:
-            but = tuple(d for d in denies if any(_parts(d, part, client) for part in parts))
-            return Reach(rule, tuple(parts), but)
+        if rule.allow:
+            reach = yield from _left(rule, parts, denies, client)
+            if reach is not None:
+                return reach
+        elif parts and rule.qos is None and rule.retain is None:
+            denies.append(rule)
     return None
+
+
+def _left(
+    rule: Rule, parts: list[str], denies: list[Rule], client: ClientInfo | None = None
+) -> Comparing[Reach | None]:
+    """What earlier rules leave of these parts; those that are a client's are all about it."""
+    about = (All(), rule.who)
+    for deny in denies:
+        if client is None and (deny.who not in about or (deny.qos, deny.retain) != (None, None)):
+            yield 1
+            continue
+        yield len(parts) * _size(deny)
+        parts = [part for part in parts if not _denies(deny, part, client)]
+        if not parts:
+            return None
+    but: list[Rule] = []
+    for deny in denies:
+        yield len(parts) * _size(deny)
+        if any(_parts(deny, part, client) for part in parts):
+            but.append(deny)
+    return Reach(rule, tuple(parts), tuple(but)) if parts else None
+
+
+def _size(rule: Rule) -> int:
+    return len(rule.topics or ()) + 1
 
 
 def _texts(rule: Rule, client: ClientInfo | None) -> list[str]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqttd.access import reverse
 from mqttd.access.acl_conf import AclSyntaxError
 from mqttd.access.acl_rules import AclRules
 from mqttd.access.authorization import Authorization, PromoteError
@@ -209,6 +211,37 @@ def test_who_may_sees_denials_before_and_says_what_they_take(tmp_path: Path) -> 
     assert [len(one["but"]) for one in found["clients"]] == [1, 2]
     assert who(site, "a/b/+", "subscribe", client("bob"))["clients"] == []
     assert who(site, "a/c", "subscribe", client("bob"), client("eve"))["count"] == 1
+
+
+def test_each_step_compares_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rules there are; each that allows is compared with those before it."""
+    count = 0
+
+    def counted(compare: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+        def compared(a: str, b: str) -> Any:
+            nonlocal count
+            count += 1
+            return compare(a, b)
+
+        return compared
+
+    monkeypatch.setattr(reverse, "meet", counted(meet))
+    monkeypatch.setattr(reverse, "covers", counted(covers))
+    many = range(60)
+    site = Site(
+        tmp_path,
+        "".join(f'{{deny, all, publish, ["a/{n}"]}}.\n' for n in many)
+        + "".join(f'{{allow, {{user, "u{n}"}}, publish, ["a/#", "a/{n}"]}}.\n' for n in many),
+    )
+    found: dict[str, Any] = {}
+    steps: list[int] = []
+    for _ in site.ask.who("a/+", "publish", [client("u59"), client("nobody")], found):
+        steps.append(count)
+        count = 0
+    assert sum(steps) > len(many) ** 2
+    assert max(steps) < 300
+    assert [len(each["but"]) for each in found["rules"]] == [len(many)] * len(many)
+    assert [(one["client_id"], one["parts"]) for one in found["clients"]] == [("c1", ["a/+"])]
 
 
 def test_superusers_and_an_open_end_are_told_too(tmp_path: Path) -> None:
