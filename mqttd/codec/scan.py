@@ -27,6 +27,7 @@ __all__ = [
     "END_MASK",
     "EXPIRY_SHIFT",
     "OFFSET_MASK",
+    "is_utf8",
     "more_filters",
     "scan_publish",
 ]
@@ -162,12 +163,19 @@ def scan_publish(data: bytes, start: int, limit: int) -> int:
     return int(stop | found)
 
 
-def _text_ok(data: bytes, start: int, stop: int) -> bool:
-    """Is this well-formed UTF-8 without NUL? (What stands before `start` is ASCII.)"""
+def is_utf8(data: bytes) -> bool:
+    """Whether this is well-formed UTF-8, which has no surrogates (RFC 3629)."""
     try:
-        return "\0" not in data[start:stop].decode()
+        data.decode()
     except UnicodeDecodeError:
         return False
+    return True
+
+
+def _text_ok(data: bytes, start: int, stop: int) -> bool:
+    """Is this well-formed UTF-8 without NUL? (What stands before `start` is ASCII.)"""
+    text = data[start:stop]
+    return b"\0" not in text and is_utf8(text)
 
 
 def _topic_ok(data: bytes, start: int, stop: int) -> bool:

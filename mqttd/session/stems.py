@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mqttd.codec.scan import is_utf8
 from mqttd.session.route import Route
 
 if TYPE_CHECKING:
@@ -142,17 +143,9 @@ class Stems:
             i += 1
         if route is None or levels > self.most_levels:
             return None
-        if seen >= 0x80 and not _is_text(data[start:end]):
+        if seen >= 0x80 and not is_utf8(data[start:end]):
             return None
         self.worth += 2
         route.right = self.right
         route.epoch = self.epoch
         return route
-
-
-def _is_text(topic: bytes) -> bool:
-    try:
-        topic.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

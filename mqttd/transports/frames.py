@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from mqttd.codec.scan import is_utf8
 from mqttd.transports.layers import Layer
 
 __all__ = [
@@ -201,7 +202,7 @@ class WebSocketLayer(Layer):
         code = CLOSE_NORMAL
         if body:
             code = body[0] << 8 | body[1] if len(body) > 1 else 0
-            if not valid_close(code) or not _is_utf8(body[2:]):
+            if not valid_close(code) or not is_utf8(body[2:]):
                 return self._fail(_PROTOCOL_ERROR, "a close frame that is not allowed") > 0
         self.closed = True
         self._pong()
@@ -300,11 +301,3 @@ def close_frame(code: int) -> bytes:
 def valid_close(code: int) -> bool:
     """Whether a peer may send this close code (RFC 6455, 7.4)."""
     return 3000 <= code < 5000 or 1000 <= code <= 1003 or 1007 <= code <= 1014
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

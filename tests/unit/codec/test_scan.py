@@ -15,6 +15,7 @@ from mqttd.codec.scan import (
     END_MASK,
     EXPIRY_SHIFT,
     OFFSET_MASK,
+    is_utf8,
     scan_publish,
 )
 
@@ -95,3 +96,13 @@ def test_nothing_wrong_is_accepted(
 @given(st.binary(max_size=40))
 def test_random_bytes_are_never_accepted_wrongly(raw: bytes) -> None:
     check(raw, 0, len(raw))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_text"),
+    [(b"", True), (b"a\0", True), ("é\U0001f41e".encode(), True), (b"\xff", False),
+     (b"\xe2\x82", False), (b"\xc0\x80", False), (b"\xed\xa0\x80", False)],
+)  # fmt: skip
+def test_what_is_utf_8(data: bytes, is_text: bool) -> None:
+    """No half of a character, none longer than it needs to be, no surrogate."""
+    assert is_utf8(data) is is_text
