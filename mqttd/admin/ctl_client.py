@@ -58,7 +58,7 @@ class Client:
         self.token = token
         self.authorities = authorities
         self.node = node
-        #: Nodes that were asked and have not answered: each `{node, reason}`, once.
+        #: Nodes or workers that were asked and have not answered: each with its `reason`, once.
         self.missing: list[Json] = []
         #: Told of each of them.
         self.misses: Callable[[Json], object] = lambda one: None
@@ -98,7 +98,8 @@ class Client:
             )
             response = connection.getresponse()
             status, data = response.status, response.read()
-            self._note(response.getheader("x-mqttd-note"))
+            note = response.getheader("x-mqttd-note")
+            self._note(note)
         except (FileNotFoundError, ConnectionRefusedError):
             raise NoBroker(f"no broker is running at {self.path}") from None
         except ssl.SSLCertVerificationError as error:
@@ -130,13 +131,14 @@ class Client:
                 detail = "--node: the broker that was asked is no node of a cluster"
             raise CtlError(detail)
         for one in answer.get("missing", ()):
-            if one["node"] not in {known["node"] for known in self.missing}:
+            if _who(one) not in map(_who, self.missing):
                 self.missing.append(one)
-                self.misses(one)
+                if note is None:  # nodes of before say it there alone
+                    self.misses(one)
         return answer
 
     def found(self, key: str, entries: list[Json]) -> Json:
-        """Entries of all pages as JSON, with the nodes whose are not there."""
+        """Entries of all pages as JSON, with the nodes or workers whose are not there."""
         return {key: entries, **({"missing": self.missing} if self.missing else {})}
 
     def _note(self, text: str | None) -> None:
@@ -155,6 +157,11 @@ class Client:
             cursor = answer["cursor"]
             if cursor is None:
                 return found
+
+
+def _who(missing: Json) -> object:
+    """The node or worker whose part is not in an answer."""
+    return missing.get("node"), missing.get("worker")
 
 
 class _UnixConnection(http.client.HTTPConnection):

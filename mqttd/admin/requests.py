@@ -38,6 +38,7 @@ __all__ = [
     "caller_of",
     "encoded",
     "may_still",
+    "note",
     "problem",
     "refusal",
     "set_caller",
@@ -55,8 +56,10 @@ ROLES: Final[dict[str, int]] = {EVENTS: 0, VIEWER: 1, OPERATOR: 2, ADMINISTRATOR
 #: what there was before a change and is after it.
 CALLER: Final = b"x-mqttd-caller"
 CHANGE: Final = b"x-mqttd-change"
-#: What is to be known of an answer beside it, for people: that a worker's part is missing in it.
+#: What is to be known of an answer beside it, for people: that a part of it is not there.
 NOTE: Final = b"x-mqttd-note"
+#: Bytes of such a note.
+_NOTE: Final = 500
 
 
 @dataclass(slots=True, frozen=True)
@@ -127,6 +130,11 @@ class Problem(Struct, kw_only=True):
     code: str
     #: For people.
     detail: str
+
+
+def note(request: Any, text: str) -> None:
+    """Say something beside an answer."""
+    request.setHeader(NOTE, text.encode("ascii", "backslashreplace")[:_NOTE])
 
 
 class ApiError(Exception):

@@ -88,6 +88,8 @@ class Ask:
         self.unchanged = False
         #: The answer is put together with those of others (`mqttd.admin.lists`).
         self.together = False
+        #: Whose part is not in it: each worker or node, with the reason.
+        self.missing: list[dict[str, Any]] = []
 
     def changed(self, before: Any = None, after: Any = None) -> None:
         """Say what there was and what there is, for the audit."""

@@ -29,7 +29,7 @@ from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore
 from mqttd.admin import lists
 from mqttd.admin.api import Api
 from mqttd.admin.parts import WAITING, Parts
-from mqttd.admin.requests import ApiError, encoded
+from mqttd.admin.requests import ApiError, encoded, note
 from mqttd.admin.resources.status import Status
 from mqttd.admin.route import Ask, Route
 from mqttd.cluster.answers import ANSWERS
@@ -254,6 +254,8 @@ class NodeFront(Api):
             told, missing = heard.told, heard.missing
             if not told:
                 raise heard.refusal()
+            if missing:
+                note(ask.request, f"this is without {heard.away()}")
         if len(self._joining.waiting) >= WAITING:
             raise ApiError(503, "busy", "others have asked for tables", {"retry-after": "5"})
         return await self._joining.run(self.node.in_thread, _joined, joined, told, missing)
@@ -342,9 +344,13 @@ class _Heard:
     def _misses(self, name: str, why: str) -> None:
         self.missing.append({NODE: name, "reason": why})
 
+    def away(self) -> str:
+        """Who is missing, as people read it."""
+        return "; ".join(f"node {one[NODE]}: {one['reason']}" for one in self.missing)
+
     def refusal(self) -> ApiError:
         """What is answered where nobody has told anything."""
-        away = "; ".join(f"node {one[NODE]}: {one['reason']}" for one in self.missing)
+        away = self.away()
         if self._refusal is None:
             return _unavailable(away)
         if self.lacking and away and self._refusal.status == 404:

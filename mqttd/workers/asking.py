@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -27,7 +28,8 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from mqttd.admin.requests import CALLER, CHANGE, NOTE, ApiError, Caller
+from mqttd.admin.lists import WORKER
+from mqttd.admin.requests import CALLER, CHANGE, ApiError, Caller, note
 from mqttd.admin.route import Ask
 from mqttd.config.schema import Config
 from mqttd.workers.process import WorkerProcess
@@ -54,7 +56,12 @@ _LOOK: Final = 0.5
 
 
 class NoAnswer(ApiError):
-    """A worker is being started, or does not answer."""
+    """A worker is being started, or does not answer: which, and why."""
+
+    def __init__(self, status: int, code: str, message: str, worker: int, why: str) -> None:
+        super().__init__(status, code, message)
+        self.worker = worker
+        self.why = why
 
 
 class Workers(Protocol):
@@ -183,7 +190,8 @@ class Asker:
                 why = _why(failure)
                 log.warn("worker {number} did not answer {target}: {why}", number=number,
                          target=target, why=why)  # fmt: skip
-                raise NoAnswer(502, "bad_gateway", f"worker {number} did not answer: {why}")
+                text = f"worker {number} did not answer: {why}"
+                raise NoAnswer(502, "bad_gateway", text, number, why)
             log.failure("worker {number} did not answer {target}", failure, number=number,
                         target=target)  # fmt: skip
             raise ApiError(502, "bad_gateway", f"worker {number} did not answer; see the log")
@@ -250,17 +258,18 @@ class Asker:
         Fails with a refusal of one, and where none answers.
         """
 
+        why: dict[int, str] = {}
+
         def left(failure: Failure) -> None:
             failure.trap(NoAnswer)
+            error: Any = failure.value
+            why[error.worker] = error.why
 
         def answered(found: list[Answer | None]) -> list[Answer]:
             answers = [each for each in found if each is not None]
-            missing = {worker.number for worker in self.service.workers}
-            missing -= {each.worker for each in answers}
             if not answers:
-                raise away(min(missing))
-            if missing:
-                ask.request.setHeader(NOTE, _left_out(sorted(missing)))
+                raise away(1)
+            self.leave_out(ask, {each.worker for each in answers}, why)
             return answers
 
         asked = [
@@ -270,12 +279,19 @@ class Asker:
         gathered: Deferred[list[Answer | None]] = gatherResults(asked, consumeErrors=True)
         return gathered.addErrback(_first).addCallback(answered)
 
+    def leave_out(self, ask: Ask, told: Collection[int], why: Mapping[int, str]) -> None:
+        """Say of an answer which workers' part is not in it; all others have `told` theirs."""
+        numbers = [each.number for each in self.service.workers if each.number not in told]
+        ask.missing = [{WORKER: each, "reason": why.get(each, _STARTED)} for each in numbers]
+        if numbers:
+            note(ask.request, _left_out(numbers))
 
-def _left_out(missing: list[int]) -> bytes:
+
+def _left_out(missing: list[int]) -> str:
     """What is said of an answer without these workers."""
     if len(missing) == 1:
-        return b"worker %d does not answer, and is left out" % missing[0]
-    return f"workers {', '.join(map(str, missing))} do not answer, and are left out".encode()
+        return f"worker {missing[0]} does not answer, and is left out"
+    return f"workers {', '.join(map(str, missing))} do not answer, and are left out"
 
 
 def told_for(headers: Headers, caller: Caller) -> None:
@@ -283,9 +299,13 @@ def told_for(headers: Headers, caller: Caller) -> None:
     headers.setRawHeaders(CALLER, [f"{quote(caller.name)} {caller.role}".encode()])
 
 
-def away(number: int) -> ApiError:
+#: Why one does not answer that is not there.
+_STARTED: Final = "it is being started"
+
+
+def away(number: int) -> NoAnswer:
     """A worker is being started again."""
-    return NoAnswer(503, "unavailable", f"worker {number} is being started")
+    return NoAnswer(503, "unavailable", f"worker {number} is being started", number, _STARTED)
 
 
 #: How a worker that ends, or is stuck, does not answer.

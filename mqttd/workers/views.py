@@ -211,22 +211,23 @@ class Views:
     async def clients(self, ask: Ask) -> Json:
         """A page of clients, in one order."""
         told = await self._of_query(ask, "/clients")
-        return lists.clients_of(told, ask.query.sort, ask.query.limit)
+        return _lacking(ask, lists.clients_of(told, ask.query.sort, ask.query.limit))
 
     async def subscriptions(self, ask: Ask) -> Json:
         """The subscriptions of one client, or a page of everybody's."""
         if ask.query.client_id is not None:
             return await self.owner(ask)
         told = await self._of_query(ask, "/subscriptions")
-        return lists.subscriptions_of(told, ask.query.limit)
+        return _lacking(ask, lists.subscriptions_of(told, ask.query.limit))
 
     async def topics(self, ask: Ask) -> Json:
         """A page of filters."""
-        return lists.filters_of(await self._of_query(ask, "/topics"), ask.query.limit)
+        told = await self._of_query(ask, "/topics")
+        return _lacking(ask, lists.filters_of(told, ask.query.limit))
 
     async def routes(self, ask: Ask) -> Json:
         """Where a message goes."""
-        return lists.routes_of(await self._of_query(ask, "/routes"))
+        return _lacking(ask, lists.routes_of(await self._of_query(ask, "/routes")))
 
     async def memory(self, ask: Ask) -> Json:
         """Who holds what."""
@@ -280,21 +281,28 @@ class Views:
 
     async def why(self, ask: Ask) -> Json:
         """What became of messages, as far as the workers that find them know."""
-        return lists.lives_of(await self._of_query(ask, "/why"), ask.query.limit)
+        told = await self._of_query(ask, "/why")
+        return _lacking(ask, lists.lives_of(told, ask.query.limit))
 
     async def life(self, ask: Ask) -> Json:
         """What became of one message, everywhere."""
         lives: list[Json] = []
         refused: ApiError | None = None
-        for number in self.asker.there():
+        why: dict[int, str] = {}
+        there = self.asker.there()
+        for number in there:
             try:
                 said: Answer = await self.asker.ask(number, ask)
                 lives.append({**said.json(), "worker": number})
+            except NoAnswer as error:
+                why[number] = error.why
+                refused = error
             except ApiError as error:
                 refused = error
         if not lives and refused is not None:
             raise refused
-        return lists.life_in(lives)
+        self.asker.leave_out(ask, set(there) - why.keys(), why)
+        return _lacking(ask, lists.life_in(lives))
 
     # -- rules ---------------------------------------------------------------------------------
 
@@ -361,6 +369,11 @@ class Views:
 
 
 _SIZES: Final = ("before", "after", "moved")
+
+
+def _lacking(ask: Ask, found: Json) -> Json:
+    """An answer of all workers, with those that are not in it, as a cluster says it of nodes."""
+    return {**found, "missing": ask.missing}
 
 
 def _words(query: Json) -> dict[str, object]:

@@ -53,6 +53,8 @@ class Door:
         self.api = self.made()
         self.stub = StubTreq(LocalDoor(self.api.resource()))
         self.headers: dict[str, str] = {}
+        #: What was said beside the last answer.
+        self.note: bytes | None = None
 
     def made(self) -> Api:
         """The interface to `parts`."""
@@ -68,6 +70,7 @@ class Door:
         )
         self.stub.flush()
         response = result(waiting)
+        self.note = response.headers.getRawHeaders(b"x-mqttd-note", [None])[0]
         told = self._told(method, path)
         if told is not None and response.code != 500:  # a fault of ours is in no document
             assert str(response.code) in told["responses"], (method, path, response.code)

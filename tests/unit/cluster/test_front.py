@@ -178,7 +178,9 @@ def test_nodes_that_do_not_answer_are_named(nodes: Nodes) -> None:
         {"node": "c", "reason": "it has not answered in 5 s"},
         {"node": "d", "reason": "it is away, and its sessions wait for it"},
     ]
-    assert nodes["a"]("GET", "/clients/at-b")[0] == 200
+    away = "node c: it has not answered in 5 s; node d: it is away, and its sessions wait for it"
+    assert nodes["a"].note == f"this is without {away}".encode()
+    assert nodes["a"]("GET", "/clients/at-b")[0] == 200 and nodes["a"].note is None
     status, refused = nodes["a"]("GET", "/clients/at-c")
     assert status == 503 and "node c: it has not answered in 5 s" in refused["detail"]
     for path in ("/clients", "/metrics", "/clients/at-a"):

@@ -87,6 +87,10 @@ def test_who_gives_no_sign_of_life_is_left_out_and_named() -> None:
     shown.addCallback(found.append)
     assert [each.worker for each in found[0]] == [1]
     assert note(asked) == "workers 2, 3 do not answer, and are left out"
+    assert asked.missing == [
+        {"worker": 2, "reason": "it gives no sign of life"},
+        {"worker": 3, "reason": "it is being started"},
+    ]
     assert workers.warned == ["worker 2 did not answer /api/v1/status: it gives no sign of life"]
     assert not workers.reactor.getDelayedCalls()
 
@@ -97,7 +101,7 @@ def test_nothing_is_noted_where_all_answer() -> None:
     shown = workers.asker.shown(asked)
     for each in workers.asked.values():
         each.callback({})
-    assert shown.called and note(asked) is None
+    assert shown.called and note(asked) is None and asked.missing == []
 
 
 def test_where_nobody_answers_it_is_said_who_is_away() -> None:

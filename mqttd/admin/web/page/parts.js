@@ -137,9 +137,9 @@ export function asked(title, text, label, { bad, fields } = {}) {
   });
 }
 
-/* What an answer of a cluster says of nodes that have not told what they have. */
+/* What an answer says of nodes, or of workers, that have not told what they have. */
 export const without = ({ missing = [] }) => missing.length
-  ? note(`This is without ${missing.map((one) => `node ${visible(one.node)}: ${one.reason}`).join("; ")}.`, "warn") : "";
+  ? note(`This is without ${missing.map((one) => `${one.worker ? `worker ${one.worker}` : `node ${visible(one.node)}`}: ${one.reason}`).join("; ")}.`, "warn") : "";
 
 /* A list by cursor: `fetch(cursor)` gives {rows, cursor, missing}, `draw(rows)` an element. Only what was
  * asked last is drawn: an answer of the page or the order before may come after it. */
