@@ -93,6 +93,7 @@ HOT = [
     "mqttd/broker/local.py",
     "mqttd/broker/login.py",
     "mqttd/broker/memory.py",
+    "mqttd/broker/mounts.py",
     "mqttd/broker/publishing.py",
     "mqttd/broker/pubsub.py",
     "mqttd/broker/quota.py",

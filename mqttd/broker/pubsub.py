@@ -12,6 +12,7 @@ MQTT 5.0: 3.3.1 (retain), 3.8.4 (subscribe), 4.8 (subscriptions), 4.8.2 (shared 
 from __future__ import annotations
 
 from mqttd.broker.fans import Fan, Fans
+from mqttd.broker.mounts import mounted
 from mqttd.broker.retained import Retained, RetainedReplay, retained_of
 from mqttd.broker.retainer import RetainedLevel, Retainer
 from mqttd.broker.router import Router, is_wildcard
@@ -257,7 +258,8 @@ class PubSub:
     ) -> None:
         if not len(self.retainer):
             return
-        cursor = self.retainer.match(topic_filter, self.server.now)
+        below = mounted(session, topic_filter) != 0
+        cursor = self.retainer.match(topic_filter, self.server.now, below)
         if cursor.done:
             session.stop_replay(topic_filter)
             return

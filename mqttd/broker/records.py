@@ -121,10 +121,6 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
     session.created_at = broker.now - milliseconds(max(age, away, 0))
     if session.owner:
         session.server.journal.dated(session.owner, seconds - max(age, away, 0))
-    if record.mountpoint:
-        session.client = ClientInfo(
-            client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint
-        )
     subscribe_all(broker, session, record)
     late = milliseconds(max(seconds - record.written_at, 0))
     rest = _put_in_flight(broker, session, state.queue, record.window, late)
@@ -135,7 +131,11 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
 
 
 def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
-    """Give a session the subscriptions of a record."""
+    """Give a session the subscriptions of a record, and the mountpoint that they are below."""
+    if record.mountpoint:
+        session.client = ClientInfo(
+            session.client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint
+        )
     for full_filter, options, identifier in record.subscriptions:
         subscription = Subscription(
             full_filter,

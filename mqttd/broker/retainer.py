@@ -178,12 +178,13 @@ class Retainer:
         self._clear(level)
         return True
 
-    def match(self, topic_filter: str, now: int = 0) -> RetainedCursor:
+    def match(self, topic_filter: str, now: int = 0, mounted: bool = False) -> RetainedCursor:
         """Return a cursor over the messages whose topics match `topic_filter`.
 
-        Messages that expired by `now` are passed over.
+        Messages that expired by `now` are passed over. mounted: the filter has its first wildcard
+        where a mountpoint ends, and as in the first level it does not match `$`.
         """
-        return RetainedCursor(self, topic_filter, now)
+        return RetainedCursor(self, topic_filter, now, mounted)
 
     def expire(self, now: int, limit: int = 10_000) -> int:
         """Forget the messages that expired by `now`, at most `limit`; return how many.
@@ -311,6 +312,7 @@ class RetainedCursor:
         "depth",
         "done",
         "exact",
+        "first",
         "level",
         "now",
         "plain",
@@ -320,7 +322,9 @@ class RetainedCursor:
         "words",
     )
 
-    def __init__(self, retainer: Retainer, topic_filter: str, now: int) -> None:
+    def __init__(
+        self, retainer: Retainer, topic_filter: str, now: int, mounted: bool = False
+    ) -> None:
         self.retainer: Retainer = retainer
         self.now: int = now
         words = topic_filter.split("/")
@@ -335,6 +339,8 @@ class RetainedCursor:
         self.level: RetainedLevel | None = None
         self.depth: int = 0
         self.done: bool = False
+        #: The depth above the level where no wildcard matches `$`.
+        self.first: int = _literal(words) if mounted else 0
         #: Levels that the last `next` has visited.
         self.visited: int = 0
         if not self.rest and "+" not in words:
@@ -403,7 +409,7 @@ class RetainedCursor:
         while self.depth > 0:
             if self.depth > len(self.words) or self.words[self.depth - 1] == "+":
                 beside = level.next
-                if self.depth == 1:
+                if self.depth == self.first + 1:
                     beside = after_dollar(beside)
                 if beside is not None:
                     return beside
@@ -422,7 +428,7 @@ class RetainedCursor:
                 return level.below(word)
         elif not self.rest:
             return None
-        return after_dollar(level.first) if self.depth == 0 else level.first
+        return after_dollar(level.first) if self.depth == self.first else level.first
 
     def _may_match(self) -> bool:
         """Say whether each literal word of the filter occurs in some topic at its depth."""
@@ -442,3 +448,11 @@ class RetainedCursor:
         self.level = None
         level.cursors -= 1
         self.retainer.prune(level)
+
+
+def _literal(words: list[str]) -> int:
+    """How many words stand before the first `+`."""
+    count = 0
+    while count < len(words) and words[count] != "+":
+        count += 1
+    return count

@@ -18,6 +18,7 @@ from typing import Final
 
 from mqttd.broker.abroad import Abroad
 from mqttd.broker.gears import Gears
+from mqttd.broker.mounts import Mounts, mounted, wildcard_at
 from mqttd.broker.shared import MAX_TURNS, Group
 from mqttd.broker.trie import Level, Trie
 from mqttd.broker.walks import Walks
@@ -25,6 +26,7 @@ from mqttd.session.metrics import Metrics
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import (
     HELD,
+    MOUNTED,
     NO_LOCAL,
     NOTED,
     RECORDED,
@@ -76,7 +78,9 @@ class Router(Topics):
         self.subscriptions: int = 0
         #: What the messages of a topic need, whoever receives them.
         self.gears = Gears()
-        self.walks = Walks(self.trie, self.gears, self._lead)
+        #: Where wildcards of mounted clients do not match `$`.
+        self.mounts = Mounts()
+        self.walks = Walks(self.trie, self.gears, self.mounts, self._lead)
         self.stems = self.walks
         #: Receivers with their options -> the lists of the routes that lead to them.
         self._shared: dict[tuple[tuple[Receiver, int], ...], tuple[list[Receiver], list[int]]] = {}
@@ -154,6 +158,7 @@ class Router(Topics):
     ) -> bool:
         """Join a shared group (`full_filter` is the filter as the client wrote it)."""
         new = session.add_subscription(full_filter, options, identifier)
+        options |= mounted(session, topic_filter)
         self._group(full_filter, name, topic_filter).add(session, options, identifier)
         if new:
             self._began(full_filter)
@@ -211,6 +216,10 @@ class Router(Topics):
             level = self.trie.insert(topic_filter)
             subscribers = level.subscribers
             assert subscribers is not None
+            if isinstance(subscriber, Session) and mounted(subscriber, topic_filter):
+                options |= MOUNTED
+                if subscriber not in subscribers:
+                    self.mounts.came(topic_filter)
             subscribers[subscriber] = options
             self._wildcard_changed(topic_filter)
             return
@@ -236,7 +245,8 @@ class Router(Topics):
         if is_wildcard(topic_filter):
             level = self.trie.get(topic_filter)
             if level is not None and level.subscribers is not None:
-                level.subscribers.pop(subscriber, None)
+                if level.subscribers.pop(subscriber, 0) & MOUNTED:
+                    self.mounts.went(topic_filter)
                 if not level.subscribers:
                     self.trie.remove(topic_filter)
             self._wildcard_changed(topic_filter)
@@ -267,17 +277,18 @@ class Router(Topics):
         self.metrics.routes_built += 1
         topic = route.topic
         held = self.exact.get(topic)
-        if held is not None:
+        hidden = self.mounts.hide(topic)
+        if held is not None or hidden:
             found: dict[Receiver, int] = {}
             if isinstance(held, dict):
                 for subscriber, options in held.items():
                     self._take(route, found, topic, subscriber, options)
-            else:
+            elif held is not None:
                 assert isinstance(held, Session)
                 route.topic = held.own(topic)
                 self._take(route, found, topic, held, held.options_of(topic))
             if self.trie.filters:
-                self._collect(route, found, self._match(topic))
+                self._collect(route, found, self._match(topic), topic if hidden else "")
             self._close(route, found)
         elif self.trie.filters:
             levels = self._match(topic)
@@ -301,7 +312,7 @@ class Router(Topics):
         if known is None:
             known = Route("")
             found: dict[Receiver, int] = {}
-            self._collect(known, found, levels)
+            self._collect(known, found, levels, "")
             self._close(known, found)
             if len(self._matches) >= _MATCHES:
                 self._matches = {}
@@ -318,7 +329,10 @@ class Router(Topics):
         route.seq = self.changes.seq
         return route
 
-    def _collect(self, route: Route, found: dict[Receiver, int], levels: list[Level]) -> None:
+    def _collect(
+        self, route: Route, found: dict[Receiver, int], levels: list[Level], topic: str
+    ) -> None:
+        """Take what these levels have; `topic` is named where a mountpoint may hide it."""
         for level in levels:
             subscribers = level.subscribers
             if subscribers is None:
@@ -326,7 +340,12 @@ class Router(Topics):
             # Thousands of filters may lead to a few receivers.
             self.work += 1 + len(subscribers)
             topic_filter = ""
+            hidden = bool(topic) and topic.startswith("$", wildcard_at(level.topic_filter()))
             for subscriber, options in subscribers.items():
+                if options & MOUNTED:
+                    if hidden:
+                        continue
+                    options ^= MOUNTED
                 if isinstance(subscriber, Session) and subscriber.identifiers is not None:
                     if not topic_filter:
                         topic_filter = level.topic_filter()

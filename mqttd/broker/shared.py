@@ -25,8 +25,9 @@ from random import Random
 from typing import Final
 from zlib import crc32
 
+from mqttd.broker.mounts import wildcard_at
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import IDENTIFIED, Target
+from mqttd.session.route import IDENTIFIED, MOUNTED, Target
 
 __all__ = ["STRATEGIES", "Group"]
 
@@ -62,6 +63,7 @@ class Group(Target):
     __slots__ = (
         "members",
         "most",
+        "mounted",
         "name",
         "order",
         "publishers",
@@ -70,6 +72,7 @@ class Group(Target):
         "stuck",
         "topic_filter",
         "turns",
+        "wildcard",
     )
 
     def __init__(
@@ -100,6 +103,9 @@ class Group(Target):
         self.publishers: int = 0
         #: The member that "sticky" holds on to.
         self.stuck: Receiver | None = None
+        #: Members with `MOUNTED`, and where the filter has its first wildcard.
+        self.mounted: int = 0
+        self.wildcard: int = wildcard_at(topic_filter)
 
     def __len__(self) -> int:
         """Return how many members the group has."""
@@ -115,12 +121,17 @@ class Group(Target):
         self.members[member] = (options | IDENTIFIED if identifier else options, identifier)
         if new:
             self.order.append(member)
+            if options & MOUNTED:
+                self.mounted += 1
         return new
 
     def remove(self, member: Receiver) -> bool:
         """Let `member` go; say whether it was one. Nothing else changes for those who stay."""
-        if self.members.pop(member, None) is None:
+        held = self.members.pop(member, None)
+        if held is None:
             return False
+        if held[0] & MOUNTED:
+            self.mounted -= 1
         self.order.remove(member)
         if self.stuck is member:
             self.stuck = None
@@ -141,6 +152,8 @@ class Group(Target):
         count = len(self.order)
         if count == 0:
             return None
+        if self.mounted and self.is_hidden(topic):
+            return self._outside()
         if self.strategy == STICKY:
             stuck = self.stuck
             if stuck is None or not stuck.online():
@@ -158,6 +171,21 @@ class Group(Target):
                 self.random = Random()
             place = self._online_from(self.random.randrange(count))
         return self.order[place]
+
+    def is_hidden(self, topic: str) -> bool:
+        """Whether members with `MOUNTED` do not get this topic."""
+        return self.mounted != 0 and topic.startswith("$", self.wildcard)
+
+    def _outside(self) -> Receiver | None:
+        """The first that is not below a mountpoint; with others in one group that is rare."""
+        found: Receiver | None = None
+        for member in self.order:
+            if not self.members[member][0] & MOUNTED:
+                if member.online():
+                    return member
+                if found is None:
+                    found = member
+        return found
 
     def _turn_of(self, source: str, count: int) -> int:
         """Return the place whose turn it is for messages of `source`, and move its turn on."""

@@ -3,7 +3,8 @@
     levels that the words so far lead to --word--> those below it and below `+`
                  `-- none of them leads on: what was matched by `#` is all there will be
 
-A literal filter is in no trie: topics whose first word some literal filter has are looked up.
+A literal filter is in no trie: topics whose first word some literal filter has are looked up. Those
+below a mountpoint are where its clients' wildcards do not match every word.
 
 Promise: stems and their words are `_MOST` at most, about a megabyte, half of them of one stem; the
 first words of literal filters are counted up to `_HEADS`, beyond that there are no stems until the
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.gears import Gears
+from mqttd.broker.mounts import Mounts
 from mqttd.broker.trie import Level, Trie
 from mqttd.session.route import Route
 from mqttd.session.stems import LOST, PENDING, Stem, Stems
@@ -45,10 +47,13 @@ class Walks(Stems):
     lead: makes a route to the receivers of some filters.
     """
 
-    def __init__(self, trie: Trie, gears: Gears, lead: Callable[[list[Level]], Route]) -> None:
+    def __init__(
+        self, trie: Trie, gears: Gears, mounts: Mounts, lead: Callable[[list[Level]], Route]
+    ) -> None:
         super().__init__()
         self._trie = trie
         self._gears = gears
+        self._mounts = mounts
         self._lead = lead
         #: First words of literal filters and how many have each; None: too many words.
         self.heads: dict[str, int] | None = {}
@@ -108,7 +113,9 @@ class Walks(Stems):
                 levels.append(below)
             if level.plus is not None:
                 levels.append(level.plus)
-        made = self._made(levels, stem.matched, [])
+        made = LOST
+        if not self._mounts.begin_at(levels):
+            made = self._made(levels, stem.matched, [])
         if word in stem.below:
             stem.below[word] = made
         else:

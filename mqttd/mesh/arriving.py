@@ -35,7 +35,7 @@ from mqttd.mesh.frames import (
 )
 from mqttd.mesh.landing import Control, Local, measure, scanned
 from mqttd.mesh.link import Link
-from mqttd.mesh.peer import Choice, Member
+from mqttd.mesh.peer import Choice, Member, onward
 from mqttd.session.inbound import Inbound, lift, lower, recast
 from mqttd.session.message import Message
 from mqttd.session.receiver import Receiver
@@ -475,17 +475,7 @@ class Arriving:
             member = group.choose(self.source, route.topic)
             self.choice.arriving = False
             if isinstance(member, Member):
-                # Who is away comes before another worker, and any before the one it came from: that
-                # one has been told by now who has gone here, and chooses anew.
-                chosen: Receiver | None = None
-                for other in group.order:
-                    if not isinstance(other, Member):
-                        chosen = other
-                        break
-                    link = other.peer.ferry.link
-                    if chosen is None or link is None or link.number != self.link.number:
-                        chosen = other
-                member = chosen
+                member = onward(group, route.topic, self.link.number)
         if group is None or member is None:
             broker.metrics.dropped_session_ended += 1
         else:

@@ -28,9 +28,9 @@ from mqttd.session.journal import Journal
 from mqttd.session.message import Delivery
 from mqttd.session.promise import Promise
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import Route
+from mqttd.session.route import MOUNTED, Route
 
-__all__ = ["MOST", "NEVER", "Choice", "Ferry", "Member", "Peer"]
+__all__ = ["MOST", "NEVER", "Choice", "Ferry", "Member", "Peer", "onward"]
 
 #: The number of what has not been sent.
 NEVER: Final = 1 << 60
@@ -372,3 +372,23 @@ class Member(Receiver):
 
     def _head(self, delivery: Delivery) -> bytes:
         return frame(MEMBER, packed([self.full_filter.encode(), delivery.source.encode()]))
+
+
+def onward(group: Group, topic: str, came_by: int) -> Receiver | None:
+    """Who gets a message that another worker sent for a member here, where none is online.
+
+    Who is away comes before another worker, and any before the one it came from: that one has been
+    told by now who has gone here, and chooses anew. Of members that a mountpoint hides the topic
+    from it is not told, and would choose the same.
+    """
+    hidden = group.is_hidden(topic)
+    chosen: Receiver | None = None
+    for other in group.order:
+        if not isinstance(other, Member):
+            if not (hidden and group.options(other) & MOUNTED):
+                return other
+        elif not hidden:
+            link = other.peer.ferry.link
+            if chosen is None or link is None or link.number != came_by:
+                chosen = other
+    return chosen

@@ -13,7 +13,9 @@ from typing import Final
 from msgspec import Struct
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.mounts import wildcard_at
 from mqttd.broker.shared import Group
+from mqttd.session.route import MOUNTED
 from mqttd.session.session import Session
 
 __all__ = ["RouteView", "Routes", "TopicRoutes"]
@@ -53,19 +55,34 @@ class Routes:
         if exact is not None:
             _take(topic, exact if isinstance(exact, dict) else [exact], found, elsewhere)
         for level in router.trie.match(topic):
-            _take(level.topic_filter(), level.subscribers or {}, found, elsewhere)
+            topic_filter = level.topic_filter()
+            subscribers = level.subscribers or {}
+            if topic.startswith("$", wildcard_at(topic_filter)):
+                outside = [one for one in subscribers if not subscribers[one] & MOUNTED]
+                _take(topic_filter, outside, found, elsewhere, MOUNTED)
+            else:
+                _take(topic_filter, subscribers, found, elsewhere)
         found.sort(key=lambda one: (one.topic_filter, one.group or ""))
         return TopicRoutes(topic, found)
 
 
 def _take(
-    topic_filter: str, subscribers: Iterable[object], found: list[RouteView], elsewhere: bool
+    topic_filter: str,
+    subscribers: Iterable[object],
+    found: list[RouteView],
+    elsewhere: bool,
+    without: int = 0,
 ) -> None:
+    """`without`: an option that no member of a group has that gets the topic."""
     alone: list[str] = []
     count = 0
     for subscriber in subscribers:
         if isinstance(subscriber, Group):
-            members = [one for one in subscriber.order if elsewhere or not _place_of(one)]
+            members = [
+                one
+                for one in subscriber.order
+                if (elsewhere or not _place_of(one)) and not subscriber.options(one) & without
+            ]
             if members:
                 names = [_name_of(member) for member in members[:NAMED]]
                 found.append(RouteView(topic_filter, subscriber.name, len(members), names))

@@ -36,6 +36,7 @@ __all__ = [
     "HELD",
     "HOOKED",
     "IDENTIFIED",
+    "MOUNTED",
     "NOTED",
     "NO_LOCAL",
     "OWN",
@@ -65,6 +66,9 @@ OWN: Final = 16
 OWN_SHIFT: Final = 8
 #: A member of a shared group has given its subscription an identifier.
 IDENTIFIED: Final = 32
+#: The first wildcard of the filter, where its client's mountpoint ends, matches no word that begins
+#: with `$`. The options of a route do not have it.
+MOUNTED: Final = 64
 
 SPREAD: Final = 1
 NOTED: Final = 2

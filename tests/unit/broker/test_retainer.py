@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,28 @@ def test_a_filter_finds_exactly_the_messages_that_match(
     found = drain(retainer.match(topic_filter), n)
     expected = [message for topic, message in latest.items() if matches(topic_filter, topic)]
     assert sorted(found) == sorted(expected)  # type: ignore[type-var]
+
+
+@given(st.lists(topics, max_size=30), filters, st.sampled_from(["a/", "a/b/", "$S/"]))
+def test_below_a_mountpoint_as_in_a_tree_of_its_own(
+    stored: list[str], topic_filter: str, place: str
+) -> None:
+    retainer = Retainer()
+    for topic in stored:
+        for name in (topic, place + topic):
+            retainer.store(name, name, 1)
+    mounted = topic_filter[0] in "+#"
+    found = drain(retainer.match(place + topic_filter, 0, mounted))
+
+    def own(names: Iterable[object]) -> list[str]:
+        """As its clients know them: an empty name is none."""
+        return sorted(
+            str(name)[len(place) :]
+            for name in names
+            if str(name).startswith(place) and name != place
+        )
+
+    assert own(found) == [name for name in own(retainer.topics) if matches(topic_filter, name)]
 
 
 STEPS = st.one_of(

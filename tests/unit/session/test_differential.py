@@ -406,6 +406,20 @@ def test_every_path_gives_the_same_bytes(
     assert fast.state() == slow.state()
 
 
+#: What counts bytes of names, and what stands in the way of another mountpoint.
+_NAMED = ("mountpoint", "mqueue_max_bytes", "topic_cache_bytes")
+
+
+@settings(max_examples=300, deadline=None)
+@given(story=stories().filter(lambda story: not story.twist.keys() & set(_NAMED)))
+@pytest.mark.slow
+def test_a_mountpoint_is_not_seen_from_below(story: Story) -> None:
+    """Where all live below the same one, their tree is as the whole one, `$` in it included."""
+    fast = Stage(story).play()
+    below = Stage(story, mountpoint="below/").play()
+    assert with_numbers(fast) == with_numbers(below)
+
+
 def changes(message: Message) -> HookResult:
     """Something of everything that a callback may do."""
     return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,6 +222,68 @@ def test_what_lies_outside_is_not_handed_over() -> None:
     assert names(lamp) == []
     assert node.broker.metrics.dropped_denied == 2
     assert not lamp.session.inflight
+
+
+@pytest.mark.parametrize("qos", (0, 1, 2))
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("own", ("#", "+/x", "$share/g/#", "$share/g/+/x"))
+def test_a_wildcard_in_the_first_level_does_not_match_a_dollar(
+    own: str, version: int, qos: int
+) -> None:
+    """As without a mountpoint [MQTT-4.7.2-1]; others see the whole tree, where it is not first."""
+    node = Door()
+    lamp = node.mounted("lamp", version)
+    subscribe(lamp, own, qos=2)
+    watcher = node.connect("watcher", version)
+    subscribe(watcher, "dev/lamp/#", qos=2)
+    boss = node.connect("boss", version)
+    numbers = itertools.count(1)
+    for publisher, prefix in ((lamp, ""), (boss, "dev/lamp/"), (boss, "dev/lamp/")):
+        for topic in ("$x/x", "a/x"):
+            number = next(numbers) if qos else 0
+            publisher.send(Publish(prefix + topic, b"", qos, packet_id=number))
+            assert names(watcher) == [(f"dev/lamp/{topic}", b"")]
+        assert names(lamp) == [("a/x", b"")]
+    assert node.broker.metrics.dropped_denied == 0
+    subscribe(lamp, "$x/#")
+    boss.send(Publish("dev/lamp/$x/x", b"", 0))
+    assert names(lamp) == [("$x/x", b"")]
+
+
+def test_nor_does_it_match_a_retained_message_that_begins_so() -> None:
+    node = Door()
+    boss = node.connect("boss")
+    for topic in ("$x/x", "a/x", "$y/x"):
+        boss.send(Publish(f"dev/lamp/{topic}", b"1", 0, True))
+    for number, own in enumerate(("#", "+/x", "+/#")):
+        lamp = node.mounted("lamp", 4 + number % 2)
+        lamp.send(Subscribe(1, [Subscription(own, 1)]))
+        assert [name for name, _ in names(lamp)] == ["a/x"]
+    lamp.send(Subscribe(1, [Subscription("$x/#", 1)]))
+    assert [name for name, _ in names(lamp)] == ["$x/x"]
+    boss.send(Subscribe(1, [Subscription("dev/lamp/+/x", 0)]))
+    assert len(names(boss)) == 3
+
+
+@pytest.mark.parametrize("mounted_first", (True, False))
+def test_a_group_gives_it_to_a_member_that_has_no_mountpoint(mounted_first: bool) -> None:
+    node = Door()
+    for mounted in (mounted_first, not mounted_first):
+        if mounted:
+            lamp = node.mounted("lamp", clean=False)
+            subscribe(lamp, "$share/g/#", qos=1)
+        else:
+            plain = node.connect("plain", clean=False)
+            subscribe(plain, "$share/g/dev/lamp/#", qos=1)
+    boss = node.connect("boss")
+    for _ in range(4):
+        boss.send(Publish("dev/lamp/$x", b"", 1, packet_id=1))
+        assert len(names(plain)) == 1
+    plain.drop()
+    boss.send(Publish("dev/lamp/$x", b"", 1, packet_id=1), Publish("dev/lamp/x", b"", 0))
+    assert names(lamp) == [("x", b"")]
+    back = node.connect("plain", clean=False)
+    assert [packet.topic for packet in back.published() if not packet.dup] == ["dev/lamp/$x"]
 
 
 @pytest.mark.parametrize("client_id", ("a/b", "+", "#", "x#"))

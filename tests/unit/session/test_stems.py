@@ -12,11 +12,14 @@ from mqttd.broker import walks
 from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import match
+from mqttd.session.listener import Listener
 from mqttd.session.route import HELD
 from tests.support.memory import MemoryBroker, MemoryClient
 
 WORDS = ["a", "b", "c", "", "$x", "ü"]
 topics = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("/".join).filter(len)
+PLACES = ["", "a/", "a/b/"]
+placed = st.tuples(st.sampled_from(PLACES), topics).map("".join)
 
 
 @st.composite
@@ -30,8 +33,9 @@ def filters(draw: st.DrawFn) -> str:
 class Bench:
     """A broker that always looks ahead, and a client that sends two messages at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, mountpoint: str = "") -> None:
         self.broker = MemoryBroker()
+        self.mountpoint = mountpoint
         self.broker.access.free = True
         self.broker.settings.look_ahead = 0
         self.broker.settings.max_subscriptions = 10_000
@@ -41,7 +45,10 @@ class Bench:
         self.publish("first", "of all")  # asks who the sender is
 
     def subscriber(self, name: str, *topic_filters: str) -> MemoryClient:
+        listeners = self.broker.broker.listeners
+        listeners["memory"] = Listener("memory", mountpoint=self.mountpoint)
         made = self.broker.connect(name)
+        del listeners["memory"]
         self.add(made, *topic_filters)
         return made
 
@@ -82,16 +89,19 @@ def bench() -> Iterator[Bench]:
         st.one_of(
             st.tuples(st.just("add"), filters()),
             st.tuples(st.just("drop"), st.integers(0, 5)),
-            st.tuples(st.just("send"), st.lists(topics, min_size=2, max_size=8)),
+            st.tuples(st.just("send"), st.lists(placed, min_size=2, max_size=8)),
         ),
+        min_size=2,
         max_size=12,
     ),
     qos=st.integers(0, 1),
+    place=st.sampled_from(PLACES),
 )
 def test_messages_reach_whom_the_filters_say(
-    steps: list[tuple[str, str | int | list[str]]], qos: int
+    steps: list[tuple[str, str | int | list[str]]], qos: int, place: str
 ) -> None:
-    bench = Bench()
+    """Those of a client with a mountpoint, too, which knows nothing of it."""
+    bench = Bench(place)
     reader = bench.subscriber("reader")
     held: list[str] = []
     for kind, what in steps:
@@ -106,7 +116,8 @@ def test_messages_reach_whom_the_filters_say(
             bench.publish(*what, qos=qos)
             bench.sender.read()
             got = reader.published()
-            wanted = [name for name in what if any(match(name, one) for one in held)]
+            own = [name[len(place) :] for name in what if name.startswith(place)]
+            wanted = [name for name in own if name and any(match(name, one) for one in held)]
             assert [packet.topic for packet in got] == wanted
             for packet in got:
                 if packet.qos:
@@ -139,6 +150,18 @@ def test_what_is_no_topic_is_left_to_the_look_up(bench: Bench, raw: bytes) -> No
     bench.subscriber("reader", "#")
     assert bench.leads("a/b")
     assert bench.stems.along(raw, 0, len(raw)) is None
+
+
+def test_below_a_mountpoint_topics_are_looked_up(bench: Bench) -> None:
+    """Where its clients have a wildcard in the first level, and nowhere else."""
+    bench.subscriber("all", "#")
+    bench.mountpoint = "dev/7/"
+    lamp = bench.subscriber("lamp", "cmd/#")
+    assert bench.leads("dev/7/on/1") and bench.leads("dev/8/on")
+    bench.add(lamp, "+/on")
+    assert not bench.leads("dev/7/on/1") and bench.leads("dev/8/on")
+    bench.drop(lamp, "+/on")
+    assert bench.leads("dev/7/on/1")
 
 
 def test_limits_of_a_topic_hold(bench: Bench) -> None:

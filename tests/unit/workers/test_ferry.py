@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from mqttd.broker.drawers import Drawer, Drawers
-from mqttd.codec.packets import Publish, Subscribe, Subscription
+from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription
 from mqttd.mesh.ferry import opened, taken_of
 from mqttd.mesh.frames import ABOUT, AT, HAVE, frame, number_of, packed
 from mqttd.mesh.link import Link, Stream
 from mqttd.session.journal import Journal
+from mqttd.session.listener import Listener
 from mqttd.session.message import Message
 from mqttd.workers.mesh import WorkerMesh
 from tests.support.memory import MemoryBroker, MemoryClient
@@ -265,3 +266,30 @@ def test_with_upgrade_qos_the_worker_of_the_subscriber_raises_it(published: int)
     pump(here, there)
     assert [packet.qos for packet in client.published()] == [2]
     assert [packet.qos for packet in lower.published()] == [max(1, published)]
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "$share/g/#"])
+@pytest.mark.parametrize("both", [False, True])
+def test_what_a_mountpoint_hides_does_not_go_back_and_forth(topic_filter: str, both: bool) -> None:
+    """The other is not told where the members of a group live."""
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    members = []
+    for worker in (here, there) if both else (there,):
+        worker.node.broker.listeners["memory"] = Listener("memory", mountpoint="a/")
+        member = worker.node.connect("s", 5)
+        member.send(Subscribe(1, [Subscription(topic_filter, 1)]))
+        del worker.node.broker.listeners["memory"]
+        members.append(member)
+    pump(here, there)
+    for member in members:
+        member.take()
+    publisher = here.node.connect("p", 5)
+    publisher.send(Publish("a/$b", b"x", 1, packet_id=1))
+    pump(here, there)
+    assert [len(member.published()) for member in members] == [0] * len(members)
+    assert any(isinstance(packet, Puback) for packet in publisher.take())
+    publisher.send(Publish("a/b", b"y", 1, packet_id=2))
+    pump(here, there)
+    came = [packet.topic for member in members for packet in member.published()]
+    assert came == ["b"] * (2 if both and topic_filter == "#" else 1)
