@@ -147,12 +147,14 @@ class IPluginHandle(IHooks):
         :raises ValueError: no valid topic filter.
         """
 
-    def republish(message: Any) -> int:
+    def republish(message: Any, noted: bool = False, routed: bool = False) -> int:
         """Route a message that a ``message.publish`` callback has held back, now.
 
         It keeps its message id, client id, user name and expiry; hooks run again.
 
         :param message: `mqttd.session.message.Message`.
+        :param noted: it was noted before (`keep_messages`), and is not again.
+        :param routed: sessions have it: it is only noted.
         :return: int, how many sessions it was handed to.
         """
 

@@ -5,7 +5,7 @@
     put query/stage/1 ------------------------------------->   kept, answered
           '-- (stage, 2 chunks) --> commit(batch 7)
                                     release query/7 -------->  (query, 7) and rows in one record
-                                                               published; logged; answered
+                                                               published; kept, logged; answered
                                     release query/7 again -->  answered, its rows are dropped
 
 Requests are messages to ``$mqttd/stage/...`` with a Response Topic, which must be
@@ -19,8 +19,8 @@ worker of its client, which authorizes it and hands it on:
     task --put query/stage/0--> worker 2 --$mqttd/staged/NODE/put/...--> worker 1 --reply--> task
 
 Promise: of a query, batches are published in order, each once, whatever is asked for again. When
-the broker dies in the middle of a batch, it goes on with those messages that its event log does not
-have; a batch is answered when the log has all of them.
+the broker dies in the middle of a batch, it goes on where its store says that it was, and gives the
+event log what that lacks; a batch is answered when store and log have all of it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from mqttd.codec.parser import Parser
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events, find_time
+from mqttd.pipeline.stage_progress import Before, Progress
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
 from mqttd.session.message import Message
 from mqttd.types import ACTION_PUBLISH, OK, STOP, Action, ClientInfo, HookResult, Verdict
@@ -106,6 +107,7 @@ class Staging:
         self._log = log
         self._logged = logged
         self._store: StageStore | None = None
+        self._progress = Progress(handle.store)
         self._lock = DeferredLock()
         self._opening = threading.Lock()
         self._closed = False
@@ -133,7 +135,8 @@ class Staging:
         if handle.workers > 1:
             handle.subscribe(f"{HANDED}{handle.node}/#", self._handed, qos=2)
         if os.path.exists(self._path):
-            handle.call_later(RECOVER_AFTER, self._recover)
+            recover = partial(handle.call_later, RECOVER_AFTER, self._recover)
+            handle.ready().addCallback(lambda _: recover())
         handle.call_every(SWEEP_EVERY, self._sweep)
 
     def stop(self) -> None:
@@ -265,7 +268,7 @@ class Staging:
             )  # fmt: skip
             batch, new = await self._run(lambda store: store.release(asked, stages))
             if new:
-                await self._publish(batch, frozenset())
+                await self._publish(batch, Before())
             elif not batch.done:
                 await self._go_on(batch)
         finally:
@@ -277,56 +280,70 @@ class Staging:
 
     # -- publishing
 
-    async def _publish(self, batch: Batch, done: frozenset[int] | set[int]) -> None:
-        """Publish a released batch but for the message ids in `done`."""
-        handle = self._handle
-        at = batch.first_id
+    async def _publish(self, batch: Batch, before: Before) -> None:
+        """Publish a released batch but for what was done before."""
+        # Before the first of them: a store that knows nothing of a batch never did.
+        self._progress.reach(batch, before.routed)
+        await self._handle.store.written()
+        place = 0
         for stage, chunk, count in await self._run(lambda store: store.chunks(batch)):
             data = await self._run(partial(StageStore.read, batch=batch, stage=stage, chunk=chunk))
             rows = _rows(data)
             for begin in range(0, count, SLICE):
                 started = time.perf_counter()
-                for offset in range(begin, min(begin + SLICE, count)):
-                    if at + offset not in done:
-                        row = rows[offset]
-                        handle.republish(
-                            Message(
-                                at + offset, row.topic, row.payload, row.qos, row.retain,
-                                row.properties, batch.client_id, batch.username,
-                            )
-                        )  # fmt: skip
-                        self.published += 1
+                end = min(begin + SLICE, count)
+                if place + end > before.routed:
+                    # In the turn in which they are published: both are kept, or neither.
+                    self._progress.reach(batch, place + end)
+                for offset in range(begin, end):
+                    self._go(batch, place + offset, rows[offset], before)
                 await self._rest((time.perf_counter() - started) * REST)
-            at += count
+            place += count
         written: Deferred[None] = Deferred()
         self._logged(lambda: written.callback(None))
         await written
+        await self._handle.store.written()
         await self._run(lambda store: store.finish(batch))
+        self._progress.end(batch)
         self.released += 1
 
+    def _go(self, batch: Batch, place: int, row: Publish, before: Before) -> None:
+        noted, routed = before.halves(place, row.qos)
+        if noted and routed:
+            return
+        message = Message(
+            batch.first_id + place, row.topic, row.payload, row.qos, row.retain,
+            row.properties, batch.client_id, batch.username,
+        )  # fmt: skip
+        self._handle.republish(message, noted, routed)
+        self.published += 1
+
     async def _go_on(self, batch: Batch) -> None:
-        """Publish what the event log does not have of a batch that was broken off."""
+        """Publish what is missing of a batch that was broken off."""
         log = self._log()
-        done: set[int] = set()
+        found: set[int] = set()
         if log is not None:
             written: Deferred[None] = Deferred()
             self._logged(lambda: written.callback(None))
             await written
-            done = await self._handle.in_thread(logged_ids, log[0], batch, log[1])
+            found = await self._handle.in_thread(logged_ids, log[0], batch, log[1])
+        before = Before(self._progress.of(batch), {each - batch.first_id for each in found})
         self._handle.log.info(
             "batch {batch} of {query}: {rows} messages, {done} were published before the stop",
             batch=batch.batch,
             query=batch.query,
             rows=batch.rows,
-            done=len(done),
+            done=before.routed,
         )
-        await self._publish(batch, done)
+        await self._publish(batch, before)
 
     def _recover(self) -> Any:
         async def go_on() -> None:
             await self._lock.acquire()
             try:
-                for batch in await self._run(lambda store: store.unfinished()):
+                unfinished = await self._run(lambda store: store.unfinished())
+                self._progress.keep(unfinished)
+                for batch in unfinished:
                     await self._go_on(batch)
             finally:
                 self._lock.release()

@@ -281,9 +281,9 @@ class ChildHandle:
         found: list[dict[str, Any]] = self.ask("budgets")
         return found
 
-    def republish(self, message: Any) -> int:
+    def republish(self, message: Any, noted: bool = False, routed: bool = False) -> int:
         """See `IPluginHandle.republish`."""
-        return int(self.ask("republish", message))
+        return int(self.ask("republish", message, noted, routed))
 
     def dump_message(self, message: Any) -> bytes:
         """See `IPluginHandle.dump_message`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +18,24 @@ from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.client import Address, Client
 from mqttd.pipeline.spark.sink import SinkError, _Staged
+from tests.integration.test_cluster_once import SLOW
 from tests.integration.test_events import everything, start
+from tests.support import packets as mq
+from tests.support.broker import Broker
+from tests.support.client import RawClient
+from tests.support.nodes import STAYS
+from tests.support.waiting import until
 
 LONG = os.environ.get("MQTTD_LONG") == "1"
+#: A batch is published faster than it is taken.
+LONG_QUEUE = {"max_length": 100_000}
+#: And with more rest than it takes otherwise.
+RESTS = "from mqttd.pipeline import staging\nstaging.REST = 30.0\n"
 
 
-def rows(begin: int, count: int) -> bytes:
+def rows(begin: int, count: int, qos: int = 1) -> bytes:
     return b"".join(
-        serialize(Publish("out/a", b"%d" % i, 1, packet_id=1), 5)
+        serialize(Publish("out/a", b"%d" % i, qos, packet_id=1), 5)
         for i in range(begin, begin + count)
     )
 
@@ -91,3 +103,127 @@ def test_killed_between_stage_and_release_and_in_the_middle_of_batches(tmp_path:
                 _Staged(client).ask("release/q/99", b'{"s0-0": 8}')
     finally:
         broker.stop()
+
+
+class Keen:
+    """A subscriber whose session outlives the broker, as QoS 2 wants it of who receives."""
+
+    def __init__(self, name: str = "keen") -> None:
+        self.name = name
+        self.found: Counter[bytes] = Counter()
+        self._open: set[int] = set()
+
+    def connect(self, broker: Broker) -> None:
+        self.client = RawClient(broker.port, mq.V5, deadline=30.0)
+        self.client.connect(self.name, clean=False, props=STAYS)
+
+    def read(self, count: int) -> None:
+        """Until it has so many."""
+        while len(self.found) < count:
+            self._take(self.client.receive())
+
+    def read_all(self, count: int) -> None:
+        """Until it has so many, and what else the broker has sent by then."""
+        self.read(count)
+        self.client.send(mq.pingreq())
+        while (packet := self.client.receive()) is not None and packet.type != mq.PINGRESP:
+            self._take(packet)
+
+    def _take(self, packet: mq.Packet | None) -> None:
+        assert packet is not None, f"the broker closed after {len(self.found)} messages"
+        if packet.type == mq.PUBREL:
+            self._open.discard(packet.packet_id)
+            self.client.send(mq.pubcomp(packet.packet_id, mq.V5))
+        elif packet.type == mq.PUBLISH:
+            if packet.packet_id not in self._open:
+                self._open.add(packet.packet_id)
+                self.found[packet.payload] += 1
+            self.client.send(mq.pubrec(packet.packet_id, mq.V5))
+
+
+def stage(broker: Broker, chunks: int) -> dict[str, int]:
+    """Numbers from 0 on at QoS 2, 256 in each chunk."""
+    with Client(Address("127.0.0.1", broker.port)) as client:
+        task = _Staged(client)
+        for chunk in range(chunks):
+            task.ask(f"put/q/s/{chunk}", rows(chunk * 256, 256, 2))
+    return {"s": chunks}
+
+
+def release(broker: Broker, stages: dict[str, int]) -> dict[str, Any]:
+    with Client(Address("127.0.0.1", broker.port), sleep=lambda seconds: None) as client:
+        return _Staged(client).ask("release/q/0", json.dumps(stages).encode())
+
+
+def numbers(count: int) -> Counter[bytes]:
+    return Counter(b"%d" % i for i in range(count))
+
+
+@pytest.mark.parametrize("logged_late", [True, False])
+def test_a_batch_that_is_broken_off_comes_once_at_qos_2(tmp_path: Path, logged_late: bool) -> None:
+    """The broker is killed when its log lacks what its store has, or the other way round."""
+    conf = 'events = ["message.publish"]\n' + ("flush_after = 5.0\n" if logged_late else "")
+    slowly = tmp_path / "slowly"
+    program = RESTS + SLOW.format(path=str(slowly))
+    broker = start(tmp_path, conf, program=program, mqueue=LONG_QUEUE)
+    keen = Keen()
+    stages: dict[str, int] = {}
+
+    def begun() -> None:
+        with contextlib.suppress(Exception):  # it is killed meanwhile
+            release(broker, stages)
+
+    try:
+        keen.connect(broker)
+        keen.client.subscribe("out/#", qos=2)
+        stages |= stage(broker, 16)
+        driver = threading.Thread(target=begun)
+        driver.start()
+        keen.read(300)
+        if not logged_late:
+            slowly.touch()
+            until(lambda: sum(logged(tmp_path).values()) > 2000, "it is not logged")
+        broker.stop(hard=True)
+        driver.join(60)
+        slowly.unlink(missing_ok=True)
+        assert (sum(logged(tmp_path).values()) < 300) is logged_late
+        broker = start(tmp_path, conf, mqueue=LONG_QUEUE)
+        keen.connect(broker)
+        assert release(broker, stages).get("replayed")
+        keen.read_all(4096)
+        assert keen.found == numbers(4096)
+        assert logged(tmp_path) == numbers(4096)
+    finally:
+        broker.stop(hard=True)
+
+
+def test_a_batch_is_answered_when_the_store_has_it(tmp_path: Path) -> None:
+    slowly = tmp_path / "slowly"
+    conf = 'events = ["message.publish"]\n'
+    program = RESTS + SLOW.format(path=str(slowly))
+    broker = start(tmp_path, conf, program=program, mqueue=LONG_QUEUE)
+    keen = Keen()
+    try:
+        keen.connect(broker)
+        keen.client.subscribe("out/#", qos=2)
+        keen.client.disconnect()
+        stages = stage(broker, 16)
+        answers: list[dict[str, Any]] = []
+        driver = threading.Thread(target=lambda: answers.append(release(broker, stages)))
+        driver.start()
+        until(lambda: sum(logged(tmp_path).values()) > 100, "nothing is logged")
+        slowly.touch()
+        until(lambda: sum(logged(tmp_path).values()) == 4096, "it is not logged")
+        driver.join(1.0)
+        assert not answers
+        slowly.unlink()
+        driver.join(60)
+        assert answers == [{"ok": True, "published": 4096}]
+        broker.stop(hard=True)
+        broker = start(tmp_path, conf, mqueue=LONG_QUEUE)
+        keen.connect(broker)
+        keen.read_all(4096)
+        assert keen.found == numbers(4096)
+    finally:
+        slowly.unlink(missing_ok=True)
+        broker.stop(hard=True)

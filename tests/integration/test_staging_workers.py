@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +21,8 @@ from mqttd.pipeline.client import Address, Client
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.spark.sink import SinkError, _Staged
 from tests.integration.test_spark_workers import all_there, kill
-from tests.integration.test_staging import rows
-from tests.integration.test_workers import id_at
+from tests.integration.test_staging import LONG_QUEUE, Keen, release, rows, stage
+from tests.integration.test_workers import id_at, pid_of
 from tests.support.broker import Broker, start_broker
 from tests.support.ctl import told as ctl
 from tests.support.waiting import until
@@ -26,10 +30,9 @@ from tests.support.waiting import until
 FILES = {"plugins/spark.conf": 'events = ["message.publish"]\n'}
 
 
-def start(tmp_path: Path, workers: int) -> Broker:
-    return start_broker(
-        tmp_path, node={"workers": workers}, plugins={"load": ["spark"]}, files=FILES
-    )
+def start(tmp_path: Path, workers: int, **more: Any) -> Broker:
+    more = {"files": FILES, **more}
+    return start_broker(tmp_path, node={"workers": workers}, plugins={"load": ["spark"]}, **more)
 
 
 def logged(tmp_path: Path) -> Counter[bytes]:
@@ -133,6 +136,35 @@ def test_the_first_worker_is_killed_in_the_middle_of_batches(
         with at(broker, 2) as client:
             assert _Staged(client).ask(f"release/q/{batch}", text).get("replayed")
         assert logged(tmp_path) == wanted
+
+
+def test_a_batch_of_the_first_worker_comes_once_at_qos_2(tmp_path: Path) -> None:
+    """To who is at another worker: killed when the log lacks what its store has."""
+    text = FILES["plugins/spark.conf"] + "flush_after = 30.0\n"
+    broker = start(tmp_path, 2, files={"plugins/spark.conf": text}, mqueue=LONG_QUEUE)
+    keen = Keen(id_at(2, 2))
+    try:
+        keen.connect(broker)
+        keen.client.subscribe("out/#", qos=2)
+        stages, first = stage(broker, 60), pid_of(broker, 1)
+
+        def begun() -> None:
+            with contextlib.suppress(Exception):  # it is killed meanwhile
+                release(broker, stages)
+
+        driver = threading.Thread(target=begun)
+        driver.start()
+        keen.read(300)
+        os.kill(first, signal.SIGKILL)
+        assert not logged(tmp_path)
+        all_there(broker)
+        driver.join(60)
+        assert release(broker, stages).get("replayed")
+        keen.read_all(15360)
+        assert keen.found == numbers(0, 15360)
+        assert logged(tmp_path) == numbers(0, 15360)
+    finally:
+        broker.stop()
 
 
 def test_batches_are_known_to_any_number_of_workers(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from mqttd.broker import local
+from mqttd.broker import halfway, local
 from mqttd.codec.reasons import MqttError
 from mqttd.interfaces import ISubscription
 from mqttd.plugins.groups.base import HandleBase
@@ -70,10 +70,13 @@ class Messages(HandleBase):
             self._nested -= 1
         return max(receivers, 0)
 
-    def republish(self, message: Any) -> int:
+    def republish(self, message: Any, noted: bool = False, routed: bool = False) -> int:
         """See `IPluginHandle.republish`."""
         self._check()
-        return max(local.republish(self._host.broker, message), 0)
+        broker = self._host.broker
+        if noted or routed:
+            return max(halfway.go_on(broker, message, noted, routed), 0)
+        return max(local.republish(broker, message), 0)
 
     def subscribe(self, topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
         """See `IPluginHandle.subscribe`."""

@@ -16,7 +16,9 @@ from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
+from mqttd.session.message import Message
 from mqttd.testing import LoadedPlugin, MemoryBroker, MemoryClient
+from mqttd.types import OK, STOP
 from mqttd_plugins.spark import spark
 
 DEADLINE = 30.0
@@ -94,8 +96,9 @@ class Task:
         return self.ask(f"release/{query}/{batch}", json.dumps(dict.fromkeys(stages, 1)).encode())
 
 
-def rows(*payloads: bytes, topic: str = "out/a") -> bytes:
-    return b"".join(serialize(Publish(topic, one, 1, packet_id=1), 5) for one in payloads)
+def rows(*payloads: bytes, topic: str = "out/a", qos: int = 1) -> bytes:
+    packet_id = 1 if qos else 0
+    return b"".join(serialize(Publish(topic, one, qos, packet_id=packet_id), 5) for one in payloads)
 
 
 @pytest.fixture
@@ -215,14 +218,10 @@ def test_after_a_stop_between_stage_and_release_the_release_still_works(tmp_path
     assert heard(second) == [b"1", b"2"] == second.logged()
 
 
-@pytest.mark.parametrize("published", [0, 1, 3])
-def test_a_batch_that_was_broken_off_goes_on_where_the_log_ends(
-    tmp_path: Path, published: int
-) -> None:
-    """As after a kill between the record and the last message."""
+def broken_off(tmp_path: Path, published: int, qos: int = 1) -> Batch:
+    """A broker dies between the record of a batch of three and its last message."""
     first = Node(tmp_path)
-    task = first.task()
-    task.put("a", b"1", b"2", b"3")
+    first.task().ask("put/q/a/0", rows(b"1", b"2", b"3", qos=qos))
     first.stop()
     store = StageStore(str(tmp_path / "data/spark/stage.db"), 1 << 20)
     made = 5 << 64
@@ -231,25 +230,77 @@ def test_a_batch_that_was_broken_off_goes_on_where_the_log_ends(
     store.release(batch, {"a": 1})
     store.close()
     broken = Node(tmp_path, stage=False)
-    from mqttd.session.message import Message
-
     for number in range(published):
         broken.broker.publish(Message(made + number, "out/a", b"%d" % (number + 1), 1))
     broken.stop()
+    return batch
+
+
+def gone_on(node: Node) -> list[bytes]:
+    """What is heard when a batch of before is gone on with."""
+    for _ in range(200):
+        node.turn()
+        if node.loaded.metrics()["batches_total"]:
+            break
+    for _ in range(30):
+        node.turn()
+    node.stop()
+    return heard(node)
+
+
+@pytest.mark.parametrize("published", [0, 1, 3])
+def test_a_batch_that_was_broken_off_goes_on_where_the_log_ends(
+    tmp_path: Path, published: int
+) -> None:
+    """As after a kill of a broker without a store."""
+    broken_off(tmp_path, published)
     second = Node(tmp_path)
     if published != 1:
         # Whether the sink asks again or nobody does.
-        task = second.task()
-        assert task.release(7, "b")["published"] == 0
-    for _ in range(200):
-        second.turn()
-        if len(second.heard) == 3 - published:
-            break
-    for _ in range(30):
-        second.turn()
-    second.stop()
+        assert second.task().release(7, "b")["published"] == 0
+    assert gone_on(second) == [b"1", b"2", b"3"][published:]
     assert second.logged() == [b"1", b"2", b"3"]
-    assert heard(second) == [b"1", b"2", b"3"][published:]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize(
+    ("qos", "routed", "logged", "comes"),
+    [(2, 2, 0, b"3"), (2, 2, 1, b"3"), (2, 0, 2, b"123"), (0, 2, 1, b"3"), (1, 2, 1, b"23"),
+     (1, 1, 2, b"23"), (2, 3, 0, b"")],
+)  # fmt: skip
+def test_what_the_store_says_is_routed_is_only_logged(
+    tmp_path: Path, qos: int, routed: int, logged: int, comes: bytes, hooked: bool
+) -> None:
+    batch = broken_off(tmp_path, logged, qos)
+    second = Node(tmp_path)
+    drawer = second.broker.drawers.open("spark")
+    drawer.put(f"batch {batch.first_id:032x}", b"%d" % routed)
+    drawer.put(f"batch {1:032x}", b"1")  # of one that was published
+    if hooked:
+        second.hooks.hook("message.publish", lambda message: OK(message.replace(retain=False)))
+    assert b"".join(gone_on(second)) == comes
+    assert sorted(second.logged()) == [b"1", b"2", b"3"]
+    assert drawer.keys() == []
+
+
+def test_what_a_hook_has_stopped_is_stopped_again(tmp_path: Path) -> None:
+    batch = broken_off(tmp_path, 0, 2)
+    second = Node(tmp_path)
+    second.broker.drawers.open("spark").put(f"batch {batch.first_id:032x}", b"2")
+    second.hooks.hook("message.publish", lambda message: STOP(None))
+    assert gone_on(second) == [] == second.logged()
+
+
+def test_nothing_is_published_that_the_store_could_not_keep(node: Node) -> None:
+    task = node.task()
+    task.put("a", b"1", b"2")
+    node.broker.drawers.stuck = True
+    answer = task.release(0, "a")
+    assert not answer["ok"] and "the store takes nothing" in answer["error"]
+    assert heard(node) == []
+    node.broker.drawers.stuck = False
+    assert task.release(0, "a")["ok"]
+    assert heard(node) == [b"1", b"2"]
 
 
 class _Failing:

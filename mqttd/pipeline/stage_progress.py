@@ -1,0 +1,84 @@
+"""How far a batch that Spark's sink has released has come, when its broker dies.
+
+    slice of messages --> sessions, what crosses   --+
+    "so many are routed"                           --+--> one transaction of the broker's store
+                       '-> event log, some milliseconds before or after
+
+The store says which messages receivers have, or will have; the log, which has the ids of its
+messages, says which of them it has. What one has and the other lacks goes half the way again.
+
+Promise: with a store that outlives the process, no message of QoS 2 is routed twice, none is lost
+to a session here that is kept, and the log has each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from mqttd.interfaces import IPluginStore
+from mqttd.pipeline.stage_store import Batch, StageError
+from mqttd.types import StoreFull
+
+__all__ = ["Before", "Progress"]
+
+_PREFIX: Final = "batch "
+
+
+class Before:
+    """What a batch has come to in lives of the broker before this one.
+
+    :param routed: how many of its messages receivers have; None if no store knows.
+    :param logged: places of those that the event log has.
+    """
+
+    def __init__(self, routed: int | None = 0, logged: Iterable[int] = ()) -> None:
+        self._logged = frozenset(logged)
+        self._last = max(self._logged, default=-1)
+        #: The first that was not routed.
+        self.routed = self._last + 1 if routed is None else routed
+
+    def halves(self, place: int, qos: int) -> tuple[bool, bool]:
+        """Whether the log has noted the message at this place, and whether it was routed.
+
+        What crosses to another process at QoS 1 may have died on the way, unless the log has it,
+        which is later: it may come again.
+        """
+        noted = place in self._logged
+        routed = place < self.routed and (qos != 1 or noted)
+        # What the log has left out between others is no event: stopped by a hook, or not exported.
+        return noted or (routed and place < self._last), routed
+
+
+class Progress:
+    """Keeps in the broker's store how far batches are."""
+
+    def __init__(self, store: IPluginStore) -> None:
+        self._store = store
+
+    def reach(self, batch: Batch, count: int) -> None:
+        """So many of its messages are routed in this turn; raises StageError: none may be."""
+        try:
+            self._store.put(_key(batch), b"%d" % count)
+        except StoreFull as error:
+            raise StageError(f"the store takes nothing: {error}") from None
+
+    def of(self, batch: Batch) -> int | None:
+        """How many of its messages were routed; None if it is not known."""
+        known = self._store.get(_key(batch))
+        return None if known is None else int(known)
+
+    def end(self, batch: Batch) -> None:
+        """All of it is published and known to be."""
+        self._store.delete(_key(batch))
+
+    def keep(self, batches: Iterable[Batch]) -> None:
+        """Forget all batches but these."""
+        keys = {_key(batch) for batch in batches}
+        for key in self._store.keys(_PREFIX):
+            if key not in keys:
+                self._store.delete(key)
+
+
+def _key(batch: Batch) -> str:
+    return f"{_PREFIX}{batch.first_id:032x}"
