@@ -62,9 +62,9 @@ def size_at(data: bytes, pos: int, end: int) -> int:
     return body - pos + length if body else -1
 
 
-def body_at(wire: bytes) -> int:
-    """Where the body of a packet begins whose header is whole."""
-    at = 1
+def body_at(wire: bytes, pos: int = 0) -> int:
+    """Where the body of the packet at `pos` begins, whose header is whole."""
+    at = pos + 1
     while wire[at] & 0x80:
         at += 1
     return at + 1

@@ -15,11 +15,11 @@ slice for each receiver.
 from __future__ import annotations
 
 import traceback
-from typing import Final
 
 from mqttd.broker.broker import Broker
-from mqttd.codec.frame import cut, cut_plain, run_end
+from mqttd.codec.frame import body_at, cut, cut_plain, run_end
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
+from mqttd.codec.spans import span_end
 from mqttd.mesh.frames import (
     ABOUT,
     ACK,
@@ -28,30 +28,28 @@ from mqttd.mesh.frames import (
     MEMBER,
     RUN,
     RUN1,
+    SPAN,
     STATE,
     numbered,
     split,
     unpacked,
 )
-from mqttd.mesh.landing import Control, Local, measure, scanned
+from mqttd.mesh.landing import Control, ends_of, even_ends, scanned
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Choice, Member, onward
-from mqttd.session.inbound import Inbound, lift, lower, recast
-from mqttd.session.message import Message
-from mqttd.session.receiver import Receiver
+from mqttd.mesh.pouring import Pouring
+from mqttd.session.inbound import lift, lower
+from mqttd.session.receiver import NO_LIMIT, Receiver
 from mqttd.session.route import HEARD, QOS_MASK, Route
 
 __all__ = ["Arriving"]
 
-#: Routes without peers that are remembered.
-_ROUTES: Final = 20_000
 
-
-class Arriving:
+class Arriving(Pouring):
     """Takes what one link brings."""
 
     def __init__(self, broker: Broker, link: Link, control: Control, choice: Choice) -> None:
-        self.broker = broker
+        super().__init__(broker)
         self.choice = choice
         self.link = link
         self.mesh = control
@@ -66,16 +64,8 @@ class Arriving:
         self.needed: int = 0
         #: A store keeps something of what came.
         self.touched: bool = False
-        #: Of the packet that follows: who published it, its id, the group it is for.
-        self.source: str = ""
-        self.username: str | None = None
-        self.message_id: int = 0
-        #: It is followed from hand to hand there, and so here.
-        self.followed: bool = False
-        self.full_filter: str = ""
         #: The packet that follows had RETAIN set, if it is of this topic.
         self.retained: bytes = b""
-        self._routes: dict[bytes, Local] = {}
 
     def take(self, data: bytes) -> None:
         """What was read: every whole frame in it."""
@@ -98,7 +88,9 @@ class Arriving:
                 if first >> 4 == 3:
                     end = self._publish(data, pos, body, end)
                 elif first == RUN:
-                    self._older(data, body, end)
+                    self.older(data, body, end)
+                elif first == SPAN:
+                    self.older_span(cut(data, body, end))
                 elif first == RUN1:
                     self._carried(data, body, end)
                 else:
@@ -118,7 +110,7 @@ class Arriving:
         self._acknowledge()
 
     def _failed(self, error: Exception) -> None:
-        self._forget()
+        self.forget()
         self.broker.metrics.crashes += 1
         told: dict[str, object] = {
             "worker": self.link.number,
@@ -203,14 +195,21 @@ class Arriving:
         if self.full_filter:
             self._to_member(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
-        local = self._local(route)
+        local = self.local(route)
         size = end - pos
         plain = local.plain and not self.broker.settings.upgrade_qos
         if first & 6 == 0:
             if plain and not (self.retained or self.source or self.followed):
                 stop = run_end(data, pos, topic_end, body, end)
+                if stop == end and route is self.latest and not expiry:
+                    stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, True)
+                    if count > 1:
+                        if self.pour(local.route, data, pos, stop, count, True):
+                            return stop
+                        stop = end
+                self.latest = route
                 self.broker.metrics.messages_crossed += (stop - pos) // size
-                self._run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry, True)
+                self.run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry, True)
                 return stop
             self.broker.metrics.messages_crossed += 1
         elif (
@@ -222,28 +221,16 @@ class Arriving:
             self._hand(local.route, data, pos, p, topic_end, end)
             self._end(first, route.topic)
             return end
-        inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+        inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
         if self.retained:
             inbound.retain = self.retained == route.key
             self.retained = b""
         if route.gear & HEARD or self.followed:
-            self._whole(inbound, route.topic)
+            self.whole(inbound, route.topic)
         self._begin()
-        self._fan(inbound, local.route, size)
+        self.fan(inbound, local.route, size)
         self._end(first, route.topic)
         return end
-
-    def _fan(self, inbound: Inbound, route: Route, size: int) -> None:
-        """A packet of `size` bytes to all, each in its shape."""
-        broker = self.broker
-        if broker.settings.upgrade_qos:
-            broker.pubsub.dispatch(self._message_of(inbound, route.topic), route)
-        elif route.is_wide(size):
-            broker.fan_out(inbound, route)
-        else:
-            inbound.fan(route)
-            return
-        broker.later = None
 
     def _fits(self, route: Route, empty: bool, qos: int) -> bool:
         """Whether a packet, with properties unless `empty`, may go to all by its bytes alone."""
@@ -277,22 +264,26 @@ class Arriving:
                 receiver.take(other, packet_id, len(other) - (end - topic_end) - 1)
 
     def _carried(self, data: bytes, pos: int, stop: int) -> None:
-        """A run of QoS 1; a fault of ours with one of its packets leaves the others alone."""
-        v5 = data[pos] == 5
+        """A run or a span of QoS 1; a fault of ours with one packet leaves the others alone."""
+        kind = data[pos]
+        v5 = kind & 7 == 5
         pos += 1
-        size, count = measure(data, pos, stop)
+        ends = ends_of(data, pos, stop) if kind & 8 else even_ends(data, pos, stop)
         before = self.count
         carried = self.carried
         p, end = split(data, pos)
-        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
-        route = self.broker.topics.at(data[p:topic_end])
-        local = self._local(route)
+        front = 2 + (data[p] << 8 | data[p + 1])
+        route = self.broker.topics.at(data[p : p + front])
+        local = self.local(route)
         plain = local.plain and not (self.broker.settings.upgrade_qos or self.retained)
         fits = plain and self._fits(local.route, True, 1)
+        all_fit = fits and (not v5 or self._fits(local.route, False, 1))
         self._begin()
-        for _ in range(count):
+        for end in ends:
             try:
-                if fits:
+                p = body_at(data, pos)
+                topic_end = p + front
+                if all_fit or (fits and data[topic_end + 2] == 0):
                     self._hand(local.route, data, pos, p, topic_end, end, v5)
                 elif v5:
                     self._publish(data, pos, p, end)
@@ -302,37 +293,12 @@ class Arriving:
                     self._publish(one, 0, body, whole)
             except Exception as error:
                 self._failed(error)
-            pos += size
-            p += size
-            topic_end += size
-            end += size
+            pos = end
         journal = self.broker.journal
         if fits and journal.touched and journal.promises(route.topic, ""):
             self.touched = True
-        self.count = before + count
-        self.carried = carried + count
-
-    def _older(self, data: bytes, pos: int, stop: int) -> None:
-        """A run of QoS 0 and 3.1.1."""
-        p, end = split(data, pos)
-        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
-        size = end - pos
-        if not p or (stop - pos) % size:
-            raise ValueError("a run of packets of different sizes")
-        route = self.broker.topics.at(data[p:topic_end])
-        local = self._local(route)
-        self.broker.metrics.messages_crossed += (stop - pos) // size
-        if local.plain and not self.broker.settings.upgrade_qos:
-            self._run(
-                local.route, data, pos, p, topic_end, topic_end, topic_end, stop, size, 0, False
-            )
-            return
-        for shift in range(0, stop - pos, size):
-            at = topic_end + shift
-            inbound = self._inbound(data, pos + shift, p + shift, at, at, at, end + shift, 0, False)
-            if route.gear & HEARD:
-                self._whole(inbound, route.topic)
-            self._fan(inbound, local.route, size)
+        self.count = before + len(ends)
+        self.carried = carried + len(ends)
 
     def _begin(self) -> None:
         journal = self.broker.journal
@@ -347,107 +313,7 @@ class Arriving:
             journal = self.broker.journal
             if journal.touched and journal.promises(topic, ""):
                 self.touched = True
-        self._forget()
-
-    def _forget(self) -> None:
-        self.source = ""
-        self.username = None
-        self.message_id = 0
-        self.followed = False
-        self.full_filter = ""
-
-    def _message_of(self, inbound: Inbound, topic: str) -> Message:
-        message = inbound.whole
-        if message is None:
-            message = inbound.message(topic, self.message_id or self.broker.next_message_id())
-        return message
-
-    def _whole(self, inbound: Inbound, topic: str) -> None:
-        """Somebody looks at it."""
-        broker = self.broker
-        inbound.whole = self._message_of(inbound, topic)
-        if self.followed and broker.trail is not None:
-            broker.trail.crossed(inbound.whole)
-
-    def _inbound(
-        self,
-        data: bytes,
-        pos: int,
-        p: int,
-        topic_end: int,
-        at: int,
-        body: int,
-        end: int,
-        expiry: int,
-        v5: bool = True,
-    ) -> Inbound:
-        made = Inbound(data, pos, p, topic_end, at, body, end, v5, self.source, self.username)
-        if expiry:
-            made.expires(self.broker.now, expiry)
-        return made
-
-    def _local(self, route: Route) -> Local:
-        """The route without peers and groups."""
-        local = self._routes.get(route.key)
-        if local is None or not local.is_of(route):
-            if len(self._routes) >= _ROUTES:
-                self._routes.clear()
-            local = Local(route)
-            self._routes[route.key] = local
-        return local
-
-    def _run(
-        self,
-        route: Route,
-        data: bytes,
-        pos: int,
-        p: int,
-        topic_end: int,
-        at: int,
-        body: int,
-        stop: int,
-        size: int,
-        expiry: int,
-        v5: bool,
-    ) -> None:
-        """A run of QoS 0 packets of `size` bytes each, as bytes wherever they fit."""
-        broker = self.broker
-        same: bytes | None = None
-        other: bytes | None = None
-        count = (stop - pos) // size
-        sent = 0
-        for receiver in route.sessions:
-            channel = receiver.channel
-            if channel is None or channel.special or size > receiver.max_packet:
-                for shift in range(0, stop - pos, size):
-                    inbound = self._inbound(
-                        data,
-                        pos + shift,
-                        p + shift,
-                        topic_end + shift,
-                        at + shift,
-                        body + shift,
-                        pos + shift + size,
-                        expiry + shift if expiry else 0,
-                        v5,
-                    )
-                    receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
-                continue
-            if channel.v5 == v5:
-                if same is None:
-                    same = cut(data, pos, stop)
-                wire = same
-            else:
-                if other is None:
-                    other = recast(data, pos, p, topic_end, body, stop, size, v5)
-                wire = other
-            if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
-                broker.metrics.dropped_slow_consumer += count
-                receiver.dropped += count
-                continue
-            channel.send(wire)
-            sent += 1
-        broker.metrics.messages_sent += sent * count
+        self.forget()
 
     def _to_member(
         self,
@@ -466,7 +332,7 @@ class Arriving:
         broker = self.broker
         if not first & 6:
             broker.metrics.messages_crossed += 1
-        inbound = self._inbound(data, pos, p, topic_end, at, body, end, expiry)
+        inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
         group = broker.router.groups.get(self.full_filter)
         self._begin()
         member: Receiver | None = None
@@ -480,9 +346,9 @@ class Arriving:
             broker.metrics.dropped_session_ended += 1
         else:
             if route.gear & HEARD or self.followed:
-                self._whole(inbound, route.topic)
+                self.whole(inbound, route.topic)
             if broker.settings.upgrade_qos:
-                made = self._message_of(inbound, route.topic)
+                made = self.message_of(inbound, route.topic)
                 broker.pubsub.lend(group, member, made)
             else:
                 inbound.lend(group, member, route.topic, None)

@@ -28,6 +28,7 @@ from typing import Final
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
 from mqttd.broker.drawers import Drawer
+from mqttd.codec.frame import ONE_BYTE
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.frames import (
     AT,
@@ -180,12 +181,12 @@ class LastingFerry(Ferry):
             self.fresh.append(data)
         super().carry(data, once)
 
-    def carry_run(self, run: bytes, count: int, v5: bool) -> bool:
+    def carry_run(self, run: bytes, count: int, kind: int) -> bool:
         """See `Receiver.take_run`; until they are taken each is kept, as the run."""
         link = self.link
         if link is None:
             return False
-        data = frame(RUN1, (b"\5" if v5 else b"\4") + run)
+        data = frame(RUN1, ONE_BYTE[kind] + run)
         kept = self.kept
         posted = self.posted
         for _ in range(count):

@@ -49,6 +49,7 @@ __all__ = [
     "RUN",
     "RUN1",
     "SEEN",
+    "SPAN",
     "STATE",
     "STUCK",
     "UP",
@@ -104,8 +105,9 @@ HAVE: Final = 0x17
 AT: Final = 0x18
 #: A run of PUBLISHes of QoS 0 and MQTT 3.1.1, equal but for their payloads. Between workers only.
 RUN: Final = 0x19
-#: One of QoS 1, of the version (4, 5) that comes first, equal but for packet ids and payloads; each
-#: of its packets is counted. Between workers only.
+#: One of QoS 1, of the version (4, 5) that comes first, equal but for packet ids and payloads; with
+#: 8 beside the version a span (`mqttd.codec.spans`). Each of its packets is counted. Between
+#: workers only.
 RUN1: Final = 0x1A
 #: What an operator wants to know, and a piece of the answer: see `mqttd.cluster.asking`. Between
 #: nodes only.
@@ -118,6 +120,8 @@ FOLLOWS: Final = 0x1E
 #: Messages of QoS 1 (1) and 2 (2) that come wait for a store that takes nothing: the sum of these.
 #: Between nodes only, of version 3.
 STUCK: Final = 0x1F
+#: As RUN, a span. Between workers only.
+SPAN: Final = 0x20
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

@@ -17,7 +17,7 @@ from mqttd.session.inbound import lift
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import HEARD, SPREAD, WIDE, Route
 
-__all__ = ["Control", "Local", "measure", "packets", "scanned", "unrolled"]
+__all__ = ["Control", "Local", "ends_of", "even_ends", "packets", "scanned", "unrolled"]
 
 
 class Control:
@@ -77,29 +77,39 @@ def scanned(data: bytes, at: int, end: int) -> tuple[int, int]:
     return at + size, 0
 
 
-def measure(data: bytes, pos: int, stop: int) -> tuple[int, int]:
-    """Bytes of a packet of the run that begins here, and how many there are. Raises ValueError."""
+def even_ends(data: bytes, pos: int, stop: int) -> list[int]:
+    """Where each packet of the run that begins here ends. Raises ValueError."""
     body, end = split(data, pos)
     size = end - pos
     if not body or end > stop or (stop - pos) % size:
         raise ValueError("a run of packets of different sizes")
-    return size, (stop - pos) // size
+    return list(range(end, stop + 1, size))
+
+
+def ends_of(data: bytes, pos: int, stop: int) -> list[int]:
+    """The same of a span."""
+    found: list[int] = []
+    while pos < stop:
+        body, pos = split(data, pos)
+        if not body or pos > stop:
+            raise ValueError("a span that is cut off")
+        found.append(pos)
+    return found
 
 
 def packets(frame: bytes) -> list[bytes]:
     """What a run (`RUN1`) stands for: each message as it goes by itself."""
     pos, stop = split(frame, 0)
-    v5 = frame[pos] == 5
+    v5 = frame[pos] & 7 == 5
     pos += 1
-    size, _ = measure(frame, pos, stop)
     made: list[bytes] = []
     while pos < stop:
+        p, end = split(frame, pos)
         if v5:
-            made.append(frame[pos : pos + size])
+            made.append(frame[pos:end])
         else:
-            p, end = split(frame, pos)
             made.append(lift(frame, pos, p, p + 2 + (frame[p] << 8 | frame[p + 1]), end))
-        pos += size
+        pos = end
     return made
 
 

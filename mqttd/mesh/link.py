@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.mesh.frames import ACK, RUN, frame
+from mqttd.mesh.frames import ACK, RUN, SPAN, frame
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 
@@ -153,6 +153,10 @@ class Link(Connection):
     def wrap(self, wire: bytes) -> bytes:
         """See `Connection.wrap`."""
         return frame(RUN, wire)
+
+    def wrap_span(self, wire: bytes) -> bytes:
+        """See `Connection.wrap_span`."""
+        return frame(SPAN, wire)
 
     def over(self, size: int) -> bool:
         """Nothing is dropped; who sends so much is held back when it has sent."""

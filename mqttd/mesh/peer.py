@@ -79,7 +79,7 @@ class Ferry(Journal):
         self.keep(data)
         self.cross()
 
-    def carry_run(self, run: bytes, count: int, v5: bool) -> bool:
+    def carry_run(self, run: bytes, count: int, kind: int) -> bool:
         """See `Receiver.take_run`."""
         return False
 
@@ -268,9 +268,9 @@ class Peer(Receiver):
         """See `Receiver.take`."""
         self._carry(wire, wire[0] >> 1 & 3, packet_id)
 
-    def take_run(self, run: bytes, count: int, v5: bool) -> bool:
+    def take_run(self, run: bytes, count: int, kind: int) -> bool:
         """See `Receiver.take_run`."""
-        return self.ferry.carry_run(run, count, v5)
+        return self.ferry.carry_run(run, count, kind)
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """See `Receiver.deliver`."""

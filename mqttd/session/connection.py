@@ -206,6 +206,10 @@ class Connection(Timer):
         """A run of QoS 0 packets that are not of this connection's version, as it takes them."""
         raise NotImplementedError
 
+    def wrap_span(self, wire: bytes) -> bytes:
+        """The same of packets that differ in length."""
+        raise NotImplementedError
+
     def hold_back(self, sender: Connection) -> None:
         """This output is full of what `sender` has sent: do not read from it for now."""
 

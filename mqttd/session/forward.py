@@ -117,7 +117,7 @@ class Forwarding(Lending):
             return end
         if first & 6:
             if router.has_workers and first == _PLAIN1 and not (gear or expiry):
-                stop = self.carried(route, data, pos, topic_end, body, end)
+                stop = self.carried(route, data, pos, p, topic_end, body, end)
                 if stop:
                     return stop
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
@@ -137,6 +137,12 @@ class Forwarding(Lending):
             if stop > end:
                 run = (stop - pos) // size
                 metrics.packets_received += run - 1
+            elif route is topics.latest and not (gear or expiry or first & 9):
+                stop = self.spanned(route, data, pos, p, topic_end, end)
+                if stop:
+                    return stop
+                stop = end
+            topics.latest = route
         metrics.messages_received_qos0 += run
         if gear & NOTED:
             router.note(self, data[p + 2 : topic_end], data, pos, at, body, end, size, run)

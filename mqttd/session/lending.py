@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from mqttd.codec.frame import cut
 from mqttd.codec.reasons import MalformedPacket
-from mqttd.session.carrying import Carrying
 from mqttd.session.general import PUBREC
 from mqttd.session.message import Delivery
 from mqttd.session.route import IDENTIFIED, NOTED, QOS_MASK, RECORDED, UNHEARD, Route, Target
 from mqttd.session.runs import Run
+from mqttd.session.spans import Spanning
 
 __all__ = ["Lending"]
 
 
-class Lending(Carrying):
+class Lending(Spanning):
     """A connection that forwards to shared groups."""
 
     __slots__ = ()

@@ -60,7 +60,7 @@ class Receiver(Timer):
         """The same as a delivery with a run: told of when it is sent and acknowledged."""
         self.deliver(named, packet_id)
 
-    def take_run(self, run: bytes, count: int, v5: bool) -> bool:
+    def take_run(self, run: bytes, count: int, kind: int) -> bool:
         """A run of so many PUBLISHes of QoS 1; False: it takes them one by one."""
         return False
 

@@ -62,6 +62,8 @@ class Topics:
         self.ahead: Ahead | None = None
         #: Of topics whose first words decide; None: all are looked up.
         self.stems: Stems | None = None
+        #: That of the last message of QoS 0: what follows may be of it, too.
+        self.latest: Route | None = None
         #: The routes, without holes: where one goes, the last one takes its place.
         self._ring: list[Route] = []
         #: Topics that were seen once, where there are many; and the route of the last of them.

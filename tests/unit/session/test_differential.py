@@ -116,7 +116,7 @@ class Story:
 
 @st.composite
 def publishes(draw: st.DrawFn) -> list[Packet]:
-    """One PUBLISH, or a run of them that differ in the payload at most."""
+    """One PUBLISH, a run of them that differ in the payload at most, or a span: in length, too."""
     qos = draw(st.sampled_from([0, 0, 0, 1, 1, 2]))
     topic = draw(st.sampled_from(TOPICS))
     properties = None
@@ -128,9 +128,12 @@ def publishes(draw: st.DrawFn) -> list[Packet]:
         topic = draw(st.sampled_from([topic, ""]))
     retain = draw(st.integers(0, 5)) == 0
     run = draw(st.sampled_from([1, 1, 2, 5]))
+    spread = draw(st.sampled_from([0, 0, 1, 130]))
     made: list[Packet] = []
     for i in range(run):
-        payload = draw(st.sampled_from([b"", b"x", b"yz", b"p" * 50])) if run == 1 else b"%03d" % i
+        payload = draw(st.sampled_from([b"", b"x", b"yz", b"p" * 50]))
+        if run > 1:
+            payload = b"%03d" % i + b"." * (i % 3 * spread)
         packet_id = draw(st.integers(1, 6)) if qos else 0
         dup = bool(qos) and draw(st.integers(0, 5)) == 0
         made.append(Publish(topic, payload, qos, retain, dup, packet_id, properties))

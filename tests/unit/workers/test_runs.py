@@ -1,4 +1,4 @@
-"""Runs of QoS 1 from one worker to another: what comes is what comes packet by packet."""
+"""Runs and spans from one worker to another: what comes is what comes packet by packet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import pytest
 
 from mqttd.codec.packets import Disconnect, Puback, Publish, Subscribe, Subscription
 from mqttd.codec.parser import parse_packet
+from mqttd.codec.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MAXIMUM_PACKET_SIZE,
+    MESSAGE_EXPIRY_INTERVAL,
+    Properties,
+)
 from mqttd.codec.serializer import serialize
-from mqttd.mesh.frames import RUN1, frame, split
+from mqttd.mesh.frames import RUN, RUN1, SPAN, frame, split
 from mqttd.mesh.landing import packets, unrolled
 from tests.support.memory import MemoryClient
 from tests.unit.workers.test_ferry import Worker, joined, pump, subscriber
@@ -200,9 +207,148 @@ def test_what_is_unrolled_is_what_was_not_taken() -> None:
     assert [data for _, data in unrolled(kept)] == [*singles, singles[2]]
 
 
-def test_a_run_that_is_none_ends_the_link() -> None:
+@pytest.mark.parametrize("kind", [5, 13])
+def test_a_run_that_is_none_ends_the_link(kind: int) -> None:
     _, there, clients = pair()
-    with pytest.raises(ValueError, match="different sizes"):
-        there.arriving.take(frame(RUN1, b"\5" + run(5, 3) + b"\0"))
+    with pytest.raises(ValueError, match=r"different sizes|cut off"):
+        there.arriving.take(frame(RUN1, bytes((kind,)) + run(5, 3) + b"\0"))
     there.turn()
     assert clients[1].published() == []
+
+
+def spans(version: int) -> list[bytes]:
+    """Packets of QoS 0 that differ in length, two of them alike; and one of another topic."""
+    payloads = [b"1", b"two", b"", b"of more than one byte of length" * 9, b"abc", b"abd", b"e"]
+    made = [serialize(Publish("a/b", payload), version) for payload in payloads]
+    return [*made, serialize(Publish("a/c", b"other"), version), *made[:3]]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("limit", [0, 40])
+@pytest.mark.parametrize("versions", [(4,), (5,), (4, 5)])
+def test_what_differs_in_length_crosses_as_a_span_and_comes_as_packet_by_packet(
+    versions: tuple[int, ...], limit: int, version: int
+) -> None:
+    got: list[list[list[bytes]]] = []
+    frames: list[list[int]] = []
+    counts: list[tuple[int, int]] = []
+    for together in (True, False):
+        here, there = Worker(1), Worker(2)
+        joined(here, there)
+        clients = [
+            there.node.connect(f"s{each}", each, properties=_most(limit) if each == 5 else None)
+            for each in versions
+        ]
+        for client in clients:
+            client.send(Subscribe(1, [Subscription("a/#", 2)]))
+        pump(here, there)
+        for client in clients:
+            client.take()
+        publisher = here.node.connect("p", version)
+        publisher.read()
+        packets = spans(version)
+        crossed = b""
+        for data in [b"".join(packets)] if together else packets:
+            publisher.channel.feed(data)
+            crossed += here.turn()
+        frames.append(kinds(crossed))
+        for at in [crossed] if together else _frames(crossed):
+            there.arriving.take(at)
+        there.turn()
+        got.append([[p.payload for p in client.published()] for client in clients])
+        metrics = there.node.broker.metrics
+        counts.append((metrics.messages_crossed, here.node.broker.metrics.messages_received_qos0))
+    assert got[0] == got[1]
+    assert counts[0] == counts[1] == (len(spans(version)),) * 2
+    if version == 4:
+        # The first tells the topic; what follows is together, as far as it is alike.
+        assert frames[0] == [RUN, SPAN, RUN, RUN, SPAN]
+    if not limit or versions == (4,):
+        assert len(got[0][0]) == len(spans(version))
+
+
+def _most(limit: int) -> Properties | None:
+    return {MAXIMUM_PACKET_SIZE: limit} if limit else None
+
+
+def _frames(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        end = split(data, at)[1]
+        found.append(data[at:end])
+        at = end
+    return found
+
+
+def test_a_span_that_is_none_is_a_fault_of_its_own() -> None:
+    _, there, clients = pair()
+    one = serialize(Publish("a/b", b"x"), 4)
+    other = serialize(Publish("a/c", b"yz"), 4)
+    there.arriving.take(frame(SPAN, one + other) + frame(RUN, one))
+    there.turn()
+    assert [[p.payload for p in client.published()] for client in clients] == [[b"x"], [b"x"]]
+    assert there.node.broker.metrics.crashes == 1
+
+
+def counted(version: int) -> list[bytes]:
+    """Packets of QoS 1 that differ in length, and those of 5.0 in properties."""
+    blocks: list[Properties | None] = [None, {CORRELATION_DATA: b"12"}, None, {CONTENT_TYPE: "x"}]
+    made = [
+        Publish("a/b", b"." * (n * 37 % 200), 1, packet_id=n, properties=blocks[n % 4])
+        for n in range(1, 9)
+    ]
+    made.append(Publish("a/b", b"late", 1, packet_id=9, properties={MESSAGE_EXPIRY_INTERVAL: 9}))
+    made += [Publish("a/b", b"x" * n, 1, packet_id=9 + n) for n in range(1, 4)]
+    if version == 4:
+        for each in made:
+            each.properties = None
+    return [serialize(each, version) for each in made]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("versions", [(4,), (5,), (4, 5)])
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_differs_in_length_and_properties_crosses_at_qos_1_as_packet_by_packet(
+    lost: bool, versions: tuple[int, ...], version: int
+) -> None:
+    """Also where the other worker dies before it has taken the span."""
+    got: list[list[list[tuple[object, ...]]]] = []
+    answers: list[bytes] = []
+    for together in (True, False):
+        here, there = Worker(1), Worker(2)
+        joined(here, there)
+        clients = [subscriber(there, each) for each in versions]
+        pump(here, there)
+        publisher = here.node.connect("p", version)
+        publisher.read()
+        packets = counted(version)
+        crossed = b""
+        for data in [b"".join(packets)] if together else packets:
+            publisher.channel.feed(data)
+            crossed += here.turn()
+        if together:
+            two = [0x32, RUN1, 0x32, RUN1] if version == 5 else [0x32, RUN1]
+            assert kinds(crossed) == two
+        if lost:
+            link = here.mesh.neighbours[2].link
+            assert link is not None
+            here.mesh.unlinked(link)
+            there = Worker(2, there.drawers, 2)
+            clients = [subscriber(there, each) for each in versions]
+            joined(here, there)
+        else:
+            there.arriving.take(crossed)
+        pump(here, there)
+        got.append(
+            [
+                [(p.payload, p.qos, p.dup, p.properties) for p in client.published()]
+                for client in clients
+            ]
+        )
+        answers.append(publisher.read())
+        assert not here.ferry.kept
+        assert there.node.broker.metrics.crashes == 0
+    assert got[0] == got[1]
+    assert [len(each) for each in got[0]] == [len(packets)] * len(versions)
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 4 * len(packets)

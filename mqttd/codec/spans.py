@@ -1,0 +1,80 @@
+"""PUBLISHes right behind one another that are of one topic and may go on together, as bytes.
+
+    run    the same but for packet ids and payloads, so all are as long (`frame.run_end`)
+    span   the same but for lengths, ids, properties and payloads (`span_end`)
+
+Promise: linear in the packets; nothing but a topic is allocated for one.
+"""
+
+from __future__ import annotations
+
+from mqttd.codec.scan import END_MASK, EXPIRY_SHIFT, scan_publish
+
+__all__ = ["ids_of", "span_end"]
+
+
+def span_end(
+    data: bytes, pos: int, p: int, topic_end: int, end: int, most: int, v5: bool
+) -> tuple[int, int]:
+    """Where the span ends that the PUBLISH from `pos` to `end` begins, and how many packets it has.
+
+    Of a span are the packets behind it with its topic (from `p` to `topic_end`), QoS and flags, of
+    `most` bytes at most, whose packet ids are not 0 and whose properties are as they should be,
+    without an expiry and a topic alias. Whether the first one is so, who asks has seen to. None
+    but it is longer than 16,386 bytes: what has a longer header gains nothing by this.
+    """
+    first = data[pos]
+    counted = first & 6 != 0
+    n = len(data)
+    front = topic_end - p
+    same = data[p:topic_end]
+    count = 1
+    while n - end > 2 and data[end] == first:
+        length = data[end + 1]
+        at = end + 2
+        if length >= 0x80:
+            high = data[at]
+            if not high or high >= 0x80:
+                break  # longer, or with bytes to spare
+            length = (length & 0x7F) | high << 7
+            at += 1
+        stop = at + length
+        at += front
+        if stop > n or stop - end > most or at > stop or data[at - front : at] != same:
+            break
+        if counted:
+            if at + 2 > stop or not (data[at] or data[at + 1]):
+                break
+            at += 2
+        if v5:
+            if at >= stop:
+                break
+            if data[at]:
+                found = scan_publish(data, at, stop)
+                if found < 0 or found >> EXPIRY_SHIFT or found & END_MASK > stop:
+                    break
+        end = stop
+        count += 1
+    return end, count
+
+
+def ids_of(data: bytes, pos: int, stop: int, front: int) -> list[bytes]:
+    """The packet ids of a span of QoS 1, each in its two bytes; `front`: those of its topic."""
+    found: list[bytes] = []
+    while pos < stop:
+        length = data[pos + 1]
+        at = pos + 2
+        shift = 7
+        if length >= 0x80:
+            length &= 0x7F
+            while True:
+                more = data[at]
+                at += 1
+                length |= (more & 0x7F) << shift
+                if more < 0x80:
+                    break
+                shift += 7
+        pos = at + length
+        at += front
+        found.append(data[at : at + 2])
+    return found

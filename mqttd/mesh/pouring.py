@@ -1,0 +1,218 @@
+"""What comes from another worker goes to the sessions here as bytes, wherever they fit.
+
+    Arriving --PUBLISH--> one packet, each receiver its shape
+            --runs, spans of QoS 0--> one slice for each receiver
+
+Runs and spans: `mqttd.codec.spans`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.broker import Broker
+from mqttd.codec.frame import cut
+from mqttd.codec.spans import span_end
+from mqttd.mesh.frames import split
+from mqttd.mesh.landing import Local
+from mqttd.session.inbound import Inbound, recast
+from mqttd.session.message import Message
+from mqttd.session.receiver import NO_LIMIT
+from mqttd.session.route import HEARD, Route
+
+__all__ = ["Pouring"]
+
+#: Routes without peers that are remembered.
+_ROUTES: Final = 20_000
+
+
+class Pouring:
+    """Hands messages of other workers to the sessions here."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        #: Of the packet that follows: who published it, its id, the group it is for.
+        self.source: str = ""
+        self.username: str | None = None
+        self.message_id: int = 0
+        #: It is followed from hand to hand there, and so here.
+        self.followed: bool = False
+        self.full_filter: str = ""
+        #: That of the last message of QoS 0: what follows may be of it, too.
+        self.latest: Route | None = None
+        self._routes: dict[bytes, Local] = {}
+
+    def fan(self, inbound: Inbound, route: Route, size: int) -> None:
+        """A packet of `size` bytes to all, each in its shape."""
+        broker = self.broker
+        if broker.settings.upgrade_qos:
+            broker.pubsub.dispatch(self.message_of(inbound, route.topic), route)
+        elif route.is_wide(size):
+            broker.fan_out(inbound, route)
+        else:
+            inbound.fan(route)
+            return
+        broker.later = None
+
+    def older(self, data: bytes, pos: int, stop: int) -> None:
+        """A run of QoS 0 and 3.1.1."""
+        p, end = split(data, pos)
+        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
+        size = end - pos
+        if not p or (stop - pos) % size:
+            raise ValueError("a run of packets of different sizes")
+        route = self.broker.topics.at(data[p:topic_end])
+        local = self.local(route)
+        self.broker.metrics.messages_crossed += (stop - pos) // size
+        if local.plain and not self.broker.settings.upgrade_qos:
+            self.run(
+                local.route, data, pos, p, topic_end, topic_end, topic_end, stop, size, 0, False
+            )
+            return
+        for shift in range(0, stop - pos, size):
+            at = topic_end + shift
+            inbound = self.inbound(data, pos + shift, p + shift, at, at, at, end + shift, 0, False)
+            if route.gear & HEARD:
+                self.whole(inbound, route.topic)
+            self.fan(inbound, local.route, size)
+
+    def older_span(self, data: bytes) -> None:
+        """The same where packets differ in length."""
+        p, end = split(data, 0)
+        if not p:
+            raise ValueError("half a packet")
+        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
+        stop, count = span_end(data, 0, p, topic_end, end, NO_LIMIT, False)
+        if stop != len(data):
+            raise ValueError("packets of different topics")
+        local = self.local(self.broker.topics.at(data[p:topic_end]))
+        plain = local.plain and not self.broker.settings.upgrade_qos
+        if plain and self.pour(local.route, data, 0, stop, count, False):
+            return
+        at = 0
+        while at < stop:
+            _, end = split(data, at)
+            self.older(data, at, end)
+            at = end
+
+    def pour(self, route: Route, data: bytes, pos: int, stop: int, count: int, v5: bool) -> bool:
+        """So many packets of QoS 0 to all at once, if all take them as they are."""
+        for receiver in route.sessions:
+            channel = receiver.channel
+            if (
+                channel is None
+                or channel.special
+                or channel.v5 != v5
+                or receiver.max_packet != NO_LIMIT
+                or channel.out_bytes + stop - pos > channel.limit
+            ):
+                return False
+        wire = cut(data, pos, stop)
+        for receiver in route.sessions:
+            channel = receiver.channel
+            assert channel is not None
+            channel.send(wire)
+        metrics = self.broker.metrics
+        metrics.messages_crossed += count
+        metrics.messages_sent += count * len(route.sessions)
+        return True
+
+    def forget(self) -> None:
+        self.source = ""
+        self.username = None
+        self.message_id = 0
+        self.followed = False
+        self.full_filter = ""
+
+    def message_of(self, inbound: Inbound, topic: str) -> Message:
+        message = inbound.whole
+        if message is None:
+            message = inbound.message(topic, self.message_id or self.broker.next_message_id())
+        return message
+
+    def whole(self, inbound: Inbound, topic: str) -> None:
+        """Somebody looks at it."""
+        broker = self.broker
+        inbound.whole = self.message_of(inbound, topic)
+        if self.followed and broker.trail is not None:
+            broker.trail.crossed(inbound.whole)
+
+    def inbound(
+        self,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+        v5: bool = True,
+    ) -> Inbound:
+        made = Inbound(data, pos, p, topic_end, at, body, end, v5, self.source, self.username)
+        if expiry:
+            made.expires(self.broker.now, expiry)
+        return made
+
+    def local(self, route: Route) -> Local:
+        """The route without peers and groups."""
+        local = self._routes.get(route.key)
+        if local is None or not local.is_of(route):
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            local = Local(route)
+            self._routes[route.key] = local
+        return local
+
+    def run(
+        self,
+        route: Route,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        stop: int,
+        size: int,
+        expiry: int,
+        v5: bool,
+    ) -> None:
+        """A run of QoS 0 packets of `size` bytes each, as bytes wherever they fit."""
+        broker = self.broker
+        same: bytes | None = None
+        other: bytes | None = None
+        count = (stop - pos) // size
+        sent = 0
+        for receiver in route.sessions:
+            channel = receiver.channel
+            if channel is None or channel.special or size > receiver.max_packet:
+                for shift in range(0, stop - pos, size):
+                    inbound = self.inbound(
+                        data,
+                        pos + shift,
+                        p + shift,
+                        topic_end + shift,
+                        at + shift,
+                        body + shift,
+                        pos + shift + size,
+                        expiry + shift if expiry else 0,
+                        v5,
+                    )
+                    receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
+                continue
+            if channel.v5 == v5:
+                if same is None:
+                    same = cut(data, pos, stop)
+                wire = same
+            else:
+                if other is None:
+                    other = recast(data, pos, p, topic_end, body, stop, size, v5)
+                wire = other
+            if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
+                broker.metrics.dropped_slow_consumer += count
+                receiver.dropped += count
+                continue
+            channel.send(wire)
+            sent += 1
+        broker.metrics.messages_sent += sent * count

@@ -1,0 +1,67 @@
+"""PUBLISH on its way through: a span of QoS 0 goes as the bytes it came in.
+
+    PUBLISH a/b x, a/b xyz, a/b xy --one slice--> all receivers
+
+Of a span are packets of one client right behind one another and of one topic that needs nothing
+but their bytes (`mqttd.codec.spans`), to receivers that all take them as they are. All else goes
+run by run, which gives its receivers the same (tests/unit/session/test_differential.py). Looked for
+where the last message was of this topic, too. MQTT 5.0, 4.6.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.codec.frame import cut
+from mqttd.codec.spans import span_end
+from mqttd.session.carrying import Carrying
+from mqttd.session.receiver import NO_LIMIT
+from mqttd.session.route import Route
+
+__all__ = ["Spanning"]
+
+#: Bytes that go on as they came are less than a unit of work for each receiver at QoS 0: 1/32.
+_LIGHT0: Final = 5
+#: More than a frame around them has beside them.
+_HEAD: Final = 8
+
+
+class Spanning(Carrying):
+    """A connection that forwards spans."""
+
+    __slots__ = ()
+
+    def spanned(self, route: Route, data: bytes, pos: int, p: int, topic_end: int, end: int) -> int:
+        """Hand on the span that begins here, plain QoS 0; the index behind it, 0: there is none."""
+        stop, count = span_end(data, pos, p, topic_end, end, self.largest, self.v5)
+        if count == 1:
+            return 0
+        router = self.router
+        v5 = self.v5
+        sessions = route.sessions
+        for receiver in sessions:
+            channel = receiver.channel
+            if (
+                channel is None
+                or channel.special
+                or (channel.v5 != v5 and not channel.wraps)
+                or receiver.max_packet != NO_LIMIT
+                or channel.out_bytes + stop - pos + _HEAD > channel.limit
+            ):
+                return 0
+        if not sessions and router.tap_unheard:
+            return 0
+        metrics = router.metrics
+        metrics.packets_received += count - 1
+        metrics.messages_received_qos0 += count
+        if not sessions:
+            metrics.messages_no_subscriber += count
+            return stop
+        same = cut(data, pos, stop)
+        for receiver in sessions:
+            channel = receiver.channel
+            assert channel is not None
+            channel.send(same if channel.v5 == v5 else channel.wrap_span(same))
+        metrics.messages_sent += count * len(sessions)
+        router.topics.work += len(sessions) >> _LIGHT0
+        return stop
