@@ -8,7 +8,7 @@ Promise: linear in the packets; nothing but a topic is allocated for one.
 
 from __future__ import annotations
 
-from mqttd.codec.scan import END_MASK, EXPIRY_SHIFT, scan_publish
+from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, scan_publish
 
 __all__ = ["ids_of", "span_end"]
 
@@ -20,8 +20,8 @@ def span_end(
 
     Of a span are the packets behind it with its topic (from `p` to `topic_end`), QoS and flags, of
     `most` bytes at most, whose packet ids are not 0 and whose properties are as they should be,
-    without an expiry and a topic alias. Whether the first one is so, who asks has seen to. None
-    but it is longer than 16,386 bytes: what has a longer header gains nothing by this.
+    without a topic alias. Whether the first one is so, who asks has seen to. None but it is longer
+    than 16,386 bytes: what has a longer header gains nothing by this.
     """
     first = data[pos]
     counted = first & 6 != 0
@@ -51,7 +51,7 @@ def span_end(
                 break
             if data[at]:
                 found = scan_publish(data, at, stop)
-                if found < 0 or found >> EXPIRY_SHIFT or found & END_MASK > stop:
+                if found < 0 or found >> ALIAS_SHIFT or found & END_MASK > stop:
                     break
         end = stop
         count += 1

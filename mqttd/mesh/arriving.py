@@ -34,7 +34,7 @@ from mqttd.mesh.frames import (
     split,
     unpacked,
 )
-from mqttd.mesh.landing import Control, ends_of, even_ends, scanned
+from mqttd.mesh.landing import Control, ends_of, even_ends, is_lasting, scanned
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Choice, Member, onward
 from mqttd.mesh.pouring import Pouring
@@ -201,7 +201,7 @@ class Arriving(Pouring):
         if first & 6 == 0:
             if plain and not (self.retained or self.source or self.followed):
                 stop = run_end(data, pos, topic_end, body, end)
-                if stop == end and route is self.latest and not expiry:
+                if stop == end and route is self.latest:
                     stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, True)
                     if count > 1:
                         if self.pour(local.route, data, pos, stop, count, True):
@@ -277,13 +277,14 @@ class Arriving(Pouring):
         local = self.local(route)
         plain = local.plain and not (self.broker.settings.upgrade_qos or self.retained)
         fits = plain and self._fits(local.route, True, 1)
-        all_fit = fits and (not v5 or self._fits(local.route, False, 1))
+        all_fit = fits and self._fits(local.route, False, 1)
         self._begin()
         for end in ends:
             try:
                 p = body_at(data, pos)
                 topic_end = p + front
-                if all_fit or (fits and data[topic_end + 2] == 0):
+                empty = not v5 or data[topic_end + 2] == 0
+                if fits and (empty or (all_fit and is_lasting(data, topic_end + 2, end))):
                     self._hand(local.route, data, pos, p, topic_end, end, v5)
                 elif v5:
                     self._publish(data, pos, p, end)

@@ -8,7 +8,9 @@ the number of the last one with what its sessions keep, in one group of its stor
 a link begins (`HAVE`): what was taken is not sent again. Who sends keeps what may come once only,
 QoS 2, with the publisher's packet id, in one group as well, and lets it go when that is written:
 of a message that its publisher sends again nothing has gone, and what has gone is not taken from
-its publisher again. Whose numbers they are says the *book*, which is that of one store.
+its publisher again. A publisher whose session ends with its connection sends nothing again as the
+same message: of it nothing is kept. Whose numbers they are says the *book*, which is that of one
+store.
 
 While the other process is away everything that is carried is kept in the store, of QoS 1 too: what
 is acknowledged meanwhile outlives both. Between workers that is all; between nodes QoS 2, which

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from mqttd.codec.properties import decode_varint
+from mqttd.codec.scan import EXPIRY_SHIFT, scan_publish
 from mqttd.mesh.frames import RUN1, split
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Peer
@@ -17,7 +18,16 @@ from mqttd.session.inbound import lift
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import HEARD, SPREAD, WIDE, Route
 
-__all__ = ["Control", "Local", "ends_of", "even_ends", "packets", "scanned", "unrolled"]
+__all__ = [
+    "Control",
+    "Local",
+    "ends_of",
+    "even_ends",
+    "is_lasting",
+    "packets",
+    "scanned",
+    "unrolled",
+]
 
 
 class Control:
@@ -75,6 +85,12 @@ def scanned(data: bytes, at: int, end: int) -> tuple[int, int]:
     if at + size > end:
         raise ValueError("a property block is cut off")
     return at + size, 0
+
+
+def is_lasting(data: bytes, at: int, end: int) -> bool:
+    """Whether the properties at `at` are without an expiry."""
+    found = scan_publish(data, at, end)
+    return found >= 0 and not found >> EXPIRY_SHIFT
 
 
 def even_ends(data: bytes, pos: int, stop: int) -> list[int]:

@@ -116,7 +116,7 @@ class Forwarding(Lending):
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if first & 6:
-            if router.has_workers and first == _PLAIN1 and not (gear or expiry):
+            if router.has_workers and first == _PLAIN1 and not gear:
                 stop = self.carried(route, data, pos, p, topic_end, body, end)
                 if stop:
                     return stop
@@ -137,7 +137,7 @@ class Forwarding(Lending):
             if stop > end:
                 run = (stop - pos) // size
                 metrics.packets_received += run - 1
-            elif route is topics.latest and not (gear or expiry or first & 9):
+            elif route is topics.latest and not (gear or first & 9):
                 stop = self.spanned(route, data, pos, p, topic_end, end)
                 if stop:
                     return stop

@@ -327,8 +327,7 @@ def test_what_differs_in_length_and_properties_crosses_at_qos_1_as_packet_by_pac
             publisher.channel.feed(data)
             crossed += here.turn()
         if together:
-            two = [0x32, RUN1, 0x32, RUN1] if version == 5 else [0x32, RUN1]
-            assert kinds(crossed) == two
+            assert kinds(crossed) == [0x32, RUN1]
         if lost:
             link = here.mesh.neighbours[2].link
             assert link is not None
