@@ -74,7 +74,8 @@ def _import(options: argparse.Namespace) -> None:
     except OSError as error:
         raise CtlError(f"{error.filename}: {error.strerror}") from None
     except ConfigError as error:
-        raise CtlError(f"what was written needs a correction: {error}") from None
+        mistakes = "; ".join(error.mistakes)
+        raise CtlError(f"what was written needs a correction: {mistakes}") from None
     if options.json:
         return print_json({"written": list(paths.values()), "left": made.left})
     for path in paths.values():

@@ -50,6 +50,7 @@ class ClientView(Struct, kw_only=True):
     peerhost: str
     peerport: int
     listener: str
+    mountpoint: str
     protocol_version: int | None
     superuser: bool
     keep_alive: int
@@ -316,6 +317,7 @@ class Clients:
             peerhost=host,
             peerport=port,
             listener=channel.listener if channel is not None else "",
+            mountpoint=known.mountpoint if known is not None else "",
             protocol_version=channel.version if channel is not None else None,
             superuser=known is not None and known.superuser,
             keep_alive=keep_alive,

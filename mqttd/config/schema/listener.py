@@ -213,7 +213,7 @@ class Listener(Struct, frozen=True, kw_only=True):
             " see the full names; empty: none.",
             "listener",
             reload=False,
-            pattern=r"^(?!\$)([^/+#%\0]*(%[cu][^/+#%\0]*)?/)*\Z",
+            pattern=r"^(?!\$|.*\$\{)([^/+#%\0]*(%[cu][^/+#%\0]*)?/)*\Z",
             expects='levels that each end with "/", without wildcards, such as "dev/%c/"',
         ),
     ] = ""

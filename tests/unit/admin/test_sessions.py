@@ -11,6 +11,7 @@ import pytest
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
+from mqttd.session.listener import Listener
 from tests.unit.admin.node import MemoryClient, make_broker
 from tests.unit.admin.test_api import Door
 
@@ -45,6 +46,14 @@ def test_clients_are_found_by_user_address_listener_and_state(ask: Door, broker:
         ({"listener": "other"}, []),
     ):
         assert names(ask("GET", "/clients", **given)[1]) == found, given
+
+
+def test_where_the_names_of_a_client_are_is_told(ask: Door, broker: Broker) -> None:
+    MemoryClient(broker, "a")
+    broker.listeners["default"] = Listener("default", mountpoint="dev/%c/")
+    MemoryClient(broker, "b")
+    clients = ask("GET", "/clients")[1]["clients"]
+    assert {one["client_id"]: one["mountpoint"] for one in clients} == {"a": "", "b": "dev/b/"}
 
 
 def test_what_a_client_sent_lost_and_left_for_is_told(ask: Door, broker: Broker) -> None:

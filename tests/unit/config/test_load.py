@@ -277,6 +277,9 @@ def test_an_unknown_variable_names_the_nearest_known_one(read: Load) -> None:
         ("listener.tcp.default.bind", '"0.0.0.0"'),
         ("listener.tcp.default.backlog", "0"),
         ("listener.tcp.default.transport", '"asyncio"'),
+        ("listener.tcp.default.mountpoint", '"dev/%c"'),
+        ("listener.tcp.default.mountpoint", '"$dev/"'),
+        ("listener.tcp.default.mountpoint", '"dev/${clientid}/"'),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(read: Load, key: str, value: str) -> None:

@@ -181,6 +181,17 @@ def test_the_command_writes_what_starts_and_never_over(
     assert main(["import", "none.conf"]) == 1
 
 
+def test_each_mistake_in_what_was_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not left out: a listener without its mountpoint would show the whole tree."""
+    monkeypatch.chdir(tmp_path)
+    Path("mosquitto.conf").write_text("listener 1\nmount_point $a/\nlistener 2\nmount_point +/\n")
+    assert main(["import", "mosquitto.conf"]) == 1
+    told = capsys.readouterr().err
+    assert told.count("mountpoint = ") == 2 and "; etc/mqttd.conf:" in told and "\\n" not in told
+
+
 def test_lines_of_a_password_file_that_nobody_could_use_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ export async function client(main, about, client_id) {
       found.node !== undefined && ["Node", name(found.node)],
       ["Address", found.peerhost ? `${found.peerhost}, port ${found.peerport}` : "–"],
       ["Listener", found.listener],
+      found.mountpoint && ["Mountpoint", name(found.mountpoint)],
       ["Protocol", found.protocol_version && `MQTT ${{ 3: "3.1", 4: "3.1.1", 5: "5.0" }[found.protocol_version] || found.protocol_version}`],
       ["Since", time(found.connected_at)],
       ["Keep alive", found.connected ? span(found.keep_alive) : "–"], ["Silent for", span(found.idle)],
