@@ -6,7 +6,8 @@ For programs that write to a broker and do little else: Spark's executors, `mqtt
 on `mqttd.codec`; no thread, no callback: what comes is read while something is waited for.
 
 Promise: `flush` returns only when every message of QoS 1 and 2 was acknowledged with success. When
-the connection breaks, what is open is sent again over a new one, a few times: at least once.
+the connection breaks, what is open is sent again over a new one, a few times: at least once. Of
+several addresses of the broker the next one is tried each time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ __all__ = ["Address", "Client", "ClientError", "Refused", "parse_address"]
 WINDOW: Final = 512
 #: Bytes collected before they are sent.
 BUFFER: Final = 1 << 16
-#: Connections tried, one after the other, before giving up, and seconds between the first two.
+#: How often each address is tried before giving up, and seconds after they all were for once.
 TRIES: Final = 6
 PAUSE: Final = 0.25
 
@@ -105,20 +106,20 @@ def parse_address(text: str) -> tuple[str, int, bool]:
 class Client:
     """One connection to a broker, made when it is first needed.
 
-    :param address: where and who.
+    :param address: where and who; several addresses of a broker are tried in turn.
     :param client_id: its name there; by default one of its own.
     :param timeout: seconds the broker has for each answer.
     """
 
     def __init__(
         self,
-        address: Address,
+        address: Address | Sequence[Address],
         client_id: str = "",
         timeout: float = 30.0,
         window: int = WINDOW,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.address = address
+        self._addresses = [address] if isinstance(address, Address) else list(address)
         self.client_id = client_id or f"mqttd-{uuid.uuid4().hex[:16]}"
         self.timeout = timeout
         self.published = 0
@@ -135,6 +136,11 @@ class Client:
         self._answers: list[Packet] = []
         self._subscribed: dict[str, int] = {}
         self._inbox: list[Publish] = []
+
+    @property
+    def address(self) -> Address:
+        """The one that is connected to, or is tried next."""
+        return self._addresses[0]
 
     # -- what it is for
 
@@ -263,7 +269,8 @@ class Client:
     def _again(self, step: Callable[[], None]) -> None:
         """Do a step that talks; when the connection breaks, reconnect and do it again."""
         pause = PAUSE
-        for left in range(TRIES - 1, -1, -1):
+        addresses = self._addresses
+        for left in range(TRIES * len(addresses) - 1, -1, -1):
             try:
                 if self._socket is None:
                     self._connect()
@@ -272,11 +279,14 @@ class Client:
             except (OSError, EOFError) as error:
                 self._drop()
                 if not left:
+                    where = ", ".join(str(one) for one in addresses)
                     raise ClientError(
-                        f"the broker {self.address} cannot be reached: {error or 'it hung up'}"
+                        f"the broker {where} cannot be reached: {error or 'it hung up'}"
                     ) from None
-                self._sleep(pause)
-                pause = min(pause * 2, 4.0)
+                addresses.append(addresses.pop(0))
+                if left % len(addresses) == 0:
+                    self._sleep(pause)
+                    pause = min(pause * 2, 4.0)
             except MqttError as error:
                 self._drop()
                 raise ClientError(f"{self.address} does not speak MQTT 5.0: {error}") from None

@@ -75,9 +75,9 @@ def test_rows_become_messages_with_all_they_have(spark: Any, tmp_path: Path) -> 
              ("out/b", "two", 2, False, None)],
             "topic STRING, payload STRING, qos INT, retain BOOLEAN, properties MAP<STRING, STRING>",
         )  # fmt: skip
-        frame.write.format("mqttd").option("broker", f"127.0.0.1:{broker.port}").mode(
-            "append"
-        ).save()
+        # Nobody is at the first address.
+        addresses = f"127.0.0.1:{free_port()}, mqtt://127.0.0.1:{broker.port}"
+        frame.write.format("mqttd").option("broker", addresses).mode("append").save()
         found = {}
         for _ in range(2):
             message = heard.receive(30)

@@ -16,7 +16,7 @@ import pytest
 
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.pipeline.client import Address, Client
+from mqttd.pipeline.client import Address, Client, ClientError
 from mqttd.pipeline.spark.sink import SinkError, _Staged
 from tests.integration.test_cluster_once import SLOW
 from tests.integration.test_events import everything, start
@@ -24,6 +24,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.nodes import STAYS
+from tests.support.servers import free_port
 from tests.support.waiting import until
 
 LONG = os.environ.get("MQTTD_LONG") == "1"
@@ -227,3 +228,20 @@ def test_a_batch_is_answered_when_the_store_has_it(tmp_path: Path) -> None:
     finally:
         slowly.unlink(missing_ok=True)
         broker.stop(hard=True)
+
+
+def test_addresses_are_tried_in_turn(tmp_path: Path) -> None:
+    broker = start(tmp_path)
+    pauses: list[float] = []
+    nobody, there = Address("127.0.0.1", free_port()), Address("127.0.0.1", broker.port)
+    client = Client([nobody, there], sleep=pauses.append)
+    try:
+        client.publish("t", b"", 1)
+        client.flush()
+        assert client.address == there and not pauses
+    finally:
+        broker.stop()
+    with pytest.raises(ClientError, match="cannot be reached") as told:
+        client.ping()
+    assert str(there) in str(told.value) and str(nobody) in str(told.value)
+    assert len(pauses) == 5, "once all were tried"

@@ -16,7 +16,7 @@ import json
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark import TaskContext
@@ -50,7 +50,8 @@ __all__ = ["WRITE_OPTIONS", "BatchWriter", "SinkError", "SinkOptions", "StreamWr
            "read_sink_options"]  # fmt: skip
 
 WRITE_OPTIONS: Final = {
-    "broker": "host:port, mqtt://host:port or mqtts://host:port of the broker to publish to",
+    "broker": "host:port, mqtt://host:port or mqtts://host:port of the broker to publish to;"
+    " several addresses of it are separated by commas",
     "username": "user name there",
     "password": "its password; passwordFile keeps it out of the query's plan",
     "passwordFile": "file whose first line is the password, on driver and executors",
@@ -96,7 +97,7 @@ class SinkError(Exception):
 class SinkOptions:
     """The options of a write, checked."""
 
-    address: Address
+    addresses: tuple[Address, ...]
     topic: str | None
     qos: int
     retain: bool
@@ -107,12 +108,12 @@ class SinkOptions:
 
     def client(self) -> Client:
         """A connection, here."""
-        address = self.address
+        addresses = self.addresses
         if self.password_file is not None:
             with open(self.password_file, encoding="utf-8") as file:
                 password = file.readline().rstrip("\r\n")
-            address = Address(**{**address.__dict__, "password": password})
-        return Client(address, timeout=self.timeout)
+            addresses = tuple(replace(one, password=password) for one in addresses)
+        return Client(addresses, timeout=self.timeout)
 
 
 def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
@@ -134,7 +135,7 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
     if "broker" not in options:
         raise ValueError("mqttd: set the option broker (host:port of the broker to publish to)")
     try:
-        host, port, tls = parse_address(options["broker"])
+        places = [parse_address(one.strip()) for one in options["broker"].split(",")]
     except ValueError as error:
         raise ValueError(f"mqttd: option broker = {error}") from None
     if "password" in options and "passwordFile" in options:
@@ -160,8 +161,11 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
         )
     _check_columns(schema, topic)
     return SinkOptions(
-        Address(host, port, options.get("username"), options.get("password"), tls,
-                options.get("caFile")),
+        tuple(
+            Address(host, port, options.get("username"), options.get("password"), tls,
+                    options.get("caFile"))
+            for host, port, tls in places
+        ),
         topic, int(options.get("qos", "1")), options.get("retain", "false").lower() == "true",
         delivery, query, float(timeout), options.get("passwordFile"),
     )  # fmt: skip
@@ -237,14 +241,15 @@ class _Writer:
     def _can_stage(self) -> bool:
         with self.options.client() as client:
             able = _Staged(client).hello()
+            where = client.address
         if not able and self.options.delivery == "staged":
             raise SinkError(
-                f"mqttd: option delivery = 'staged', and {self.options.address} cannot stage: that"
-                " takes mqttd with the plugin spark (stage = true)"
+                f"mqttd: option delivery = 'staged', and {where} cannot stage: that takes mqttd"
+                " with the plugin spark (stage = true)"
             )
         if not able:
             print(
-                f"mqttd: {self.options.address} cannot stage: messages are published at least once",
+                f"mqttd: {where} cannot stage: messages are published at least once",
                 file=sys.stderr,
             )
         return able
