@@ -6,12 +6,15 @@ import json
 import runpy
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqttd.pipeline.log.reader import LogReader, events
+from mqttd.pipeline.spark.options import read_options
+from mqttd.pipeline.spark.source import BatchReader
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
@@ -19,6 +22,7 @@ from tests.support.etcd import Etcd, start_etcd
 from tests.support.nodes import Nodes, asked, start_node, start_nodes
 from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
+from tests.unit.pipeline.test_source import rows, schema
 
 pytestmark = spark_marks()
 
@@ -124,3 +128,27 @@ def test_nodes_come_and_go_and_every_event_is_read_once(
     rows = spark.read.parquet(table).select("node", "seq").collect()
     wanted = logged(tmp_path, "a", "b", "c")
     assert Counter((row.node, row.seq) for row in rows) == Counter(wanted) and len(wanted) == 90
+
+
+def test_a_micro_batch_under_way_finds_a_node_that_is_back_elsewhere(
+    etcd: Etcd, nodes: Nodes, tmp_path: Path
+) -> None:
+    """Killed between the plan of its tasks and their reading."""
+    until(lambda: exported(etcd).keys() == {"a", "b"}, "they do not say where they are read")
+    publish(nodes["a"], 30)
+    publish(nodes["b"], 20)
+    until(lambda: len(logged(tmp_path, "a", "b")) >= 50, "nothing is logged")
+    found = read_options(
+        {"cluster": "mqttd", "etcd": ",".join(etcd.endpoints), "token": TOKEN,
+         "outageTimeout": "100s"}
+    )  # fmt: skip
+    reader = BatchReader(found, schema(found.columns))
+    tasks = reader.partitions()
+    was = {task.url for task in tasks}
+    nodes["b"].stop(hard=True)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(rows, reader, tasks)
+        nodes["b"] = start_node(tmp_path, etcd, "b", **MORE)
+        until(lambda: exported(etcd)["b"] not in was, "it does not say that it is elsewhere")
+        by_node = Counter(row["node"] for row in read.result(100))
+    assert by_node == {"a": 30, "b": 20}

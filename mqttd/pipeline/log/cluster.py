@@ -20,11 +20,12 @@ import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mqttd.pipeline.log.many import ManyLogs, pull_of
-from mqttd.pipeline.log.pull import Away, PullError
+from mqttd.pipeline.log.pull import Away, Elsewhere, PullError
 from mqttd.pipeline.log.reader import Bounds, EventLog
 
 __all__ = ["LOOK_EVERY", "ClusterLog", "Exports"]
@@ -87,6 +88,13 @@ class Exports:
                 self.endpoints.append(self.endpoints.pop(0))
         raise Away(why)
 
+    def url(self, name: str) -> str | None:
+        """Where this node is read; None where nobody says so."""
+        try:
+            return self.urls().get(name)
+        except Away:
+            return None
+
     def _ask(self, endpoint: str) -> dict[str, str]:
         parts = urlsplit(endpoint)
         host = parts.hostname or ""
@@ -148,10 +156,10 @@ class ClusterLog(ManyLogs):
         known = super().away_seconds
         return max([*away, *([] if known is None else [known])], default=None)
 
-    def where(self, node: str) -> str:
-        """The URL that this node's events are read at, of the column `node`."""
+    def where(self, node: str) -> tuple[str, str]:
+        """Which node of the cluster has events of this one, of the column `node`, and its URL."""
         log = self._log(node)
-        return next((self._urls[name] for name, one in self._met.items() if one is log), "")
+        return next(((name, self._urls[name]) for name, one in self._met.items() if one is log))
 
     def bounds(self) -> dict[str, Bounds]:
         """See `ManyLogs.bounds`: of the nodes that were met. Nobody is waited for."""
@@ -258,6 +266,9 @@ class ClusterLog(ManyLogs):
             return
         del self._since[name]
         self._try_at.pop(name, None)
+        pull = pull_of(log)
+        if pull is not None:
+            pull.elsewhere = Elsewhere(name, partial(self.exports.url, name))
         self._met[name] = log
         self.logs.append(log)
 

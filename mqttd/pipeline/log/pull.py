@@ -7,8 +7,9 @@ It has the methods of `mqttd.pipeline.log.reader.LogReader`, so that a reader ne
 the two it has.
 
 A broker that is away is waited for: a request is tried again with growing pauses, at each address
-that was given, for `patience` seconds; that is said once, and once that it is back. What will not
-get better by waiting (a wrong token, a certificate that is not trusted) is told at once.
+that was given, for `patience` seconds; that is said once, and once that it is back. `Elsewhere` may
+know that it has moved meanwhile. What will not get better by waiting (a wrong token, a certificate
+that is not trusted) is told at once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from urllib.parse import urlencode, urlsplit
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
 from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, LogReader, Run, check_cover
 
-__all__ = ["HEADER", "PATH", "Away", "PullError", "PullReader", "open_log"]
+__all__ = ["HEADER", "PATH", "Away", "Elsewhere", "PullError", "PullReader", "open_log"]
 
 #: Where the endpoint is when a URL names only the host.
 PATH: Final = "/api/v1/plugins/spark/log"
@@ -52,6 +53,13 @@ class Away(PullError):
     """The broker cannot be reached now; it may be back later."""
 
 
+class Elsewhere(NamedTuple):
+    """A node of a cluster, and what finds its URL by now; None where that is not known."""
+
+    node: str
+    url: Callable[[], str | None]
+
+
 class _Address(NamedTuple):
     url: str
     tls: bool
@@ -67,6 +75,7 @@ def open_log(
     ca_file: str | None = None,
     patience: float = PATIENCE,
     known: bool = False,
+    elsewhere: Elsewhere | None = None,
 ) -> EventLog:
     """The log in a directory or behind a pull endpoint; see `PullReader`.
 
@@ -78,7 +87,7 @@ def open_log(
     if path:
         return LogReader(path)
     assert url is not None
-    return PullReader(url, token, ca_file, patience=patience, known=known)
+    return PullReader(url, token, ca_file, patience=patience, known=known, elsewhere=elsewhere)
 
 
 class PullReader:
@@ -88,6 +97,7 @@ class PullReader:
     ca_file: certificates to trust in place of the system's.
     patience: seconds for which a broker that is away is waited for.
     known: somebody has read there before: then even an endpoint that is not there may come.
+    elsewhere: who it is, if it may move; asked while it is waited for.
     Raises PullError if there is no log to be had, ValueError for an URL that is none.
     """
 
@@ -101,13 +111,15 @@ class PullReader:
         known: bool = False,
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        self._addresses = [_address(one.strip()) for one in url.split(",")]
         self.patience = patience
+        self.elsewhere = elsewhere
         self._token = token
+        self._ca_file = ca_file
         self._tls: ssl.SSLContext | None = None
-        if any(one.tls for one in self._addresses):
-            self._tls = ssl.create_default_context(cafile=ca_file)
+        self._addresses: list[_Address] = []
+        self._is_at(url)
         self._connection: http.client.HTTPConnection | None = None
         self._sleep, self._clock, self._say = sleep, clock, say
         self._known = known
@@ -208,6 +220,8 @@ class PullReader:
                         raise Away(f"{error}, for {self.away_seconds:.0f} s by now") from None
                     raise
                 self._sleep(pause)
+                if self._has_moved() and self.log_id and not target.startswith("bounds"):
+                    self.bounds()  # another log may be there
                 continue
             if self.away_since is not None:
                 if self._told:
@@ -244,7 +258,8 @@ class PullReader:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             hint = _other_scheme(error, self._addresses[0].tls)
-            raise Away(f"{self.url} cannot be reached: {error!r}{hint}") from None
+            who = f"node {self.elsewhere.node}: " if self.elsewhere is not None else ""
+            raise Away(f"{who}{self.url} cannot be reached: {error!r}{hint}") from None
         if response.status == 200:
             return data
         raise self._refused(response.status, data)
@@ -259,6 +274,20 @@ class PullReader:
             else:
                 self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
         return self._connection
+
+    def _is_at(self, url: str) -> None:
+        self._addresses = [_address(one.strip()) for one in url.split(",")]
+        if self._tls is None and any(one.tls for one in self._addresses):
+            self._tls = ssl.create_default_context(cafile=self._ca_file)
+
+    def _has_moved(self) -> bool:
+        """Whether the broker is somewhere else by now: it is asked there."""
+        found = self.elsewhere.url() if self.elsewhere is not None and self._tries > 1 else None
+        if not found or found == self.url:
+            return False
+        self.close()
+        self._is_at(found)
+        return True
 
     def _next_address(self) -> None:
         if len(self._addresses) > 1:

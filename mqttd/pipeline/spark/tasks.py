@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from mqttd.pipeline.log.blocks import Block, lost_text, parse_header
 from mqttd.pipeline.log.cluster import ClusterLog, Exports
 from mqttd.pipeline.log.many import ManyLogs, parts
-from mqttd.pipeline.log.pull import open_log
+from mqttd.pipeline.log.pull import Elsewhere, open_log
 from mqttd.pipeline.log.reader import (
     Bounds,
     DataLoss,
@@ -54,8 +54,10 @@ class Task(InputPartition):
     runs: list[Run] = field(default_factory=list)
     #: Why the events [start, end) are missing; empty for a task that reads.
     missing: str = ""
-    #: Where this node is read, of a cluster: an executor need not ask etcd.
+    #: Where this node is read, of a cluster: an executor need not ask etcd, unless it is not there.
     url: str = ""
+    #: Which node of the cluster that is; `node` may be a worker of it.
+    exporter: str = ""
 
     def __post_init__(self) -> None:
         self.value = (self.node, self.start)
@@ -83,17 +85,17 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
     spread = min(options.cores, rows // WORTH_A_TASK)
     count = max(options.min_partitions, count, spread, 1)
     share = max(-(-rows // count), 1)
-    url = log.where(node) if isinstance(log, ClusterLog) else ""
+    exporter, url = log.where(node) if isinstance(log, ClusterLog) else ("", "")
     chosen: list[Block] = []
     filled = 0
     for block in blocks:
         chosen.append(block)
         filled += 0 if block.gap else block.rows
         if filled >= share:
-            tasks.append(Task(node, start, end, runs_of(chosen), url=url))
+            tasks.append(Task(node, start, end, runs_of(chosen), "", url, exporter))
             chosen, filled = [], 0
     if chosen:
-        tasks.append(Task(node, start, end, runs_of(chosen), url=url))
+        tasks.append(Task(node, start, end, runs_of(chosen), "", url, exporter))
     return tasks
 
 
@@ -141,26 +143,47 @@ class Reader:
             self._known = True
         return self._log
 
-    def _open(self, path: str | None, url: str | None, now: bool = False) -> EventLog:
+    def _open(
+        self,
+        path: str | None,
+        url: str | None,
+        now: bool = False,
+        elsewhere: Elsewhere | None = None,
+    ) -> EventLog:
         """One log; `now`: a broker that is away is not waited for."""
         options = self.options
         patience = 0.0 if now else options.outage
         known = now or self._known
-        log = open_log(path, url, options.token, options.ca_file, patience, known)
+        log = open_log(path, url, options.token, options.ca_file, patience, known, elsewhere)
         if options.archive:
             from mqttd.pipeline.log.archive import ArchivedLog
 
             log = ArchivedLog(log, options.archive)
         return log
 
-    def _open_cluster(self) -> ClusterLog:
+    def _exports(self) -> Exports:
         options = self.options
-        exports = Exports(
+        return Exports(
             list(options.etcd), options.cluster or "", options.etcd_ca_file,
             options.etcd_certificate, options.etcd_private_key, options.etcd_user,
             options.etcd_password,
         )  # fmt: skip
-        return ClusterLog(exports, lambda url: self._open(None, url, True), options.outage)
+
+    def _open_cluster(self) -> ClusterLog:
+        return ClusterLog(
+            self._exports(), lambda url: self._open(None, url, True), self.options.outage
+        )
+
+    def _open_node(self, task: Task) -> EventLog:
+        """The log of a node of a cluster, which may have moved since the task was planned."""
+
+        def url() -> str | None:
+            try:
+                return self._exports().url(task.exporter)
+            except OSError:  # certificates for etcd may be where the driver is alone
+                return None
+
+        return self._open(None, task.url, elsewhere=Elsewhere(task.exporter, url))
 
     def bounds(self, everybody: bool = False) -> tuple[str, dict[str, Bounds]]:
         """The log's id, and what is there now; of a cluster of `everybody`, who is waited for."""
@@ -232,7 +255,7 @@ class Reader:
             options.pattern,
             options.gaps,
         )
-        log = self._open(None, partition.url) if partition.url else self.log()
+        log = self._open_node(partition) if partition.url else self.log()
         yield from batches.read(self._pieces(log, partition.runs))
 
     def _pieces(self, log: EventLog, runs: Sequence[Run]) -> Iterator[memoryview | Missing]:

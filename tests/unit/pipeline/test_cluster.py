@@ -66,8 +66,15 @@ class _OfWorld:
     def _open_cluster(self) -> ClusterLog:
         return World.log(self.options.outage)
 
-    def _open(self, path: str | None, url: str | None, now: bool = False) -> EventLog:
+    def _exports(self) -> Etcd:
+        return World.etcd
+
+    def _open(
+        self, path: str | None, url: str | None, now: bool = False, elsewhere: Any = None
+    ) -> EventLog:
         assert url is not None
+        if url in World.away and elsewhere is not None:
+            url = elsewhere.url() or url  # what `PullReader` does
         return World.open(url)
 
 
@@ -118,6 +125,17 @@ def test_executors_ask_the_node_and_nobody_else(world: type[World]) -> None:
     tasks = reader.partitions()
     assert {task.url for task in tasks} == {"http://a", "http://b"}
     World.etcd.has = None
+    assert by_node(rows(reader, tasks)) == {"a": list(range(30)), "b": list(range(30))}
+
+
+def test_a_task_finds_its_node_where_that_is_by_now(world: type[World]) -> None:
+    """A node has died after the batch was planned, and is back at another address."""
+    reader = made(Batch)
+    tasks = reader.partitions()
+    assert {(task.exporter, task.url) for task in tasks} == {("a", "http://a"), ("b", "http://b")}
+    World.away = {"http://b"}
+    World.logs["http://b2"] = World.logs["http://b"]
+    World.etcd.has["b"] = "http://b2"
     assert by_node(rows(reader, tasks)) == {"a": list(range(30)), "b": list(range(30))}
 
 

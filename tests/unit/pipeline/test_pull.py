@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mqttd.pipeline.log.groups import groups
-from mqttd.pipeline.log.pull import Away, PullError, PullReader
-from mqttd.pipeline.log.reader import LogReader
+from mqttd.pipeline.log.pull import Away, Elsewhere, PullError, PullReader
+from mqttd.pipeline.log.reader import DataLoss, LogReader
 from tests.unit.pipeline.logs import NODE, written
 from tests.unit.pipeline.test_source import stream
 
@@ -25,6 +25,7 @@ class Broker:
         self.log = LogReader(str(path))
         self.now = 0.0
         self.back_at = 0.0
+        self.gone: set[str] = set()
         self.asked: list[str] = []
         self.said: list[str] = []
         self.pauses: list[float] = []
@@ -39,7 +40,7 @@ class Broker:
         class Reader(PullReader):
             def _once(self, method: str, target: str, body: bytes | None) -> bytes:
                 broker.asked.append(self.url)
-                if broker.now < broker.back_at:
+                if broker.now < broker.back_at or self.url in broker.gone:
                     raise Away(f"{self.url} cannot be reached")
                 if method == "POST":
                     found = json.loads(body or b"")
@@ -101,6 +102,28 @@ def test_each_address_is_asked(broker: Broker) -> None:
     assert {"http://a:1", "http://b:2/path"} == set(broker.asked)
     with pytest.raises(ValueError, match="url = 'b'"):
         broker.reader("http://a:1,b")
+
+
+def test_a_broker_is_looked_for_where_it_is_by_now(broker: Broker, tmp_path: Path) -> None:
+    there: dict[str, str] = {}
+    reader = broker.reader(patience=60, elsewhere=Elsewhere("n", lambda: there.get("url")))
+    broker.gone.add("http://a:1")
+
+    def sleep(seconds: float) -> None:
+        broker.sleep(seconds)
+        if broker.now > 5:
+            there.setdefault("url", "http://c:3")
+
+    reader._sleep = sleep
+    assert reader.blocks(NODE, 0, 30, whole=False) == []
+    assert reader.url == "http://c:3" == broker.asked[-1]
+    assert 5 < broker.now < 20
+    # Another log is told from the one that was read.
+    broker.log = LogReader(str(written(tmp_path / "other", 3)))
+    broker.gone.add("http://c:3")
+    there["url"] = "http://d:4"
+    with pytest.raises(DataLoss, match="http://d:4: the log was made anew"):
+        reader.blocks(NODE, 0, 30, whole=False)
 
 
 def test_a_wrong_token_is_told_at_once_and_a_broker_that_starts_is_not(broker: Broker) -> None:
