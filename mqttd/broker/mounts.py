@@ -49,17 +49,12 @@ class Mounts:
         #: Prefix -> how many subscriptions; groups see to their members themselves.
         self.prefixes: dict[str, int] = {}
 
-    def came(self, topic_filter: str) -> None:
-        """There is one more subscription with MOUNTED."""
+    def changed(self, topic_filter: str, options: int) -> None:
+        """A subscription has MOUNTED among its options now, or no more."""
         prefix = topic_filter[: wildcard_at(topic_filter)]
-        self.prefixes[prefix] = self.prefixes.get(prefix, 0) + 1
-
-    def went(self, topic_filter: str) -> None:
-        """One has ended."""
-        prefix = topic_filter[: wildcard_at(topic_filter)]
-        left = self.prefixes[prefix] - 1
-        if left:
-            self.prefixes[prefix] = left
+        count = self.prefixes.get(prefix, 0) + (1 if options & MOUNTED else -1)
+        if count:
+            self.prefixes[prefix] = count
         else:
             del self.prefixes[prefix]
 

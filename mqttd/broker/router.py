@@ -216,10 +216,10 @@ class Router(Topics):
             level = self.trie.insert(topic_filter)
             subscribers = level.subscribers
             assert subscribers is not None
-            if isinstance(subscriber, Session) and mounted(subscriber, topic_filter):
-                options |= MOUNTED
-                if subscriber not in subscribers:
-                    self.mounts.came(topic_filter)
+            if isinstance(subscriber, Session):
+                options |= mounted(subscriber, topic_filter)
+                if (options ^ subscribers.get(subscriber, 0)) & MOUNTED:
+                    self.mounts.changed(topic_filter, options)
             subscribers[subscriber] = options
             self._wildcard_changed(topic_filter)
             return
@@ -246,7 +246,7 @@ class Router(Topics):
             level = self.trie.get(topic_filter)
             if level is not None and level.subscribers is not None:
                 if level.subscribers.pop(subscriber, 0) & MOUNTED:
-                    self.mounts.went(topic_filter)
+                    self.mounts.changed(topic_filter, 0)
                 if not level.subscribers:
                     self.trie.remove(topic_filter)
             self._wildcard_changed(topic_filter)

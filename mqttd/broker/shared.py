@@ -118,11 +118,11 @@ class Group(Target):
         Identifier, 0 for none.
         """
         new = member not in self.members
+        if (options ^ self.options(member)) & MOUNTED:
+            self.mounted += 1 if options & MOUNTED else -1
         self.members[member] = (options | IDENTIFIED if identifier else options, identifier)
         if new:
             self.order.append(member)
-            if options & MOUNTED:
-                self.mounted += 1
         return new
 
     def remove(self, member: Receiver) -> bool:

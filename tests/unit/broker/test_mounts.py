@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +99,21 @@ def test_a_route_leads_to_whom_the_rules_say(
         change(False, number, own, is_shared)
     look()
     assert not router.mounts.prefixes and not router.trie.filters and not router.groups
+
+
+@pytest.mark.parametrize("share", ["", "$share/g/"])
+def test_who_subscribes_again_with_another_mountpoint_is_counted_once(share: str) -> None:
+    node = MemoryBroker()
+    broker = node.broker
+    session = member_of(broker, 0)
+    for place in ("", "a/", "a/", "", "a/", "b/", "a/"):
+        session.client = ClientInfo("c0", None, "", 0, "", 5, False, mountpoint=place)
+        broker.pubsub.subscribe(session, Subscription(f"{share}a/#", 1), 1, 0)
+        route = broker.router.of("a/$x")
+        groups = [group.choose("p", "a/$x") for group in route.groups or ()]
+        assert [*route.sessions, *(one for one in groups if one)] == [session] * (place != "a/")
+    broker.pubsub.unsubscribe(session, f"{share}a/#")
+    assert not broker.router.mounts.prefixes and not broker.router.groups
 
 
 @given(filters)
