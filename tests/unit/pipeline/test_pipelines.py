@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from mqttd.pipeline.spark.pipelines import NAMES
+from mqttd.pipeline.spark.pipelines import NAMES, command
 from mqttd.pipeline.spark.pipelines.anomalies import Limits, flags_of
 from mqttd.pipeline.spark.pipelines.command import main
 from mqttd.pipeline.spark.pipelines.sessions import sessions_of
@@ -88,6 +89,24 @@ def test_each_pipeline_tells_its_arguments(name: str, capsys: pytest.CaptureFixt
         main([name, "--help"])
     assert ended.value.code == 0
     assert "--path" in capsys.readouterr().out
+
+
+class Frames(dict[str, str]):
+    """What stands for Spark's reader: the options it was given."""
+
+    def option(self, name: str, value: str) -> Frames:
+        self[name] = value
+        return self
+
+
+def test_any_option_of_the_format_may_be_given() -> None:
+    parser = argparse.ArgumentParser()
+    command._add_arguments(parser)
+    given = ["--cluster", "c", "--etcd", "https://e:2379", "--option", "etcdCaFile=a=b.crt"]
+    found = command._configured(Frames(), parser.parse_args([*given, "--option", "archive="]))
+    assert (found["cluster"], found["etcdCaFile"], found["archive"]) == ("c", "a=b.crt", "")
+    with pytest.raises(ValueError, match="--option archive: expected NAME=VALUE"):
+        command._configured(Frames(), parser.parse_args([*given, "--option", "archive"]))
 
 
 def test_without_java_one_sentence_says_what_to_install(

@@ -74,6 +74,13 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
         "--token-file", metavar="FILE", help=f"not with --path: the token (default: ${TOKEN})"
     )
     command.add_argument("--ca-file", metavar="FILE", help="certificates to trust")
+    command.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of the format, such as outageTimeout=1h; may come several times",
+    )
     command.add_argument("--subscribe", metavar="FILTERS", help="topic filters, comma-separated")
     command.add_argument(
         "--from",
@@ -154,6 +161,11 @@ def _configured(reader: Any, options: argparse.Namespace) -> Any:
     ):
         if value:
             reader = reader.option(name, str(value))
+    for given in options.option:
+        name, equals, value = given.partition("=")
+        if not equals:
+            raise ValueError(f"--option {given}: expected NAME=VALUE")
+        reader = reader.option(name, value)
     return reader.option("failOnDataLoss", str(not options.ignore_data_loss).lower())
 
 
