@@ -143,6 +143,10 @@ class PullReader:
         return self._addresses[0].url
 
     @property
+    def _who(self) -> str:
+        return f"node {self.elsewhere.node}: {self.url}" if self.elsewhere is not None else self.url
+
+    @property
     def away_seconds(self) -> float:
         """For how long the broker has been away, 0 while it is there."""
         return 0.0 if self.away_since is None else self._clock() - self.away_since
@@ -225,7 +229,7 @@ class PullReader:
                 continue
             if self.away_since is not None:
                 if self._told:
-                    self._say(f"mqttd: {self.url} is back after {self.away_seconds:.0f} s")
+                    self._say(f"mqttd: {self._who} is back after {self.away_seconds:.0f} s")
                 self.away_since, self._told = None, False
             return data
 
@@ -258,8 +262,7 @@ class PullReader:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             hint = _other_scheme(error, self._addresses[0].tls)
-            who = f"node {self.elsewhere.node}: " if self.elsewhere is not None else ""
-            raise Away(f"{who}{self.url} cannot be reached: {error!r}{hint}") from None
+            raise Away(f"{self._who} cannot be reached: {error!r}{hint}") from None
         if response.status == 200:
             return data
         raise self._refused(response.status, data)

@@ -118,6 +118,7 @@ def test_a_broker_is_looked_for_where_it_is_by_now(broker: Broker, tmp_path: Pat
     assert reader.blocks(NODE, 0, 30, whole=False) == []
     assert reader.url == "http://c:3" == broker.asked[-1]
     assert 5 < broker.now < 20
+    assert broker.said[-1].startswith("mqttd: node n: http://c:3 is back after")
     # Another log is told from the one that was read.
     broker.log = LogReader(str(written(tmp_path / "other", 3)))
     broker.gone.add("http://c:3")
