@@ -21,10 +21,12 @@ from mqttd.pipeline.client import Address, Client
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.spark.sink import SinkError, _Staged
 from tests.integration.test_spark_workers import all_there, kill
-from tests.integration.test_staging import LONG_QUEUE, Keen, release, rows, stage
+from tests.integration.test_staging import LONG_QUEUE, RESTS, Keen, release, rows, stage
 from tests.integration.test_workers import id_at, pid_of
 from tests.support.broker import Broker, start_broker
 from tests.support.ctl import told as ctl
+from tests.support.etcd import start_etcd
+from tests.support.nodes import Nodes, start_node
 from tests.support.waiting import until
 
 FILES = {"plugins/spark.conf": 'events = ["message.publish"]\n'}
@@ -165,6 +167,47 @@ def test_a_batch_of_the_first_worker_comes_once_at_qos_2(tmp_path: Path) -> None
         assert logged(tmp_path) == numbers(0, 15360)
     finally:
         broker.stop()
+
+
+def test_a_batch_of_one_node_comes_once_to_another_at_qos_2(tmp_path: Path) -> None:
+    """Killed when the log lacks what its store has."""
+    etcd = start_etcd(tmp_path / "etcd")
+    text = FILES["plugins/spark.conf"] + "flush_after = 30.0\n"
+    more = {
+        "plugins": {"load": ["spark"]},
+        "files": {"plugins/spark.conf": text},
+        "store": {"kind": "sqlite"},
+        "mqueue": LONG_QUEUE,
+    }
+    nodes: Nodes = {}
+    try:
+        nodes["b"] = start_node(tmp_path, etcd, "b", **more)
+        nodes["a"] = start_node(tmp_path, etcd, "a", program=RESTS, **more)
+        assert nodes["a"].says("node b is linked")
+        keen = Keen()
+        keen.connect(nodes["b"])
+        keen.client.subscribe("out/#", qos=2)
+        stages = stage(nodes["a"], 16)
+
+        def begun() -> None:
+            with contextlib.suppress(Exception):  # it is killed meanwhile
+                release(nodes["a"], stages)
+
+        driver = threading.Thread(target=begun)
+        driver.start()
+        keen.read(300)
+        nodes["a"].stop(hard=True)
+        driver.join(60)
+        assert not logged(tmp_path / "a")
+        nodes["a"] = start_node(tmp_path, etcd, "a", **more)
+        assert release(nodes["a"], stages).get("replayed")
+        keen.read_all(4096)
+        assert keen.found == numbers(0, 4096)
+        assert logged(tmp_path / "a") == numbers(0, 4096)
+    finally:
+        for node in nodes.values():
+            node.stop()
+        etcd.stop()
 
 
 def test_batches_are_known_to_any_number_of_workers(tmp_path: Path) -> None:
