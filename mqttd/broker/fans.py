@@ -252,5 +252,16 @@ class _Slices(Job):
         self.line = line
 
     def slice(self) -> bool:
-        """See `Job.slice`."""
-        return self.fans.go_on(self.line)
+        """See `Job.slice`; what fills the way to another process waits for room there."""
+        more = self.fans.go_on(self.line)
+        broker = self.fans.broker
+        full = broker.clogged
+        broker.clogged = None
+        if more and full is not None:
+            full.when_drained(self.go_on)
+            return False
+        return more
+
+    def go_on(self) -> None:
+        """There is room again."""
+        self.fans.broker.turns.add(self)

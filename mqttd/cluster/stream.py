@@ -58,6 +58,8 @@ class _NodeStream(Protocol):
         #: Why we have ended it; empty: we have not.
         self.error = ""
         self._data = b""
+        #: Nothing is read for now.
+        self._rests = False
         self._late: Any = None
 
     def connectionMade(self) -> None:
@@ -93,13 +95,39 @@ class _NodeStream(Protocol):
             if data and self.arriving is not None and self.node is not None:
                 self.streams.mesh.choice.link = self.node.number
                 self.arriving.take(data)
-        except Exception as error:  # the stream makes no sense (any more): begin a new one
-            broker.log("node link failed", {"error": repr(error), "node": self._whose()})
-            self.error = str(error)
-            self.close()
+                self._rest()
+        except Exception as error:
+            self._faulty(error)
         finally:
             self.streams.mesh.choice.link = 0
         broker.perform()
+
+    def _faulty(self, error: Exception) -> None:
+        """The stream makes no sense (any more): begin a new one."""
+        broker = self.streams.broker
+        broker.log("node link failed", {"error": repr(error), "node": self._whose()})
+        self.error = str(error)
+        self.close()
+
+    def _ways(self) -> list[Arriving]:
+        """What takes the bytes that come, of both lanes."""
+        lane = None if self.node is None else self.node.lane_arriving
+        return [each for each in (self.arriving, lane) if each is not None]
+
+    def _rest(self) -> None:
+        """Read no more while what has come is more than a turn had time for."""
+        for way in self._ways():
+            if way.busy():
+                way.caught_up = self._go_on
+                way.faulty = self._faulty
+                if not self._rests:
+                    self._rests = True
+                    self.transport.pauseProducing()  # type: ignore[union-attr]
+
+    def _go_on(self) -> None:
+        if self._rests and self.arriving is not None and not any(w.busy() for w in self._ways()):
+            self._rests = False
+            self.transport.resumeProducing()  # type: ignore[union-attr]
 
     def _whose(self) -> str:
         if self.node is not None:

@@ -15,9 +15,12 @@ slice for each receiver.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
+from typing import Final
 
 from mqttd.broker.broker import Broker
-from mqttd.codec.frame import body_at, cut, cut_plain, run_end
+from mqttd.broker.turns import Job
+from mqttd.codec.frame import ONE_BYTE, body_at, cut, cut_plain, run_end
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.codec.spans import span_end
 from mqttd.mesh.frames import (
@@ -30,6 +33,7 @@ from mqttd.mesh.frames import (
     RUN1,
     SPAN,
     STATE,
+    frame,
     numbered,
     split,
     unpacked,
@@ -38,11 +42,16 @@ from mqttd.mesh.landing import Control, ends_of, even_ends, is_lasting, scanned
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Choice, Member, onward
 from mqttd.mesh.pouring import Pouring
+from mqttd.session.connection import OPEN
+from mqttd.session.framing import ALLOWANCE
 from mqttd.session.inbound import lift, lower
 from mqttd.session.receiver import NO_LIMIT, Receiver
 from mqttd.session.route import HEARD, QOS_MASK, Route
 
 __all__ = ["Arriving"]
+
+#: As in `mqttd.session.forward`.
+_LIGHT1: Final = 3
 
 
 class Arriving(Pouring):
@@ -66,9 +75,24 @@ class Arriving(Pouring):
         self.touched: bool = False
         #: The packet that follows had RETAIN set, if it is of this topic.
         self.retained: bytes = b""
+        #: What is for later turns; and who chose members when it came (`Choice.link`).
+        self.later: bytes = b""
+        self.chosen: int = 0
+        #: The work from which on a turn has had enough.
+        self._most: int = 0
+        #: Called when all of it is done, so that who reads the link goes on; with what is wrong.
+        self.caught_up: Callable[[], object] | None = None
+        self.faulty: Callable[[Exception], object] | None = None
+
+    def busy(self) -> bool:
+        """Whether what has come is more than its turn had: nothing more is to be read."""
+        return len(self.later) > 0
 
     def take(self, data: bytes) -> None:
-        """What was read: every whole frame in it."""
+        """What was read: every whole frame in it, what is too much for a turn in later ones."""
+        if self.later:
+            self.later += data
+            return
         if self.pieces:
             self.pieces.append(data)
             self.held += len(data)
@@ -76,23 +100,36 @@ class Arriving(Pouring):
                 return
             data = b"".join(self.pieces)
             self.pieces = []
+        self._frames(data)
+
+    def _frames(self, data: bytes) -> None:
+        topics = self.broker.topics
+        most = topics.work + ALLOWANCE
+        self._most = most
         pos = 0
         n = len(data)
         while n - pos >= 2:
             body, end = split(data, pos)
             if not end:
                 break
+            if topics.work > most:
+                self.later = data[pos:]
+                self.chosen = self.choice.link
+                self.broker.turns.add(_Rest(self))
+                pos = n
+                break
             first = data[pos]
             count = self.count
+            rest = b""
             try:
                 if first >> 4 == 3:
                     end = self._publish(data, pos, body, end)
                 elif first == RUN:
-                    self.older(data, body, end)
+                    rest = self.older(cut(data, body, end), True)
                 elif first == SPAN:
-                    self.older_span(cut(data, body, end))
+                    rest = self.older(cut(data, body, end), False)
                 elif first == RUN1:
-                    self._carried(data, body, end)
+                    rest = self._carried(data, body, end)
                 else:
                     self._control(first, data[body:end])
             except Exception as error:  # a fault of ours, of one frame: those behind it go on
@@ -105,9 +142,33 @@ class Arriving(Pouring):
                     if first >> 4 == 3 or first == STATE:
                         self.carried += 1
             pos = end
+            if rest:
+                data = rest + data[end:]
+                pos = 0
+                n = len(data)
         if pos < n:
             self._keep(data[pos:])
         self._acknowledge()
+
+    def go_on(self) -> bool:
+        """A turn's worth of what was put off; whether anything is left."""
+        data = self.later
+        self.later = b""
+        if self.link.state != OPEN:
+            return False  # who has sent it sends it again, as far as it was not acknowledged
+        self.broker.topics.work = 0
+        self.choice.link = self.chosen
+        try:
+            self._frames(data)
+        except Exception as error:  # it must end this link only
+            if self.faulty is None:
+                raise
+            self.faulty(error)
+        finally:
+            self.choice.link = 0
+        if not self.later and self.caught_up is not None:
+            self.caught_up()
+        return False
 
     def _failed(self, error: Exception) -> None:
         self.forget()
@@ -248,6 +309,7 @@ class Arriving(Pouring):
         """Such a packet of QoS 1 or 2 to all."""
         same: bytes | None = None
         other: bytes | None = None
+        self.broker.topics.work += len(route.sessions) >> _LIGHT1
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         for receiver in route.sessions:
             if receiver.v5 == v5:
@@ -263,8 +325,11 @@ class Arriving(Pouring):
                     other = lift(data, pos, p, topic_end, end)
                 receiver.take(other, packet_id, len(other) - (end - topic_end) - 1)
 
-    def _carried(self, data: bytes, pos: int, stop: int) -> None:
-        """A run or a span of QoS 1; a fault of ours with one packet leaves the others alone."""
+    def _carried(self, data: bytes, pos: int, stop: int) -> bytes:
+        """A run or a span of QoS 1; a fault of ours with one packet leaves the others alone.
+
+        Returns the frame that is left where all of it is too much for a turn.
+        """
         kind = data[pos]
         v5 = kind & 7 == 5
         pos += 1
@@ -279,7 +344,14 @@ class Arriving(Pouring):
         fits = plain and self._fits(local.route, True, 1)
         all_fit = fits and self._fits(local.route, False, 1)
         self._begin()
+        topics = self.broker.topics
+        done = 0
+        rest = b""
         for end in ends:
+            if topics.work > self._most:
+                rest = frame(RUN1, ONE_BYTE[kind] + data[pos:stop])
+                break
+            done += 1
             try:
                 p = body_at(data, pos)
                 topic_end = p + front
@@ -298,8 +370,9 @@ class Arriving(Pouring):
         journal = self.broker.journal
         if fits and journal.touched and journal.promises(route.topic, ""):
             self.touched = True
-        self.count = before + len(ends)
-        self.carried = carried + len(ends)
+        self.count = before + done
+        self.carried = carried + done
+        return rest
 
     def _begin(self) -> None:
         journal = self.broker.journal
@@ -331,6 +404,7 @@ class Arriving(Pouring):
         """A message for a member of a shared group: here, or where else one is."""
         first = data[pos]
         broker = self.broker
+        broker.topics.work += 2
         if not first & 6:
             broker.metrics.messages_crossed += 1
         inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
@@ -354,3 +428,14 @@ class Arriving(Pouring):
             else:
                 inbound.lend(group, member, route.topic, None)
         self._end(first, route.topic)
+
+
+class _Rest(Job):
+    """What one link has brought, and its turn had no time for."""
+
+    def __init__(self, arriving: Arriving) -> None:
+        self.arriving = arriving
+
+    def slice(self) -> bool:
+        """See `Job.slice`; what is left has a job of its own."""
+        return self.arriving.go_on()

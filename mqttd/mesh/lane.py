@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.mesh.frames import LANE, frame
-from mqttd.mesh.link import FULL, Link
+from mqttd.mesh.link import Link
 from mqttd.session.connection import Connection, Edge
 
 __all__ = ["Lane"]
@@ -73,5 +73,5 @@ class Lane(Link):
         """See `Link.put`; who sends too much waits until the link has room."""
         self.send(data)
         main = self.main
-        if main.out_bytes + self.out_bytes + self.shut_in > FULL:
+        if main.out_bytes + self.out_bytes + self.shut_in > main.limit:
             main.turn.clogged = main

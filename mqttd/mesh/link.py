@@ -4,7 +4,7 @@
                                               '----> Stream --TCP, TLS--> the other node
 
 A `Link` is a `Connection`, so that a message's way appends to it as to a client's output, and the
-turn writes it with the others. Nothing that is put here is ever dropped: when more than `FULL`
+turn writes it with the others. Nothing that is put here is ever dropped: when more than `limit`
 bytes wait, whoever caused that is not read from until they have gone (`hold_back`), and nobody
 else. What may not go before a store has kept something waits behind a `Gate`, and all that is put
 later behind it, but for what says that something is taken.
@@ -25,8 +25,13 @@ from mqttd.session.output import give_back, take
 
 __all__ = ["FULL", "Gate", "Link", "Nowhere", "Pipe", "Stream"]
 
-#: Bytes that may wait before those who send are held back.
+#: Bytes that may wait before those who send are held back: at most, at first, at least.
 FULL: Final = 4 << 20
+_FIRST: Final = 512 << 10
+_LEAST: Final = 64 << 10
+#: Milliseconds in which they should be gone: if it took longer fewer may wait, if less, more.
+_LONG: Final = 50
+_SHORT: Final = 20
 
 
 class Pipe(Edge):
@@ -98,7 +103,7 @@ class Gate:
 class Link(Connection):
     """The way to neighbour `number`."""
 
-    __slots__ = ("behind", "gates", "number", "shut_in", "waiting")
+    __slots__ = ("behind", "gates", "number", "shut_in", "since", "waiting")
 
     def __init__(self, turn: Turn, edge: Edge, number: int) -> None:
         super().__init__(turn, edge, -1, "")
@@ -106,7 +111,9 @@ class Link(Connection):
         self.version = 5
         self.v5 = True
         self.state = OPEN
-        self.limit = FULL
+        self.limit = _FIRST
+        #: When somebody began to wait for room, in the turn's milliseconds.
+        self.since: int = 0
         #: Those that are not read from until there is room.
         self.waiting: list[Connection] = []
         #: What else goes on then.
@@ -166,29 +173,51 @@ class Link(Connection):
     def put(self, data: bytes) -> None:
         """As `send`, and hold whoever sends it back where that is too much."""
         self.send(data)
-        if self.out_bytes + self.shut_in > FULL:
+        if self.is_full():
             self.turn.clogged = self
 
+    def is_full(self) -> bool:
+        """Whether who sends more has to wait."""
+        return self.out_bytes + self.shut_in > self.limit
+
     def hold_back(self, sender: Connection) -> None:
-        """See `Connection.hold_back`."""
-        if self.state != OPEN or sender.state != OPEN or sender.paused:
+        """See `Connection.hold_back`; who has something under way waits behind it."""
+        if self.state != OPEN or sender.state != OPEN:
             return
-        sender.pause()
-        self.waiting.append(sender)
-        self.thirsty = True
+        if sender.withheld:
+            sender.pause()  # it was read from for another reason
+        elif not sender.paused or sender.works():
+            sender.pause()
+            sender.withheld = True
+            self.waiting.append(sender)
+            self._wait()
 
     def when_drained(self, then: Callable[[], object]) -> None:
-        """It is full: call this once when there is room, or no link any more."""
+        """See `Connection.when_drained`."""
         self.behind.append(then)
-        self.thirsty = True
+        self._wait()
+
+    def _wait(self) -> None:
+        if not self.thirsty:
+            self.thirsty = True
+            self.since = self.turn.now
+
+    def _adapt(self) -> None:
+        """As much may wait as the other end takes in some milliseconds: others wait behind it."""
+        took = self.turn.now - self.since
+        if took > _LONG and self.limit > _LEAST:
+            self.limit //= 2
+        elif took < _SHORT and self.limit < FULL:
+            self.limit *= 2
 
     def drained(self) -> None:
         """There is room: those that were held back go on."""
         self.thirsty = False
+        self._adapt()
         waiting = self.waiting
         self.waiting = []
         for sender in waiting:
-            sender.resume()
+            sender.let_go_on()
         behind = self.behind
         self.behind = []
         for then in behind:

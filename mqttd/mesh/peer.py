@@ -23,7 +23,7 @@ from mqttd.broker.abroad import Taken
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.shared import Group
 from mqttd.mesh.frames import ABOUT, MEMBER, frame, packed
-from mqttd.mesh.link import FULL, Link
+from mqttd.mesh.link import Link
 from mqttd.session.journal import Journal
 from mqttd.session.message import Delivery
 from mqttd.session.promise import Promise
@@ -306,7 +306,7 @@ def _send(peer: Peer, delivery: Delivery, head: bytes) -> None:
         return
     metrics.messages_sent += 1  # as for those that are forwarded as bytes
     link.send(head + _wire(delivery, peer.broker))
-    if link.out_bytes + link.shut_in > FULL:
+    if link.is_full():
         link.turn.clogged = link
 
 

@@ -14,16 +14,18 @@ from mqttd.broker.broker import Broker
 from mqttd.codec.frame import cut
 from mqttd.codec.spans import span_end
 from mqttd.mesh.frames import split
-from mqttd.mesh.landing import Local
+from mqttd.mesh.landing import Local, lifted
 from mqttd.session.inbound import Inbound, recast
 from mqttd.session.message import Message
 from mqttd.session.receiver import NO_LIMIT
-from mqttd.session.route import HEARD, Route
+from mqttd.session.route import Route
 
 __all__ = ["Pouring"]
 
 #: Routes without peers that are remembered.
 _ROUTES: Final = 20_000
+#: As in `mqttd.session.forward`.
+_LIGHT0: Final = 5
 
 
 class Pouring:
@@ -50,50 +52,31 @@ class Pouring:
         elif route.is_wide(size):
             broker.fan_out(inbound, route)
         else:
-            inbound.fan(route)
+            broker.topics.work += inbound.fan(route) + 1
             return
         broker.later = None
 
-    def older(self, data: bytes, pos: int, stop: int) -> None:
-        """A run of QoS 0 and 3.1.1."""
-        p, end = split(data, pos)
-        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
-        size = end - pos
-        if not p or (stop - pos) % size:
-            raise ValueError("a run of packets of different sizes")
-        route = self.broker.topics.at(data[p:topic_end])
-        local = self.local(route)
-        self.broker.metrics.messages_crossed += (stop - pos) // size
-        if local.plain and not self.broker.settings.upgrade_qos:
-            self.run(
-                local.route, data, pos, p, topic_end, topic_end, topic_end, stop, size, 0, False
-            )
-            return
-        for shift in range(0, stop - pos, size):
-            at = topic_end + shift
-            inbound = self.inbound(data, pos + shift, p + shift, at, at, at, end + shift, 0, False)
-            if route.gear & HEARD:
-                self.whole(inbound, route.topic)
-            self.fan(inbound, local.route, size)
-
-    def older_span(self, data: bytes) -> None:
-        """The same where packets differ in length."""
+    def older(self, data: bytes, even: bool) -> bytes:
+        """A run of QoS 0 and 3.1.1, a span if not `even`; what is to go packet by packet."""
         p, end = split(data, 0)
-        if not p:
-            raise ValueError("half a packet")
+        if not p or (even and len(data) % end):
+            raise ValueError("a run of packets of different sizes")
         topic_end = p + 2 + (data[p] << 8 | data[p + 1])
-        stop, count = span_end(data, 0, p, topic_end, end, NO_LIMIT, False)
-        if stop != len(data):
-            raise ValueError("packets of different topics")
+        count = len(data) // end
+        if not even:
+            stop, count = span_end(data, 0, p, topic_end, end, NO_LIMIT, False)
+            if stop != len(data):
+                raise ValueError("packets of different topics")
         local = self.local(self.broker.topics.at(data[p:topic_end]))
-        plain = local.plain and not self.broker.settings.upgrade_qos
-        if plain and self.pour(local.route, data, 0, stop, count, False):
-            return
-        at = 0
-        while at < stop:
-            _, end = split(data, at)
-            self.older(data, at, end)
-            at = end
+        if local.plain and not self.broker.settings.upgrade_qos:
+            route, stop = local.route, len(data)
+            if even:
+                self.broker.metrics.messages_crossed += count
+                self.run(route, data, 0, p, topic_end, topic_end, topic_end, stop, end, 0, False)
+                return b""
+            if self.pour(route, data, 0, stop, count, False):
+                return b""
+        return b"".join(lifted(data, 0, len(data)))
 
     def pour(self, route: Route, data: bytes, pos: int, stop: int, count: int, v5: bool) -> bool:
         """So many packets of QoS 0 to all at once, if all take them as they are."""
@@ -112,6 +95,7 @@ class Pouring:
             channel = receiver.channel
             assert channel is not None
             channel.send(wire)
+        self.broker.topics.work += len(route.sessions) >> _LIGHT0
         metrics = self.broker.metrics
         metrics.messages_crossed += count
         metrics.messages_sent += count * len(route.sessions)
@@ -161,6 +145,7 @@ class Pouring:
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
             local = Local(route)
+            self.broker.topics.work += len(route.sessions) >> _LIGHT0
             self._routes[route.key] = local
         return local
 
@@ -216,3 +201,4 @@ class Pouring:
             channel.send(wire)
             sent += 1
         broker.metrics.messages_sent += sent * count
+        broker.topics.work += len(route.sessions) >> _LIGHT0

@@ -4,8 +4,8 @@
     each link: what changed lately, of all   Telling  -- come there too late to be given: this tells
                                                          it, and what went under with a link before
 
-Promise: no more is put to a link than `FULL` and a message, nobody is held back for it, and nothing
-is done while it is full.
+Promise: no more is put to a link than its limit and a message, nobody is held back for it, and
+nothing is done while it is full.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqttd.broker.retained import Retained
 from mqttd.broker.turns import Job
 from mqttd.mesh.changes import Changes
 from mqttd.mesh.frames import END, frame
-from mqttd.mesh.link import FULL, Link
+from mqttd.mesh.link import Link
 from mqttd.mesh.neighbour import Neighbour
 from mqttd.mesh.retained import OF_ALL, delete_frame, retain_frame
 
@@ -51,7 +51,7 @@ class _Each(Job):
             if self.at == len(self.topics):
                 self.end(link)
                 return False
-            if link.out_bytes + link.shut_in > FULL:
+            if link.is_full():
                 link.when_drained(self.go_on)
                 return False
             data = self.said(self.topics[self.at])

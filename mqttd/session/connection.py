@@ -14,6 +14,7 @@ Promise: sending is a list append and an addition. Above the high watermark a se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mqttd.session.aliases import Aliases
@@ -105,6 +106,7 @@ class Connection(Timer):
         "turn",
         "v5",
         "version",
+        "withheld",
         "wraps",
     )
 
@@ -143,6 +145,8 @@ class Connection(Timer):
         self.blocked: bool = False
         #: Reading is stopped.
         self.paused: bool = False
+        #: An output that is full of what it has sent holds it back.
+        self.withheld: bool = False
         #: Something waits for the output to empty: call `drained`.
         self.thirsty: bool = False
         #: Deliveries go one by one: the client allows topic aliases (`shorten`), its names are
@@ -212,6 +216,19 @@ class Connection(Timer):
 
     def hold_back(self, sender: Connection) -> None:
         """This output is full of what `sender` has sent: do not read from it for now."""
+
+    def when_drained(self, then: Callable[[], object]) -> None:
+        """This output is full: call this once when there is room, or it is over."""
+        raise NotImplementedError
+
+    def works(self) -> bool:
+        """Whether something of this client's is under way, for which it is not read from."""
+        return False
+
+    def let_go_on(self) -> None:
+        """The output that has held it back has room again."""
+        self.withheld = False
+        self.resume()
 
     def account(self) -> None:
         """After a write: tell the turn what still waits, and whether there is room again."""

@@ -92,6 +92,7 @@ class Framing(Acknowledging):
         "kept",
         "messages",
         "need",
+        "put_off",
         "rest",
         "stranger",
     )
@@ -114,6 +115,8 @@ class Framing(Acknowledging):
         self.need: i16 = 0
         #: Something that it sent takes more than a turn: what is behind it waits.
         self.busy: bool = False
+        #: What is under way is done, but it is withheld: it goes on when it is not.
+        self.put_off: bool = False
         #: Not let in yet.
         self.stranger: bool = False
 
@@ -238,6 +241,19 @@ class Framing(Acknowledging):
             return  # goes on by itself
         super().resume()
 
+    def works(self) -> bool:
+        """See `Connection.works`."""
+        return self.busy
+
+    def let_go_on(self) -> None:
+        """See `Connection.let_go_on`."""
+        self.withheld = False
+        if self.put_off:
+            self.put_off = False
+            self.router.end_work_later(self)
+        else:
+            self.resume()
+
     def begin_work(self) -> None:
         """What this client asked for takes more than a turn; `end_work` when it is done."""
         self.busy = True
@@ -246,6 +262,9 @@ class Framing(Acknowledging):
 
     def end_work(self) -> None:
         """Go on with what the client has sent meanwhile."""
+        if self.withheld and self.state == OPEN:
+            self.put_off = True
+            return
         self.busy = False
         if self.state != OPEN:
             return
@@ -366,7 +385,7 @@ class Framing(Acknowledging):
                     if self.intake is not None and pos < n:
                         self.intake.take(data[pos:])
                         pos = n
-            if topics.work > ALLOWANCE and self.state == OPEN:
+            if (topics.work > ALLOWANCE or router.clogged is not None) and self.state == OPEN:
                 if pos < n and not self.busy:
                     self.begin_work()
                     router.end_work_later(self)

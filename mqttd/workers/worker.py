@@ -237,6 +237,7 @@ class _Stream:
         self.link = Link(worker.broker, self.pipe, number)
         self.link.wraps = True
         self.arriving: Arriving = worker.mesh.linked(number, self.link, takes)
+        self.arriving.faulty = self._faulty
         self.engine: Engine | None = worker.engine
         worker.engine.carry(fd, self.ready, self._left)
 
@@ -298,7 +299,7 @@ class _Stream:
     def _take(self) -> None:
         """Take what has come."""
         for _ in range(_READS):
-            if self.fd < 0:
+            if self.fd < 0 or self.arriving.busy():
                 return
             try:
                 data = os.read(self.fd, _READ)
@@ -311,14 +312,18 @@ class _Stream:
                 return
             try:
                 self.arriving.take(data)
-            except Exception as error:  # the stream makes no sense any more: begin a new one
-                worker = self.worker
-                worker.broker.log("internal error", {"error": repr(error), "worker": self.number})
-                self.close()
-                worker.control.send({"lost": self.number})
+            except Exception as error:
+                self._faulty(error)
                 return
             if len(data) < _READ:
                 return
+
+    def _faulty(self, error: Exception) -> None:
+        """The stream makes no sense any more: begin a new one."""
+        worker = self.worker
+        worker.broker.log("internal error", {"error": repr(error), "worker": self.number})
+        self.close()
+        worker.control.send({"lost": self.number})
 
     def doRead(self) -> None:
         """The reactor has found the same."""

@@ -11,7 +11,7 @@ from mqttd.cluster.nodes import NodeMesh
 from mqttd.codec.packets import Publish
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.frames import END, RETAIN, split
-from mqttd.mesh.link import FULL, Link, Stream
+from mqttd.mesh.link import Link, Stream
 from mqttd.mesh.mesh import RECENT, Mesh
 from mqttd.mesh.neighbour import Neighbour
 from mqttd.mesh.retained import delete_frame
@@ -268,7 +268,7 @@ def test_who_tells_much_waits_for_a_link_that_is_full(side: type[Side], takes: b
     here.arriving[3].take(begins.says(here))
     for _ in range(5):
         here.one_turn()
-    assert not here.memory.tasks and FULL < link.out_bytes < FULL + (1 << 20)
+    assert not here.memory.tasks and link.limit < link.out_bytes < link.limit + (1 << 20)
     link.edge.room(link)
     pump(here, begins)
     assert begins.kept() == here.kept() and len(begins.kept()) == LARGE

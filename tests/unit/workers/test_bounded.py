@@ -1,0 +1,151 @@
+"""What crosses takes no more of a turn, and of memory, than what stays: whoever sends it waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttd.codec.packets import Publish, Subscribe, Subscription
+from mqttd.codec.serializer import serialize
+from mqttd.session.framing import ALLOWANCE
+from tests.support.memory import MemoryClient
+from tests.unit.workers.test_ferry import Worker, joined, pump
+
+MESSAGES = 2500
+SUBSCRIBERS = 160
+
+
+def wires(qos: int, count: int, topic: str = "a/b", size: int = 4) -> bytes:
+    """PUBLISHes whose payloads are numbers."""
+    return b"".join(
+        serialize(
+            Publish(topic, b"%0*d" % (size, n), qos, packet_id=n % 60_000 + 1 if qos else 0), 5
+        )
+        for n in range(count)
+    )
+
+
+def crowd(worker: Worker, qos: int) -> list[MemoryClient]:
+    clients = []
+    for number in range(SUBSCRIBERS):
+        client = worker.node.connect(f"s{number}", 5)
+        client.send(Subscribe(1, [Subscription("a/#", qos)]))
+        clients.append(client)
+    return clients
+
+
+def overloaded(qos: int) -> tuple[Worker, Worker, list[MemoryClient], MemoryClient]:
+    """The second worker has been brought more than a turn has time for."""
+    here, there = Worker(1), Worker(2)
+    for worker in (here, there):
+        worker.node.settings.receive_maximum = 65535
+        worker.node.settings.max_inflight = 65535
+    joined(here, there)
+    clients = crowd(there, qos)
+    pump(here, there)
+    for client in clients:
+        client.take()
+    publisher = here.node.connect("p", 5)
+    publisher.read()
+    data = wires(qos, MESSAGES)
+    if not qos:  # of other topics in turn: neither runs nor spans
+        data = b"".join(serialize(Publish(f"a/{n % 7}", b"%04d" % n), 5) for n in range(MESSAGES))
+    publisher.channel.feed(data)
+    crossed = b""
+    while True:
+        more = here.turn()
+        if not more:
+            break
+        crossed += more
+    there.arriving.take(crossed)
+    there.node.broker.perform()
+    return here, there, clients, publisher
+
+
+def payloads(client: MemoryClient) -> list[int]:
+    return [int(packet.payload) for packet in client.published()]
+
+
+def step(worker: Worker) -> None:
+    worker.node.broker.turns.turn()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_a_link_brings_takes_as_many_turns_as_it_needs(qos: int) -> None:
+    here, there, clients, publisher = overloaded(qos)
+    assert there.arriving.busy()
+    assert there.node.broker.topics.work < 2 * ALLOWANCE
+    some = payloads(clients[0])
+    assert 0 < len(some) < MESSAGES
+    there.arriving.take(serialize(Publish("a/last", b"%04d" % MESSAGES), 5))
+    turns = 0
+    while there.arriving.busy():
+        step(there)
+        turns += 1
+    assert turns > (1 if qos else 0)
+    pump(here, there)
+    assert some + payloads(clients[0]) == list(range(MESSAGES + 1))
+    for client in clients[1::40]:
+        assert payloads(client) == list(range(MESSAGES + 1))
+    if qos:
+        assert not here.ferry.kept
+        assert len(publisher.read()) == 4 * MESSAGES
+
+
+def test_what_was_put_off_when_a_link_ends_comes_by_the_next_one_once() -> None:
+    here, there, clients, _ = overloaded(1)
+    some = payloads(clients[0])
+    for worker, other in ((here, 2), (there, 1)):
+        link = worker.mesh.neighbours[other].link
+        assert link is not None
+        worker.mesh.unlinked(link)
+    joined(here, there)
+    while there.arriving.busy():
+        step(there)
+        pump(here, there)
+    pump(here, there)
+    assert some + payloads(clients[0]) == list(range(MESSAGES))
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_who_fills_a_link_by_many_groups_waits_for_room(qos: int, count: int) -> None:
+    """Of the second kind one message is more than a step: it goes out in slices."""
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    member = there.node.connect("s", 5)
+    for first in range(0, count, 100):
+        member.send(
+            Subscribe(1, [Subscription(f"$share/{n}/a", qos) for n in range(first, first + 100)])
+        )
+    pump(here, there)
+    member.take()
+    link = here.mesh.neighbours[2].link
+    assert link is not None
+    link.limit = 20_000
+    link.blocked = True  # the other end takes nothing
+    publisher = here.node.connect("p", 5)
+    innocent = here.node.connect("q", 5)
+    publisher.read(), innocent.read()
+    messages = 200
+    publisher.channel.feed(wires(qos, messages, "a", 100))
+    for _ in range(500):
+        here.node.broker.turns.turn()
+        here.node.run_soon()
+    one = 100 * 200 if count == 100 else 2048 * 200
+    assert link.out_bytes < 20_000 + 2 * one
+    innocent.channel.feed(serialize(Publish("other", b"x", 1, packet_id=1), 5))
+    here.node.broker.perform()
+    assert innocent.read()
+    # There is room again: all of it goes.
+    link.blocked = False
+    link.dirty = True
+    here.node.broker.dirty.append(link)
+    crossed = 0
+    for _ in range(20_000):
+        here.node.broker.turns.turn()
+        more = here.turn()
+        crossed += more.count(b"$share/")
+        if crossed == messages * count:
+            break
+    assert crossed == messages * count
+    assert not publisher.channel.paused
