@@ -55,8 +55,6 @@ __all__ = ["WorkersService"]
 
 #: Seconds after SIGTERM until a worker is killed.
 _END: Final = 15.0
-#: Bytes of a stream on their way, as far as the kernel allows: fewer turns that find no room.
-_UNDER_WAY: Final = 1 << 20
 #: Seconds for which one that is up waits for others that are not.
 _LONG: Final = 30.0
 
@@ -252,8 +250,6 @@ class WorkersService(MultiService):
     def _link(self, one: WorkerProcess, two: WorkerProcess) -> None:
         """Give two workers a stream, and a way for connections."""
         stream = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        for end in stream:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNDER_WAY)
         way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for at, (worker, other) in enumerate(((one, two), (two, one))):
             fds = [stream[at].fileno(), way[at].fileno()]
