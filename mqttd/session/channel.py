@@ -216,6 +216,7 @@ class Channel(Framing):
         """Any packet that the loop does not serve itself."""
         kind = first >> 4
         self.server.packet_type = kind
+        self.parses(len(body))
         if self.state == NEW:
             connect = parse_packet(first, body, 4)
             assert isinstance(connect, Connect)

@@ -38,6 +38,10 @@ __all__ = ["PUBACK", "PUBREC", "General", "Later", "Router", "answer_to"]
 _PUBLISH: Final = 3
 #: Units of work of a message that goes the general way, beside its receivers.
 _GENERAL: Final = 5
+#: Bytes to parse that are a unit of work, as a power of two: User Properties may have five each.
+_PARSED: Final = 4
+#: So few are none.
+_FEW: Final = 4096
 PUBACK: Final = 0x40
 PUBREC: Final = 0x50
 
@@ -191,6 +195,11 @@ class General(Publisher):
         if self.promises is not None and not len(self.promises):
             self.promises = None
 
+    def parses(self, size: int) -> None:
+        """So many bytes are parsed in one step: that is work as other work is."""
+        if size > _FEW:
+            self.router.topics.work += size >> _PARSED
+
     def publish(self, first: int, body: bytes, route: Route | None = None) -> None:
         """One PUBLISH by the general path: parse, check, make a `Message`, route, acknowledge.
 
@@ -198,6 +207,7 @@ class General(Publisher):
         """
         packet = parse_packet(first, body, self.version)
         assert isinstance(packet, Publish)
+        self.parses(len(body) - len(packet.payload))
         router = self.router
         router.packet_type = _PUBLISH
         router.journal.touched = False

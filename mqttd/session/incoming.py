@@ -62,6 +62,8 @@ class Incoming(Recording):
                     found = -1
             else:
                 found = scan_publish(data, at, end)
+                if found >= 0:
+                    self.parses((found & END_MASK) - at)
                 if block is not None and warm is not None:
                     warm.block = None
                 if found >= 0 and (found & END_MASK) - at <= _LARGEST:

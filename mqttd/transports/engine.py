@@ -54,6 +54,8 @@ _AGAIN: Final = 4
 _HASTY: Final = 64
 #: Bytes that a turn reads, or makes room for: it may pass the budget by so much.
 _TURN: Final = 4 << 20
+#: Bytes that a unit of work counts for in that, as a power of two: a turn has 65,536 units.
+_WORK: Final = 6
 #: Nanoseconds of a turn for those in line, at least; what is read of one at once, until its place
 #: is the next one's: 16 KiB of small messages that are stored take 0.7 ms, more than the share.
 _SHARE: Final = 500_000
@@ -86,6 +88,8 @@ class Engine(Accepting):
         self.resumed: set[int] = set()
         #: When this turn began, in nanoseconds.
         self.began: int = 0
+        #: What this turn's work counts for, as bytes that were read.
+        self.worked: int = 0
         #: Bytes that the first of the line has had.
         self.had: int = 0
         #: How many of the line were served, and how many it takes until somebody is accepted.
@@ -158,7 +162,7 @@ class Engine(Accepting):
         metrics = server.metrics
         self.steps = 0
         self.steps_of.clear()
-        self.taken = 0
+        self.taken = self.worked = 0
         if self.left:
             events = self._in_line(events)
         before = metrics.packets_received
@@ -230,7 +234,7 @@ class Engine(Accepting):
                 self.line.popleft()
                 self.lined.discard(fd)
                 self.served += 1
-            if there and (self.taken >= _TURN or time.monotonic_ns() >= until):
+            if there and (self.taken + self.worked >= _TURN or time.monotonic_ns() >= until):
                 return
 
     def _in_line(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -262,12 +266,14 @@ class Engine(Accepting):
                         others.append((fd, event))
                     else:
                         stream(event)
-                elif self.taken < _TURN:
+                elif self.taken + self.worked < _TURN:
+                    server.topics.work = 0
                     edge.ready(event)
+                    self.worked += server.topics.work << _WORK
                 else:
                     self.left[fd] = event & _IN_OUT
                 continue
-            if self.taken >= _TURN:
+            if self.taken + self.worked >= _TURN:
                 self.left[fd] = event & _IN_OUT
                 continue
             if event & _IN:
@@ -302,10 +308,13 @@ class Engine(Accepting):
             return
         self.taken += len(data)
         new = channel.state == NEW
+        topics = self.server.topics
+        topics.work = 0
         try:
             channel.feed(data)
         except Exception as error:  # a fault of ours must end this connection only
             self.server.crashed(channel, error)
+        self.worked += topics.work << _WORK
         if new:
             house = channel.io
             if isinstance(house, House):
@@ -329,10 +338,13 @@ class Engine(Accepting):
             channel.end("closed by the client")
             return
         self.taken += count
+        topics = self.server.topics
+        topics.work = 0
         try:
             channel.came(count)
         except Exception as error:  # as above
             self.server.crashed(channel, error)
+        self.worked += topics.work << _WORK
 
     # -- listening -----------------------------------------------------------------------------
 

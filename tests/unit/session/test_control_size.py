@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttd.codec import properties as prop
-from mqttd.codec.packets import Disconnect, Publish, Suback, Subscribe, Subscription, Unsubscribe
+from mqttd.codec.packets import (
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+)
 from mqttd.codec.scan import more_filters
 from mqttd.codec.serializer import serialize
 from mqttd.session.settings import Settings
@@ -76,3 +86,31 @@ def test_only_a_publish_may_be_larger_than_a_megabyte() -> None:
     pairs = [("k" * 1000, "v" * 1000)] * 600
     client.send(Subscribe(1, [Subscription("t", 0)], {prop.USER_PROPERTY: pairs}))
     assert ended(client) == 0x95
+
+
+def test_what_has_no_filters_has_few_properties() -> None:
+    node = MemoryBroker()
+    properties = {prop.REASON_STRING: "r" * 60_000, prop.USER_PROPERTY: [("k", "v" * 60_000)]}
+    client = node.connect("a", 5)
+    client.send(Puback(1, 0, properties))
+    client.send(Subscribe(1, [Subscription("t", 0)], {prop.USER_PROPERTY: [("", "")] * 26_000}))
+    assert [type(each) for each in client.take()] == [Suback]
+    client.send(Puback(1, 0, {prop.USER_PROPERTY: [("", "")] * 27_000}))
+    assert ended(client) == 0x95
+    for at, packet in enumerate((Subscribe(1, [Subscription("t", 0)]), Unsubscribe(1, ["t"]))):
+        packet.properties = {prop.USER_PROPERTY: [("", "")] * 27_000}
+        other = node.connect(f"b{at}", 5)
+        other.send(packet)
+        assert ended(other) == 0x97
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_properties_are_work_and_what_is_behind_many_waits(qos: int) -> None:
+    """Whether they are scanned, or decoded since the message is retained."""
+    node = MemoryBroker()
+    client = node.connect("a", 5)
+    many = Publish("t", b"x", qos, qos == 1, False, qos, {prop.USER_PROPERTY: [("", "")] * 40_000})
+    client.feed(serialize(many, 5) + serialize(Pingreq(), 5))
+    assert Pingresp not in [type(each) for each in client.take()]
+    node.run_soon()
+    assert Pingresp in [type(each) for each in client.take()]

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish
+from mqttd.codec.serializer import serialize
 from mqttd.session.channel import Channel
 from mqttd.transports.engine import Engine
 from tests.support import packets as mq
@@ -29,17 +32,17 @@ class Door:
         self.engine.listen("tcp:door", self.listening, 0)
         self.peers: list[socket.socket] = []
 
-    def knock(self, client_id: str) -> socket.socket:
+    def knock(self, client_id: str, version: int = mq.V311) -> socket.socket:
         peer = socket.create_connection(self.listening.getsockname(), timeout=10)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        peer.sendall(mq.connect(client_id, mq.V311))
+        peer.sendall(mq.connect(client_id, version))
         self.peers.append(peer)
         return peer
 
-    def connect(self, client_id: str) -> tuple[socket.socket, Channel]:
-        peer = self.knock(client_id)
+    def connect(self, client_id: str, version: int = mq.V311) -> tuple[socket.socket, Channel]:
+        peer = self.knock(client_id, version)
         self.until(lambda: self.of(client_id) is not None)
-        assert peer.recv(4)[:1] == b"\x20"
+        assert peer.recv(1000)[:1] == b"\x20"
         channel = self.of(client_id)
         assert channel is not None
         return peer, channel
@@ -125,6 +128,20 @@ def test_those_in_line_share_a_turn_and_nobody_is_left_out(door: Door) -> None:
     door.until(lambda: metrics.messages_received_qos1 - before == 40 * 700)
     door.until(lambda: not door.engine.line)
     assert not door.engine.resumed  # and they are as all others again
+
+
+def test_packets_of_properties_do_not_add_up_in_a_turn(door: Door) -> None:
+    """Each has 12,000 that are empty, which take longer than its bytes."""
+    empty = {prop.USER_PROPERTY: [("", "")] * 12_000}
+    packet = serialize(Publish("t", b"x", properties=empty), 5)
+    connected = [door.connect(f"much{number}", mq.V5) for number in range(40)]
+    for peer, channel in connected:
+        peer.sendall(packet)
+        arrived(channel.fd, len(packet))
+    metrics = door.node.broker.metrics
+    door.engine.turn([(channel.fd, 1) for _, channel in connected])
+    assert 10 < metrics.messages_received_qos0 < 30
+    door.until(lambda: metrics.messages_received_qos0 == 40)
 
 
 def test_who_knocks_waits_for_those_that_were_in_line_before(door: Door) -> None:
