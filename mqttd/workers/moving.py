@@ -6,7 +6,9 @@
                      '-- all else (TLS, WebSocket, PROXY, a Unix socket) stays, and is relayed
 
 A worker that is being started again is waited for, `PATIENCE` seconds at most; then the client is
-told 0x88 Server unavailable. An empty client id gets one that belongs here.
+told 0x88 Server unavailable. An empty client id gets one that belongs here. A moved connection
+counts where it is: one too many for its listener, its address or the open files is told 0x97 Quota
+exceeded: it was accepted, and cannot wait at the door.
 
 Promise: nothing was done for the client before it is moved but to look at its CONNECT; it is
 authenticated where it belongs.
@@ -18,7 +20,7 @@ import array
 import json
 import socket
 from collections.abc import Callable, Container
-from typing import Any, Final
+from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec import reasons
@@ -27,11 +29,12 @@ from mqttd.codec.serializer import serialize
 from mqttd.session.channel import WAITING, Channel
 from mqttd.session.unfinished import Unfinished
 from mqttd.transports.engine import Engine
+from mqttd.transports.ports import Port
 from mqttd.workers.mesh import WorkerMesh
 from mqttd.workers.place import worker_of
 from mqttd.workers.relay import Relays
 
-__all__ = ["PATIENCE", "Mover", "adopt"]
+__all__ = ["PATIENCE", "Mover", "received"]
 
 #: Seconds for which a client waits for its worker.
 PATIENCE: Final = 5
@@ -56,6 +59,8 @@ class Mover:
         #: Connections that are to go, with their CONNECT, worker and when they came.
         self._waiting: list[tuple[Channel, Connect, int, int]] = []
         self._due = False
+        #: Why the connection that is taken over just now is one too many.
+        self._crowd = ""
 
     def fresh_id(self) -> str:
         """A client id that belongs to this worker."""
@@ -65,10 +70,13 @@ class Mover:
                 return made
 
     def stays(self, channel: Channel, connect: Connect) -> bool:
-        """Whether a client belongs here; else it goes with the end of this turn."""
+        """Whether a client goes on here; one of another worker goes with the end of this turn."""
         number = worker_of(connect.client_id, self.mesh.count)
         if number == self.mesh.number:
-            return True
+            if self._crowd:
+                self.broker.connect_refused(channel, connect, reasons.QUOTA_EXCEEDED, self._crowd)
+                channel.refuse(reasons.QUOTA_EXCEEDED, self._crowd)
+            return not self._crowd
         self._waiting.append((channel, connect, number, self.broker.now))
         if not self._due:
             self._due = True
@@ -126,6 +134,46 @@ class Mover:
         channel.end("moved to its worker")
         return True
 
+    def adopt(self, data: bytes, fd: int) -> bool:
+        """Go on with a connection that another worker has sent; False without its listener."""
+        engine, broker = self.engine, self.broker
+        size = int.from_bytes(data[:2], "big")
+        listener, host, number = json.loads(data[2 : 2 + size])
+        port = engine.by_name.get(listener)
+        if port is None:
+            return False
+        crowd = self._too_many(port, host)
+        channel = Channel(broker, engine, fd, listener)
+        engine.channels.put(fd, channel)
+        house = port.lobby.enter(channel, host, broker.now)
+        channel.io = house
+        if host != "unix":
+            engine.fresh[fd] = (host, number)
+        engine.epoll.register(fd, 1)
+        port.connections += 1
+        came = data[2 + size :]
+        broker.metrics.bytes_received -= len(came)  # counted where they were read
+        self._crowd = crowd
+        try:
+            channel.feed(came)
+        except Exception as error:  # as in the edges: it must end this connection only
+            broker.crashed(channel, error)
+        finally:
+            self._crowd = ""
+        port.lobby.heard(channel, house, broker.now)
+        return True
+
+    def _too_many(self, port: Port, host: str) -> str:
+        """Why one more of this address would be one too many; "" if it is not."""
+        engine, broker = self.engine, self.broker
+        if engine.full(port) and not port.lobby.make_room("", broker.now):
+            broker.metrics.accepts_paused_full += 1
+            return "there are max_connections"
+        if not port.lobby.admits(host, broker.now):
+            broker.metrics.refused_crowded += 1
+            return "this address has max_connections_per_address"
+        return ""
+
 
 def received(way: socket.socket) -> tuple[bytes, int] | None:
     """One datagram and its descriptor (-1: none); None when there is no more. Raises OSError."""
@@ -141,28 +189,3 @@ def received(way: socket.socket) -> tuple[bytes, int] | None:
             fds.frombytes(content[: len(content) - len(content) % size])
             fd = fds[0]
     return data, fd
-
-
-def adopt(engine: Engine, broker: Broker, data: bytes, fd: int) -> bool:
-    """Go on with a connection that another worker has sent; False without its listener."""
-    size = int.from_bytes(data[:2], "big")
-    listener, host, number = json.loads(data[2 : 2 + size])
-    port: Any = engine.by_name.get(listener)
-    if port is None:
-        return False
-    channel = Channel(broker, engine, fd, listener)
-    engine.channels.put(fd, channel)
-    house = port.lobby.enter(channel, host, broker.now)
-    channel.io = house
-    if host != "unix":
-        engine.fresh[fd] = (host, number)
-    engine.epoll.register(fd, 1)
-    port.connections += 1
-    came = data[2 + size :]
-    broker.metrics.bytes_received -= len(came)  # counted where they were read
-    try:
-        channel.feed(came)
-    except Exception as error:  # as in the edges: it must end this connection only
-        broker.crashed(channel, error)
-    port.lobby.heard(channel, house, broker.now)
-    return True

@@ -33,7 +33,7 @@ from mqttd.transports.engine import Engine
 from mqttd.workers.commons import Commons
 from mqttd.workers.control import Control
 from mqttd.workers.mesh import WorkerMesh
-from mqttd.workers.moving import Mover, adopt, received
+from mqttd.workers.moving import Mover, received
 from mqttd.workers.place import Place
 from mqttd.workers.relay import Relays
 from mqttd.workers.sums import add_up, counted
@@ -208,10 +208,12 @@ class Worker:
 
     def adopt(self, data: bytes, fd: int) -> None:
         """A connection has come that belongs here."""
-        if not self._open:
-            self._early.append((data, fd))
-        elif not adopt(self.engine, self.broker, data, fd):
-            os.close(fd)  # its listener has been stopped
+        early = self._early
+        if not self._open and len(early) < self.engine.most:
+            early.append((data, fd))
+        elif not self._open or not self.mover.adopt(data, fd):
+            os.close(fd)  # more than may wait, or its listener has been stopped
+            self.broker.metrics.connections_closed += 1
 
     def unlinked(self, stream: _Stream) -> None:
         """Another worker is gone."""

@@ -17,6 +17,7 @@ from tests.support.broker import Broker, start_broker, write_settings
 from tests.support.client import RawClient
 from tests.support.ctl import run
 from tests.support.ctl import told as ctl
+from tests.support.doors import dial, doors_of
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -132,3 +133,39 @@ def test_what_cannot_be_opened_changes_nothing(broker: Broker) -> None:
     assert done.returncode and "needs a restart" in done.stderr
     assert run(broker, "reload", "--dry-run").stderr == done.stderr
     assert lets_in(broker.port) and state(broker, "tcp:default") == ("running", broker.port)
+
+
+def refused(broker: Broker) -> int:
+    return int(asked(broker, "metrics")["counters"]["refused_crowded"])
+
+
+@pytest.mark.parametrize(("kind", "most"), [("tcp", 4), ("ws", 4 * COUNT)])
+def test_an_address_has_its_share_where_all_clients_are_of_one_worker(
+    tmp_path: Path, kind: str, most: int
+) -> None:
+    """Plain connections count at the worker that has them, others at the one that accepted them."""
+    door = {"bind": "127.0.0.1:0", "max_connections_per_address": 4}
+    broker = start_broker(tmp_path, node={"workers": COUNT}, listener={kind: {"few": door}})
+    try:
+        place = doors_of(broker)[f"{kind}:few"]
+        inside: list[RawClient] = []
+        for _ in range(40):
+            try:
+                client = RawClient(place.port, mq.V5, sock=dial(place))
+            except (OSError, EOFError, AssertionError):
+                continue  # closed at the door
+            client.send(mq.connect(id_at(2, COUNT), mq.V5))
+            answer = client.receive()
+            if answer is not None and answer.reason == 0:
+                inside.append(client)
+            else:
+                assert answer is None or answer.reason == 0x97
+        assert 0 < len(inside) <= most
+        for client in inside:
+            client.ping()
+        # The other worker's figures come once a second.
+        until(lambda: refused(broker) >= 40 - most, "those who were refused are counted")
+        for client in inside:
+            client.disconnect()
+    finally:
+        broker.stop()

@@ -1,0 +1,144 @@
+"""A connection that is moved counts at its worker: for listener, house and open files."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mqttd.transports.engine import Engine
+from mqttd.workers.moving import Mover, received
+from mqttd.workers.place import worker_of
+from tests.support import packets as mq
+from tests.support.client import RawClient
+from tests.support.memory import MemoryBroker
+
+DOOR = "tcp:door"
+IDS = [name for n in range(64) if worker_of(name := f"c{n}", 2) == 2]
+QUOTA = {mq.V311: 3, mq.V5: 0x97}
+
+
+class Side:
+    """Worker `number` of two, and its socket of the listener."""
+
+    def __init__(self, number: int, way: socket.socket) -> None:
+        self.node = MemoryBroker()
+        self.broker = self.node.broker
+        self.engine = Engine(self.broker)
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.listening.setblocking(False)
+        self.engine.listen(DOOR, self.listening, 0)
+        self.port = self.engine.by_name[DOOR]
+        mesh: Any = SimpleNamespace(count=2, number=number, link_to=lambda number: self)
+        relays: Any = None
+        self.mover = Mover(self.broker, self.engine, mesh, relays, lambda number: way)
+        self.mover.listeners = [DOOR]
+        self.broker.connecting.mover = self.mover
+
+    def turn(self) -> None:
+        """What has come is taken, and what follows from it is done."""
+        self.engine.doRead()
+        self.node.run_soon()
+        self.broker.perform()
+
+
+class Pair:
+    """Clients connect to the first worker, and all of them belong to the second."""
+
+    def __init__(self) -> None:
+        near, self.way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (near, self.way):
+            end.setblocking(False)
+        self.near, self.here, self.there = near, Side(1, near), Side(2, self.way)
+        self.clients: list[RawClient] = []
+
+    def come(self, client_id: str, version: int = mq.V5) -> RawClient:
+        """A client connects, sends CONNECT and is moved."""
+        client = RawClient(self.here.listening.getsockname()[1], version)
+        self.clients.append(client)
+        client.send(mq.connect(client_id, version))
+        while (found := received(self.way)) is None:
+            self.here.turn()
+        assert self.there.mover.adopt(*found)
+        self.there.broker.perform()
+        return client
+
+    def close(self) -> None:
+        for side in (self.here, self.there):
+            side.engine.close_all()
+        for end in (self.near, self.way, *(client.sock for client in self.clients)):
+            end.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("version", [mq.V311, mq.V5])
+@pytest.mark.parametrize(
+    ("limit", "counter"),
+    [
+        ("max_connections", "accepts_paused_full"),
+        ("open files", "accepts_paused_full"),
+        ("per address", "refused_crowded"),
+    ],
+)
+def test_one_too_many_is_refused_where_it_belongs(
+    pair: Pair, limit: str, counter: str, version: int
+) -> None:
+    there = pair.there
+    if limit == "max_connections":
+        there.port.max_connections = 3
+    elif limit == "open files":
+        there.engine.most = 3
+    else:
+        there.port.lobby.each = 3
+    inside = [pair.come(name, version) for name in IDS[:3]]
+    for client in inside:
+        client.expect(mq.CONNACK, reason=0)
+    for count, name in enumerate(IDS[3:6], 1):
+        late = pair.come(name, version)
+        late.expect(mq.CONNACK, reason=QUOTA[version])
+        late.expect_close()
+        assert there.broker.metrics.connects_refused == count
+        assert there.broker.metrics.snapshot()[counter] == count
+        event, told = there.node.events[-1]
+        assert (event, told["client_id"]) == ("connect refused", name)
+        assert told["detail"] in ("there are max_connections",
+                                  "this address has max_connections_per_address")  # fmt: skip
+    assert there.port.connections == 3 and there.engine.channels.count == 3
+    assert [house.connections for house in there.port.lobby.houses.values()] == [3]
+    assert not pair.here.port.connections
+    # One leaves, and there is room.
+    inside[0].send(mq.disconnect())
+    inside[0].closed = True
+    while there.port.connections == 3:
+        there.turn()
+    pair.come(IDS[6], version).expect(mq.CONNACK, reason=0)
+
+
+def test_who_has_moved_counts_for_those_who_come_to_the_door(pair: Pair) -> None:
+    there = pair.there
+    there.port.max_connections = 1
+    pair.come(IDS[0]).expect(mq.CONNACK, reason=0)
+    RawClient(there.listening.getsockname()[1]).close()
+    there.turn()
+    assert there.broker.metrics.accepts_paused_full == 1 and there.port.connections == 1
+
+
+def test_a_stranger_that_is_silent_makes_room_for_one_that_is_moved(pair: Pair) -> None:
+    there = pair.there
+    there.port.max_connections = 1
+    silent = RawClient(there.listening.getsockname()[1])
+    while not there.port.connections:
+        there.turn()
+    there.node.advance(1500)
+    pair.come(IDS[0]).expect(mq.CONNACK, reason=0)
+    silent.expect_close()
+    assert there.broker.metrics.strangers_ended == 1
