@@ -83,9 +83,13 @@ class PubSub:
     ) -> int:
         """Keep the last message of a topic; 0, or the reason code of a refusal.
 
-        size: of its payload, which the limits count; level, accepted: see `Retainer.store`.
+        size: of its payload, which the limits count; level, accepted: see `Retainer.store`. The
+        broker's own figures have their place however full clients have made it.
         """
         server = self.server
+        figure = topic.startswith("$SYS/")
+        if figure and not kept.source:
+            accepted = True
         expires_at = kept.expires_at
         expiry = server.settings.retained_expiry
         if expiry:
@@ -100,7 +104,7 @@ class PubSub:
             self.retainer.store(topic, kept, size, expires_at, kept.weigh(), level, accepted)
             == reasons.SUCCESS
         ):
-            if not topic.startswith("$SYS/"):
+            if not figure:
                 kept.number = server.journal.retained(kept)
             if self.router.abroad is not None:
                 self.router.abroad.retained(topic, kept)

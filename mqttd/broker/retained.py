@@ -141,7 +141,8 @@ class RetainedMessages(Retainer):
 
     Each is charged to the user who has set it, with what its topic took then; whoever sets it anew
     takes that over. Clients without a user name are one user, the broker itself is none.
-    `max_per_user` and `max_bytes_per_user` bound what one user has, 0: not at all.
+    `max_per_user` and `max_bytes_per_user` bound what one user has, 0: not at all; of the bytes it
+    is half of what all may have at most, however small a memory budget makes that.
     """
 
     __slots__ = ("abroad", "max_bytes_per_user", "max_per_user", "server", "users")
@@ -189,7 +190,11 @@ class RetainedMessages(Retainer):
             grown += share.bytes
         if self.max_per_user and count > self.max_per_user:
             return QUOTA_EXCEEDED
-        if self.max_bytes_per_user and grown > self.max_bytes_per_user:
+        most = self.max_bytes_per_user
+        if most and grown > most:
+            return QUOTA_EXCEEDED
+        most_of_all = self.most() if most else 0
+        if most_of_all and grown > most_of_all // 2:
             return QUOTA_EXCEEDED
         return SUCCESS
 

@@ -153,9 +153,7 @@ class Retainer:
 
         What takes no more than is there may be kept above a limit, too.
         """
-        most = self.max_bytes
-        if self.share and (not most or self.share < most):
-            most = self.share
+        most = self.most()
         if most:
             more = weight + self._cost(topic) if level is None else weight - level.size
             if more > 0 and self.bytes + self.held + more > most:
@@ -163,6 +161,11 @@ class Retainer:
         if level is None and self.max_messages and len(self.topics) >= self.max_messages:
             return QUOTA_EXCEEDED
         return SUCCESS
+
+    def most(self) -> int:
+        """The bytes that all may take: the smaller of `max_bytes` and `share`; 0: no limit."""
+        most, share = self.max_bytes, self.share
+        return share if share and (not most or share < most) else most
 
     def get(self, topic: str, now: int = 0) -> object | None:
         """Return the message of `topic`, None when there is none or it expired by `now`."""

@@ -401,7 +401,9 @@ class Retained(Struct, frozen=True, kw_only=True):
     max_bytes_per_user: Annotated[
         int,
         keys.size(
-            "Memory that the retained messages of one user may take, topics included, likewise.",
+            "Memory that the retained messages of one user may take, topics included, likewise;"
+            " half of what all may take (the smaller of `max_bytes` and half of `memory.budget`) is"
+            " the most in any case, and 0 is no limit.",
             "broker",
             0,
             1024 * GIB,

@@ -546,7 +546,7 @@ def test_retained_messages_take_no_more_memory_than_they_may(
     topic: str, properties: Properties | None
 ) -> None:
     """100 KB of payloads were 900 MiB of user properties, 1,466 MiB of levels, of long topics."""
-    node = node_with(0, retained_max_bytes=MIB)
+    node = node_with(0, retained_max_bytes=MIB, retained_max_bytes_per_user=0)
     sender = node.connect("sender", 5)
     codes = []
     for i in range(8000):

@@ -60,6 +60,41 @@ def test_a_user_may_have_so_much_topics_included() -> None:
     audit(node.broker, [client.channel])
 
 
+@pytest.mark.parametrize("limit", ["max_bytes", "share"])
+@pytest.mark.parametrize("size", [512 << 20, 0], ids=["half", "no limit"])
+def test_no_user_has_more_than_half_of_what_all_may_have_in_fact(limit: str, size: int) -> None:
+    node = node_with(size=size)
+    setattr(node.broker.retainer, limit, 200_000)
+    client, other = (node.connect(name, 5, username=name) for name in ("a", "b"))
+    codes = [retain(client, f"a/{i}", bytes(10_000)) for i in range(30)]
+    kept = codes.count(0)
+    assert codes == [0] * kept + [OVER] * (30 - kept)
+    if size:
+        assert 8 <= kept <= 10
+        assert [retain(other, f"b/{i}", bytes(10_000)) for i in range(8)] == [0] * 8
+    else:
+        assert kept >= 17 and retain(other, "b/0", bytes(10_000)) == OVER
+    audit(node.broker, [client.channel, other.channel])
+
+
+@pytest.mark.parametrize("full", ["retained", "memory"])
+def test_figures_of_the_broker_have_their_place_when_clients_have_filled_it(full: str) -> None:
+    node = node_with()
+    node.broker.retainer.max_bytes = 10_000
+    client = node.connect("a", 5, username="a")
+    codes = [retain(client, f"a/{i}", bytes(1000)) for i in range(20)]
+    assert codes[0] == 0 and codes[-1] == OVER
+    node.broker.account.full = full == "memory"
+    lost = node.broker.metrics.dropped_retained_full
+    for n in range(100):
+        node.broker.publish_text(f"$SYS/broker/{n}", b"%d" % n, retain=True)
+        assert f"$SYS/broker/{n}" in node.broker.retainer.topics
+    assert node.broker.metrics.dropped_retained_full == lost
+    # A client that may publish there has no such place.
+    assert retain(client, "$SYS/mine", bytes(1000)) == OVER
+    audit(node.broker, [client.channel])
+
+
 def test_a_client_of_3_1_1_is_told_nothing_and_its_message_is_delivered() -> None:
     node = node_with(count=1)
     client = node.connect("a", 4, username="u")
