@@ -148,6 +148,7 @@ class Arriving(Pouring):
                 n = len(data)
         if pos < n:
             self._keep(data[pos:])
+        self.broker.clogged = None  # no client has filled another link by this
         self._acknowledge()
 
     def go_on(self) -> bool:
