@@ -125,6 +125,7 @@ class _NodeStream(Protocol):
                     self.transport.pauseProducing()  # type: ignore[union-attr]
 
     def _go_on(self) -> None:
+        self._rest()  # one may have brought the other too much
         if self._rests and self.arriving is not None and not any(w.busy() for w in self._ways()):
             self._rests = False
             self.transport.resumeProducing()  # type: ignore[union-attr]
