@@ -104,13 +104,13 @@ class Fan(Later):
         groups = self.route.groups
         return len(self.route.sessions) + (0 if groups is None else len(groups))
 
-    def some(self) -> bool:
-        """A slice; whether anything is left."""
+    def some(self, broker: Ground) -> bool:
+        """A slice, as long as nothing that it fills is full; whether anything is left."""
         work = 0
         step = _FEW if self.size > _LARGE else _LOOK
         count = len(self.route.sessions)
         while self.at < count:
-            if work >= _SLICE:
+            if work >= _SLICE or broker.clogged is not None:
                 return True
             end = self.at + step if self.at + step < count else count
             work += end - self.at + self._made(True, self.at, end)
@@ -118,7 +118,7 @@ class Fan(Later):
         groups = self.route.groups
         count = 0 if groups is None else len(groups)
         while self.group_at < count:
-            if work >= _SLICE:
+            if work >= _SLICE or broker.clogged is not None:
                 return True
             end = self.group_at + step if self.group_at + step < count else count
             work += _GROUP * (end - self.group_at) + self._made(False, self.group_at, end)
@@ -180,7 +180,7 @@ class Fans:
         broker = self.broker
         line = self.lines.get(fan.source)
         if line is None:
-            if not fan.some():
+            if not fan.some(broker):
                 return fan.count
             fan.kept_by(broker)
             line = deque([fan])
@@ -199,9 +199,10 @@ class Fans:
         journal = broker.journal
         journal.touched = False
         journal.fleeting = 0
+        broker.clogged = None
         left = False
         try:
-            left = fan.some()
+            left = fan.some(broker)
             fan.kept_by(broker)
         except Exception as error:  # of one message: those behind it go on
             self._failed(fan, error)

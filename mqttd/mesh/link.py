@@ -194,8 +194,11 @@ class Link(Connection):
 
     def when_drained(self, then: Callable[[], object]) -> None:
         """See `Connection.when_drained`."""
-        self.behind.append(then)
-        self._wait()
+        if self.is_full():
+            self.behind.append(then)
+            self._wait()
+        else:
+            then()
 
     def _wait(self) -> None:
         if not self.thirsty:
