@@ -33,13 +33,14 @@ from mqttd.mesh.frames import (
     RUN1,
     SPAN,
     STATE,
+    TAKEN,
     frame,
     numbered,
     split,
     unpacked,
 )
 from mqttd.mesh.landing import Control, ends_of, even_ends, is_lasting, scanned
-from mqttd.mesh.link import Link
+from mqttd.mesh.link import TOLD, Link
 from mqttd.mesh.peer import Choice, Member, onward
 from mqttd.mesh.pouring import Pouring
 from mqttd.session.connection import OPEN
@@ -80,6 +81,9 @@ class Arriving(Pouring):
         self.chosen: int = 0
         #: The work from which on a turn has had enough.
         self._most: int = 0
+        #: Bytes that have come, and how many of them the other end knows to be handled.
+        self._came: int = 0
+        self._told: int = 0
         #: Called when all of it is done, so that who reads the link goes on; with what is wrong.
         self.caught_up: Callable[[], object] | None = None
         self.faulty: Callable[[Exception], object] | None = None
@@ -90,6 +94,7 @@ class Arriving(Pouring):
 
     def take(self, data: bytes) -> None:
         """What was read: every whole frame in it, what is too much for a turn in later ones."""
+        self._came += len(data)
         if self.later:
             self.later += data
             return
@@ -150,6 +155,11 @@ class Arriving(Pouring):
             self._keep(data[pos:])
         self.broker.clogged = None  # no client has filled another link by this
         self._acknowledge()
+        if self.link.wraps:
+            handled = self._came - len(self.later) - (self.held if self.pieces else 0)
+            if handled >= self._told + TOLD:
+                self._told = handled
+                self.link.send(numbered(TAKEN, handled))
 
     def go_on(self) -> bool:
         """A turn's worth of what was put off; whether anything is left."""

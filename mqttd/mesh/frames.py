@@ -52,6 +52,7 @@ __all__ = [
     "SPAN",
     "STATE",
     "STUCK",
+    "TAKEN",
     "UP",
     "UP_END",
     "frame",
@@ -122,6 +123,8 @@ FOLLOWS: Final = 0x1E
 STUCK: Final = 0x1F
 #: As RUN, a span. Between workers only.
 SPAN: Final = 0x20
+#: So many bytes of a link have been handled, of all that has come by it. Between workers only.
+TAKEN: Final = 0x21
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

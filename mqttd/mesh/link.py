@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.mesh.frames import ACK, RUN, SPAN, frame
+from mqttd.mesh.frames import ACK, RUN, SPAN, TAKEN, frame
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 
-__all__ = ["FULL", "Gate", "Link", "Nowhere", "Pipe", "Stream"]
+__all__ = ["FULL", "TOLD", "Gate", "Link", "Nowhere", "Pipe", "Stream"]
 
 #: Bytes that may wait before those who send are held back: at most, at first, at least.
 FULL: Final = 4 << 20
@@ -31,6 +31,8 @@ _FIRST: Final = 512 << 10
 _LEAST: Final = 64 << 10
 #: Milliseconds in which they should be gone: if it took longer fewer may wait, if less, more.
 _LONG: Final = 50
+#: Bytes of a link that a worker handles before it says so (`TAKEN`).
+TOLD: Final = 16 << 10
 _SHORT: Final = 20
 
 
@@ -62,6 +64,8 @@ class Pipe(Edge):
             channel.end("the neighbour is gone")
             return
         give_back(channel, pieces, written)
+        if isinstance(channel, Link):
+            channel.mark(written)
         blocked = channel.out is not None
         if blocked != channel.blocked:
             channel.blocked = blocked
@@ -103,7 +107,18 @@ class Gate:
 class Link(Connection):
     """The way to neighbour `number`."""
 
-    __slots__ = ("behind", "gates", "number", "shut_in", "since", "waiting")
+    __slots__ = (
+        "behind",
+        "gates",
+        "handled",
+        "marks",
+        "number",
+        "put_in",
+        "shut_in",
+        "since",
+        "waiting",
+        "written",
+    )
 
     def __init__(self, turn: Turn, edge: Edge, number: int) -> None:
         super().__init__(turn, edge, -1, "")
@@ -114,6 +129,12 @@ class Link(Connection):
         self.limit = _FIRST
         #: When somebody began to wait for room, in the turn's milliseconds.
         self.since: int = 0
+        #: Between workers: bytes of it that were written, put in, and handled at the other end; and
+        #: of what is not: so many had been put in at which millisecond.
+        self.written: int = 0
+        self.put_in: int = 0
+        self.handled: int = 0
+        self.marks: deque[tuple[int, int]] = deque()
         #: Those that are not read from until there is room.
         self.waiting: list[Connection] = []
         #: What else goes on then.
@@ -125,7 +146,7 @@ class Link(Connection):
     def send(self, data: bytes) -> None:
         """See `Connection.send`."""
         gates = self.gates
-        if gates and data[0] != ACK:
+        if gates and data[0] != ACK and data[0] != TAKEN:
             gates[len(gates) - 1].parts.append(data)
             self.shut_in += len(data)
         else:
@@ -178,7 +199,34 @@ class Link(Connection):
 
     def is_full(self) -> bool:
         """Whether who sends more has to wait."""
-        return self.out_bytes + self.shut_in > self.limit
+        return self.out_bytes + self.shut_in > self.limit or self.is_late()
+
+    def mark(self, written: int) -> None:
+        """So much was written, at the end of a turn."""
+        self.written += written
+        put_in = self.written + self.out_bytes
+        if put_in > self.put_in:
+            self.put_in = put_in
+            now = self.turn.now
+            if self.marks and self.marks[-1][1] == now:
+                self.marks.pop()
+            self.marks.append((put_in, now))
+
+    def taken(self, handled: int) -> None:
+        """The other end has handled so much."""
+        self.handled = handled
+        marks = self.marks
+        while marks and marks[0][0] <= handled:
+            marks.popleft()
+        if (self.waiting or self.behind) and not self.is_full():
+            self.drained()
+
+    def is_late(self) -> bool:
+        """Whether what is put in now is handled late: few bytes may be much work."""
+        marks = self.marks
+        if not marks or self.put_in - self.handled <= TOLD * 2:
+            return False
+        return self.turn.now - marks[0][1] > _LONG
 
     def hold_back(self, sender: Connection) -> None:
         """See `Connection.hold_back`; who has something under way waits behind it."""
@@ -216,6 +264,8 @@ class Link(Connection):
     def drained(self) -> None:
         """There is room: those that were held back go on."""
         self.thirsty = False
+        if self.is_late():
+            return  # until the other end says that it is not
         self._adapt()
         waiting = self.waiting
         self.waiting = []
@@ -238,6 +288,7 @@ class Link(Connection):
         self.out_at = 0
         self.gates.clear()
         self.shut_in = 0
+        self.marks.clear()
         self.drained()
 
 

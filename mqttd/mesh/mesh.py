@@ -38,6 +38,7 @@ from mqttd.mesh.frames import (
     END,
     REMOVE,
     RETAIN,
+    TAKEN,
     frame,
     number_of,
     unpacked,
@@ -366,6 +367,8 @@ class Frames(Control):
         peer = neighbour.peer
         if kind == ACK:
             neighbour.ferry.acknowledge(number_of(body))
+        elif kind == TAKEN:
+            link.taken(number_of(body))
         elif kind == ADD:
             for topic_filter in unpacked(body):
                 mesh.add(neighbour, topic_filter.decode())

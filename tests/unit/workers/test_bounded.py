@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
+from mqttd.mesh.frames import CALL, TAKEN, frame, number_of, split
+from mqttd.mesh.link import Link, Pipe
 from mqttd.session.framing import ALLOWANCE
-from tests.support.memory import MemoryClient
+from tests.support.memory import MemoryBroker, MemoryClient
 from tests.unit.workers.test_ferry import Worker, joined, pump
+from tests.unit.workers.test_runs import kinds
 
 MESSAGES = 2500
 SUBSCRIBERS = 160
@@ -149,3 +154,52 @@ def test_who_fills_a_link_by_many_groups_waits_for_room(qos: int, count: int) ->
             break
     assert crossed == messages * count
     assert not publisher.channel.paused
+
+
+def test_who_sends_waits_while_the_other_end_is_late() -> None:
+    """Few bytes may be much work there, and what others send comes behind it."""
+    node = MemoryBroker()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        link = Link(node.broker, Pipe(ours.fileno(), lambda blocked: None), 2)
+        went_on: list[int] = []
+        data = frame(CALL, b"x" * 40_000)
+        link.put(data)
+        node.broker.perform()
+        assert len(theirs.recv(1 << 20)) == len(data)
+        assert not link.is_full()
+        node.broker.now += 60
+        assert link.is_full()
+        sender = node.connect("p", 5).channel
+        link.hold_back(sender)
+        link.when_drained(lambda: went_on.append(1))
+        link.drained()
+        assert (sender.paused, went_on) == (True, [])
+        link.taken(5_000)
+        assert (sender.paused, went_on) == (True, [])
+        link.taken(39_000)
+        assert (sender.paused, went_on) == (False, [1])
+        link.when_drained(lambda: went_on.append(2))  # it is not full: at once
+        assert went_on == [1, 2]
+
+
+def test_what_is_handled_is_said_in_steps() -> None:
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    there.turn()
+    some = wires(0, 400)
+    assert len(some) < 16 << 10
+    there.arriving.take(some)
+    assert TAKEN not in kinds(there.turn())
+    there.arriving.take(wires(0, 2000)[:-1])  # the last is not whole
+    said = there.turn()
+    assert kinds(said).count(TAKEN) == 1
+    at = 0
+    while said[at] != TAKEN:
+        at = split(said, at)[1]
+    told = number_of(said[at + 2 :])
+    assert told > 16 << 10
+    here.arriving.take(said)
+    link = here.mesh.neighbours[2].link
+    assert link is not None
+    assert link.handled == told
