@@ -3,6 +3,7 @@
     Router      filters that get a first subscriber, or lose their last    added, removed
     retainer    the last messages of topics                                retained, deleted
     Subscribing a SUBACK goes when the others know its filters             waits -> Taken.taken
+                a user tells them of so many filters a second (`Pacer`)    begin, charge
     Publishing  an acknowledgement goes when they have the message         crossed
                 one that cannot keep it now has said so                    cannot_keep
 
@@ -12,9 +13,12 @@ on the way of a message that is not retained. `mqttd.mesh` is who listens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from mqttd.session.channel import Channel
 from mqttd.session.route import Route
 
-__all__ = ["Abroad", "Taken"]
+__all__ = ["Abroad", "Pacer", "Taken"]
 
 
 class Taken:
@@ -31,6 +35,22 @@ class Taken:
     def filters(self) -> list[str]:
         """What is waited for."""
         return []
+
+
+class Pacer:
+    """How fast users may have the others told of filters."""
+
+    def begin(self, channel: Channel, again: Callable[[], object]) -> bool:
+        """Whether this client may add some now; else `again` is called when to look again."""
+        raise NotImplementedError
+
+    def charge(self, channel: Channel) -> None:
+        """It has: what was added since."""
+        raise NotImplementedError
+
+    def waits(self) -> None:
+        """A SUBSCRIBE does."""
+        raise NotImplementedError
 
 
 class Abroad:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.broker.abroad import Taken
+from mqttd.broker.abroad import Pacer, Taken
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.turns import Job
 from mqttd.codec import properties as prop
@@ -51,6 +51,8 @@ class Subscribing:
         #: How many SUBACKs of a connection wait for other processes, and who waits for them.
         self.under_way: dict[Channel, int] = {}
         self.behind: dict[Channel, _Unsubscribe] = {}
+        #: Who says when somebody has to wait; set by a cluster.
+        self.pacer: Pacer | None = None
 
     def subscribe(self, channel: Channel, packet: Subscribe) -> None:
         """Serve a SUBSCRIBE: one reason code per filter in the order asked (MQTT-3.8.4-6)."""
@@ -303,6 +305,37 @@ class _Subscribe(_Asked):
         self.packet_type = SUBSCRIBE
         self.identifier: int = 0
         self.granted: list[Subscription] = []
+        #: It was put off, and counted as such.
+        self.late: bool = False
+
+    def begin(self) -> None:
+        """As `_Asked.begin`, when its user may have others told of filters."""
+        if self._may():
+            super().begin()
+
+    def slice(self) -> bool:
+        """As `_Asked.slice`, as long as it may."""
+        return self._may() and super().slice()
+
+    def _may(self) -> bool:
+        pacer = self.subscribing.pacer
+        if pacer is None or self.channel.state != OPEN or pacer.begin(self.channel, self._again):
+            return True
+        if not self.late:
+            self.late = True
+            pacer.waits()
+        self.work()
+        return False
+
+    def _again(self) -> None:
+        if self._may():
+            self.broker.turns.add(self)
+
+    def _some(self) -> bool:
+        done = super()._some()
+        if self.subscribing.pacer is not None:
+            self.subscribing.pacer.charge(self.channel)
+        return done
 
     def one(self) -> None:
         """The next filter."""

@@ -134,6 +134,7 @@ class Cluster:
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
         self.mesh.saw = self.routes.look
         self.routes.mesh = self.mesh
+        broker.subscribing.pacer = self.routes.pacer
         self.moves = Moves(
             broker, self.mesh, self.reactor, self.name, self.settled, lambda: self.routes.revision
         )

@@ -1,12 +1,13 @@
 """How fast somebody may have nodes and etcd do what others wait for, by what it weighs.
 
     done --> its weight is a debt, which `rate` bytes a second pay
-    to be done again --> more than `BURST` of debt: not now
+    to be done again --> more debt than its burst (`BURST`): not now
 
 A session that moves: 9,000 filters take both nodes a tenth of a second each time, and whose client
 went to and fro with them raised the p99 of all others from 1 to 120 ms. It is refused, and nothing
 is claimed. Only those that come here are counted, so a client has this once for each node. A will
-that is written to etcd: it waits, and the last one of its client is written.
+that is written to etcd: it waits, and the last one of its client is written. Filters: see
+`mqttd.cluster.filling`.
 
 Promise: sans-I/O. What is remembered is at most one number for each that is in debt; a session of
 some filters is that for milliseconds.
@@ -36,10 +37,11 @@ def weight_of(state: SessionState) -> int:
 
 
 class Pace:
-    """That of one node: `rate` bytes a second for each, 0 for no limit."""
+    """That of one node: `rate` bytes a second for each, 0 for no limit; `burst` at once."""
 
-    def __init__(self, rate: int = 0) -> None:
+    def __init__(self, rate: int = 0, burst: int = BURST) -> None:
         self.rate = rate
+        self.burst = burst
         self.refused = 0
         #: Who -> when the debt is paid, in seconds of the reactor.
         self._paid: dict[Hashable, float] = {}
@@ -60,4 +62,4 @@ class Pace:
         """Seconds until more may be done; 0 for now."""
         if not self.rate:
             return 0.0
-        return max(0.0, self._paid.get(who, now) - now - BURST / self.rate)
+        return max(0.0, self._paid.get(who, now) - now - self.burst / self.rate)

@@ -25,6 +25,7 @@ from twisted.internet.task import deferLater
 
 from mqttd.broker.abroad import Taken
 from mqttd.cluster.etcd import Etcd, EtcdError, created, put, remove_below
+from mqttd.cluster.filling import FilterPace
 from mqttd.cluster.keys import Keys
 from mqttd.cluster.nodes import NodeMesh
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
@@ -75,6 +76,7 @@ class Routes:
         self.keys = keys
         self.name = name
         self.reactor = reactor
+        self.pacer = FilterPace(reactor)
         #: Set by who makes both.
         self.mesh: NodeMesh
         #: What etcd has said to have; filters that are to be looked at, and how many had come when
@@ -125,6 +127,8 @@ class Routes:
         pending = self._pending
         pending.pop(full_filter, None)
         pending[full_filter] = self.mesh.came
+        if full_filter in self.mesh.filters:
+            self.pacer.added(full_filter)
         self._go()
 
     def _go(self) -> None:

@@ -88,6 +88,7 @@ class Shown:
             "cluster_nodes": len(self.view.members),
             "cluster_nodes_linked": sum(1 for each in self.mesh.nodes.values() if each.link),
             "cluster_filters_refused": self.routes.refused,
+            "cluster_filters_paced": self.routes.pacer.pace.refused,
             "cluster_filters_unseen": self.routes.unseen,
             "cluster_sessions_came": self.owners.came,
             "cluster_sessions_went": self.owners.went,
