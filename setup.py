@@ -146,6 +146,7 @@ HOT = [
     "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
     "mqttd/cluster/catcher.py",
+    "mqttd/cluster/filling.py",
     "mqttd/cluster/nodes.py",
     "mqttd/mesh/arriving.py",
     "mqttd/mesh/changes.py",
