@@ -24,9 +24,9 @@ from mqttd.session.channel import Channel
 
 __all__ = ["FilterPace"]
 
-#: Bytes a second of one user, and at once: 600,000 filters of 50 bytes that all come anew.
+#: Bytes a second of one user, and at once: 300,000 filters of 50 bytes that all come anew.
 _RATE: Final = 1 << 20
-_BURST: Final = 64 << 20
+_BURST: Final = 32 << 20
 #: Seconds before it is looked again at most: the client may be gone.
 _LOOK: Final = 2.0
 

@@ -14,8 +14,8 @@ from tests.support.nodes import asked, start_node
 
 pytestmark = pytest.mark.timeout(120)
 
-#: So often without a wait: 64 MiB at once, of which each filter counts twice.
-LEAST = (64 << 20) // (2 * 15 * 60_000)
+#: So often without a wait: 32 MiB at once, of which each filter counts twice.
+LEAST = (32 << 20) // (2 * 15 * 60_000)
 
 
 def test_who_has_long_filters_come_and_go_without_end_waits(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mqttd.cluster.routes import Routes
 from mqttd.codec.packets import Pingreq, Pingresp, Suback, Subscribe, Subscription, Unsubscribe
 from tests.support.memory import MemoryBroker, MemoryClient
 
-RATE, BURST = 1 << 20, 64 << 20
+RATE, BURST = 1 << 20, 32 << 20
 LONG = 60_000
 
 
