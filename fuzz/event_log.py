@@ -63,7 +63,7 @@ from mqttd.pipeline.log.files import (
     set_aside_in,
 )
 from mqttd.pipeline.log.merge import merge
-from mqttd.pipeline.log.packed import pack, taken_of
+from mqttd.pipeline.log.packed import pack, parts, taken_of
 from mqttd.pipeline.log.pull import PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
 from mqttd.pipeline.log.scan import Harm, walk
@@ -77,6 +77,8 @@ __all__ = ["Fault", "Life", "main"]
 NODE = "n1"
 START = 1_700_000_000_000_000
 COLUMNS = ("seq", "event", "payload", "reason")
+#: Of the blocks, so many have text of a MiB and more, or half of one.
+LARGE = 0.02
 _COUNT = re.compile(r"(\d+) (?:events? lost|offsets? skipped): ")
 
 
@@ -359,8 +361,12 @@ class Life:
         assert writer is not None
         for _ in range(self.chance.randrange(1, 6)):
             base, rows = writer.next, []
+            # Some have so much text that it is written as it came, and compressed when merged.
+            large = not self.old and self.chance.random() < LARGE
             for seq in range(base, base + self.chance.randrange(1, 12)):
                 payload = b"%d" % self.count + b"MQEB" * self.chance.choice((0, 0, 0, 1, 9))
+                if large:
+                    payload += _text(self.chance)
                 rows.append(_row(START + self.count, payload))
                 self.count += 1
                 if seq in self.given:
@@ -371,7 +377,8 @@ class Life:
                 data = _old(encode_block(rows, base, writer.epoch))
             else:
                 codec = self.chance.choice((None, zstd()))
-                data = pack(taken_of(rows), base, writer.epoch, codec)
+                loose = codec is not None
+                data = b"".join(parts(taken_of(rows), base, writer.epoch, codec, zstd(), loose))
             self.blocks[data] = range(base, base + len(rows))
             writer.write([Encoded(base, len(rows), data)])
 
@@ -634,6 +641,11 @@ def _old(block: bytes) -> bytes:
     made[12:16] = bytes(4)
     made[12:16] = zlib.crc32(made).to_bytes(4, "little")
     return bytes(made)
+
+
+def _text(chance: random.Random) -> bytes:
+    """JSON of a quarter of a MiB: readings that differ."""
+    return b"".join(b'{"t":%d,"v":%d},' % (n, chance.randrange(99_999)) for n in range(12_000))
 
 
 def _row(at: int, payload: bytes) -> Any:

@@ -72,6 +72,7 @@ class Control(MultiService):
             lambda text: self.log.error("API users: {text}", text=text),
             changed=lambda before, after: self.file_changed("api-users.json", before, after),
         )
+        self.api_users.look()  # what is there by now was not changed while we ran
         self.logins = parts.logins = Logins(self.api_users, reactor, parts.in_thread)
         self.first = parts.first = FirstUser(self.api_users, reactor, parts.in_thread)
         most = 2 * config.mqtt.max_packet_size
