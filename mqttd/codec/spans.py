@@ -8,9 +8,15 @@ Promise: linear in the packets; nothing but a topic is allocated for one.
 
 from __future__ import annotations
 
+from typing import Final
+
+from mqttd.codec.frame import header
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, scan_publish
 
-__all__ = ["ids_of", "span_end"]
+__all__ = ["SPAN", "ids_of", "span_end"]
+
+#: Beside the version (4, 5) of packets: they are a span, and no run.
+SPAN: Final = 8
 
 
 def span_end(
@@ -62,19 +68,7 @@ def ids_of(data: bytes, pos: int, stop: int, front: int) -> list[bytes]:
     """The packet ids of a span of QoS 1, each in its two bytes; `front`: those of its topic."""
     found: list[bytes] = []
     while pos < stop:
-        length = data[pos + 1]
-        at = pos + 2
-        shift = 7
-        if length >= 0x80:
-            length &= 0x7F
-            while True:
-                more = data[at]
-                at += 1
-                length |= (more & 0x7F) << shift
-                if more < 0x80:
-                    break
-                shift += 7
-        pos = at + length
-        at += front
-        found.append(data[at : at + 2])
+        length, body = header(data, pos, stop)
+        pos = body + length
+        found.append(data[body + front : body + front + 2])
     return found

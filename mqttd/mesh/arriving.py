@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.turns import Job
 from mqttd.codec.frame import ONE_BYTE, body_at, cut, cut_plain, run_end
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
+from mqttd.codec.spans import SPAN as SPAN_KIND
 from mqttd.codec.spans import span_end
 from mqttd.mesh.frames import (
     ABOUT,
@@ -47,12 +47,9 @@ from mqttd.session.connection import OPEN
 from mqttd.session.framing import ALLOWANCE
 from mqttd.session.inbound import lift, lower
 from mqttd.session.receiver import NO_LIMIT, Receiver
-from mqttd.session.route import HEARD, QOS_MASK, Route
+from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, Route
 
 __all__ = ["Arriving"]
-
-#: As in `mqttd.session.forward`.
-_LIGHT1: Final = 3
 
 
 class Arriving(Pouring):
@@ -161,12 +158,12 @@ class Arriving(Pouring):
                 self._told = handled
                 self.link.send(numbered(TAKEN, handled))
 
-    def go_on(self) -> bool:
-        """A turn's worth of what was put off; whether anything is left."""
+    def go_on(self) -> None:
+        """A turn's worth of what was put off."""
         data = self.later
         self.later = b""
         if self.link.state != OPEN:
-            return False  # who has sent it sends it again, as far as it was not acknowledged
+            return  # who has sent it sends it again, as far as it was not acknowledged
         self.broker.topics.work = 0
         self.choice.link = self.chosen
         try:
@@ -179,7 +176,6 @@ class Arriving(Pouring):
             self.choice.link = 0
         if not self.later and self.caught_up is not None:
             self.caught_up()
-        return False
 
     def _failed(self, error: Exception) -> None:
         self.forget()
@@ -320,7 +316,7 @@ class Arriving(Pouring):
         """Such a packet of QoS 1 or 2 to all."""
         same: bytes | None = None
         other: bytes | None = None
-        self.broker.topics.work += len(route.sessions) >> _LIGHT1
+        self.broker.topics.work += len(route.sessions) >> LIGHT1
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         for receiver in route.sessions:
             if receiver.v5 == v5:
@@ -342,9 +338,9 @@ class Arriving(Pouring):
         Returns the frame that is left where all of it is too much for a turn.
         """
         kind = data[pos]
-        v5 = kind & 7 == 5
+        v5 = kind & ~SPAN_KIND == 5
         pos += 1
-        ends = ends_of(data, pos, stop) if kind & 8 else even_ends(data, pos, stop)
+        ends = ends_of(data, pos, stop) if kind & SPAN_KIND else even_ends(data, pos, stop)
         before = self.count
         carried = self.carried
         p, end = split(data, pos)
@@ -449,4 +445,5 @@ class _Rest(Job):
 
     def slice(self) -> bool:
         """See `Job.slice`; what is left has a job of its own."""
-        return self.arriving.go_on()
+        self.arriving.go_on()
+        return False

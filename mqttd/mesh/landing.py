@@ -11,6 +11,7 @@ from collections import deque
 
 from mqttd.codec.properties import decode_varint
 from mqttd.codec.scan import EXPIRY_SHIFT, scan_publish
+from mqttd.codec.spans import SPAN
 from mqttd.mesh.frames import RUN1, split
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Peer
@@ -117,7 +118,7 @@ def ends_of(data: bytes, pos: int, stop: int) -> list[int]:
 def packets(frame: bytes) -> list[bytes]:
     """What a run (`RUN1`) stands for: each message as it goes by itself."""
     pos, stop = split(frame, 0)
-    v5 = frame[pos] & 7 == 5
+    v5 = frame[pos] & ~SPAN == 5
     pos += 1
     if not v5:
         return lifted(frame, pos, stop)

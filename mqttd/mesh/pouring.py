@@ -18,14 +18,13 @@ from mqttd.mesh.landing import Local, lifted
 from mqttd.session.inbound import Inbound, recast
 from mqttd.session.message import Message
 from mqttd.session.receiver import NO_LIMIT
-from mqttd.session.route import Route
+from mqttd.session.route import LIGHT0, Route
+from mqttd.session.spans import to_all
 
 __all__ = ["Pouring"]
 
 #: Routes without peers that are remembered.
 _ROUTES: Final = 20_000
-#: As in `mqttd.session.forward`.
-_LIGHT0: Final = 5
 
 
 class Pouring:
@@ -80,22 +79,9 @@ class Pouring:
 
     def pour(self, route: Route, data: bytes, pos: int, stop: int, count: int, v5: bool) -> bool:
         """So many packets of QoS 0 to all at once, if all take them as they are."""
-        for receiver in route.sessions:
-            channel = receiver.channel
-            if (
-                channel is None
-                or channel.special
-                or channel.v5 != v5
-                or receiver.max_packet != NO_LIMIT
-                or channel.out_bytes + stop - pos > channel.limit
-            ):
-                return False
-        wire = cut(data, pos, stop)
-        for receiver in route.sessions:
-            channel = receiver.channel
-            assert channel is not None
-            channel.send(wire)
-        self.broker.topics.work += len(route.sessions) >> _LIGHT0
+        if not to_all(route, data, pos, stop, v5):
+            return False
+        self.broker.topics.work += len(route.sessions) >> LIGHT0
         metrics = self.broker.metrics
         metrics.messages_crossed += count
         metrics.messages_sent += count * len(route.sessions)
@@ -145,7 +131,7 @@ class Pouring:
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
             local = Local(route)
-            self.broker.topics.work += len(route.sessions) >> _LIGHT0
+            self.broker.topics.work += len(route.sessions) >> LIGHT0
             self._routes[route.key] = local
         return local
 
@@ -201,4 +187,4 @@ class Pouring:
             channel.send(wire)
             sent += 1
         broker.metrics.messages_sent += sent * count
-        broker.topics.work += len(route.sessions) >> _LIGHT0
+        broker.topics.work += len(route.sessions) >> LIGHT0

@@ -14,15 +14,13 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec.frame import counted_run_end
-from mqttd.codec.spans import ids_of, span_end
+from mqttd.codec.spans import SPAN, ids_of, span_end
 from mqttd.session.missing import Missing
 from mqttd.session.route import QOS_MASK, Route
 
 __all__ = ["Carrying"]
 
 _ACK1: Final = b"\x40\x02"
-#: Beside the version: packets of a span, not of a run.
-_SPAN: Final = 8
 
 
 class Carrying(Missing):
@@ -60,7 +58,7 @@ class Carrying(Missing):
             stop, count = span_end(data, pos, p, topic_end, end, self.largest, self.v5)
             if count > most:
                 return 0
-            kind |= _SPAN
+            kind |= SPAN
         elif count > most:
             count = most
             stop = pos + count * (end - pos)

@@ -31,6 +31,8 @@ from mqttd.session.route import (
     HEARD,
     HELD,
     HOOKED,
+    LIGHT0,
+    LIGHT1,
     NOTED,
     QOS_MASK,
     RECORDED,
@@ -52,10 +54,6 @@ _PLAIN1: Final = 0x32
 _ACK1: Final = b"\x40\x02"
 _ACK2: Final = b"\x50\x02"
 
-#: Bytes that go on as they came are less than a unit of work for each receiver: 1/32 at QoS 0, 1/8
-#: above. A thousand receivers then have 80 messages a turn, and 80 messages a write.
-_LIGHT0: Final = 5
-_LIGHT1: Final = 3
 #: Gears that a message for one shared group alone may have beside `SPREAD`.
 _BESIDE: Final = HELD | NOTED | RECORDED | UNHEARD
 #: With one of these a message is put into shapes.
@@ -210,7 +208,7 @@ class Forwarding(Lending):
             self.router.metrics.messages_no_subscriber += (end - pos) // size
             if self.router.tap_unheard:
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
-        self.router.topics.work += len(route.sessions) >> _LIGHT0
+        self.router.topics.work += len(route.sessions) >> LIGHT0
 
     def _apart(
         self,
@@ -276,7 +274,7 @@ class Forwarding(Lending):
                 self._settled(ack, route, data, p, topic_end)
                 return
         if count:
-            self.router.topics.work += count >> _LIGHT1
+            self.router.topics.work += count >> LIGHT1
             if expiry or not self._same(route, first >> 1 & 3):
                 self.inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
             else:

@@ -16,7 +16,7 @@ from mqttd.session.forward import Forwarding
 from mqttd.session.inbound import recast
 from mqttd.session.message import Delivery
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import Route
+from mqttd.session.route import LIGHT0, LIGHT1, Route
 from mqttd.session.runs import Run
 from mqttd.session.state import State
 from mqttd.session.wheel import milliseconds
@@ -25,9 +25,6 @@ __all__ = ["Recording"]
 
 _ACK1: Final = b"\x40\x02"
 _ACK2: Final = b"\x50\x02"
-#: As in `mqttd.session.forward`.
-_LIGHT0: Final = 5
-_LIGHT1: Final = 3
 
 
 class Recording(Forwarding):
@@ -101,7 +98,7 @@ class Recording(Forwarding):
             assert isinstance(receiver, State)
             router.delivered_run(receiver, name)
         router.metrics.messages_sent += sent
-        router.topics.work += len(route.sessions) >> _LIGHT0
+        router.topics.work += len(route.sessions) >> LIGHT0
         return stop
 
     def _one_by_one(
@@ -155,7 +152,7 @@ class Recording(Forwarding):
             return
         first = data[pos]
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
-        router.topics.work += len(route.sessions) >> _LIGHT1
+        router.topics.work += len(route.sessions) >> LIGHT1
         if self._same(route, first >> 1 & 3):
             session = self.session
             assert session is not None

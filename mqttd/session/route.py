@@ -36,6 +36,8 @@ __all__ = [
     "HELD",
     "HOOKED",
     "IDENTIFIED",
+    "LIGHT0",
+    "LIGHT1",
     "MOUNTED",
     "NOTED",
     "NO_LOCAL",
@@ -66,6 +68,10 @@ OWN: Final = 16
 OWN_SHIFT: Final = 8
 #: A member of a shared group has given its subscription an identifier.
 IDENTIFIED: Final = 32
+#: Bytes that go on as they came are less than a unit of work for each receiver: 1/32 at QoS 0, 1/8
+#: above. A thousand receivers then have 80 messages a turn, and 80 messages a write.
+LIGHT0: Final = 5
+LIGHT1: Final = 3
 #: The first wildcard of the filter, where its client's mountpoint ends, matches no word that begins
 #: with `$`. The options of a route do not have it.
 MOUNTED: Final = 64

@@ -16,14 +16,35 @@ from mqttd.codec.frame import cut
 from mqttd.codec.spans import span_end
 from mqttd.session.carrying import Carrying
 from mqttd.session.receiver import NO_LIMIT
-from mqttd.session.route import Route
+from mqttd.session.route import LIGHT0, Route
 
-__all__ = ["Spanning"]
+__all__ = ["Spanning", "to_all"]
 
-#: Bytes that go on as they came are less than a unit of work for each receiver at QoS 0: 1/32.
-_LIGHT0: Final = 5
 #: More than a frame around them has beside them.
 _HEAD: Final = 8
+
+
+def to_all(route: Route, data: bytes, pos: int, stop: int, v5: bool) -> bool:
+    """Hand packets of QoS 0 to every session as they are, if all take them so and have room."""
+    sessions = route.sessions
+    for receiver in sessions:
+        channel = receiver.channel
+        if (
+            channel is None
+            or channel.special
+            or (channel.v5 != v5 and not channel.wraps)
+            or receiver.max_packet != NO_LIMIT
+            or channel.out_bytes + stop - pos + _HEAD > channel.limit
+        ):
+            return False
+    if not sessions:
+        return True
+    same = cut(data, pos, stop)
+    for receiver in sessions:
+        channel = receiver.channel
+        assert channel is not None
+        channel.send(same if channel.v5 == v5 else channel.wrap_span(same))
+    return True
 
 
 class Spanning(Carrying):
@@ -33,35 +54,19 @@ class Spanning(Carrying):
 
     def spanned(self, route: Route, data: bytes, pos: int, p: int, topic_end: int, end: int) -> int:
         """Hand on the span that begins here, plain QoS 0; the index behind it, 0: there is none."""
-        stop, count = span_end(data, pos, p, topic_end, end, self.largest, self.v5)
-        if count == 1:
-            return 0
         router = self.router
-        v5 = self.v5
-        sessions = route.sessions
-        for receiver in sessions:
-            channel = receiver.channel
-            if (
-                channel is None
-                or channel.special
-                or (channel.v5 != v5 and not channel.wraps)
-                or receiver.max_packet != NO_LIMIT
-                or channel.out_bytes + stop - pos + _HEAD > channel.limit
-            ):
-                return 0
-        if not sessions and router.tap_unheard:
+        count = len(route.sessions)
+        if not count and router.tap_unheard:
+            return 0
+        stop, packets = span_end(data, pos, p, topic_end, end, self.largest, self.v5)
+        if packets == 1 or not to_all(route, data, pos, stop, self.v5):
             return 0
         metrics = router.metrics
-        metrics.packets_received += count - 1
-        metrics.messages_received_qos0 += count
-        if not sessions:
-            metrics.messages_no_subscriber += count
-            return stop
-        same = cut(data, pos, stop)
-        for receiver in sessions:
-            channel = receiver.channel
-            assert channel is not None
-            channel.send(same if channel.v5 == v5 else channel.wrap_span(same))
-        metrics.messages_sent += count * len(sessions)
-        router.topics.work += len(sessions) >> _LIGHT0
+        metrics.packets_received += packets - 1
+        metrics.messages_received_qos0 += packets
+        if count:
+            metrics.messages_sent += packets * count
+        else:
+            metrics.messages_no_subscriber += packets
+        router.topics.work += count >> LIGHT0
         return stop
