@@ -14,7 +14,7 @@ __all__ = ["Changes"]
 #: Bytes that half of them may weigh, whatever their age; and what one does beside its topic.
 _MOST: Final = 16 << 20
 _ENTRY: Final = 160
-#: The most neighbours of one number; a change has a number of its own in each so many microseconds.
+#: A process makes one change in so many microseconds: that of its number. Nodes all have the same.
 _SLOTS: Final = 64
 
 
@@ -33,10 +33,10 @@ class Changes:
         self._last: int = 0
 
     def stamp(self, now: int) -> int:
-        """A time in microseconds: about `now`, later than any before, and no neighbour's."""
-        now += self.number - 1 - now % _SLOTS
+        """A time in microseconds: about `now`, later than any before, and of no other number."""
         if now <= self._last:
-            now = self._last + _SLOTS
+            now = self._last + 1
+        now += (self.number - 1 - now) % _SLOTS
         self._last = now
         return now
 

@@ -256,14 +256,21 @@ class Mesh(Abroad):
         # All processes of a machine have this one, and nobody sets it.
         return time.monotonic_ns() // 1000
 
-    def _is_late(self, topic: str, stamp: int) -> bool:
+    def _is_late(self, topic: str, stamp: int, kept: Retained | None) -> bool:
         """Whether this change of the topic is known, or a later one; else it is the last one."""
         known = self.changes.of(topic)
-        if known and known >= stamp:
+        if known > stamp or (known and known == stamp and not self._outdoes(topic, kept)):
             return True
         if stamp:
             self._remember(topic, stamp)
         return False
+
+    def _outdoes(self, topic: str, kept: Retained | None) -> bool:
+        """Of two changes of one moment all keep the same: a message, of two the greater."""
+        if kept is None:
+            return False
+        known = self.broker.retainer.get(topic, self.broker.now)
+        return not isinstance(known, Retained) or _greatness(kept) > _greatness(known)
 
     def keep(self, neighbour: Neighbour, body: bytes) -> None:
         """A neighbour has a last message for a topic."""
@@ -274,7 +281,7 @@ class Mesh(Abroad):
         if flags & FOLLOWED and neighbour.arriving is not None:
             neighbour.arriving.retained = key_of(topic)
         self._named(topic)
-        if self._is_late(topic, stamp):
+        if self._is_late(topic, stamp, kept):
             return
         if flags & OF_ALL and self._is_same(topic, kept):
             return
@@ -295,7 +302,7 @@ class Mesh(Abroad):
         topic = body[9:].decode()
         if body[8] and neighbour.arriving is not None:
             neighbour.arriving.retained = key_of(topic)
-        if not self._is_late(topic, number_of(body)):
+        if not self._is_late(topic, number_of(body), None):
             self.delete(topic)
 
     def delete(self, topic: str) -> None:
@@ -351,6 +358,11 @@ class Mesh(Abroad):
         neighbour.met = True
         if self.met is not None:
             self.met(neighbour.number)
+
+
+def _greatness(kept: Retained) -> tuple[bytes, str, str]:
+    """What everybody has of a message alike."""
+    return kept.wire, kept.source, kept.username or ""
 
 
 class Frames(Control):

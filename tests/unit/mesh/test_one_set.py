@@ -10,6 +10,7 @@ import pytest
 from mqttd.cluster.nodes import NodeMesh
 from mqttd.codec.packets import Publish
 from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.changes import Changes
 from mqttd.mesh.frames import END, RETAIN, split
 from mqttd.mesh.link import Link, Stream
 from mqttd.mesh.mesh import RECENT, Mesh
@@ -326,3 +327,48 @@ def test_what_is_remembered_for_who_is_away_has_a_limit(three: list[Side]) -> No
     remembered = here.mesh.changes.all()
     assert f"{long}1999" in remembered
     assert sum(map(len, remembered)) < 34 << 20
+
+
+@pytest.mark.parametrize("side", [Worker, Node])
+@pytest.mark.parametrize("second", [b"1", b"2", b"3", b""])
+@pytest.mark.parametrize("first", [b"1", b"2", b"3", b""])
+def test_of_two_changes_of_one_moment_all_keep_the_same(
+    side: type[Side], first: bytes, second: bytes
+) -> None:
+    """Clocks do not tell nodes apart: a message stays rather than none, of two the greater."""
+    here, there, other = sides = [side(number) for number in (1, 2, 3)]
+    pairs = [(here, there), (here, other), (there, other)]
+    for pair in pairs:
+        joined(*pair)
+    here.publish("t", b"0")
+    for _ in range(2):
+        for pair in pairs:
+            pump(*pair)
+    moment = here.mesh.microseconds() + 1_000_000
+    for each in sides:
+        each.mesh.changes.number = 1  # as nodes have it
+        each.mesh.microseconds = lambda: moment  # type: ignore[method-assign]
+    here.publish("t", first)
+    there.publish("t", second)
+    assert here.mesh.changes.of("t") == there.mesh.changes.of("t")
+    for pair in pairs:
+        pump(*pair)
+    kept = max(first, second)
+    assert all(each.kept() == ({"t": kept} if kept else {}) for each in sides)
+    # What is told once more changes nothing.
+    for one, two in pairs:
+        one.cut(two)
+        two.cut(one)
+        joined(one, two)
+    assert all(each.kept() == ({"t": kept} if kept else {}) for each in sides)
+
+
+def test_no_two_workers_make_a_change_at_one_moment() -> None:
+    """Whatever they have heard of each other."""
+    one, two = Changes(1, 0), Changes(2, 0)
+    for _ in range(100):
+        first, second = one.stamp(1_000_000), two.stamp(1_000_000)
+        assert first != second and first % 64 == 0 and second % 64 == 1
+        one.remember("t", second)
+        two.remember("t", first)
+        assert one.stamp(0) > second and two.stamp(0) > first
