@@ -76,6 +76,8 @@ class Listeners:
         self.given = Given(broker, engine, reactor, log, alarm, most, sockets, first)
         self.stopped = stopped
         self.refuses = refuses
+        #: Clients are let in: what is added from here on is opened at once, before that it waits.
+        self.started = False
         self.doors: dict[str, Door] = {}
         for kind, names in configured.items():
             for name, settings in names.items():
@@ -89,7 +91,7 @@ class Listeners:
                 if door.id in self.stopped:
                     door.stay()
                 else:
-                    door.bind(listen=not self.refuses)
+                    self._bind(door)
         except ListenError:
             for door in self.doors.values():
                 door.release()
@@ -97,9 +99,20 @@ class Listeners:
 
     def start(self) -> None:
         """Accept connections on all of them, but for those that stay closed."""
+        self.started = True
         for door in self.doors.values():
             if door.id not in self.stopped:
                 door.start()
+
+    def _bind(self, door: Door) -> None:
+        """Take its address, and have those who come wait or not as those of all others do."""
+        door.bind(listen=self.started or not self.refuses)
+
+    def _begin(self, door: Door) -> None:
+        """Accept connections, or do so when all do."""
+        self.doors[door.id] = door
+        if self.started:
+            door.start()
 
     def stop(self) -> list[Deferred[Any]]:
         """Stop all of them, with their connections."""
@@ -143,8 +156,7 @@ class Listeners:
         except KeyError:
             door = self._added(name)
             self._prepare(door)()
-            door.start()
-            self.doors[door.id] = door
+            self._begin(door)
             return succeed(door)
         return succeed(door) if door.running else self.restart_one(name)
 
@@ -169,13 +181,12 @@ class Listeners:
             fresh.port = door.port
             fresh.entrance.read_files()
         else:
-            fresh.bind()
+            self._bind(fresh)
         prepared = self._prepare(fresh)
 
         def start(_: object) -> Door:
             prepared()
-            fresh.start()
-            self.doors[fresh.id] = fresh
+            self._begin(fresh)
             return fresh
 
         return door.stop().addCallback(start)
@@ -244,7 +255,7 @@ class Listeners:
                 for name, settings in names.items():
                     if f"{kind}:{name}" not in self.doors:
                         doors.append(Door(self.given, kind, name, settings))
-                        doors[-1].bind()
+                        self._bind(doors[-1])
         except ListenError:
             for door in doors:
                 door.release()
@@ -254,8 +265,7 @@ class Listeners:
     def open(self, doors: list[Door]) -> None:
         """Start listeners that `added` has bound."""
         for door in doors:
-            self.doors[door.id] = door
-            door.start()
+            self._begin(door)
 
     def close_others(self, configured: Configured) -> list[Deferred[Any]]:
         """Stop the configured listeners that are not in a configuration any more."""
@@ -281,7 +291,7 @@ class Listeners:
         if len(found) != 1:
             raise KeyError(name)
         door = Door(self.given, found[0][0], only, found[0][1])
-        door.bind()
+        self._bind(door)
         return door
 
     def _prepare(self, door: Door) -> Callable[[], None]:

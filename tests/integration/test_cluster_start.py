@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from pathlib import Path
 
@@ -53,6 +54,37 @@ def test_who_comes_before_it_is_a_member_is_refused_and_its_port_is_its_own(
     finally:
         node.stop()
         etcd.stop()
+
+
+def test_a_listener_that_is_added_while_it_waits_waits_with_the_others(tmp_path: Path) -> None:
+    etcd = start_etcd(tmp_path / "etcd")
+    etcd.stop()
+    node = start_node(tmp_path, etcd, "a", wait=False)
+    assert node.process is not None
+    ports = {"added": free_port(), "started": free_port()}
+    try:
+        assert node.says("waiting for etcd")
+        config = tmp_path / "a" / "etc" / "mqttd.conf"
+        add(config, "added", ports["added"])
+        node.process.send_signal(signal.SIGHUP)
+        assert node.says("configuration read again")
+        add(config, "started", ports["started"])
+        told(node, "listeners", "start", "tcp:started")
+        for port in ports.values():
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), 10)
+        etcd.start()
+        assert node.says("mqttd ready")
+        for port in ports.values():
+            RawClient(port).connect("c").close()
+    finally:
+        node.stop()
+        etcd.stop()
+
+
+def add(config: Path, name: str, port: int) -> None:
+    """One listener more."""
+    config.write_text(f'{config.read_text()}\n[listener.tcp.{name}]\nbind = "127.0.0.1:{port}"\n')
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])

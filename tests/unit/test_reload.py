@@ -530,6 +530,13 @@ def test_listeners_come_and_go(site: Site) -> None:
     answer = run(service)
     assert [change["key"] for change in answer["changes"]] == ["listener.unix.late"]
     assert set(service.doors.doors) == {"tcp:x", "unix:late"}
+    late = service.doors.doors["unix:late"]
+    assert not late.running  # nobody is let in yet
+    service.doors.start()
+    assert late.running
+    site.write(keys={"listener.unix.later.path": "later.sock"})
+    run(service)
+    assert service.doors.doors["unix:later"].running and not late.running
     site.write()
     assert run(service)["changes"][0]["effect"] == "is closed, its connections end"
     assert set(service.doors.doors) == {"tcp:x"}
