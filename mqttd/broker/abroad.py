@@ -5,6 +5,7 @@
     Subscribing a SUBACK goes when the others know its filters             waits -> Taken.taken
                 a user tells them of so many filters a second (`Pacer`)    begin, charge
     Publishing  an acknowledgement goes when they have the message         crossed
+                nor does a plugin go on that waits for it              arrives -> Taken.taken
                 one that cannot keep it now has said so                    cannot_keep
 
 Where there is one process nobody is told: each of these costs a comparison with None, none of them
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from mqttd.session.channel import Channel
 from mqttd.session.route import Route
 
-__all__ = ["Abroad", "Pacer", "Taken"]
+__all__ = ["Abroad", "Pacer", "Taken", "Told"]
 
 
 class Taken:
@@ -35,6 +36,17 @@ class Taken:
     def filters(self) -> list[str]:
         """What is waited for."""
         return []
+
+
+class Told(Taken):
+    """A call, when they have."""
+
+    def __init__(self, told: Callable[[], object]) -> None:
+        self.told = told
+
+    def taken(self) -> None:
+        """See `Taken.taken`."""
+        self.told()
 
 
 class Pacer:
@@ -75,6 +87,10 @@ class Abroad:
     def waits(self, taken: Taken) -> bool:
         """Whether something told is not taken yet; then `taken` is called when it is."""
         raise NotImplementedError
+
+    def arrives(self, taken: Taken) -> bool:
+        """Whether messages are under way to others; then `taken` is called when these have them."""
+        return False
 
     def lacks(self, full_filter: str) -> bool:
         """Whether the others have not taken this filter yet."""

@@ -16,6 +16,7 @@ and it is kept where that has to be. What is under way is counted (`Fans.bytes`)
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.ground import Ground
@@ -161,6 +162,19 @@ class InboundFan(Fan):
         return self.inbound.fan_groups(self.route, self.shapes, at, end)
 
 
+class _Mark(Fan):
+    """Stands in line behind messages, and says when they have gone."""
+
+    def __init__(self, source: str, route: Route, told: Callable[[], None]) -> None:
+        super().__init__(source, route, 0, 0)
+        self.told = told
+
+    def some(self, broker: Ground) -> bool:
+        """See `Fan.some`: it goes to nobody."""
+        self.told()
+        return False
+
+
 class Fans:
     """All that are under way in one broker."""
 
@@ -174,6 +188,14 @@ class Fans:
     def busy_with(self, source: str) -> bool:
         """Whether a message of this publisher is under way."""
         return bool(self.lines) and source in self.lines
+
+    def after(self, source: str, told: Callable[[], None]) -> None:
+        """Call when what this publisher has under way now is delivered; at once if nothing is."""
+        line = self.lines.get(source)
+        if line is None:
+            told()
+        else:
+            line.append(_Mark(source, line[-1].route, told))
 
     def run(self, fan: Fan) -> int:
         """Deliver it, some in later turns; how many receivers there are."""

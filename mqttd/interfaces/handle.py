@@ -158,6 +158,17 @@ class IPluginHandle(IHooks):
         :return: int, how many sessions it was handed to.
         """
 
+    def arrived(client_id: str = "") -> Deferred[None]:
+        """Know when what was published so far has arrived, also at other workers and nodes.
+
+        One that is away counts as there, since what is for it is kept; whether on the disk says
+        `IPluginStore.written`, asked for after this.
+
+        :param client_id: the publisher of messages that were given to `republish`; to very many
+            receivers they go in slices. Those of `publish` have none.
+        :return: a Deferred that fires then; after unload it does not fire any more.
+        """
+
     def dump_message(message: Any) -> bytes:
         """A message as bytes, to be put away, with its id, publisher and expiry.
 

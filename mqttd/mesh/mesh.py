@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.broker.abroad import Abroad
+from mqttd.broker.abroad import Abroad, Taken
 from mqttd.broker.broker import Broker
 from mqttd.broker.retained import Retained
 from mqttd.codec.topic import split_shared
@@ -58,7 +58,7 @@ from mqttd.mesh.retained import (
 from mqttd.mesh.telling import Giving, Telling
 from mqttd.session.receiver import Receiver
 
-__all__ = ["RECENT", "Frames", "Mesh", "Other"]
+__all__ = ["RECENT", "AllTaken", "Frames", "Mesh", "Other"]
 
 #: Milliseconds for which a change of a retained message is remembered at least.
 RECENT: Final = 10_000
@@ -74,6 +74,20 @@ class Other:
     def gone(self, link: Link) -> None:
         """The neighbour is gone."""
         raise NotImplementedError
+
+
+class AllTaken(Taken):
+    """Several others have to take something."""
+
+    def __init__(self, then: Taken) -> None:
+        self.then = then
+        self.count: int = 0
+
+    def taken(self) -> None:
+        """See `Taken.taken`."""
+        self.count -= 1
+        if not self.count:
+            self.then.taken()
 
 
 class Mesh(Abroad):
@@ -164,6 +178,17 @@ class Mesh(Abroad):
     def link_to(self, number: int) -> Link | None:
         """The stream to a neighbour, if there is one."""
         return self.neighbours[number].link
+
+    def arrives(self, taken: Taken) -> bool:
+        """See `Abroad.arrives`."""
+        all_taken = AllTaken(taken)
+        for neighbour in self.neighbours.values():
+            ferry, once = neighbour.ferry, neighbour.peer.once
+            if ferry.call(all_taken):
+                all_taken.count += 1
+            if once is not ferry and once.call(all_taken):
+                all_taken.count += 1
+        return all_taken.count > 0
 
     # -- filters -------------------------------------------------------------------------------
 

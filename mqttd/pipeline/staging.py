@@ -283,7 +283,9 @@ class Staging:
     async def _publish(self, batch: Batch, before: Before) -> None:
         """Publish a released batch but for what was done before."""
         # Before the first of them: a store that knows nothing of a batch never did.
-        self._progress.reach(batch, before.routed)
+        reached = before.routed
+        arrived = [min(reached, before.arrived or 0)]
+        self._progress.reach(batch, reached, arrived[0])
         await self._handle.store.written()
         place = 0
         for stage, chunk, count in await self._run(lambda store: store.chunks(batch)):
@@ -292,16 +294,21 @@ class Staging:
             for begin in range(0, count, SLICE):
                 started = time.perf_counter()
                 end = min(begin + SLICE, count)
-                if place + end > before.routed:
-                    # In the turn in which they are published: both are kept, or neither.
-                    self._progress.reach(batch, place + end)
+                # In the turn in which they are published: both are kept, or neither.
+                reached = max(reached, place + end)
+                self._progress.reach(batch, reached, arrived[0])
                 for offset in range(begin, end):
                     self._go(batch, place + offset, rows[offset], before)
+                self._handle.arrived(batch.client_id).addCallback(
+                    lambda _, count=place + end: arrived.__setitem__(0, max(arrived[0], count))
+                )
                 await self._rest((time.perf_counter() - started) * REST)
             place += count
         written: Deferred[None] = Deferred()
         self._logged(lambda: written.callback(None))
         await written
+        # Only then it is forgotten: what crosses at QoS 1 is in no store here.
+        await self._handle.arrived(batch.client_id)
         await self._handle.store.written()
         await self._run(lambda store: store.finish(batch))
         self._progress.end(batch)
@@ -327,7 +334,8 @@ class Staging:
             self._logged(lambda: written.callback(None))
             await written
             found = await self._handle.in_thread(logged_ids, log[0], batch, log[1])
-        before = Before(self._progress.of(batch), {each - batch.first_id for each in found})
+        routed, arrived = self._progress.of(batch)
+        before = Before(routed, arrived, {each - batch.first_id for each in found})
         self._handle.log.info(
             "batch {batch} of {query}: {rows} messages, {done} were published before the stop",
             batch=batch.batch,

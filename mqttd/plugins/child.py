@@ -214,6 +214,10 @@ class ChildHandle:
         self.ask("subscribe", topic_filter, key, qos)
         return _Subscribed(self, topic_filter, key)
 
+    def arrived(self, client_id: str = "") -> Deferred[None]:
+        """See `IPluginHandle.arrived`."""
+        return self.pipe.ask("arrived", client_id)
+
     def ready(self) -> Deferred[None]:
         """See `IPluginHandle.ready`."""
         return self.pipe.ask("ready")

@@ -52,7 +52,7 @@ _GRACE: Final = 9.0
 #: What a child may call of its handle, by the names of `IPluginHandle`.
 _CALLS: Final = frozenset(
     {"publish", "client", "clients", "subscribe_client", "disconnect", "send_info", "alarm",
-     "clear_alarm", "authorize", "figures", "plugin_metrics", "budgets", "republish",
+     "arrived", "clear_alarm", "authorize", "figures", "plugin_metrics", "budgets", "republish",
      "dump_message", "load_message", "ready"}
 )  # fmt: skip
 

@@ -92,12 +92,8 @@ class WorkerMesh(Mesh):
             self._tell(frame(REMOVE, packed([full_filter.encode()])))
 
     def waits(self, taken: Taken) -> bool:
-        """See `Abroad.waits`."""
-        all_taken = _All(taken)
-        for neighbour in self.neighbours.values():
-            if neighbour.ferry.call(all_taken):
-                all_taken.count += 1
-        return all_taken.count > 0
+        """See `Abroad.waits`: filters go the way of messages."""
+        return self.arrives(taken)
 
     def _tell(self, data: bytes) -> None:
         for neighbour in self.neighbours.values():
@@ -133,17 +129,3 @@ class _WorkerFrames(Frames):
     def taken(self, carried: int, touched: bool) -> None:
         """See `Control.taken`."""
         self.ferry.came(carried, touched)
-
-
-class _All(Taken):
-    """Several others have to take something."""
-
-    def __init__(self, then: Taken) -> None:
-        self.then = then
-        self.count: int = 0
-
-    def taken(self) -> None:
-        """See `Taken.taken`."""
-        self.count -= 1
-        if not self.count:
-            self.then.taken()

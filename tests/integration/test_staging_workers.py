@@ -140,6 +140,51 @@ def test_the_first_worker_is_killed_in_the_middle_of_batches(
         assert logged(tmp_path) == wanted
 
 
+def test_what_crosses_at_qos_1_is_there_before_its_batch_is_forgotten(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """The first worker is killed while the other takes nothing, and the log has all of it."""
+    heard = at(broker, 2)
+    heard.subscribe("out/#", 1)
+    filling = b"%08d" + b"-" * 20_000
+    wanted = {filling % number for number in range(120)}
+    client = at(broker, 1)
+    task = _Staged(client)
+    for chunk in range(20):
+        some = (filling % (chunk * 6 + number) for number in range(6))
+        data = b"".join(serialize(Publish("out/a", each, 1, packet_id=1), 5) for each in some)
+        task.ask(f"put/q/s/{chunk}", data)
+    first, second = pid_of(broker, 1), pid_of(broker, 2)
+    answers: list[Any] = []
+
+    def begun() -> None:
+        with contextlib.suppress(Exception):  # it is killed meanwhile
+            answers.append(task.ask("release/q/0", b'{"s": 20}'))
+
+    os.kill(second, signal.SIGSTOP)
+    try:
+        driver = threading.Thread(target=begun)
+        driver.start()
+        until(lambda: logged(tmp_path).total() == 120, "it is not logged", 20)
+        driver.join(0.5)
+        assert not answers
+        os.kill(first, signal.SIGKILL)
+    finally:
+        os.kill(second, signal.SIGCONT)
+    all_there(broker)
+    driver.join(60)
+    client.close()
+    with at(broker, 2) as client:
+        assert _Staged(client).ask("release/q/0", b'{"s": 20}').get("replayed")
+    found: set[bytes] = set()
+    while found != wanted:
+        message = heard.receive(30)
+        assert message is not None, f"{len(found)} of 120 have come"
+        found.add(message.payload)
+    heard.close()
+    assert set(logged(tmp_path).values()) == {1}
+
+
 def test_a_batch_of_the_first_worker_comes_once_at_qos_2(tmp_path: Path) -> None:
     """To who is at another worker: killed when the log lacks what its store has."""
     text = FILES["plugins/spark.conf"] + "flush_after = 30.0\n"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from mqttd.broker import halfway, local
+from mqttd.broker.abroad import Told
 from mqttd.codec.reasons import MqttError
 from mqttd.interfaces import ISubscription
 from mqttd.plugins.groups.base import HandleBase
@@ -77,6 +79,24 @@ class Messages(HandleBase):
         if noted or routed:
             return max(halfway.go_on(broker, message, noted, routed), 0)
         return max(local.republish(broker, message), 0)
+
+    def arrived(self, client_id: str = "") -> Deferred[None]:
+        """See `IPluginHandle.arrived`."""
+        self._check()
+        broker = self._host.broker
+        fired: Deferred[None] = Deferred()
+
+        def told() -> None:
+            if not self.revoked:
+                self._guard("arrived", fired.callback, (None,))
+
+        def delivered() -> None:
+            abroad = broker.router.abroad
+            if abroad is None or not abroad.arrives(Told(told)):
+                told()
+
+        broker.fans.after(client_id, delivered)
+        return fired
 
     def subscribe(self, topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
         """See `IPluginHandle.subscribe`."""
