@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -49,7 +49,11 @@ from mqttd.transports.sockets import (
 )
 from mqttd.transports.terms import accept_gate, record_of
 
-__all__ = ["Door", "Given", "place_of"]
+__all__ = ["PASSING", "Door", "Given", "place_of"]
+
+#: Connections that a worker accepts beyond its most, to see whose they are: a port that several
+#: have is nobody's to leave alone, since the kernel goes on giving connections to who does.
+PASSING: Final = 128
 
 Json = dict[str, Any]
 Log = Callable[[str, dict[str, object]], None]
@@ -73,6 +77,11 @@ class Given:
     sockets: MutableMapping[str, socket.socket] | None = None
     #: Of several workers the first, which has the listeners that cannot be shared.
     first: bool = True
+
+    @property
+    def passing(self) -> int:
+        """Connections that are accepted beyond the most, whoever decides then."""
+        return PASSING if self.sockets is not None else 0
 
 
 class Door:
@@ -238,7 +247,7 @@ class Door:
         most = self._limit()
         port, factory = self.given.engine.by_name.get(self.id), self.factory
         if port is not None:
-            port.max_connections = most
+            port.max_connections = most + self.given.passing
             self._time(port)
         if factory is not None:
             factory.max_connections = most
@@ -275,7 +284,7 @@ class Door:
         engine = self.given.engine
         make = self.entrance.maker() if self.entrance.any() else None
         handshakes = self.settings.max_handshakes if isinstance(self.settings, SslListener) else 0
-        engine.listen(self.id, bound, most, make, handshakes)
+        engine.listen(self.id, bound, most + self.given.passing, make, handshakes)
         port = engine.by_name[self.id]
         self._time(port)
         if isinstance(self.settings, UnixListener):
@@ -286,7 +295,7 @@ class Door:
         port.gate = self.gate
         port.proxied = bool(self.entrance.networks)
         port.waiting_most = self.settings.backlog
-        self._settle(port.lobby, port.max_connections)
+        self._settle(port.lobby, port.max_connections - self.given.passing)
         port.first_byte_timeout = int(self.settings.first_byte_timeout * 1000)
         if isinstance(self.settings, SslListener):
             port.handshakes_each = self.settings.max_handshakes_per_address
@@ -301,6 +310,7 @@ class Door:
     def _time_factory(self, factory: MqttFactory) -> None:
         """Give a factory of Twisted's transports its gate and its times."""
         factory.gate = self.gate
+        factory.waits = not self.given.passing
         factory.waiting_most = getattr(self.settings, "backlog", WAITING)
         self._settle(factory.lobby, factory.max_connections)
         factory.proxied = bool(self.entrance.networks)
@@ -418,7 +428,9 @@ class Door:
     def describe(self) -> Json:
         """As the API shows it."""
         tls = self.entrance.tls
-        opened = self.given.engine.by_name.get(self.id) or self.factory
+        port = self.given.engine.by_name.get(self.id)
+        opened = port or self.factory
+        passing = self.given.passing if port is not None else 0
         return {
             "id": self.id,
             "name": self.name,
@@ -429,7 +441,7 @@ class Door:
             "transport": "twisted" if self.kind == "endpoint" else self.settings.transport,
             "state": "running" if self.running else "stopped",
             "connections": opened.connections if opened is not None else 0,
-            "max_connections": opened.max_connections if opened is not None else 0,
+            "max_connections": opened.max_connections - passing if opened is not None else 0,
             "certificate_until": tls.not_after.isoformat() if tls is not None else None,
         }
 

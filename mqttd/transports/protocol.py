@@ -217,8 +217,10 @@ class MqttFactory(Factory):
         #: What is known of a new transport's peer, and of a certificate (pyOpenSSL's X509).
         self.identify_transport: Callable[[Any], PeerIdentity | None] = lambda transport: None
         self.identify_certificate: Callable[[Any], PeerIdentity | None] = lambda certificate: None
-        #: The listening port, which is not read from while there is no room.
+        #: The listening port, which is not read from while there is no room, if it `waits`: else
+        #: who comes then is closed.
         self.port: Any = None
+        self.waits = True
         #: Address rules and accept rate, an `Admission`.
         self.gate: Any = None
         #: Milliseconds a connection without layers has for its first byte; 0: as for CONNECT.
@@ -243,7 +245,7 @@ class MqttFactory(Factory):
             broker.metrics.connections_refused += 1
             broker.turned_away(self.name, host, port)
             return False
-        if self._full() and self._pause("full"):
+        if self.waits and self._full() and self._pause("full"):
             broker.metrics.accepts_paused_full += 1
         return True
 

@@ -6,9 +6,11 @@
                      '-- all else (TLS, WebSocket, PROXY, a Unix socket) stays, and is relayed
 
 A worker that is being started again is waited for, `PATIENCE` seconds at most; then the client is
-told 0x88 Server unavailable. An empty client id gets one that belongs here. A moved connection
-counts where it is: one too many for its listener, its address or the open files is told 0x97 Quota
-exceeded: it was accepted, and cannot wait at the door.
+told 0x88 Server unavailable. An empty client id gets one that belongs here.
+
+A connection counts where it stays: one too many for its listener or the open files, or as a moved
+one for its address, is told 0x97 Quota exceeded. It does not wait at the door: the kernel would
+give that connections whose clients belong elsewhere, where there is room (`PASSING`).
 
 Promise: nothing was done for the client before it is moved but to look at its CONNECT; it is
 authenticated where it belongs.
@@ -19,6 +21,7 @@ from __future__ import annotations
 import array
 import json
 import socket
+from collections import Counter
 from collections.abc import Callable, Container
 from typing import Final
 
@@ -28,6 +31,7 @@ from mqttd.codec.packets import Connect
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel import WAITING, Channel
 from mqttd.session.unfinished import Unfinished
+from mqttd.transports.door import PASSING
 from mqttd.transports.engine import Engine
 from mqttd.transports.ports import Port
 from mqttd.workers.mesh import WorkerMesh
@@ -40,6 +44,8 @@ __all__ = ["PATIENCE", "Mover", "received"]
 PATIENCE: Final = 5
 #: Bytes of a datagram: a CONNECT, and what one read brought behind it.
 _MOST: Final = 1 << 20
+
+_FULL: Final = "there are max_connections"
 
 
 class Mover:
@@ -58,9 +64,13 @@ class Mover:
         self.listeners: Container[str] = ()
         #: Connections that are to go, with their CONNECT, worker and when they came.
         self._waiting: list[tuple[Channel, Connect, int, int]] = []
+        #: How many of them there are, by listener.
+        self._leaving: Counter[str] = Counter()
         self._due = False
-        #: Why the connection that is taken over just now is one too many.
-        self._crowd = ""
+        #: How many more connections are accepted than may stay.
+        self.passing = PASSING
+        #: Why the connection that is taken over just now is one too many; None: none is.
+        self._crowd: str | None = None
 
     def fresh_id(self) -> str:
         """A client id that belongs to this worker."""
@@ -72,11 +82,15 @@ class Mover:
     def stays(self, channel: Channel, connect: Connect) -> bool:
         """Whether a client goes on here; one of another worker goes with the end of this turn."""
         number = worker_of(connect.client_id, self.mesh.count)
-        if number == self.mesh.number:
-            if self._crowd:
-                self.broker.connect_refused(channel, connect, reasons.QUOTA_EXCEEDED, self._crowd)
-                channel.refuse(reasons.QUOTA_EXCEEDED, self._crowd)
-            return not self._crowd
+        here = number == self.mesh.number
+        if here or not self._is_plain(channel):
+            crowd = self._crowded(channel)
+            if crowd:
+                self.broker.connect_refused(channel, connect, reasons.QUOTA_EXCEEDED, crowd)
+                channel.refuse(reasons.QUOTA_EXCEEDED, crowd)
+            if crowd or here:
+                return not crowd
+        self._leaving[channel.listener] += 1
         self._waiting.append((channel, connect, number, self.broker.now))
         if not self._due:
             self._due = True
@@ -87,6 +101,7 @@ class Mover:
         """Send those away whose worker is there."""
         self._due = False
         waiting, self._waiting = self._waiting, []
+        self._leaving.clear()
         for channel, connect, number, since in waiting:
             if channel.state != WAITING:
                 continue
@@ -98,12 +113,17 @@ class Mover:
                 channel.refuse(reasons.SERVER_UNAVAILABLE, detail)
             else:
                 self._waiting.append((channel, connect, number, since))
+                self._leaving[channel.listener] += 1
         self.broker.perform()
 
     def tick(self) -> None:
         """A few times a second: look after those that still wait."""
         if self._waiting and not self._due:
             self.go()
+
+    def _is_plain(self, channel: Channel) -> bool:
+        """Whether its descriptor goes, and not its bytes."""
+        return channel.edge is self.engine and channel.listener in self.listeners
 
     def _send(self, channel: Channel, connect: Connect, number: int) -> bool:
         link = self.mesh.link_to(number)
@@ -114,8 +134,7 @@ class Mover:
         data = serialize(connect, connect.version)
         if isinstance(rest, Unfinished):
             data += rest.whole()
-        shared = channel.listener in self.listeners
-        if channel.edge is not self.engine or not shared or len(data) > _MOST:
+        if not self._is_plain(channel) or len(data) > _MOST:
             self.relays.send_away(channel, link, data)
             return True
         host, port = channel.edge.peer(channel)
@@ -159,20 +178,46 @@ class Mover:
         except Exception as error:  # as in the edges: it must end this connection only
             broker.crashed(channel, error)
         finally:
-            self._crowd = ""
+            self._crowd = None
         port.lobby.heard(channel, house, broker.now)
         return True
 
+    def _crowded(self, channel: Channel) -> str:
+        """Why a connection that would stay is one too many; "" if it is not."""
+        if self._crowd is not None:
+            return self._crowd
+        port = self.engine.by_name.get(channel.listener)
+        # One that is relayed, or not the engine's, counts where it is connected.
+        return self._full(port) if port is not None and channel.fd >= 0 else ""
+
     def _too_many(self, port: Port, host: str) -> str:
-        """Why one more of this address would be one too many; "" if it is not."""
-        engine, broker = self.engine, self.broker
-        if engine.full(port) and not port.lobby.make_room("", broker.now):
+        """The same of one that comes, of this address."""
+        broker = self.broker
+        why = self._full(port)
+        if not why and self.engine.full(port) and not port.lobby.make_room("", broker.now):
             broker.metrics.accepts_paused_full += 1
-            return "there are max_connections"
-        if not port.lobby.admits(host, broker.now):
+            why = _FULL
+        if not why and not port.lobby.admits(host, broker.now):
             broker.metrics.refused_crowded += 1
-            return "this address has max_connections_per_address"
-        return ""
+            why = "this address has max_connections_per_address"
+        return why
+
+    def _full(self, port: Port) -> str:
+        engine = self.engine
+        room = 1
+        if port.max_connections:
+            room = port.max_connections - self.passing - self._stay(port)
+        if room > 0 and engine.most:
+            staying = sum(self._stay(each) for each in engine.ports.values())
+            room = engine.most - min(self.passing, engine.most // 2) - staying
+        if room > 0:
+            return ""
+        self.broker.metrics.accepts_paused_full += 1
+        return _FULL
+
+    def _stay(self, port: Port) -> int:
+        """Connections that are not about to leave, nor to say whose they are."""
+        return port.connections - len(port.lobby.strangers) - self._leaving[port.name]
 
 
 def received(way: socket.socket) -> tuple[bytes, int] | None:

@@ -169,3 +169,37 @@ def test_an_address_has_its_share_where_all_clients_are_of_one_worker(
             client.disconnect()
     finally:
         broker.stop()
+
+
+@pytest.mark.parametrize("transport", ["engine", "twisted"])
+def test_who_comes_to_a_full_worker_is_answered(tmp_path: Path, transport: str) -> None:
+    """Whichever worker takes the connection: its own clients are refused, the others are let in."""
+    most = 4
+    listener = {"tcp": {"default": {"bind": "127.0.0.1:0", "transport": transport,
+                                    "max_connections": most}}}  # fmt: skip
+    broker = start_broker(tmp_path, node={"workers": COUNT}, listener=listener)
+    clients: list[RawClient] = []
+
+    def comes(worker: int) -> int:
+        """The reason code; 0x97 where the connection was closed instead."""
+        client = RawClient(broker.port, mq.V5)
+        clients.append(client)
+        client.send(mq.connect(id_at(worker, COUNT), mq.V5))
+        try:
+            return int(client.expect(mq.CONNACK).reason)
+        except (AssertionError, ConnectionError):
+            return 0x97
+
+    try:
+        if transport == "engine":
+            assert [comes(1) for _ in range(3 * most)] == [0] * most + [0x97] * 2 * most
+            assert [comes(2) for _ in range(3 * most)] == [0] * most + [0x97] * 2 * most
+        else:
+            said = [comes(worker) for worker in (1, 2) * 6 * most]
+            assert said.count(0) == COUNT * most and said.count(0x97) == 10 * most
+        (shown,) = asked(broker, "listeners", "list")["listeners"]
+        assert (shown["max_connections"], shown["connections"]) == (most, COUNT * most)
+    finally:
+        for client in clients:
+            client.close()
+        broker.stop()

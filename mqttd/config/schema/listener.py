@@ -22,8 +22,8 @@ class Listener(Struct, frozen=True, kw_only=True):
     max_connections: Annotated[
         int,
         keys.count(
-            "Connections open at the same time; further ones wait in the kernel; 0 takes what the"
-            " open-file limit of the process leaves.",
+            "Connections open at the same time; further ones wait in the kernel, of several workers"
+            " each is told 0x97; 0 takes what the open-file limit of the process leaves.",
             "listener",
             0,
             10_000_000,

@@ -17,6 +17,7 @@ from tests.support.client import RawClient
 from tests.support.memory import MemoryBroker
 
 DOOR = "tcp:door"
+OWN = [name for n in range(64) if worker_of(name := f"c{n}", 2) == 1]
 IDS = [name for n in range(64) if worker_of(name := f"c{n}", 2) == 2]
 QUOTA = {mq.V311: 3, mq.V5: 0x97}
 
@@ -36,6 +37,7 @@ class Side:
         relays: Any = None
         self.mover = Mover(self.broker, self.engine, mesh, relays, lambda number: way)
         self.mover.listeners = [DOOR]
+        self.mover.passing = 0
         self.broker.connecting.mover = self.mover
 
     def turn(self) -> None:
@@ -142,3 +144,56 @@ def test_a_stranger_that_is_silent_makes_room_for_one_that_is_moved(pair: Pair) 
     pair.come(IDS[0]).expect(mq.CONNACK, reason=0)
     silent.expect_close()
     assert there.broker.metrics.strangers_ended == 1
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "open files"])
+@pytest.mark.parametrize("version", [mq.V311, mq.V5])
+def test_a_worker_that_is_full_answers_its_own_and_sends_the_others_on(
+    pair: Pair, version: int, limit: str
+) -> None:
+    """Nobody who comes waits for somebody to go."""
+    here, clients = pair.here, pair.clients
+    here.mover.passing = 8
+    if limit == "max_connections":
+        here.port.max_connections = 8 + 8
+    else:
+        here.engine.most = 8 + 8
+
+    def comes(client_id: str) -> RawClient:
+        clients.append(RawClient(here.listening.getsockname()[1], version))
+        clients[-1].send(mq.connect(client_id, version))
+        return clients[-1]
+
+    inside = [comes(name) for name in OWN[:8]]
+    while len(here.broker.sessions) < 8:
+        here.turn()
+    for client in inside:
+        client.expect(mq.CONNACK, reason=0)
+    # In one turn: as many as are under way, who do not count, and one too many.
+    passing = [comes(name) for name in IDS[:4]]
+    late = comes(OWN[8])
+    moved = 0
+    while moved < 4 or not here.broker.metrics.connects_refused or here.port.connections > 8:
+        here.turn()
+        while (found := received(pair.way)) is not None:
+            assert pair.there.mover.adopt(*found)
+            pair.there.broker.perform()
+            moved += 1
+    for client in passing:
+        client.expect(mq.CONNACK, reason=0)
+    late.expect(mq.CONNACK, reason=QUOTA[version])
+    late.expect_close()
+    assert here.broker.metrics.accepts_paused_full == here.broker.metrics.connects_refused == 1
+    assert here.port.why == ""
+
+
+def test_who_is_about_to_leave_takes_no_place(pair: Pair) -> None:
+    here = pair.here
+    here.mover.passing = 8
+    here.port.max_connections = 1 + 8
+    for name in (IDS[0], OWN[0]):
+        pair.clients.append(RawClient(here.listening.getsockname()[1]))
+        pair.clients[-1].send(mq.connect(name))
+    while not here.broker.sessions or here.port.connections < 2:
+        here.engine.doRead()  # and nobody is sent on
+    pair.clients[-1].expect(mq.CONNACK, reason=0)
