@@ -244,6 +244,36 @@ def test_each_step_compares_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(one["client_id"], one["parts"]) for one in found["clients"]] == [("c1", ["a/+"])]
 
 
+def test_rules_of_many_topics_are_compared_in_steps_and_some_that_deny_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 0
+
+    def counted(a: str, b: str) -> bool:
+        nonlocal count
+        count += 1
+        return covers(a, b)
+
+    monkeypatch.setattr(reverse, "covers", counted)
+    topics, denies = 300, reverse.MAX_BUT + 50
+    some = ", ".join(f'"a/{n}"' for n in range(topics))
+    others = ", ".join(f'"a/{n}/x"' for n in range(topics))
+    site = Site(
+        tmp_path,
+        f"{{deny, all, publish, [{others}]}}.\n"
+        + '{deny, {user, "x"}, publish, ["a/1"]}.\n' * denies
+        + f"{{allow, all, publish, [{some}]}}.\n",
+    )
+    found: dict[str, Any] = {}
+    steps: list[int] = []
+    for _ in site.ask.who("a/#", "publish", [client()], found):
+        steps.append(count)
+        count = 0
+    assert max(steps) <= 2 * topics < sum(steps)
+    assert [len(each["but"]) for each in found["rules"]] == [reverse.MAX_BUT]
+    assert len(found["clients"][0]["parts"]) == topics
+
+
 def test_superusers_and_an_open_end_are_told_too(tmp_path: Path) -> None:
     site = Site(tmp_path, '{deny, {user, "eve"}}.\n', nomatch="allow")
     boss = client()
