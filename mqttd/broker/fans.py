@@ -10,7 +10,10 @@ weighed by the bytes that are made of it, not by its receivers alone.
 
 Promise: a slice is at most `_SLICE` units of work, a delivery being one; messages of one publisher
 reach each receiver in their order; an acknowledgement goes when the last receiver has its message,
-and it is kept where that has to be. What is under way is counted (`Fans.bytes`).
+and it is kept where that has to be. Of QoS 2, and of what another process will not send again, a
+store has what all receivers have of it in one transaction, with its packet id or number: a process
+that dies in the midst of it has routed it to all, or to nobody. Not where a way to another process
+is full: that may be shut until the store has written. What is under way is counted (`Fans.bytes`).
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ _REMEMBERED: Final = 4 << 20
 class Fan(Later):
     """One message on its way. weight: what it is counted with; size: of one shape, in bytes."""
 
-    def __init__(self, source: str, route: Route, weight: int, size: int) -> None:
+    def __init__(self, source: str, route: Route, weight: int, size: int, qos: int) -> None:
         self.source = source
+        self.qos = qos
         self.route = route.snapshot()
         self.weight = weight
         self.size = size
@@ -54,6 +58,8 @@ class Fan(Later):
         self.group_at: int = 0
         #: Receivers so far.
         self.count: int = 0
+        #: It may come once only: the store has all of it, or nothing.
+        self.whole: bool = False
         #: A journal keeps something of it.
         self.touched: bool = False
         #: Other processes that it went to, see `Ground.crossed`.
@@ -141,7 +147,7 @@ class InboundFan(Fan):
 
     def __init__(self, inbound: Inbound, route: Route) -> None:
         size = inbound.end - inbound.pos
-        super().__init__(inbound.source, route, len(inbound.data), size)
+        super().__init__(inbound.source, route, len(inbound.data), size, inbound.qos)
         self.inbound = inbound
         self.shapes: dict[int, Delivery] = {}
 
@@ -166,7 +172,7 @@ class _Mark(Fan):
     """Stands in line behind messages, and says when they have gone."""
 
     def __init__(self, source: str, route: Route, told: Callable[[], None]) -> None:
-        super().__init__(source, route, 0, 0)
+        super().__init__(source, route, 0, 0, 0)
         self.told = told
 
     def some(self, broker: Ground) -> bool:
@@ -184,6 +190,10 @@ class Fans:
         self.lines: dict[str, deque[Fan]] = {}
         #: What they weigh.
         self.bytes: int = 0
+        #: Those of which a store has all or nothing.
+        self.held: int = 0
+        #: Publishers whose messages wait for room on the way to another process.
+        self.clogged: set[str] = set()
 
     def busy_with(self, source: str) -> bool:
         """Whether a message of this publisher is under way."""
@@ -212,7 +222,35 @@ class Fans:
             line.append(fan)
         self.bytes += fan.weight
         broker.later = fan
+        if fan.qos == 2:
+            self.hold(fan)
         return fan.receivers()
+
+    def hold(self, fan: Fan) -> None:
+        """Have all of it in one transaction of the store, with what its turn has brought."""
+        if not fan.whole and fan.source not in self.clogged:
+            fan.whole = True
+            self.held += 1
+            self.broker.journal.whole = True
+
+    def let_go(self, fan: Fan) -> None:
+        """All of it is told; or it waits for what may wait for the store."""
+        if fan.whole:
+            fan.whole = False
+            self.held -= 1
+            if not self.held:
+                self.broker.journal.end_whole()
+
+    def wait(self, line: deque[Fan]) -> None:
+        """There is no room for these: their way may be shut until the store has written."""
+        self.clogged.add(line[0].source)
+        for fan in line:
+            self.let_go(fan)
+
+    def finish(self) -> None:
+        """The process ends: what is to be kept as a whole is told now."""
+        while self.held and len(self.broker.turns):
+            self.broker.turns.turn()
 
     def go_on(self, line: deque[Fan]) -> bool:
         """A slice of the first in line; whether anything is left."""
@@ -232,6 +270,7 @@ class Fans:
             return True
         line.popleft()
         self.bytes -= fan.weight
+        self.let_go(fan)
         if not line:
             del self.lines[fan.source]
         self._done(fan)
@@ -281,10 +320,12 @@ class _Slices(Job):
         full = broker.clogged
         broker.clogged = None
         if more and full is not None:
+            self.fans.wait(self.line)
             full.when_drained(self.go_on)
             return False
         return more
 
     def go_on(self) -> None:
         """There is room again."""
+        self.fans.clogged.discard(self.line[0].source)
         self.fans.broker.turns.add(self)

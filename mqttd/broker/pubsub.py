@@ -337,7 +337,8 @@ class _Dispatch(Fan):
     """A whole message on its way to a wide route."""
 
     def __init__(self, pubsub: PubSub, message: Message, route: Route) -> None:
-        super().__init__(message.client_id, route, message.weight(), len(message.payload))
+        size = len(message.payload)
+        super().__init__(message.client_id, route, message.weight(), size, message.qos)
         self.pubsub = pubsub
         self.message = message
         self.shapes: dict[tuple[int, ...], Delivery] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.fans import Fan
 from mqttd.codec.frame import cut
 from mqttd.codec.spans import span_end
 from mqttd.mesh.frames import split
@@ -53,7 +54,12 @@ class Pouring:
         else:
             broker.topics.work += inbound.fan(route) + 1
             return
+        later = broker.later
         broker.later = None
+        if isinstance(later, Fan) and inbound.qos:
+            # Its number is kept with this turn, and it is not sent again: see `mqttd.mesh.ferry`.
+            broker.fans.hold(later)
+            broker.journal.touched = True
 
     def older(self, data: bytes, even: bool) -> bytes:
         """A run of QoS 0 and 3.1.1, a span if not `even`; what is to go packet by packet."""

@@ -36,6 +36,7 @@ class Journal(Ending):
         "soon",
         "touched",
         "unwritten",
+        "whole",
     )
 
     def __init__(self) -> None:
@@ -54,8 +55,14 @@ class Journal(Ending):
         self.alone: tuple[object, ...] = (self,)
         #: Something is being written, for which somebody may wait.
         self.soon: bool = False
+        #: What is told belongs together over more than this turn: none of it is kept before all is.
+        self.whole: bool = False
         #: For what was `queued` last (`mqttd.session.message`); 0: it cannot be read again.
         self.receipt: int = 0
+
+    def end_whole(self) -> None:
+        """What belongs together was told."""
+        self.whole = False
 
     # -- sessions ------------------------------------------------------------------------------
 

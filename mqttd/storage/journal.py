@@ -7,7 +7,8 @@
 
 A group is closed when the one before is written, so it is as long as the disk is slow, and no
 longer; where some megabytes wait, publishers are not read from until they are written. Never within
-a turn: what one PUBLISH has brought (its QoS 2 id, the queues it is in) is in one transaction.
+a turn: what one PUBLISH has brought (its QoS 2 id, the queues it is in) is in one transaction. Nor
+while a message goes to thousands in more turns than one, if it may come once only (`whole`).
 
 Promise: nothing is written here; being told costs the appends of `mqttd.storage.ledger`.
 """
@@ -364,6 +365,11 @@ class StoreJournal(Releasing):
         if not self._noted:
             self._begin()
 
+    def end_whole(self) -> None:
+        """See `Journal.end_whole`."""
+        self.whole = False
+        self.begin()
+
     def _begin(self) -> None:
         self._noted = True
         self.turn.endings.append(self)
@@ -376,7 +382,7 @@ class StoreJournal(Releasing):
             return
         self._last = False
         self._noted = False
-        if self._under_way is None:
+        if self._under_way is None and not self.whole:
             self._close()
         self.weigh()
         if self._fetches:
@@ -414,7 +420,8 @@ class StoreJournal(Releasing):
         self._releasing.append(self._waiting_for)
         if self._fetches:
             self.serve()
-        if not self._noted and (not self.ledger.group.empty() or self._waiting.promises):
+        open_still = self._noted or self.whole
+        if not open_still and (not self.ledger.group.empty() or self._waiting.promises):
             self._close()
         self.weigh()
 

@@ -322,6 +322,7 @@ class Store:
         if writer is None or journal is None or broker is None:
             return
         self.writer = None
+        broker.fans.finish()
         journal.release_all()
         broker.perform()
         journal.finish()
