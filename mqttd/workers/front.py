@@ -28,6 +28,7 @@ from mqttd.admin.resources.events import wanted_of
 from mqttd.admin.route import Ask, Route, get
 from mqttd.admin.streams import Streams
 from mqttd.config.schema import Config
+from mqttd.workers.answers import ANSWERS
 from mqttd.workers.asking import Asker, Workers, accepted
 from mqttd.workers.configuring import Configuring
 from mqttd.workers.copying import Copying
@@ -111,12 +112,13 @@ class Front(Api):
         raise LookupError(f"{route.method} {route.path}: there is no rule {rule!r}")
 
     def offered(self, route: Route) -> Route:
-        """A route with what is refused because there are workers."""
+        """A route with what is answered and refused because there are workers."""
         rule = rule_of(route)
         if rule == "here":
             return route
         errors = (502, 503) if any(hasattr(one, rule or "") for one in self._rules) else (501,)
-        return replace(route, errors=(*route.errors, *errors))
+        answer = ANSWERS.get(f"{route.method} {route.path}", route.answer)
+        return replace(route, answer=answer, errors=(*route.errors, *errors))
 
     # -- rules of our own ----------------------------------------------------------------------
 

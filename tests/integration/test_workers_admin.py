@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mqttd.admin.ctl_client import Client
+from mqttd.workers.answers import ANSWERS
 from tests.integration.test_workers import id_at
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker, write_settings
@@ -25,6 +27,8 @@ from tests.support.ctl import told as ctl
 from tests.support.waiting import until
 
 COUNT = 2
+#: Whose answers have been compared with the document.
+DOCUMENTED: set[str] = set()
 TOKEN = "x" * 32
 PASSWORD = "correct horse"
 
@@ -72,6 +76,17 @@ class Asked:
         is_json = "json" in (answer.headers.get("content-type") or "")
         self.told: Any = json.loads(text) if is_json else text.decode()
         connection.close()
+        if self.status == 200:
+            as_documented(method, path, self.told)
+
+
+def as_documented(method: str, path: str, told: Any) -> None:
+    """The document has all of an answer."""
+    path = path.partition("?")[0].removeprefix("/api/v1")
+    for key, kind in ANSWERS.items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", key), f"{method} {path}"):
+            assert msgspec.to_builtins(msgspec.convert(told, kind)) == told
+            DOCUMENTED.add(key)
 
 
 @pytest.fixture
@@ -110,6 +125,41 @@ def test_lists_show_both_workers_in_one_order(
     assert {one["worker"] for one in held["sessions"]} == {1, 2}
     store = Asked(broker, "GET", "/api/v1/store").told
     assert "worker-1" in store["path"] and "worker-2" in store["path"]
+
+
+def test_the_document_has_all_of_what_is_of_workers(
+    broker: Broker, two: tuple[RawClient, RawClient]
+) -> None:
+    one, other = two
+    for n, client in enumerate(two):
+        client.subscribe("documented/#", f"own/{n}", qos=1)
+    ctl(broker, "trace", "topic", "documented/#")
+    one.publish("documented/a", b"x", qos=1)
+    until(lambda: Asked(broker, "GET", "/api/v1/why").told["messages"], "it is followed")
+    ctl(broker, "trace", "stop", "topic", "documented/#")
+    (life, *_) = Asked(broker, "GET", "/api/v1/why").told["messages"]
+    names = [Asked(broker, "GET", f"/api/v1/{kind}").told["clients"][0]["client_id"]
+             for kind in ("clients", "sessions")]  # fmt: skip
+    wanted = {"client_id": names[0], "topic_filter": "wanted"}
+    Asked(broker, "POST", "/api/v1/subscriptions", wanted)
+    for path in (
+        "status", "alarms", "slow", "topics", "routes?topic=own/1", "subscriptions",
+        f"subscriptions?client_id={names[0]}", f"clients/{names[0]}", f"sessions/{names[0]}",
+        f"why/{life['id']}",
+    ):  # fmt: skip
+        assert Asked(broker, "GET", f"/api/v1/{path}").status == 200, path
+    query = f"client_id={names[0]}&topic_filter=wanted"
+    Asked(broker, "DELETE", f"/api/v1/subscriptions?{query}")
+    Asked(broker, "DELETE", f"/api/v1/clients/{names[0]}")
+    until(lambda: Asked(broker, "DELETE", f"/api/v1/sessions/{kept(broker)}").status == 200, "gone")
+    assert DOCUMENTED == ANSWERS.keys()
+
+
+def kept(broker: Broker) -> str:
+    """A client id whose session stays when it has gone."""
+    name = id_at(2, COUNT)
+    RawClient(broker.port, mq.V311).connect(name, clean=False).disconnect()
+    return name
 
 
 def test_what_others_ask_first(broker: Broker, two: tuple[RawClient, RawClient]) -> None:

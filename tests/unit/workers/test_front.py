@@ -16,8 +16,10 @@ from twisted.internet.task import Clock
 
 from mqttd.admin import lists
 from mqttd.admin.api import Api
+from mqttd.admin.openapi import document
 from mqttd.admin.parts import Desk
 from mqttd.readmodel.pages import read_cursor
+from mqttd.workers.answers import ANSWERS
 from mqttd.workers.feeds import EventLines
 from mqttd.workers.front import Front
 from mqttd.workers.rules import RULES, rule_of
@@ -44,6 +46,17 @@ def test_workers_have_the_routes_of_one_process() -> None:
     assert {route.full_path for route in Api(Desk()).routes} < {
         route.full_path for route in front().routes
     }
+
+
+def test_the_document_has_what_is_of_workers() -> None:
+    """`tests/integration/test_workers_admin.py` compares all answers with it."""
+    told = document(front().routes)
+    assert set(ANSWERS) <= set(RULES)
+    for key, kind in ANSWERS.items():
+        method, _, path = key.partition(" ")
+        answer = told["paths"][f"/api/v1{path}"][method.lower()]["responses"]["200"]
+        assert answer["content"]["application/json"]["schema"]["$ref"].endswith(kind.__name__)
+    assert "missing" in told["components"]["schemas"]["WorkerClients"]["required"]
 
 
 # -- lists -----------------------------------------------------------------------------------------
