@@ -16,9 +16,10 @@ import pytest
 
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.pipeline.client import Address, Client, ClientError
+from mqttd.pipeline.client import Address, Client, ClientError, Refused
 from mqttd.pipeline.spark.sink import SinkError, _Staged
 from tests.integration.test_cluster_once import SLOW
+from tests.integration.test_drain import api
 from tests.integration.test_events import everything, start
 from tests.support import packets as mq
 from tests.support.broker import Broker
@@ -245,3 +246,28 @@ def test_addresses_are_tried_in_turn(tmp_path: Path) -> None:
         client.ping()
     assert str(there) in str(told.value) and str(nobody) in str(told.value)
     assert len(pauses) == 5, "once all were tried"
+
+
+def test_who_is_sent_away_goes_to_the_next_address(tmp_path: Path) -> None:
+    """The broker is drained, as a node is that leaves: it lets nobody in."""
+    (tmp_path / "other").mkdir()
+    broker, other = start(tmp_path), start(tmp_path / "other")
+    leaves, there = (Address("127.0.0.1", one.port) for one in (broker, other))
+    pauses: list[float] = []
+    client = Client([leaves, there], sleep=pauses.append)
+    try:
+        client.publish("t", b"", 1)
+        client.flush()
+        assert client.address == leaves
+        api(broker).request("POST", "/drain", {"rate": 1000, "exit": False})
+        until(lambda: api(broker).get("/drain")["left"] == 0, "its clients stay")
+        client.publish("t", b"", 1)
+        client.flush()
+        assert client.address == there and not pauses
+        with pytest.raises(Refused, match="Use another server"):
+            Client([leaves], sleep=pauses.append).ping()
+        with pytest.raises(Refused, match="Use another server"):
+            Client([leaves, leaves], sleep=pauses.append).ping()
+    finally:
+        broker.stop()
+        other.stop()
