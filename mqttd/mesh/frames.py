@@ -119,7 +119,7 @@ LANE: Final = 0x1D
 #: The packet that follows had RETAIN set, if it is of this topic: its length, and it.
 FOLLOWS: Final = 0x1E
 #: Messages of QoS 1 (1) and 2 (2) that come wait for a store that takes nothing: the sum of these.
-#: Between nodes only, of version 3.
+#: Between nodes of version 3; between workers, which have one lane, 1 or 0.
 STUCK: Final = 0x1F
 #: As RUN, a span. Between workers only.
 SPAN: Final = 0x20

@@ -16,11 +16,12 @@ from typing import Final
 from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
 from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
-from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, frame, packed
+from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, STUCK, frame, packed
 from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
 from mqttd.mesh.mesh import Frames, Mesh
 from mqttd.mesh.neighbour import Neighbour
+from mqttd.session.route import Route
 from mqttd.storage.journal import StoreJournal
 
 __all__ = ["UNDER_WAY", "WorkerMesh"]
@@ -39,6 +40,9 @@ class WorkerMesh(Mesh):
         self.count = count
         broker.has_workers = True
         self.ferries: dict[int, LastingFerry] = {}
+        #: Those whose store takes nothing, as they have said, and those who were told so of ours.
+        self.stuck: set[int] = set()
+        self.told: set[int] = set()
         for other in range(1, count + 1):
             if other != number:
                 ferry = LastingFerry(broker, str(other))
@@ -99,13 +103,54 @@ class WorkerMesh(Mesh):
         for neighbour in self.neighbours.values():
             neighbour.ferry.tell(data)
 
+    # -- stores that take nothing --------------------------------------------------------------
+
+    def cannot_keep(self, route: Route, first: int) -> bool:
+        """See `Abroad.cannot_keep`: retained messages go to all."""
+        if not first & 7:
+            return False
+        for number in self.stuck:
+            if first & 1 or self.neighbours[number].peer.is_on(route):
+                return True
+        return False
+
+    def is_stuck(self, number: int, stuck: bool) -> None:
+        """A worker says so, or is gone: who publishes to it is refused, and does not wait."""
+        if stuck != (number in self.stuck):
+            if stuck:
+                self.stuck.add(number)
+            else:
+                self.stuck.discard(number)
+            self.broker.refuse("workers", len(self.stuck) > 0)
+
+    def unlinked(self, link: Link) -> None:
+        """See `Mesh.unlinked`."""
+        if self.neighbours[link.number].link is link:
+            self.told.discard(link.number)
+            self.is_stuck(link.number, False)
+        super().unlinked(link)
+
+    def _tell_stuck(self, link: Link, failing: bool) -> None:
+        """While nothing of it waits here for the store, what need not be kept goes on."""
+        holds = failing and self.broker.journal.holds(link)
+        if holds != (link.number in self.told):
+            if holds:
+                self.told.add(link.number)
+            else:
+                self.told.discard(link.number)
+            link.send(frame(STUCK, b"\x01" if holds else b"\x00"))
+            self.broker.perform_later()
+
     def tick(self, now: int) -> None:
         """See `Mesh.tick`; a disk that takes nothing keeps nothing from the others."""
         super().tick(now)
-        if fails(self.broker):
-            for neighbour in self.neighbours.values():
-                if neighbour.link is not None:
-                    neighbour.link.let_go()
+        failing = fails(self.broker)
+        for neighbour in self.neighbours.values():
+            link = neighbour.link
+            if link is not None:
+                if failing:
+                    link.let_go()
+                self._tell_stuck(link, failing)
 
 
 class _WorkerFrames(Frames):
@@ -113,6 +158,7 @@ class _WorkerFrames(Frames):
 
     def __init__(self, mesh: WorkerMesh, neighbour: Neighbour, ferry: LastingFerry) -> None:
         super().__init__(mesh, neighbour)
+        self.workers = mesh
         self.ferry = ferry
 
     def control(self, link: Link, kind: int, body: bytes) -> None:
@@ -123,6 +169,8 @@ class _WorkerFrames(Frames):
             arriving = self.neighbour.arriving
             if arriving is not None:
                 self.ferry.goes_on(arriving, body)
+        elif kind == STUCK:
+            self.workers.is_stuck(self.neighbour.number, body != b"\x00")
         else:
             super().control(link, kind, body)
 
