@@ -151,6 +151,7 @@ HOT = [
     "mqttd/mesh/arriving.py",
     "mqttd/mesh/changes.py",
     "mqttd/mesh/ferry.py",
+    "mqttd/mesh/flight.py",
     "mqttd/mesh/frames.py",
     "mqttd/mesh/landing.py",
     "mqttd/mesh/lane.py",

@@ -20,18 +20,17 @@ SPAN: Final = 8
 
 
 def span_end(
-    data: bytes, pos: int, p: int, topic_end: int, end: int, most: int, v5: bool
+    data: bytes, pos: int, p: int, topic_end: int, end: int, most: int, v5: bool, n: int
 ) -> tuple[int, int]:
     """Where the span ends that the PUBLISH from `pos` to `end` begins, and how many packets it has.
 
-    Of a span are the packets behind it with its topic (from `p` to `topic_end`), QoS and flags, of
-    `most` bytes at most, whose packet ids are not 0 and whose properties are as they should be,
-    without a topic alias. Whether the first one is so, who asks has seen to. None but it is longer
-    than 16,386 bytes: what has a longer header gains nothing by this.
+    Of a span are the packets behind it and before `n` with its topic (from `p` to `topic_end`), QoS
+    and flags, of `most` bytes at most, whose packet ids are not 0 and whose properties are as they
+    should be, without a topic alias. Whether the first one is so, who asks has seen to. None but it
+    is longer than 16,386 bytes: what has a longer header gains nothing by this.
     """
     first = data[pos]
     counted = first & 6 != 0
-    n = len(data)
     front = topic_end - p
     same = data[p:topic_end]
     count = 1

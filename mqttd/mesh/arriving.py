@@ -19,33 +19,34 @@ from collections.abc import Callable
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.turns import Job
-from mqttd.codec.frame import ONE_BYTE, body_at, cut, cut_plain, run_end
+from mqttd.codec.frame import ONE_BYTE, body_at, cut_plain, run_end
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.codec.spans import SPAN as SPAN_KIND
 from mqttd.codec.spans import span_end
+from mqttd.mesh.flight import TOLD
 from mqttd.mesh.frames import (
     ABOUT,
     ACK,
     COUNTED,
     FOLLOWS,
     MEMBER,
-    RUN,
+    OLDER,
     RUN1,
-    SPAN,
     STATE,
     TAKEN,
+    TELL,
     frame,
     numbered,
     split,
     unpacked,
 )
 from mqttd.mesh.landing import Control, ends_of, even_ends, is_lasting, scanned
-from mqttd.mesh.link import TOLD, Link
+from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Choice, Member, onward
 from mqttd.mesh.pouring import Pouring
 from mqttd.session.connection import OPEN
 from mqttd.session.framing import ALLOWANCE
-from mqttd.session.inbound import lift, lower
+from mqttd.session.inbound import lift, lower, recast
 from mqttd.session.receiver import NO_LIMIT, Receiver
 from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, Route
 
@@ -78,9 +79,13 @@ class Arriving(Pouring):
         self.chosen: int = 0
         #: The work from which on a turn has had enough.
         self._most: int = 0
+        #: Bytes of 3.1.1 that are still to come (`OLDER`).
+        self.older: int = 0
         #: Bytes that have come, and how many of them the other end knows to be handled.
         self._came: int = 0
         self._told: int = 0
+        #: The other end wants to know (`TELL`).
+        self.asked: bool = False
         #: Called when all of it is done, so that who reads the link goes on; with what is wrong.
         self.caught_up: Callable[[], object] | None = None
         self.faulty: Callable[[Exception], object] | None = None
@@ -95,20 +100,29 @@ class Arriving(Pouring):
         if self.later:
             self.later += data
             return
+        topics = self.broker.topics
+        self._most = topics.work + ALLOWANCE
+        pos = 0
         if self.pieces:
-            self.pieces.append(data)
             self.held += len(data)
             if self.held < self.needed:
+                self.pieces.append(data)
                 return
-            data = b"".join(self.pieces)
+            # What was begun is joined, what is behind it is left where it is.
+            pos = len(data) - self.held + self.needed if self.needed else len(data)
+            self.pieces.append(data[:pos])
+            begun = b"".join(self.pieces)
             self.pieces = []
-        self._frames(data)
+            self._frames(begun, 0)
+        if not self.busy():
+            self._frames(data, pos)
+        elif pos < len(data):
+            self.later += data[pos:]
+        self._handled()
 
-    def _frames(self, data: bytes) -> None:
+    def _frames(self, data: bytes, pos: int) -> None:
         topics = self.broker.topics
-        most = topics.work + ALLOWANCE
-        self._most = most
-        pos = 0
+        most = self._most
         n = len(data)
         while n - pos >= 2:
             body, end = split(data, pos)
@@ -122,14 +136,18 @@ class Arriving(Pouring):
                 break
             first = data[pos]
             count = self.count
+            older = self.older
             rest = b""
             try:
                 if first >> 4 == 3:
-                    end = self._publish(data, pos, body, end)
-                elif first == RUN:
-                    rest = self.older(cut(data, body, end), True)
-                elif first == SPAN:
-                    rest = self.older(cut(data, body, end), False)
+                    if older:
+                        end = self._older(data, pos, body, end)
+                    else:
+                        end = self._publish(data, pos, body, end)
+                elif first == OLDER:
+                    self.older = int.from_bytes(data[body:end], "big")
+                elif first == TELL:
+                    self.asked = True
                 elif first == RUN1:
                     rest = self._carried(data, body, end)
                 else:
@@ -143,6 +161,8 @@ class Arriving(Pouring):
                     self.count += 1
                     if first >> 4 == 3 or first == STATE:
                         self.carried += 1
+            if older:
+                self.older = older - (end - pos) if older > end - pos else 0
             pos = end
             if rest:
                 data = rest + data[end:]
@@ -150,11 +170,14 @@ class Arriving(Pouring):
                 n = len(data)
         if pos < n:
             self._keep(data[pos:])
+
+    def _handled(self) -> None:
         self.broker.clogged = None  # no client has filled another link by this
         self._acknowledge()
         if self.link.wraps:
             handled = self._came - len(self.later) - (self.held if self.pieces else 0)
-            if handled >= self._told + TOLD:
+            if self.asked or handled >= self._told + TOLD:
+                self.asked = False
                 self._told = handled
                 self.link.send(numbered(TAKEN, handled))
 
@@ -165,9 +188,11 @@ class Arriving(Pouring):
         if self.link.state != OPEN:
             return  # who has sent it sends it again, as far as it was not acknowledged
         self.broker.topics.work = 0
+        self._most = ALLOWANCE
         self.choice.link = self.chosen
         try:
-            self._frames(data)
+            self._frames(data, 0)
+            self._handled()
         except Exception as error:  # it must end this link only
             if self.faulty is None:
                 raise
@@ -270,7 +295,7 @@ class Arriving(Pouring):
             if plain and not (self.retained or self.source or self.followed):
                 stop = run_end(data, pos, topic_end, body, end)
                 if stop == end and route is self.latest:
-                    stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, True)
+                    stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, True, len(data))
                     if count > 1:
                         if self.pour(local.route, data, pos, stop, count, True):
                             return stop
@@ -299,6 +324,32 @@ class Arriving(Pouring):
         self.fan(inbound, local.route, size)
         self._end(first, route.topic)
         return end
+
+    def _older(self, data: bytes, pos: int, p: int, end: int) -> int:
+        """One PUBLISH of 3.1.1 and QoS 0, or a run or span of them; the index behind it."""
+        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
+        route = self.broker.topics.at(data[p:topic_end])
+        local = self.local(route)
+        size = end - pos
+        if not local.plain or self.broker.settings.upgrade_qos:
+            one = recast(data, pos, p, topic_end, topic_end, end, size, False)
+            body, whole = split(one, 0)
+            self._publish(one, 0, body, whole)
+            return end
+        # What is of 5.0 again may look the same.
+        most = min(pos + self.older, len(data))
+        stop = run_end(data, pos, topic_end, topic_end, end)
+        if stop > most:
+            stop = most - (most - pos) % size
+        if stop == end and route is self.latest:
+            stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, False, most)
+            if count > 1 and self.pour(local.route, data, pos, stop, count, False):
+                return stop
+            stop = end
+        self.latest = route
+        self.broker.metrics.messages_crossed += (stop - pos) // size
+        self.run(local.route, data, pos, p, topic_end, topic_end, topic_end, stop, size, 0, False)
+        return stop
 
     def _fits(self, route: Route, empty: bool, qos: int) -> bool:
         """Whether a packet, with properties unless `empty`, may go to all by its bytes alone."""

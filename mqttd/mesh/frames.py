@@ -41,18 +41,18 @@ __all__ = [
     "HELLO",
     "LANE",
     "MEMBER",
+    "OLDER",
     "OPEN",
     "PAUSE",
     "REMOVE",
     "RESUME",
     "RETAIN",
-    "RUN",
     "RUN1",
     "SEEN",
-    "SPAN",
     "STATE",
     "STUCK",
     "TAKEN",
+    "TELL",
     "UP",
     "UP_END",
     "frame",
@@ -104,8 +104,8 @@ CREDIT: Final = 0x16
 #: that comes, each with its book: see `mqttd.mesh.ferry`.
 HAVE: Final = 0x17
 AT: Final = 0x18
-#: A run of PUBLISHes of QoS 0 and MQTT 3.1.1, equal but for their payloads. Between workers only.
-RUN: Final = 0x19
+#: So many bytes follow of PUBLISHes of QoS 0 and MQTT 3.1.1, whole ones. Between workers only.
+OLDER: Final = 0x19
 #: One of QoS 1, of the version (4, 5) that comes first, equal but for packet ids and payloads; with
 #: 8 beside the version a span (`mqttd.codec.spans`). Each of its packets is counted. Between
 #: workers only.
@@ -121,10 +121,10 @@ FOLLOWS: Final = 0x1E
 #: Messages of QoS 1 (1) and 2 (2) that come wait for a store that takes nothing: the sum of these.
 #: Between nodes of version 3; between workers, which have one lane, 1 or 0.
 STUCK: Final = 0x1F
-#: As RUN, a span. Between workers only.
-SPAN: Final = 0x20
 #: So many bytes of a link have been handled, of all that has come by it. Between workers only.
 TAKEN: Final = 0x21
+#: Say that by a `TAKEN` when this is reached. Between workers only.
+TELL: Final = 0x20
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

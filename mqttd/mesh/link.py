@@ -19,21 +19,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.mesh.frames import ACK, RUN, SPAN, TAKEN, frame
+from mqttd.mesh.flight import FULL, Flight
+from mqttd.mesh.frames import ACK, OLDER, TAKEN, TELL, frame
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 
-__all__ = ["FULL", "TOLD", "Gate", "Link", "Nowhere", "Pipe", "Stream"]
+__all__ = ["Gate", "Link", "Nowhere", "Pipe", "Stream"]
 
-#: Bytes that may wait before those who send are held back: at most, at first, at least.
-FULL: Final = 4 << 20
+#: Bytes that may wait for a node before those who send are held back: at first, at least. Between
+#: workers: `Flight`.
 _FIRST: Final = 512 << 10
 _LEAST: Final = 64 << 10
 #: Milliseconds in which they should be gone: if it took longer fewer may wait, if less, more.
 _LONG: Final = 50
-#: Bytes of a link that a worker handles before it says so (`TAKEN`).
-TOLD: Final = 16 << 10
 _SHORT: Final = 20
+_TELL: Final = frame(TELL, b"")
 
 
 class Pipe(Edge):
@@ -109,15 +109,12 @@ class Link(Connection):
 
     __slots__ = (
         "behind",
+        "flight",
         "gates",
-        "handled",
-        "marks",
         "number",
-        "put_in",
         "shut_in",
         "since",
         "waiting",
-        "written",
     )
 
     def __init__(self, turn: Turn, edge: Edge, number: int) -> None:
@@ -129,12 +126,8 @@ class Link(Connection):
         self.limit = _FIRST
         #: When somebody began to wait for room, in the turn's milliseconds.
         self.since: int = 0
-        #: Between workers: bytes of it that were written, put in, and handled at the other end; and
-        #: of what is not: so many had been put in at which millisecond.
-        self.written: int = 0
-        self.put_in: int = 0
-        self.handled: int = 0
-        self.marks: deque[tuple[int, int]] = deque()
+        #: Between workers (`wraps`) what is under way has a bound, and `limit` is what it leaves.
+        self.flight = Flight()
         #: Those that are not read from until there is room.
         self.waiting: list[Connection] = []
         #: What else goes on then.
@@ -178,13 +171,9 @@ class Link(Connection):
         for gate in list(self.gates):
             gate.open()
 
-    def wrap(self, wire: bytes) -> bytes:
-        """See `Connection.wrap`."""
-        return frame(RUN, wire)
-
-    def wrap_span(self, wire: bytes) -> bytes:
-        """See `Connection.wrap_span`."""
-        return frame(SPAN, wire)
+    def older(self, size: int) -> bytes:
+        """See `Connection.older`."""
+        return frame(OLDER, size.to_bytes(4, "big"))
 
     def over(self, size: int) -> bool:
         """Nothing is dropped; who sends so much is held back when it has sent."""
@@ -203,30 +192,38 @@ class Link(Connection):
 
     def mark(self, written: int) -> None:
         """So much was written, at the end of a turn."""
-        self.written += written
-        put_in = self.written + self.out_bytes
-        if put_in > self.put_in:
-            self.put_in = put_in
-            now = self.turn.now
-            if self.marks and self.marks[-1][1] == now:
-                self.marks.pop()
-            self.marks.append((put_in, now))
+        if self.wraps:
+            flight = self.flight
+            flight.sent(written, self.out_bytes, self.turn.now)
+            self.limit = flight.left()
+            if self.waiting or self.behind:
+                self._ask()
 
     def taken(self, handled: int) -> None:
         """The other end has handled so much."""
-        self.handled = handled
-        marks = self.marks
-        while marks and marks[0][0] <= handled:
-            marks.popleft()
-        if (self.waiting or self.behind) and not self.is_full():
-            self.drained()
+        flight = self.flight
+        flight.taken(handled, self.turn.now, self.is_awaited())
+        self.limit = flight.left()
+        if self.is_awaited():
+            if not self.is_full():
+                self.drained()
+            elif flight.written > handled:
+                self._ask()
+
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for room."""
+        return len(self.waiting) > 0 or len(self.behind) > 0
 
     def is_late(self) -> bool:
         """Whether what is put in now is handled late: few bytes may be much work."""
-        marks = self.marks
-        if not marks or self.put_in - self.handled <= TOLD * 2:
-            return False
-        return self.turn.now - marks[0][1] > _LONG
+        return self.flight.is_late(self.turn.now)
+
+    def _ask(self) -> None:
+        """Have the other end say when it has handled what is put in so far."""
+        flight = self.flight
+        if not flight.asked:
+            super().send(_TELL)
+            flight.asked = flight.written + self.out_bytes
 
     def hold_back(self, sender: Connection) -> None:
         """See `Connection.hold_back`; who has something under way waits behind it."""
@@ -249,7 +246,9 @@ class Link(Connection):
             then()
 
     def _wait(self) -> None:
-        if not self.thirsty:
+        if self.wraps:
+            self._ask()
+        elif not self.thirsty:
             self.thirsty = True
             self.since = self.turn.now
 
@@ -266,7 +265,8 @@ class Link(Connection):
         self.thirsty = False
         if self.is_late():
             return  # until the other end says that it is not
-        self._adapt()
+        if not self.wraps:
+            self._adapt()
         waiting = self.waiting
         self.waiting = []
         for sender in waiting:
@@ -288,7 +288,7 @@ class Link(Connection):
         self.out_at = 0
         self.gates.clear()
         self.shut_in = 0
-        self.marks.clear()
+        self.flight.marks.clear()
         self.drained()
 
 
@@ -307,6 +307,8 @@ class Stream(Edge):
         channel.out = None
         channel.out_bytes = 0
         self.transport.write(data)
+        if isinstance(channel, Link):
+            channel.mark(len(data))
         if not channel.blocked:
             channel.account()
 

@@ -13,12 +13,9 @@ from typing import Final
 from mqttd.broker.broker import Broker
 from mqttd.broker.fans import Fan
 from mqttd.codec.frame import cut
-from mqttd.codec.spans import span_end
-from mqttd.mesh.frames import split
-from mqttd.mesh.landing import Local, lifted
+from mqttd.mesh.landing import Local
 from mqttd.session.inbound import Inbound, recast
 from mqttd.session.message import Message
-from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.route import LIGHT0, Route
 from mqttd.session.spans import to_all
 
@@ -60,28 +57,6 @@ class Pouring:
             # Its number is kept with this turn, and it is not sent again: see `mqttd.mesh.ferry`.
             broker.fans.hold(later)
             broker.journal.touched = True
-
-    def older(self, data: bytes, even: bool) -> bytes:
-        """A run of QoS 0 and 3.1.1, a span if not `even`; what is to go packet by packet."""
-        p, end = split(data, 0)
-        if not p or (even and len(data) % end):
-            raise ValueError("a run of packets of different sizes")
-        topic_end = p + 2 + (data[p] << 8 | data[p + 1])
-        count = len(data) // end
-        if not even:
-            stop, count = span_end(data, 0, p, topic_end, end, NO_LIMIT, False)
-            if stop != len(data):
-                raise ValueError("packets of different topics")
-        local = self.local(self.broker.topics.at(data[p:topic_end]))
-        if local.plain and not self.broker.settings.upgrade_qos:
-            route, stop = local.route, len(data)
-            if even:
-                self.broker.metrics.messages_crossed += count
-                self.run(route, data, 0, p, topic_end, topic_end, topic_end, stop, end, 0, False)
-                return b""
-            if self.pour(route, data, 0, stop, count, False):
-                return b""
-        return b"".join(lifted(data, 0, len(data)))
 
     def pour(self, route: Route, data: bytes, pos: int, stop: int, count: int, v5: bool) -> bool:
         """So many packets of QoS 0 to all at once, if all take them as they are."""

@@ -55,7 +55,7 @@ class Carrying(Missing):
             if route is not router.topics.latest:
                 router.topics.latest = route
                 return 0
-            stop, count = span_end(data, pos, p, topic_end, end, self.largest, self.v5)
+            stop, count = span_end(data, pos, p, topic_end, end, self.largest, self.v5, len(data))
             if count > most:
                 return 0
             kind |= SPAN

@@ -156,7 +156,7 @@ class Connection(Timer):
         self.paced: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
-        #: It leads to another process that takes runs of QoS 0 of either version (`wrap`).
+        #: It leads to another process that takes QoS 0 of either version (`older`).
         self.wraps: bool = False
         #: Bytes of the first piece of `out` that are written (`mqttd.session.output`).
         self.out_at: i32 = 0
@@ -206,12 +206,8 @@ class Connection(Timer):
                 self.close_reason = detail
             self.uncork()
 
-    def wrap(self, wire: bytes) -> bytes:
-        """A run of QoS 0 packets that are not of this connection's version, as it takes them."""
-        raise NotImplementedError
-
-    def wrap_span(self, wire: bytes) -> bytes:
-        """The same of packets that differ in length."""
+    def older(self, size: int) -> bytes:
+        """What says that so many bytes of QoS 0 packets of 3.1.1 follow."""
         raise NotImplementedError
 
     def hold_back(self, sender: Connection) -> None:

@@ -174,8 +174,6 @@ class Forwarding(Lending):
                 if same is None:
                     same = cut_plain(data, pos, end)  # a retained one begins no run
                 wire = same
-                if channel.v5 != v5:
-                    wire = channel.wrap(same)
                 one = size
             else:
                 if other is None:
@@ -192,6 +190,8 @@ class Forwarding(Lending):
                 if self.router.tap_slow:
                     self.missed(receiver, route, data, pos, p, topic_end, at, body, end, size)
                 continue
+            if wire is same and channel.v5 != v5:
+                channel.send(channel.older(len(same)))
             out = channel.out
             if out is None:
                 channel.out = [wire]

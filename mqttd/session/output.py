@@ -23,7 +23,7 @@ __all__ = ["GATHER", "LARGE", "gather", "give_back", "take"]
 #: Bytes of one write, when more waits.
 GATHER: Final = 262144
 #: Bytes from which on a piece is not joined with others.
-LARGE: Final = 65536
+LARGE: Final = 8192
 
 
 def take(channel: Connection) -> list[bytes]:

@@ -20,7 +20,7 @@ from mqttd.session.route import LIGHT0, Route
 
 __all__ = ["Spanning", "to_all"]
 
-#: More than a frame around them has beside them.
+#: More than a frame before them has.
 _HEAD: Final = 8
 
 
@@ -43,7 +43,9 @@ def to_all(route: Route, data: bytes, pos: int, stop: int, v5: bool) -> bool:
     for receiver in sessions:
         channel = receiver.channel
         assert channel is not None
-        channel.send(same if channel.v5 == v5 else channel.wrap_span(same))
+        if channel.v5 != v5:
+            channel.send(channel.older(len(same)))
+        channel.send(same)
     return True
 
 
@@ -58,7 +60,7 @@ class Spanning(Carrying):
         count = len(route.sessions)
         if not count and router.tap_unheard:
             return 0
-        stop, packets = span_end(data, pos, p, topic_end, end, self.largest, self.v5)
+        stop, packets = span_end(data, pos, p, topic_end, end, self.largest, self.v5, len(data))
         if packets == 1 or not to_all(route, data, pos, stop, self.v5):
             return 0
         metrics = router.metrics

@@ -80,7 +80,10 @@ def test_a_span_ends_where_a_packet_may_not_go_on_with_the_first(
         count += 1
     data = b"".join(packets)
     data = data[: len(data) - cut_off] if len(packets) > 1 else data
-    assert span_end(data, 0, p, topic_end, len(first), most, version == 5) == (stop, count)
+    assert span_end(data, 0, p, topic_end, len(first), most, version == 5, len(data)) == (
+        stop,
+        count,
+    )
     if publish.qos:
         ids = [each.packet_id.to_bytes(2, "big") for each, _ in named[:count]]
         assert ids_of(data, 0, stop, topic_end - p) == ids
@@ -89,4 +92,7 @@ def test_a_span_ends_where_a_packet_may_not_go_on_with_the_first(
 def test_a_length_with_bytes_to_spare_ends_a_span() -> None:
     first = serialize(Publish("a", b"x"), 4)
     odd = first[:1] + bytes((first[1] | 0x80, 0)) + first[2:]
-    assert span_end(first + odd, 0, 2, 5, len(first), 1000, False) == (len(first), 1)
+    assert span_end(first + odd, 0, 2, 5, len(first), 1000, False, len(first + odd)) == (
+        len(first),
+        1,
+    )

@@ -8,7 +8,8 @@ import pytest
 
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
-from mqttd.mesh.frames import CALL, TAKEN, frame, number_of, split
+from mqttd.mesh.flight import FULL
+from mqttd.mesh.frames import CALL, TAKEN, TELL, frame, number_of, split
 from mqttd.mesh.link import Link, Pipe
 from mqttd.session.framing import ALLOWANCE
 from tests.support.memory import MemoryBroker, MemoryClient
@@ -49,6 +50,9 @@ def overloaded(qos: int) -> tuple[Worker, Worker, list[MemoryClient], MemoryClie
     pump(here, there)
     for client in clients:
         client.take()
+    link = here.mesh.neighbours[2].link
+    assert link is not None
+    link.flight.room = link.limit = FULL  # it was quick so far
     publisher = here.node.connect("p", 5)
     publisher.read()
     data = wires(qos, MESSAGES)
@@ -68,6 +72,10 @@ def overloaded(qos: int) -> tuple[Worker, Worker, list[MemoryClient], MemoryClie
 
 def payloads(client: MemoryClient) -> list[int]:
     return [int(packet.payload) for packet in client.published()]
+
+
+def is_held_back(client: MemoryClient) -> bool:
+    return client.channel.paused
 
 
 def step(worker: Worker) -> None:
@@ -126,7 +134,7 @@ def test_who_fills_a_link_by_many_groups_waits_for_room(qos: int, count: int) ->
     member.take()
     link = here.mesh.neighbours[2].link
     assert link is not None
-    link.limit = 20_000
+    link.flight.room = link.limit = 20_000
     link.blocked = True  # the other end takes nothing
     publisher = here.node.connect("p", 5)
     innocent = here.node.connect("q", 5)
@@ -149,6 +157,7 @@ def test_who_fills_a_link_by_many_groups_waits_for_room(qos: int, count: int) ->
     for _ in range(20_000):
         here.node.broker.turns.turn()
         more = here.turn()
+        link.taken(link.flight.written)
         crossed += more.count(b"$share/")
         if crossed == messages * count:
             break
@@ -162,6 +171,8 @@ def test_who_sends_waits_while_the_other_end_is_late() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         link = Link(node.broker, Pipe(ours.fileno(), lambda blocked: None), 2)
+        link.wraps = True
+        link.flight.room = link.limit = 1 << 20
         went_on: list[int] = []
         data = frame(CALL, b"x" * 40_000)
         link.put(data)
@@ -202,4 +213,32 @@ def test_what_is_handled_is_said_in_steps() -> None:
     here.arriving.take(said)
     link = here.mesh.neighbours[2].link
     assert link is not None
-    assert link.handled == told
+    assert link.flight.handled == told
+
+
+def test_who_waits_is_let_go_on_when_what_is_under_way_is_handled() -> None:
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    publisher = here.node.connect("p", 5)
+    subscriber = there.node.connect("s", 5)
+    subscriber.send(Subscribe(1, [Subscription("a/#", 0)]))
+    pump(here, there)
+    subscriber.take()
+    link = here.mesh.neighbours[2].link
+    assert link is not None
+    link.flight.room = link.limit = 600
+    publisher.channel.feed(b"".join(wires(0, 1, f"a/{n}") for n in range(100)))
+    crossed = here.turn()
+    assert is_held_back(publisher)
+    assert TELL in kinds(crossed)
+    assert len(crossed) < 800
+    for _ in range(20):
+        there.arriving.take(crossed)
+        here.arriving.take(there.turn())
+        here.node.broker.turns.turn()
+        crossed = here.turn()
+        if not crossed:
+            break
+    assert len(subscriber.published()) == 100
+    assert not is_held_back(publisher)
+    assert link.flight.room > 600
