@@ -84,7 +84,7 @@ class Revision:
             if session is None:
                 session = self.broker.sessions.get(self._sessions.pop())
                 left -= 1
-                if session is None or session.subscriptions is None:
+                if session is None or session.subscriptions is None or _is_unknown(session):
                     continue
                 self._session = session
                 self._filters = list(session.subscriptions)
@@ -118,6 +118,7 @@ class Revision:
         """A session is about to go on with `client`: look at it unless nothing can differ."""
         if (
             before is None
+            or not before.peerhost
             or self.running
             or before.peerhost != client.peerhost
             or before.superuser != client.superuser
@@ -185,6 +186,16 @@ class Revision:
                 self.broker.pubsub.redispatch(delivery)
         if withdrawn and session.channel is not None:
             session.drain()
+
+
+def _is_unknown(session: Session) -> bool:
+    """Whether a session has come from a store or another node, and its client not since then.
+
+    Nobody knows its client's address, nor the rights that came with its authentication. Nothing
+    goes to it before it is back, and then the session is looked at (`resumed`).
+    """
+    client = session.client
+    return session.channel is None and not (isinstance(client, ClientInfo) and client.peerhost)
 
 
 class _Revoked:

@@ -69,6 +69,40 @@ def test_sighup_does_the_same_and_holds_back_what_cuts_somebody_off(
     client.close()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sessions_of_the_store_keep_what_a_rule_by_address_allows(
+    tmp_path: Path, workers: int
+) -> None:
+    """Nobody knows their clients' addresses: they were judged as if they came from nowhere."""
+    acl = '{allow, {ipaddr, "127.0.0.1"}}.\n'
+    node = {"workers": workers}
+    store = {"kind": "sqlite"}
+    broker = start_broker(tmp_path, acl=acl, node=node, store=store)
+    try:
+        names = ("one", "two", "three")
+        for name in names:
+            client = RawClient(broker.port, mq.V311).connect(name, clean=False)
+            client.subscribe((f"{name}/#", 1))
+            client.disconnect()
+        publisher = RawClient(broker.port, mq.V311).connect("publisher")
+        for name in names:
+            publisher.publish(f"{name}/a", b"kept", 1)
+        publisher.close()
+        broker.stop()
+        broker = start_broker(tmp_path, acl=acl, node=node, store=store)
+        assert ctl(tmp_path, "reload").returncode == 0
+        assert ctl(tmp_path, "acl", "reload").returncode == 0
+        late = RawClient(broker.port, mq.V311).connect("late")
+        late.publish("one/b", b"after", 1)
+        for name in names:
+            client = RawClient(broker.port, mq.V311).connect(name, clean=False)
+            assert client.payloads(2 if name == "one" else 1)[0] == b"kept"
+            client.close()
+        assert "subscription revoked" not in broker.output
+    finally:
+        broker.stop()
+
+
 def test_systemd_hears_of_start_and_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))

@@ -285,6 +285,32 @@ def test_a_session_that_comes_back_with_fewer_rights_loses_what_they_allowed(pat
     assert list(elsewhere.session.subscriptions or ()) == ["open/a"]
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
+def test_a_session_whose_client_nobody_has_seen_is_looked_at_when_it_is_back(
+    path: Path, host: str, named: bool
+) -> None:
+    """As one that was restored from a store, or has come from another node."""
+    rules = '{allow, {ipaddr, "127.0.0.1"}}.\n{allow, all, subscribe, ["open/#"]}.\n'
+    node = Node(path, rules)
+    alice = node.join("alice", "alice", clean=False, properties=KEPT)
+    subscribe(alice, "secret/a", "open/a")
+    session = alice.session
+    assert session is not None
+    alice.drop()
+    session.client = ClientInfo("alice", "alice", "", 0, "", 5) if named else None
+    node.publish("secret/a", qos=1)
+    node.publish("open/a", qos=1)
+    node.change(rules)
+    assert list(session.subscriptions or ()) == ["secret/a", "open/a"]
+    back = node.client(5)
+    back.channel.edge.host = host  # type: ignore[attr-defined]
+    back.send(Connect("alice", 5, clean_start=False, username="alice", properties=KEPT))
+    allowed = ["secret/a", "open/a"] if host == "127.0.0.1" else ["open/a"]
+    assert topics(back) == allowed
+    assert list(session.subscriptions or ()) == allowed
+
+
 def test_CVE_2026_6564_a_session_is_taken_over_by_its_own_user_only(path: Path) -> None:
     node = Node(path, ALL)
     alice = node.join("c", "alice", clean=False, properties=KEPT)
