@@ -118,8 +118,8 @@ class Control(MultiService):
         self.log.info("dashboard on port {port}: {url}", port=page.port, url=page.url)
         if token := self.first.offer():
             self.log.warn(
-                "nobody may log in yet; this makes the first administrator, once, within an hour:"
-                " {link}",
+                "no person may log in at the dashboard yet (tokens are for programs); this makes"
+                " the first administrator, once, within an hour: {link}",
                 link=link_with(page.url, token),
             )
         self.addService(page)  # type: ignore[no-untyped-call]

@@ -100,13 +100,15 @@ def _leave(options: argparse.Namespace) -> None:
     body = {"rate": options.rate, "to": options.to}
     client = client_of(options)
     answer = client.request("POST", "/cluster/leave", body)
-    stays = 0
+    stays, told = 0, ""
     try:
         while True:
             left = client.get("/drain")["left"]
             stays = client.get("/cluster")["stays"]
-            if not options.json:
-                print(f"{counted(left, 'client')} left", flush=True)
+            text = f"{counted(left, 'client')} still here" if left else "handing sessions over"
+            if not options.json and text != told:
+                print(text, flush=True)
+                told = text
             time.sleep(1)
     except (NoBroker, CtlError):
         if stays:

@@ -60,7 +60,9 @@ def _reload(options: argparse.Namespace) -> int | None:
     if held:
         raise CtlError("nothing was changed; `mqttd-ctl reload --yes` does it in spite of this")
     if answer["applied"]:
-        print("reloaded: configuration, users, rules, certificates")
+        kept = [change["key"] for change in answer["changes"] if not change["applies"]]
+        but = f"; not applied: {', '.join(kept)}" if kept else ""
+        print(printable(f"reloaded: configuration, users, rules, certificates{but}"))
     return None
 
 

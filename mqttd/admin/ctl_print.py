@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 #: What is told in seconds.
 _LASTING: Final = {"keep_alive", "session_age", "away", "session_expiry_interval", "idle",
-                   "expires_in"}  # fmt: skip
+                   "expires_in", "uptime"}  # fmt: skip
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

@@ -107,13 +107,13 @@ def _status(options: argparse.Namespace) -> None:
     if "workers" in answer:
         print()
         print_table(
-            answer["workers"],
+            [lasting(one) for one in answer["workers"]],
             ["worker", "pid", "state", "uptime", "connections", "sessions", "subscriptions"],
         )
     if "nodes" in answer:
         print()
         print_table(
-            [{"node": one["name"], **one} for one in answer["nodes"]],
+            [{"node": one["name"], **lasting(one)} for one in answer["nodes"]],
             ["node", "here", "state", "version", "uptime", "connections", "sessions"],
         )
 

@@ -406,6 +406,10 @@ class Door:
         """Whether other nodes may have its port, too."""
         return isinstance(self.settings, SocketListener) and self.settings.reuse_port
 
+    def _of_workers(self) -> bool:
+        """Whether other workers have its port, too."""
+        return self.given.sockets is not None and isinstance(self.settings, SocketListener)
+
     def text(self) -> str:
         """Where it listens: `ssl 127.0.0.1:8883`."""
         if isinstance(self.settings, SocketListener):
@@ -437,7 +441,7 @@ class Door:
             "kind": self.kind,
             "host": self.host,
             "port": self.port,
-            "reuse_port": self.shares(),
+            "reuse_port": self.shares() or self._of_workers(),
             "transport": "twisted" if self.kind == "endpoint" else self.settings.transport,
             "state": "running" if self.running else "stopped",
             "connections": opened.connections if opened is not None else 0,

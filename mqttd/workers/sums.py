@@ -45,13 +45,18 @@ def counted(counters: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def listeners_of(lists: Sequence[Sequence[Json]]) -> list[Json]:
-    """The listeners of all workers, each once, with all its connections."""
+    """The listeners of all workers, each once, with all its connections and the most of them."""
     total: dict[str, Json] = {}
     for listeners in lists:
         for each in listeners:
-            known = total.setdefault(str(each["id"]), {**each, "connections": 0})
-            known["connections"] += each["connections"]
+            known = total.setdefault(str(each["id"]), {**each, **dict.fromkeys(_ADDED, 0)})
+            for name in _ADDED:
+                known[name] += each[name]
     return list(total.values())
+
+
+#: Figures of a listener that add up.
+_ADDED: Final = ("connections", "max_connections")
 
 
 def status_of(told: Mapping[int, Json], workers: Sequence[Json], ours: Json) -> Json:

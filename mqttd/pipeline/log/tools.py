@@ -81,6 +81,8 @@ def run(options: argparse.Namespace, path: str, out: TextIO | None = None) -> in
         if options.events_command == "tail":
             return _tail(options, log, out)
         return _dump(options, log, out)
+    except BrokenPipeError:
+        raise  # who reads what is written has seen enough
     except (OSError, ValueError, DataLoss, Corrupt) as error:
         raise LogToolError(str(error)) from None
 

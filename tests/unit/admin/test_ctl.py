@@ -177,3 +177,42 @@ def test_a_time_without_its_unit_is_told_which_it_may_be() -> None:
         ctl_print.seconds_of("--for", "60")
     with pytest.raises(ctl.CtlError, match="1d or 1w$"):
         ctl_print.seconds_of("--for", "soon")
+
+
+def test_a_reload_says_last_what_is_not_applied(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = {"text": "node.workers: 1 -> 2: waits", "key": "node.workers", "applies": False}
+    answer = {"changes": [change], "files": [], "warnings": [], "notes": [], "applied": True}
+    monkeypatch.setattr(ctl.Client, "request", lambda *_: answer)
+    assert ctl.main(["--socket", "s", "reload"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "reloaded: configuration, users, rules, certificates; not applied: node.workers"
+    )
+
+
+def test_a_node_that_leaves_says_each_thing_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = [3, 0, 0]
+
+    def request(client: ctl.Client, method: str, path: str, body: object = None) -> ctl.Json:
+        if path == "/drain":
+            if not left:
+                raise ctl.CtlError("gone")
+            return {"left": left.pop(0)}
+        return {"stays": 0}
+
+    monkeypatch.setattr(ctl.Client, "request", request)
+    monkeypatch.setattr("mqttd.admin.ctl_cluster.time.sleep", lambda _: None)
+    assert ctl.main(["--socket", "s", "cluster", "leave"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "3 clients still here",
+        "handing sessions over",
+        "the sessions are handed over; the node has ended",
+    ]
+
+
+def test_the_uptime_of_a_worker_has_its_unit() -> None:
+    assert ctl_print.lasting({"uptime": 64}) == {"uptime": "1 m 4 s"}
+    assert ctl_print.lasting({"uptime": None}) == {"uptime": None}

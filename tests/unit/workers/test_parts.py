@@ -59,3 +59,9 @@ def test_a_worker_s_lines_become_entries_of_the_log() -> None:
             {"client_id": "lamp", "worker": 2}, "")  # fmt: skip
     assert found[0] == told
     assert found[1][1:5] == ("warn", "mqttd", "no JSON", {"worker": 2})
+
+
+def test_listeners_of_all_workers_have_the_sum_of_what_each_takes() -> None:
+    one = {"id": "tcp:default", "state": "running", "connections": 1, "max_connections": 10}
+    found = sums.listeners_of([[one], [{**one, "connections": 2}]])
+    assert found == [{**one, "connections": 3, "max_connections": 20}]
