@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -145,3 +146,28 @@ def test_an_etcd_that_ends_is_told(script: Script) -> None:
     said = script.refused()
     assert f"etcd has ended ({script.home}/etcd.log)" in said
     assert "no room" in said and "started:" not in said
+
+
+def test_who_is_killed_is_told_and_the_others_go_on(script: Script) -> None:
+    script.put("mqttd", "#!/bin/sh\necho started: $*\nexec sleep 600\n")
+    process = script.start()
+    assert process.stdout is not None
+    ids: dict[str, int] = {}
+    while len(ids) < 4:
+        line = process.stdout.readline()
+        assert line
+        if found := re.search(r"^(\w+)  .*process (\d+)$", line):
+            ids[found[1]] = int(found[2])
+    said = []
+    for name, says in (("etcd", "etcd has ended (SIGKILL); the nodes go on"),
+                       ("b", "b  has ended (SIGKILL); again: ")):  # fmt: skip
+        os.kill(ids[name], signal.SIGKILL)
+        while says not in (line := process.stdout.readline()):
+            assert line
+            said.append(line)
+    assert not [line for line in said if "Killed" in line]
+    assert process.poll() is None
+    os.kill(ids["a"], 0)
+    script.end()
+    with pytest.raises(ProcessLookupError):
+        os.kill(ids["a"], 0)
