@@ -48,6 +48,8 @@ def add_commands(add: Callable[..., Any], cluster: Any) -> None:
     force.add_argument("node", metavar="NODE")
     text = "also one of a name that no node here has or had"
     force.add_argument("--anyway", action="store_true", help=text)
+    text = "take that back: it may be a member again, and a mistyped name is forgotten"
+    force.add_argument("--undo", action="store_true", help=text)
 
 
 def _status(options: argparse.Namespace) -> None:
@@ -131,6 +133,10 @@ def _drain(options: argparse.Namespace) -> None:
 
 def _force_leave(options: argparse.Namespace) -> None:
     path = f"/cluster/nodes/{quote(options.node)}/force-leave"
+    if options.undo:
+        answer = client_of(options).request("POST", path, {"undo": True})
+        said = "is not put out any more" if answer["done"] else "was not put out"
+        return done(options, answer, f"node {options.node} {said}")
     answer = client_of(options).request("POST", path, {"anyway": options.anyway})
     said = "is out" if answer["done"] else "is not there, and is out when it comes"
     done(options, answer, f"node {options.node} {said}, until `mqttd-ctl cluster join` there")

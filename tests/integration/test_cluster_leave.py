@@ -160,6 +160,11 @@ def test_a_node_that_is_long_gone_is_put_out_and_does_not_come_back(
     asked(nodes["a"], "cluster", "force-leave", "later", "--anyway")
     until(lambda: [each["node"] for each in asked(nodes["a"], "cluster", "nodes")["away"]]
           == ["later"], "it is shown, and the mistyped one is not")  # fmt: skip
+    said = told(nodes["b"], "cluster", "force-leave", "later", "--undo")
+    assert said.startswith("node later is not put out any more")
+    until(lambda: not asked(nodes["a"], "cluster", "nodes")["away"], "it is forgotten")
+    again = told(nodes["a"], "cluster", "force-leave", "later", "--undo")
+    assert again.startswith("node later was not put out")
     assert asked(nodes["b"], "cluster", "status")["state"] == "member"
 
 

@@ -109,9 +109,13 @@ class Going(Struct, forbid_unknown_fields=True):
 
 
 class Out(Struct, forbid_unknown_fields=True):
-    """Whom to put out: with `anyway` also one of a name that no node is known by."""
+    """Whom to put out: with `anyway` also one of a name that no node is known by.
+
+    With `undo` nobody is: who was may be a member again, and a name that is no node's is forgotten.
+    """
 
     anyway: bool = False
+    undo: bool = False
 
 
 class Done(Struct, kw_only=True):
@@ -186,12 +190,15 @@ class ClusterResource:
         """Put a node out of the cluster: it is no member until it is asked to join.
 
         Also one that is not there: `done` says whether it was, or was waited for. 404 for a name
-        that no node here has or had, unless `anyway`.
+        that no node here has or had, unless `anyway`. With `undo` it says whether that was out.
         """
         name = ask.path["node"]
         if not re.match(NODE_NAME, name):
             raise ApiError(404, "not_found", f"{name[:80]!r} is no name of a node")
         cluster = self._cluster()
+        if ask.body.undo:
+            undone = Deferred.fromCoroutine(cluster.leaves.let_in(name))
+            return undone.addCallbacks(lambda done: Done(done=done), _no_etcd)
 
         def out(done: bool | None) -> Done:
             if done is None:
