@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 from pathlib import Path
 
@@ -176,3 +177,13 @@ def test_one_log_has_one_group_without_a_name_for_its_reader(tmp_path: Path) -> 
     log.commit("old", {NODE: 2})
     assert os.listdir(tmp_path / "groups") == ["old.json"]
     assert groups(str(tmp_path))["old"]["nodes"] == {NODE: 2}
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_of_the_log(tmp_path: Path) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    options = argparse.Namespace(events_command="info", json=False)
+    with pytest.raises(BrokenPipeError):
+        run(options, str(written(tmp_path)), Closed())
