@@ -96,7 +96,6 @@ HOT = [
     "mqttd/broker/login.py",
     "mqttd/broker/memory.py",
     "mqttd/broker/mounts.py",
-    "mqttd/broker/partings.py",
     "mqttd/broker/publishing.py",
     "mqttd/broker/pubsub.py",
     "mqttd/broker/quota.py",
