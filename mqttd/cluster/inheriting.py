@@ -10,8 +10,7 @@ The filters are seen before the mark is asked for, in etcd's order, so nothing i
 of the two lanes of a link has a mark.
 
 What the node itself was about to send to others, QoS 2 that its store had with the packet ids of
-its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`). LEFT with
-no messages is the end of it: sessions on their way, those that the heir sends on, too, wait for it.
+its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`).
 """
 
 from __future__ import annotations
@@ -115,10 +114,6 @@ class Inheriting:
                     fields = [number.to_bytes(8, "big") + data]
                     said = [LEFT, name.encode(), book.to_bytes(8, "big"), *fields]
                     target.ferry.keep(frame(STATE, packed(said)))
-        for target in cluster.mesh.nodes.values():
-            end = [LEFT, name.encode(), book.to_bytes(8, "big")]
-            target.ferry.keep(frame(STATE, packed(end)))
-        cluster.moves.handed_out(name)
         cluster.broker.perform_later()
 
     def _take(self, name: str, book: int, messages: list[Numbered]) -> None:
@@ -142,10 +137,7 @@ class Inheriting:
         gone = name.decode()
         if what == LEFT:
             messages = [(number_of(each), each[8:]) for each in fields[1:]]
-            if messages:
-                self._take(gone, number_of(fields[0]), messages)
-            else:
-                self.cluster.moves.handed_out(gone)
+            self._take(gone, number_of(fields[0]), messages)
             return True
         if what == LANE_MARK:
             if gone in self.heirs:
