@@ -19,10 +19,9 @@ from collections.abc import Callable
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.turns import Job
-from mqttd.codec.frame import ONE_BYTE, body_at, cut_plain, run_end
+from mqttd.codec.frame import ONE_BYTE, body_at, cut_plain
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
-from mqttd.codec.spans import SPAN as SPAN_KIND
-from mqttd.codec.spans import span_end
+from mqttd.codec.spans import SPAN
 from mqttd.mesh.flight import TOLD
 from mqttd.mesh.frames import (
     ABOUT,
@@ -47,7 +46,7 @@ from mqttd.mesh.pouring import Pouring
 from mqttd.session.connection import OPEN
 from mqttd.session.framing import ALLOWANCE
 from mqttd.session.inbound import lift, lower, recast
-from mqttd.session.receiver import NO_LIMIT, Receiver
+from mqttd.session.receiver import Receiver
 from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, Route
 
 __all__ = ["Arriving"]
@@ -293,17 +292,10 @@ class Arriving(Pouring):
         plain = local.plain and not self.broker.settings.upgrade_qos
         if first & 6 == 0:
             if plain and not (self.retained or self.source or self.followed):
-                stop = run_end(data, pos, topic_end, body, end)
-                if stop == end and route is self.latest:
-                    stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, True, len(data))
-                    if count > 1:
-                        if self.pour(local.route, data, pos, stop, count, True):
-                            return stop
-                        stop = end
-                self.latest = route
-                self.broker.metrics.messages_crossed += (stop - pos) // size
-                self.run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry, True)
-                return stop
+                most = len(data)
+                return self.together(
+                    route, local, data, pos, p, topic_end, at, body, end, expiry, True, most
+                )
             self.broker.metrics.messages_crossed += 1
         elif (
             plain
@@ -330,26 +322,16 @@ class Arriving(Pouring):
         topic_end = p + 2 + (data[p] << 8 | data[p + 1])
         route = self.broker.topics.at(data[p:topic_end])
         local = self.local(route)
-        size = end - pos
         if not local.plain or self.broker.settings.upgrade_qos:
-            one = recast(data, pos, p, topic_end, topic_end, end, size, False)
+            one = recast(data, pos, p, topic_end, topic_end, end, end - pos, False)
             body, whole = split(one, 0)
             self._publish(one, 0, body, whole)
             return end
         # What is of 5.0 again may look the same.
         most = min(pos + self.older, len(data))
-        stop = run_end(data, pos, topic_end, topic_end, end)
-        if stop > most:
-            stop = most - (most - pos) % size
-        if stop == end and route is self.latest:
-            stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, False, most)
-            if count > 1 and self.pour(local.route, data, pos, stop, count, False):
-                return stop
-            stop = end
-        self.latest = route
-        self.broker.metrics.messages_crossed += (stop - pos) // size
-        self.run(local.route, data, pos, p, topic_end, topic_end, topic_end, stop, size, 0, False)
-        return stop
+        return self.together(
+            route, local, data, pos, p, topic_end, topic_end, topic_end, end, 0, False, most
+        )
 
     def _fits(self, route: Route, empty: bool, qos: int) -> bool:
         """Whether a packet, with properties unless `empty`, may go to all by its bytes alone."""
@@ -389,9 +371,9 @@ class Arriving(Pouring):
         Returns the frame that is left where all of it is too much for a turn.
         """
         kind = data[pos]
-        v5 = kind & ~SPAN_KIND == 5
+        v5 = kind & ~SPAN == 5
         pos += 1
-        ends = ends_of(data, pos, stop) if kind & SPAN_KIND else even_ends(data, pos, stop)
+        ends = ends_of(data, pos, stop) if kind & SPAN else even_ends(data, pos, stop)
         before = self.count
         carried = self.carried
         p, end = split(data, pos)

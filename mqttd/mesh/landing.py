@@ -15,7 +15,7 @@ from mqttd.codec.spans import SPAN
 from mqttd.mesh.frames import RUN1, split
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Peer
-from mqttd.session.inbound import lift, recast
+from mqttd.session.inbound import lift
 from mqttd.session.receiver import Receiver
 from mqttd.session.route import HEARD, SPREAD, WIDE, Route
 
@@ -25,7 +25,6 @@ __all__ = [
     "ends_of",
     "even_ends",
     "is_lasting",
-    "lifted",
     "packets",
     "scanned",
     "unrolled",
@@ -120,27 +119,14 @@ def packets(frame: bytes) -> list[bytes]:
     pos, stop = split(frame, 0)
     v5 = frame[pos] & ~SPAN == 5
     pos += 1
-    if not v5:
-        return lifted(frame, pos, stop)
     made: list[bytes] = []
     while pos < stop:
-        _, end = split(frame, pos)
-        made.append(frame[pos:end])
-        pos = end
-    return made
-
-
-def lifted(data: bytes, pos: int, stop: int) -> list[bytes]:
-    """PUBLISHes of 3.1.1 as those of 5.0."""
-    made: list[bytes] = []
-    while pos < stop:
-        first = data[pos]
-        p, end = split(data, pos)
-        at = p + 2 + (data[p] << 8 | data[p + 1])
-        if first & 6:
-            made.append(lift(data, pos, p, at, end))
+        p, end = split(frame, pos)
+        if v5:
+            made.append(frame[pos:end])
         else:
-            made.append(recast(data, pos, p, at, at, end, end - pos, False))
+            topic_end = p + 2 + (frame[p] << 8 | frame[p + 1])
+            made.append(lift(frame, pos, p, topic_end, end))
         pos = end
     return made
 

@@ -196,7 +196,7 @@ class Link(Connection):
             flight = self.flight
             flight.sent(written, self.out_bytes, self.turn.now)
             self.limit = flight.left()
-            if self.waiting or self.behind:
+            if self.is_awaited():
                 self._ask()
 
     def taken(self, handled: int) -> None:

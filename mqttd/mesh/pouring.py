@@ -12,10 +12,12 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.fans import Fan
-from mqttd.codec.frame import cut
+from mqttd.codec.frame import cut, run_end
+from mqttd.codec.spans import span_end
 from mqttd.mesh.landing import Local
 from mqttd.session.inbound import Inbound, recast
 from mqttd.session.message import Message
+from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.route import LIGHT0, Route
 from mqttd.session.spans import to_all
 
@@ -57,6 +59,36 @@ class Pouring:
             # Its number is kept with this turn, and it is not sent again: see `mqttd.mesh.ferry`.
             broker.fans.hold(later)
             broker.journal.touched = True
+
+    def together(
+        self,
+        route: Route,
+        local: Local,
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        end: int,
+        expiry: int,
+        v5: bool,
+        most: int,
+    ) -> int:
+        """The run or span of plain QoS 0 before `most` that begins here; the index behind it."""
+        size = end - pos
+        stop = run_end(data, pos, topic_end, body, end)
+        if stop > most:
+            stop = most - (most - pos) % size
+        if stop == end and route is self.latest:
+            stop, count = span_end(data, pos, p, topic_end, end, NO_LIMIT, v5, most)
+            if count > 1 and self.pour(local.route, data, pos, stop, count, v5):
+                return stop
+            stop = end
+        self.latest = route
+        self.broker.metrics.messages_crossed += (stop - pos) // size
+        self.run(local.route, data, pos, p, topic_end, at, body, stop, size, expiry, v5)
+        return stop
 
     def pour(self, route: Route, data: bytes, pos: int, stop: int, count: int, v5: bool) -> bool:
         """So many packets of QoS 0 to all at once, if all take them as they are."""
