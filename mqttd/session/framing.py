@@ -47,8 +47,7 @@ ALLOWANCE: Final = 10_000
 #: Bytes of a chunk that may hold several messages.
 _LEAST: Final = 32
 
-#: Bytes of a PINGREQ or DISCONNECT, and no more than the begin of anything else.
-_PING: Final = 2
+_PINGREQ: Final = b"\xc0\0"
 
 #: A packet that is not larger than this is parsed whatever it is.
 FEW: Final = 10_000
@@ -229,7 +228,7 @@ class Framing(Acknowledging):
             self.thirsty = True
         elif (
             (router.congested or router.backlog > router.settings.backlog)
-            and len(data) > _PING  # who only asks whether we are there brings nobody anything
+            and _brings(data)
             and self.state == OPEN
             and not self.paused
         ):
@@ -454,3 +453,10 @@ def _not_connect(data: bytes) -> ProtocolViolation:
     seen = looks_like(data)
     text = "the first packet is not CONNECT"
     return ProtocolViolation(f"{text} but {seen}" if seen else text)
+
+
+def _brings(data: bytes) -> bool:
+    """Whether there is more than PINGREQs, and perhaps the begin of something: who only asks
+    whether we are there, however often until we looked, brings nobody anything."""
+    count = len(data) >> 1
+    return count > 1 and data.count(_PINGREQ) < count

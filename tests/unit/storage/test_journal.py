@@ -535,6 +535,13 @@ def test_who_only_pings_does_not_wait_for_a_disk_that_cannot_follow(kept: Kept) 
         other.send(Pingreq())
         assert not other.channel.paused
         assert len(other.take()) == 1
+    # Those that were sent until we looked come together, with the begin of another.
+    for data, count in (b"\xc0\0" * 2 + b"\xc0", 2), (b"\0" + b"\xc0\0" * 3, 4):
+        other.feed(data)
+        assert not other.channel.paused
+        assert len(other.take()) == count
+    other.send(Pingreq(), Publish("t", b""))
+    assert other.channel.paused
     kept.node.broker.set_congested(False)
     kept.node.run_soon()
     assert not sender.channel.paused
