@@ -6,7 +6,8 @@
 Promise: sans-I/O; what is no hello raises ValueError. Versions: each says the least and the most it
 speaks, and the highest that both do is spoken, so that two neighbouring versions talk. Those of
 version 1 have no lane of their own for QoS 2 (`mqttd.mesh.lane`); below 3 nobody says that his
-store takes nothing (`mqttd.mesh.frames.STUCK`).
+store takes nothing (`mqttd.mesh.frames.STUCK`), below 4 a retained message's end is told by the
+clock of the machine (`mqttd.mesh.retained`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mqttd.mesh.frames import HELLO, frame, packed, split, unpacked
 __all__ = ["MOST", "SPEAKS", "Hello", "hello_of"]
 
 #: The versions of the frames that this one speaks.
-SPEAKS = (1, 3)
+SPEAKS = (1, 4)
 #: Bytes of a hello.
 MOST = 4096
 

@@ -165,6 +165,7 @@ class _NodeStream(Protocol):
         node.ferry.resume(hello.had if hello.of == node.stream else 0)
         node.stream = self.number
         node.version = hello.version()
+        node.dated = node.version >= 4
         self.edge = Stream(self.transport)
         self.link = Link(streams.broker, self.edge, node.number)
         self.transport.registerProducer(self, True)  # type: ignore[union-attr]

@@ -236,7 +236,7 @@ class Mesh(Abroad):
             flags = 0
             if neighbour.peer in route.sessions:
                 flags = self.follows(neighbour, topic, kept.qos)
-            self._change(neighbour, retain_frame(stamp, flags, kept))
+            self._change(neighbour, retain_frame(stamp, flags, kept, neighbour.since()))
 
     def deleted(self, topic: str) -> None:
         """See `Abroad.deleted`."""
@@ -300,9 +300,9 @@ class Mesh(Abroad):
     def keep(self, neighbour: Neighbour, body: bytes) -> None:
         """A neighbour has a last message for a topic."""
         stamp = number_of(body)
-        flags, kept = retained_from(body[8:])
-        topic = kept.topic()
         broker = self.broker
+        flags, kept = retained_from(body[8:], broker.clock() // 1000 - broker.now)
+        topic = kept.topic()
         if flags & FOLLOWED and neighbour.arriving is not None:
             neighbour.arriving.retained = key_of(topic)
         self._named(topic)

@@ -21,6 +21,7 @@ class Neighbour:
         ferry: Ferry | None = None,
         once: Ferry | None = None,
     ) -> None:
+        self.broker = broker
         self.number = number
         self.ferry = Ferry(broker) if ferry is None else ferry
         self.peer = Peer(broker, self.ferry, self.ferry if once is None else once, place)
@@ -28,7 +29,13 @@ class Neighbour:
         self.arriving: Arriving | None = None
         #: It has told all its filters, and, where it was asked for, all retained messages.
         self.met: bool = False
+        #: It takes moments in milliseconds since 1970.
+        self.dated: bool = True
         #: Retained topics that anybody has told, while it tells all of them.
         self.topics: set[str] | None = None
         #: Counted frames that it must have taken before changes that went by then are forgotten.
         self.due: int = NEVER
+
+    def since(self) -> int:
+        """What is added to the broker's milliseconds to get those that are said to it."""
+        return self.broker.clock() // 1000 - self.broker.now if self.dated else 0

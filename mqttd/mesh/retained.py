@@ -3,7 +3,9 @@
     RETAIN  stamp, flags, when it expires, who published it and where, the packet
     DELETE  stamp, flags, topic
 
-The stamp says when that was (`mqttd.mesh.changes`), 0 where nobody remembers.
+The stamp says when that was (`mqttd.mesh.changes`), 0 where nobody remembers. When it expires is
+told in milliseconds since 1970: `Broker.now` is another number on each machine. Nodes below version
+4 say and take it as theirs is.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ __all__ = ["FOLLOWED", "OF_ALL", "delete_frame", "key_of", "retain_frame", "reta
 FOLLOWED: Final = 1
 _V5: Final = 2
 OF_ALL: Final = 4
+#: Milliseconds that are since 1970 from here on; of a `Broker.now` they were 34 years.
+_DATED: Final = 1 << 40
 
 
 def key_of(topic: str) -> bytes:
@@ -28,12 +32,13 @@ def key_of(topic: str) -> bytes:
     return len(raw).to_bytes(2, "big") + raw
 
 
-def retain_frame(stamp: int, flags: int, kept: Retained) -> bytes:
-    """What is said of a retained message."""
+def retain_frame(stamp: int, flags: int, kept: Retained, since: int) -> bytes:
+    """What is said of a retained message; `since`: see `Neighbour.since`."""
+    expires_at = kept.expires_at + since if kept.expires_at else 0
     username = kept.username
     fields = [
         ONE_BYTE[flags | (_V5 if kept.v5 else 0)],
-        kept.expires_at.to_bytes(8, "big"),
+        expires_at.to_bytes(8, "big"),
         kept.expiry_at.to_bytes(4, "big"),
         kept.source.encode(),
         b"" if username is None else b"\0" + username.encode(),
@@ -49,8 +54,11 @@ def delete_frame(stamp: int, flags: int, topic: str) -> bytes:
     return numbered(DELETE, stamp, ONE_BYTE[flags] + topic.encode())
 
 
-def retained_from(body: bytes) -> tuple[int, Retained]:
-    """What was said of a retained message: the flags, and the message."""
+def retained_from(body: bytes, since: int) -> tuple[int, Retained]:
+    """What was said of a retained message: the flags, and the message.
+
+    since: what is added to the broker's milliseconds to get those since 1970.
+    """
     fields = unpacked(body)
     if len(fields) != 8:
         raise ValueError(f"{len(fields)} values, expected 8")
@@ -59,10 +67,12 @@ def retained_from(body: bytes) -> tuple[int, Retained]:
     qos = wire[0] >> 1 & 3
     made = Retained(wire, qos, flags & _V5 != 0, 0, 0, source.decode())
     if qos:
-        at = packet_id_at(wire)
-        made.id_at = at
-        made.packet_id = wire[at] << 8 | wire[at + 1]
-    made.expires_at = int.from_bytes(expires_at, "big")
+        id_at = packet_id_at(wire)
+        made.id_at = id_at
+        made.packet_id = wire[id_at] << 8 | wire[id_at + 1]
+    at = int.from_bytes(expires_at, "big")
+    # 0 is never: what was over before this machine began is over.
+    made.expires_at = max(at - since, 1) if at >= _DATED else at
     made.expiry_at = int.from_bytes(expiry_at, "big")
     made.username = username[1:].decode() if username else None
     made.peerhost = peerhost.decode()

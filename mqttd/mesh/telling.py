@@ -90,7 +90,7 @@ class Giving(_Each):
         kept = self.kept(topic)
         if kept is None or topic.startswith("$SYS/"):
             return b""
-        return retain_frame(self.changes.of(topic), OF_ALL, kept)
+        return retain_frame(self.changes.of(topic), OF_ALL, kept, self.neighbour.since())
 
     def end(self, link: Link) -> None:
         """See `_Each.end`."""
@@ -115,7 +115,9 @@ class Telling(_Each):
         """See `_Each.said`."""
         stamp = self.changes.of(topic) or self.stamps[topic]
         kept = self.kept(topic)
-        return delete_frame(stamp, 0, topic) if kept is None else retain_frame(stamp, 0, kept)
+        if kept is None:
+            return delete_frame(stamp, 0, topic)
+        return retain_frame(stamp, 0, kept, self.neighbour.since())
 
     def end(self, link: Link) -> None:
         """See `_Each.end`."""

@@ -7,9 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.retained import Retained
+from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Puback, Publish
 from mqttd.mesh.changes import Changes
+from mqttd.mesh.frames import split
+from mqttd.mesh.retained import retain_frame, retained_from
 from tests.support.account import audit
 from tests.support.memory import MemoryClient
 from tests.unit.workers.test_ferry import Worker, joined, pump
@@ -119,3 +123,70 @@ def test_who_starts_takes_all_there_is() -> None:
     here.link()
     pump(here, there)
     assert kept(there) == kept(here) and len(kept(there)) == 10
+
+
+def expires_in(worker: Worker, topic: str) -> int:
+    level = worker.node.broker.retainer.topics[topic]
+    return level.expires_at - worker.node.now
+
+
+def of_two_machines() -> list[Worker]:
+    """Their clocks of the day agree; one has run for an hour longer."""
+    here, there = Worker(1), Worker(2)
+    there.node.jump(3_600_000)
+    there.node.broker.clock = here.node.broker.clock
+    return [here, there]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["as it comes", "to one that starts"])
+@pytest.mark.parametrize("sender", [0, 1], ids=["by the younger", "by the elder"])
+def test_messages_expire_at_one_time_on_machines_that_began_at_different_ones(
+    sender: int, late: bool
+) -> None:
+    pair = of_two_machines()
+    here, there = pair[sender], pair[1 - sender]
+    if not late:
+        joined(here, there)
+    client = here.node.connect("p", 5)
+    client.send(
+        Publish("a", b"x", 1, True, packet_id=1, properties={prop.MESSAGE_EXPIRY_INTERVAL: 60})
+    )
+    told(here, client, "b", b"x")
+    if late:
+        here.link()
+        there.link(takes=True)
+    pump(here, there)
+    assert expires_in(there, "a") == expires_in(here, "a") == 60_000
+    retained = there.node.broker.retainer
+    assert retained.topics["b"].expires_at == 0
+    there.node.jump(60_000)
+    assert list(retained.topics) == ["b"]
+
+
+def test_a_node_of_before_is_told_and_heard_by_the_clock_of_the_machine() -> None:
+    here, there = of_two_machines()
+    joined(here, there)
+    neighbour = here.mesh.neighbours[there.mesh.number]
+    neighbour.dated = False
+    client = here.node.connect("p", 5)
+    client.send(
+        Publish("a", b"x", 1, True, packet_id=1, properties={prop.MESSAGE_EXPIRY_INTERVAL: 7200})
+    )
+    pump(here, there)
+    topics = [worker.node.broker.retainer.topics["a"] for worker in (here, there)]
+    assert topics[0].expires_at == topics[1].expires_at == here.node.now + 7_200_000
+
+
+def test_what_expired_before_a_machine_began_is_over_there() -> None:
+    here, there = of_two_machines()
+    client = here.node.connect("p", 5)
+    client.send(
+        Publish("a", b"x", 1, True, packet_id=1, properties={prop.MESSAGE_EXPIRY_INTERVAL: 1})
+    )
+    kept = here.node.broker.retainer.get("a", here.node.now)
+    assert isinstance(kept, Retained)
+    since = here.node.broker.clock() // 1000 - here.node.now
+    data = retain_frame(0, 0, kept, since)
+    body = data[split(data, 0)[0] :]
+    assert retained_from(body[8:], since)[1].expires_at == kept.expires_at
+    assert retained_from(body[8:], since + kept.expires_at + 5)[1].expires_at == 1
