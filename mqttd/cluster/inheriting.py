@@ -10,7 +10,8 @@ The filters are seen before the mark is asked for, in etcd's order, so nothing i
 of the two lanes of a link has a mark.
 
 What the node itself was about to send to others, QoS 2 that its store had with the packet ids of
-its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`).
+its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`). LEFT with
+no messages is the end of it: sessions on their way, those that the heir sends on, too, wait for it.
 """
 
 from __future__ import annotations
@@ -114,6 +115,10 @@ class Inheriting:
                     fields = [number.to_bytes(8, "big") + data]
                     said = [LEFT, name.encode(), book.to_bytes(8, "big"), *fields]
                     target.ferry.keep(frame(STATE, packed(said)))
+        for target in cluster.mesh.nodes.values():
+            end = [LEFT, name.encode(), book.to_bytes(8, "big")]
+            target.ferry.keep(frame(STATE, packed(end)))
+        cluster.moves.handed_out(name)
         cluster.broker.perform_later()
 
     def _take(self, name: str, book: int, messages: list[Numbered]) -> None:
@@ -137,7 +142,10 @@ class Inheriting:
         gone = name.decode()
         if what == LEFT:
             messages = [(number_of(each), each[8:]) for each in fields[1:]]
-            self._take(gone, number_of(fields[0]), messages)
+            if messages:
+                self._take(gone, number_of(fields[0]), messages)
+            else:
+                self.cluster.moves.handed_out(gone)
             return True
         if what == LANE_MARK:
             if gone in self.heirs:

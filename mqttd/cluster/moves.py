@@ -273,6 +273,11 @@ class Moves:
         self.departures.look()
         self.broker.perform_later()
 
+    def handed_out(self, name: str) -> None:
+        """All that it had for this node is here, from its heir, which may send sessions on."""
+        self.transit.is_over(name)
+        self._look()
+
     def given_up(self, name: str) -> None:
         """It is not awaited any more."""
         self.transit.is_over(name)

@@ -77,6 +77,11 @@ KEEPS = """
 from mqttd.cluster.owners import Owners
 Owners.taken = lambda *_: None
 """
+#: A node that gives up nothing that it waits for of a taking over.
+PATIENT = """
+from mqttd.cluster import adoption, arrivals, departures, moves
+adoption._LATE = moves.HEIR = arrivals.MARKS = departures.MARKS = 1e6
+"""
 
 
 def test_a_session_outlives_its_node(etcd: Etcd, nats: NatsServers, tmp_path: Path) -> None:
@@ -369,6 +374,39 @@ def test_a_node_that_is_back_says_nothing_until_its_heir_has_all(
             assert back.resumed
             assert back.message().payload == b"meanwhile"
         assert [owner_of(etcd, each)[0] for each in ("reader", "stays")] == ["c", "b"]
+    finally:
+        for name, node in nodes.items():
+            node.stop()
+            print(f"--- {name}\n{node.output[-5000:]}")
+
+
+def test_what_a_node_has_claimed_does_not_wait_for_the_end_of_the_taking_over(
+    etcd: Etcd, nats: NatsServers, tmp_path: Path
+) -> None:
+    """The heir waited until what it had sent on was there, and who it went to for the heir."""
+    of = settings(nats)
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "c": {}}, program=PATIENT, **of)
+    try:
+        nodes["b"] = start_node(tmp_path, etcd, "b", program=KEEPS, **of)
+        assert all(is_copied(each) for each in nodes.values())
+        other = RawClient(nodes["b"].port, mq.V5, deadline=20.0).connect("other")
+        for name in "ac":  # one of these is the heir
+            client = RawClient(nodes["b"].port, mq.V5, deadline=20.0)
+            client.connect(f"of-{name}", clean=False, props=STAYS)
+            client.subscribe("t", qos=1)
+            client.close()
+        other.publish("t", b"waits", qos=1)
+        for name in "ac":
+            claims = RawClient(nodes[name].port, mq.V5, deadline=20.0)
+            claims.send(mq.connect(f"of-{name}", mq.V5, clean=False, props=STAYS))
+            until(lambda n=name: owner_of(etcd, f"of-{n}") == f"{n}\0b", "that it is claimed")  # type: ignore[misc]
+        nodes["b"].stop(hard=True)
+        for name in "ac":
+            back = let_in(nodes[name], f"of-{name}")
+            assert back.resumed
+            assert back.message().payload == b"waits"
+        text = "sessions of node b are here now, 1 were sent on"
+        until(lambda: any(text in nodes[name].output for name in "ac"), "the end of it")
     finally:
         for name, node in nodes.items():
             node.stop()

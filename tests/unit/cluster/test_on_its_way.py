@@ -263,7 +263,10 @@ def test_a_node_that_is_killed_and_back_at_once_gives_its_marks_first(
     assert len(leaves.state.queue) == back
 
 
-def test_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(node: Node) -> None:
+@pytest.mark.parametrize("ends", ["handed_out", "given_up"])
+def test_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(
+    node: Node, ends: str
+) -> None:
     """Its heir hands it out before that is done; a session that moves then missed it."""
     node.hand("a", 5)
     marks(node, 5, "a")
@@ -277,7 +280,7 @@ def test_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(node: Node
     node.mesh.choice.link = -(1 << 40)
     node.publish(1)
     node.mesh.choice.link = 0
-    node.moves.given_up("b")
+    getattr(node.moves, ends)("b")
     assert leaves.whole
     assert len(leaves.state.queue) == 1
 

@@ -426,7 +426,9 @@ def test_an_heir_hands_out_what_each_has_not_had(pair: Pair) -> None:
     wire = [Publish("t", said, 2, packet_id=7) for said in (b"a", b"b")]
     messages = [(last + at, _wire(packet)) for at, packet in enumerate(wire)]
     mesh = pair.there.mesh
-    cluster: Any = SimpleNamespace(name="there", mesh=mesh, broker=pair.there.broker)
+    over: list[str] = []
+    moves = SimpleNamespace(handed_out=over.append)
+    cluster: Any = SimpleNamespace(name="there", mesh=mesh, broker=pair.there.broker, moves=moves)
     heir = Inheriting(cluster, Logger())
     pair.there.cut()
     for _ in range(2):
@@ -439,7 +441,9 @@ def test_an_heir_hands_out_what_each_has_not_had(pair: Pair) -> None:
     pair.reader.take()
     for data in told:
         body, _ = split(data, 0)
+        assert over == ["here"] * 3
         assert heir.told(third, data[body:])
+    assert over == ["here"] * 4, "the last frame is the end"
     assert pair.received() == []
 
 
