@@ -10,12 +10,18 @@ MQTT 5.0, 4.1, items 4 and 5.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqttd.session.account import QUEUED
 from mqttd.session.message import Delivery, entry_delivery, entry_qos, entry_weight
 from mqttd.session.mqueue import MQueue
 from mqttd.session.state import State
 
-__all__ = ["Pending"]
+__all__ = ["QUEUING", "Pending"]
+
+#: Units of work of an entry that is queued, and of one that is dropped for it: a microsecond each
+#: where a journal keeps them. A turn of one connection has a millisecond of it, that of all eight.
+QUEUING: Final = 8
 
 
 class Pending(State):
@@ -40,6 +46,7 @@ class Pending(State):
         if account.tight and not entry_qos(entry):
             self.drop(entry_delivery(entry, self.v5), "memory")
             return
+        self.server.topics.work += QUEUING
         mqueue = self.mqueue
         if mqueue is None:
             mqueue = self.new_queue()
@@ -68,6 +75,7 @@ class Pending(State):
             self.server.queued(self, entry)
         if dropped is not None:
             numbers = mqueue.take_dropped()
+            self.server.topics.work += QUEUING * len(numbers)
             for at in range(len(dropped)):
                 self.lose(dropped[at], numbers[at], "queue_full")
 

@@ -47,8 +47,7 @@ class Judge(Keeper):
     """What a publisher asks of the broker: topics and rights."""
 
     def __init__(self, settings: Settings, now: int, topics: Topics) -> None:
-        super().__init__(settings, now)
-        self.topics = topics
+        super().__init__(settings, now, topics)
         #: Moves when rules, users, bans or hooks change: every answer is asked for again.
         self.epoch: int = 0
         #: A rule depends on QoS or RETAIN, so answers are kept per these flags.

@@ -35,6 +35,7 @@ from mqttd.session.message import (
 from mqttd.session.mqueue import MQueue
 from mqttd.session.runs import Run, Trace
 from mqttd.session.settings import NEVER, Settings
+from mqttd.session.topics import Topics
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -48,8 +49,9 @@ class Keeper(Turn):
     The `tap_...` flags say which hook points somebody listens to, the journal who keeps state.
     """
 
-    def __init__(self, settings: Settings, now: int) -> None:
+    def __init__(self, settings: Settings, now: int, topics: Topics) -> None:
         super().__init__(settings, now)
+        self.topics = topics
         self.journal: Journal = Journal()
         self.account = Account(settings.memory_per_session, settings.memory_per_user)
         #: Connections that have not been let in, oldest first.

@@ -15,6 +15,7 @@ Promise: nothing is written here; being told costs the appends of `mqttd.storage
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -57,6 +58,9 @@ __all__ = ["StoreJournal"]
 
 #: Bytes that wait for the disk, with what writing them takes, beyond which nobody publishes.
 _BEHIND: Final = 16 << 20
+#: Bytes of words of the blocks that are moved in a turn, unless one alone has more: a block that
+#: is full, or many small ones. To read so many and let go of what is dead takes some milliseconds.
+_MOVED: Final = 256 << 10
 
 
 class StoreJournal(Releasing):
@@ -68,6 +72,7 @@ class StoreJournal(Releasing):
     """
 
     __slots__ = (
+        "_found",
         "_last",
         "_noted",
         "durability",
@@ -105,6 +110,8 @@ class StoreJournal(Releasing):
         self.groups: int = 0
         #: The disk takes no group for now.
         self.failing: bool = False
+        #: Blocks that were read again, to be moved.
+        self._found: deque[tuple[int, bytes, bytes]] = deque()
         #: Something was told in this turn; its end has been put off once.
         self._noted: bool = False
         self._last: bool = False
@@ -416,7 +423,8 @@ class StoreJournal(Releasing):
         self.soon = False
         self.groups += 1
         if group.reads:
-            self.ledger.rewrite(group.found)
+            self._found.extend(group.found)
+            self._move()
         self._releasing.append(self._waiting_for)
         if self._fetches:
             self.serve()
@@ -424,6 +432,24 @@ class StoreJournal(Releasing):
         if not open_still and (not self.ledger.group.empty() or self._waiting.promises):
             self._close()
         self.weigh()
+
+    def move(self) -> None:
+        """Go on to move what lives of blocks that were read again, in a turn of its own."""
+        self._move()
+        self.begin()
+
+    def _move(self) -> None:
+        found = self._found
+        some = [found.popleft()] if found else []
+        words = len(some[0][1]) if some else 0
+        while found and words + len(found[0][1]) <= _MOVED:
+            words += len(found[0][1])
+            some.append(found.popleft())
+        self.ledger.rewrite(some, len(found) > 0)
+
+    def moving(self) -> bool:
+        """Whether blocks that were read again are still to be moved."""
+        return len(self._found) > 0
 
     def weigh(self) -> None:
         """See how much waits: where the disk cannot follow, publishers have to wait for it."""

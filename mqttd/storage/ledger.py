@@ -69,6 +69,8 @@ _LIGHT: Final = 256 << 10
 _READ_BYTES: Final = 4 << 20
 #: Bytes with which a block is full: what is moved stands in memory, with more each time it was.
 _FULL: Final = 2 << 20
+#: And words: what many get has few bytes, and a block is moved in one turn.
+_WORDS: Final = 8 * LOOSE
 #: A row in memory beside the bytes of its parameters.
 _ROW: Final = 200
 #: Numbers between two that live, beyond which a home ends (recovery).
@@ -120,6 +122,11 @@ class Ledger:
         else:
             full.stored = True
 
+    def _pack(self) -> None:
+        self.group.pack()
+        if len(self.group.packed) >= _WORDS:
+            self._part()
+
     # -- records -------------------------------------------------------------------------------
 
     def note(self, owner: int, kind: int, packet_id: int, data: bytes) -> int:
@@ -127,10 +134,9 @@ class Ledger:
         group = self.group
         if group.size >= _FULL:
             self._part()
+        if len(group.words) >= LOOSE:
+            self._pack()
         words = group.words
-        if len(words) >= LOOSE:
-            group.pack()
-            words = group.words
         number = self.number
         self.number = number + 1
         length = len(data)
@@ -192,7 +198,9 @@ class Ledger:
     def _say(self, kind: int, number: int, packet_id: int, about: Block) -> None:
         group = self.group
         if len(group.words) >= LOOSE:
-            group.pack()
+            self._pack()
+            if about.id not in self.blocks:
+                return  # nothing was left of it when it was full
         group.words.append(0)
         group.words.append(number << 20 | kind << 16 | packet_id)
         if about is not group.block:
@@ -300,8 +308,9 @@ class Ledger:
         wanted = self.group.reads
         small: list[int] = []
         size = 0
-        for _ in range(_SWEPT):
-            if not hand or len(wanted) == _READ or size > _READ_BYTES:
+        parts = len(self.group.parts)  # of a group that has brought more, more go
+        for _ in range(_SWEPT + parts):
+            if not hand or len(wanted) >= _READ + parts or size > _READ_BYTES:
                 break
             block = self.blocks.get(hand.pop())
             if block is None or not block.stored or block.id > oldest:
@@ -318,7 +327,7 @@ class Ledger:
                 small.append(block.id)
         # Each time something must be gained, or a store at rest would go on for ever.
         if len(small) >= _READ // 2:
-            wanted.extend(small[: _READ - len(wanted)])
+            wanted.extend(small[: max(0, _READ - len(wanted))])
         self._reading = len(wanted) > 0
 
     def compact(self) -> None:
@@ -329,9 +338,9 @@ class Ledger:
         self._hand = []
         self.thorough = 2
 
-    def rewrite(self, found: list[tuple[int, bytes, bytes]]) -> None:
-        """What lives of blocks that were read again goes into this group; they go."""
-        self._reading = False
+    def rewrite(self, found: list[tuple[int, bytes, bytes]], some: bool = False) -> None:
+        """What lives of blocks that were read again (`some` of them) goes into this group."""
+        self._reading = some  # and the others follow
         living: list[tuple[int, int, int, int, bytes]] = []
         said: list[tuple[int, int, int]] = []
         rewritten: list[Block] = []

@@ -226,6 +226,8 @@ class Store:
             broker.drawers.stuck = stuck
             journal.stuck = stuck
             journal.weigh()
+        if journal.moving():
+            journal.move()
         while writer.done:
             if self.copies is None:
                 journal.written(writer.done.popleft())
@@ -233,7 +235,7 @@ class Store:
                 self._written.append(writer.done.popleft())
         while self._written and self.copies is not None and self.copies.has(self._written[0]):
             journal.written(self._written.popleft())
-        if journal.release():
+        if journal.release() or journal.moving():
             self._wake.wake()  # thousands of acknowledgements may have waited
         for _ in range(_READINGS):
             if not writer.read:

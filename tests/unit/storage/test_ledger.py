@@ -129,6 +129,36 @@ def test_bytes_for_several_owners_are_kept_once(store: Store) -> None:
     assert store.read(store.reopen()) == store.model
 
 
+def test_a_block_is_full_with_its_words_too(store: Store) -> None:
+    """What many get has few bytes; to move half a million records held the loop for 80 ms."""
+    wire = bytes(100)
+    numbers = [store.note(at % OWNERS + 1, wire) for at in range(50_000)]
+    store.write()
+    for number in numbers[::2]:
+        store.forget(number)
+    store.write()
+    store.check()
+    assert store.blocks() == 6
+    assert max(block.count for block in store.ledger.blocks.values()) <= 16_384 + 2
+    assert store.read(store.reopen()) == store.model
+
+
+def test_a_block_of_which_nothing_is_left_when_it_is_full_is_no_block(store: Store) -> None:
+    """It is full with what is said of its last record, and goes: nothing is to be said then."""
+    store.write()
+    blocks = store.blocks()
+    store.send(number := store.note(1, b"x"), 1)
+    store.forget(number)
+    for _ in range(9000):
+        store.forget(store.note(1, b"x"))
+    store.check()
+    store.note(1, b"lives")
+    store.write()
+    store.check()
+    assert store.blocks() == blocks + 1
+    assert store.read(store.reopen()) == store.model
+
+
 def test_a_group_of_many_records_has_them_in_their_order(store: Store) -> None:
     """Their words are packed as they gather; so are those that say something of others."""
     numbers = [store.note(at % OWNERS + 1, b"%d" % at) for at in range(10_000)]
