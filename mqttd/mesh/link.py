@@ -23,6 +23,7 @@ from mqttd.mesh.flight import FULL, Flight
 from mqttd.mesh.frames import ACK, OLDER, TAKEN, TELL, frame
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
+from mqttd.session.unfinished import READ
 
 __all__ = ["Gate", "Link", "Nowhere", "Pipe", "Stream"]
 
@@ -245,6 +246,11 @@ class Link(Connection):
         else:
             then()
 
+    def line_up(self, then: Callable[[], object]) -> None:
+        """Call this once when there is room and it is its turn, or the link is over."""
+        self.behind.append(then)
+        self._wait()
+
     def _wait(self) -> None:
         if self.wraps:
             self._ask()
@@ -267,14 +273,26 @@ class Link(Connection):
             return  # until the other end says that it is not
         if not self.wraps:
             self._adapt()
-        waiting = self.waiting
-        self.waiting = []
+        if not self.wraps or self.state != OPEN:
+            waiting = self.waiting
+            self.waiting = []
+            for sender in waiting:
+                sender.let_go_on()
+            behind = self.behind
+            self.behind = []
+            for then in behind:
+                then()
+            return
+        # In turn, as far as there is room: each sender may bring as much as one read.
+        while self.behind and not self.is_full():
+            self.behind.pop(0)()
+        room = 1 + self.limit // READ
+        waiting = self.waiting[:room]
+        del self.waiting[:room]
         for sender in waiting:
             sender.let_go_on()
-        behind = self.behind
-        self.behind = []
-        for then in behind:
-            then()
+        if self.is_awaited():
+            self._ask()
 
     def close(self, code: int, detail: str) -> None:
         """See `Connection.close`."""

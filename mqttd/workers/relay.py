@@ -6,7 +6,8 @@
 The keys of a TLS connection are in the process that shook hands, so its bytes travel: the channel
 there takes nothing apart any more, and its worker has a channel whose edge is the mesh. At most
 `WINDOW` bytes are under way to a client (`CREDIT`), and a client whose worker does not read is not
-read from (`PAUSE`).
+read from (`PAUSE`). All of them share the link with everybody: when it is full each waits for its
+turn, and puts `PIECE` bytes then.
 
 Promise: bytes arrive in their order and none is dropped; when either end is over, or the worker of
 one, so is the other.
@@ -29,10 +30,12 @@ from mqttd.session.framing import Inlet
 from mqttd.session.output import gather
 from mqttd.types import PeerIdentity
 
-__all__ = ["WINDOW", "Relays"]
+__all__ = ["PIECE", "WINDOW", "Relays"]
 
 #: Bytes under way to one client.
 WINDOW: Final = 256 << 10
+#: Bytes of a client that go at once, where others wait for the link.
+PIECE: Final = 4 << 10
 
 _GONE: Final = "its worker is gone"
 
@@ -50,19 +53,59 @@ class Outlet(Inlet):
         self.owed: int = 0
         #: The other end has said that it is over.
         self.ended: bool = False
+        #: What has come and waits for room on the link.
+        self.held: bytes = b""
+        #: It waits for that; its worker does not read for now; the client is gone.
+        self.full: bool = False
+        self.stopped: bool = False
+        self.closed: bool = False
 
     def take(self, data: bytes) -> None:
         """See `Inlet.take`."""
         if data:
-            self.link.put(numbered(frames.UP, self.number, data))
+            self.held += data
+            if not self.full:
+                self._pass(not self.link.is_awaited())
+
+    def go_on(self) -> None:
+        """There is room on the link."""
+        self._pass(True)
+        if not self.closed:
+            self.channel.weigh()
+
+    def _pass(self, is_next: bool) -> None:
+        """As much goes as there is room for, but a piece where others wait."""
+        link = self.link
+        while self.held and is_next and link.state == OPEN and not link.is_full():
+            data = self.held
+            self.held = data[PIECE:]
+            link.send(numbered(frames.UP, self.number, data[:PIECE]))
+            is_next = not link.is_awaited()
+        self.full = len(self.held) > 0 and link.state == OPEN
+        if self.full:
+            link.line_up(self.go_on)
+        elif self.closed:
+            self.relays.say_closed(self)
+        self.settle()
+
+    def settle(self) -> None:
+        """Read from the client, or do not."""
+        waited = self.waiting
+        self.waiting = self.full or self.stopped
+        channel = self.channel
+        if self.waiting:
+            channel.pause()
+        elif waited and channel not in self.relays.broker.stalled:
+            channel.resume()
 
     def size(self) -> int:
         """See `Inlet.size`."""
-        return 0
+        return len(self.held)
 
     def close(self) -> None:
-        """See `Inlet.close`."""
+        """See `Inlet.close`; what has come of it goes first."""
         self.relays.broker.registry.channels += 1  # is about to be counted off again
+        self.closed = True
         self.relays.closed(self)
 
 
@@ -79,18 +122,26 @@ class Inland(Edge):
         self.channel: Channel | None = None
         #: Bytes under way to the client.
         self.flying: int = 0
+        #: Others fill the link.
+        self.waits: bool = False
 
     def flush(self, channel: Connection) -> None:
         """See `Edge.flush`."""
         server = self.relays.broker
+        link = self.link
         while channel.out is not None and self.flying < WINDOW:
+            if link.is_full():
+                if not self.waits:
+                    self.waits = True
+                    link.line_up(self.go_on)
+                break
             data = gather(channel)
             if not data:
                 break
             self.flying += len(data)
             channel.out_bytes -= len(data)
             channel.bytes_sent += len(data)
-            self.link.put(numbered(frames.DOWN, self.number, data))
+            link.send(numbered(frames.DOWN, self.number, data))
         if channel.out is None:
             channel.blocked = False
         elif not channel.blocked:
@@ -101,6 +152,14 @@ class Inland(Edge):
     def credit(self, count: int) -> None:
         """So many bytes are written."""
         self.flying -= count
+        self._flush()
+
+    def go_on(self) -> None:
+        """There is room on the link."""
+        self.waits = False
+        self._flush()
+
+    def _flush(self) -> None:
         channel = self.channel
         if channel is not None and channel.blocked:
             channel.blocked = False
@@ -183,6 +242,12 @@ class Relays(Other):
         key = (outlet.link.number, outlet.number)
         self.outlets.pop(key, None)
         self._owing.pop(key, None)
+        if not outlet.held or outlet.ended:
+            self.say_closed(outlet)
+
+    def say_closed(self, outlet: Outlet) -> None:
+        """All that it has sent has gone."""
+        outlet.held = b""
         if not outlet.ended and outlet.link.state == OPEN:
             said = outlet.channel.close_reason.encode()
             outlet.link.send(numbered(frames.UP_END, outlet.number, said))
@@ -262,11 +327,11 @@ class Relays(Other):
                 self._looking = True
                 self.broker.soon(self.look)
         elif kind == frames.PAUSE:
-            outlet.waiting = True
-            channel.pause()
+            outlet.stopped = True
+            outlet.settle()
         elif kind == frames.RESUME:
-            outlet.waiting = False
-            channel.resume()
+            outlet.stopped = False
+            outlet.settle()
         elif kind == frames.DOWN_END:
             outlet.ended = True
             channel.reason_code = body[0]

@@ -1,0 +1,101 @@
+"""Connections that another worker serves take turns on the link, with each other and all else."""
+
+from __future__ import annotations
+
+from mqttd.codec.packets import Publish
+from mqttd.codec.serializer import serialize
+from mqttd.mesh.frames import UP, UP_END, number_of, split
+from mqttd.mesh.link import Link
+from mqttd.mesh.mesh import Other
+from mqttd.session.connection import Connection, Edge
+from mqttd.workers.relay import PIECE, Outlet, Relays
+from tests.support.memory import MemoryBroker, MemoryClient
+
+READ = 64 << 10
+
+
+class Wire(Edge):
+    """Takes what the link writes."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def flush(self, channel: Connection) -> None:
+        """See `Edge.flush`."""
+        assert isinstance(channel, Link)
+        some = b"".join(channel.out or ())
+        channel.out = None
+        channel.out_bytes = 0
+        self.data += some
+        channel.mark(len(some))
+
+    def ups(self) -> list[tuple[int, int, int]]:
+        """Kind, connection and size of what went of clients."""
+        found = []
+        at = 0
+        while at < len(self.data):
+            body, end = split(self.data, at)
+            if self.data[at] in (UP, UP_END):
+                found.append((self.data[at], number_of(self.data[body:]), end - body - 8))
+            at = end
+        self.data = b""
+        return found
+
+
+def relayed(count: int) -> tuple[MemoryBroker, Link, Wire, list[MemoryClient]]:
+    """So many clients whose worker is another."""
+    node = MemoryBroker()
+    wire = Wire()
+    link = Link(node.broker, wire, 2)
+    link.wraps = True
+    link.limit = link.flight.left()
+    relays: Other = Relays(node.broker, lambda number, kind, body: None)
+    assert isinstance(relays, Relays)
+    clients = []
+    for number in range(count):
+        client = node.connect(f"c{number}", 5)
+        client.channel.intake = Outlet(relays, client.channel, link, number)
+        clients.append(client)
+    return node, link, wire, clients
+
+
+def test_many_put_no_more_on_a_link_than_it_has_room_for() -> None:
+    node, link, wire, clients = relayed(20)
+    data = serialize(Publish("a", b"x" * (READ - 20)), 5)
+    for client in clients:
+        client.channel.feed(data)
+    assert link.out_bytes <= link.flight.room + PIECE + 20
+    assert all(client.channel.paused for client in clients[1:])
+    # Who else sends waits behind no more than that.
+    node.broker.perform()
+    had = dict.fromkeys(range(20), 0)
+    for _ in range(2000):
+        written = link.flight.written
+        for _, number, size in wire.ups():
+            had[number] += size
+        if min(had.values()) == len(data):
+            break
+        # Each gets as much as the others, but for who was first.
+        assert max(list(had.values())[1:]) - min(had.values()) <= 2 * PIECE
+        link.taken(written)
+        node.broker.perform()
+        assert link.flight.written - written <= link.flight.room + PIECE + 20
+        link.flight.room = 16 << 10
+    assert set(had.values()) == {len(data)}
+    assert not any(client.channel.paused for client in clients)
+
+
+def test_what_a_client_has_sent_goes_before_its_end() -> None:
+    node, link, wire, clients = relayed(2)
+    for client in clients:
+        client.channel.feed(b"x" * READ)
+    clients[1].channel.end("reset")
+    node.broker.perform()
+    seen = wire.ups()
+    for _ in range(100):
+        link.taken(link.flight.written)
+        node.broker.perform()
+        seen += wire.ups()
+    mine = [(kind, size) for kind, number, size in seen if number == 1]
+    assert mine[-1] == (UP_END, len("reset"))
+    assert sum(size for kind, size in mine if kind == UP) == READ
