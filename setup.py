@@ -96,6 +96,7 @@ HOT = [
     "mqttd/broker/login.py",
     "mqttd/broker/memory.py",
     "mqttd/broker/mounts.py",
+    "mqttd/broker/partings.py",
     "mqttd/broker/publishing.py",
     "mqttd/broker/pubsub.py",
     "mqttd/broker/quota.py",

@@ -25,6 +25,7 @@ from mqttd.broker.drawers import Drawers
 from mqttd.broker.endings import Revoked
 from mqttd.broker.ground import Given
 from mqttd.broker.memory import Memory
+from mqttd.broker.partings import Partings
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
@@ -34,6 +35,7 @@ from mqttd.broker.wills import Wills
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect, Subscribe, Subscription, Unsubscribe
 from mqttd.session.channel import CLOSED, WAITING, Channel
+from mqttd.session.connection import Connection
 from mqttd.session.guid import Guid
 from mqttd.session.publisher import Publisher
 from mqttd.session.settings import Settings
@@ -80,6 +82,7 @@ class Broker(Publishing):
         self._cooled_at: int = now
         self.drawers = Drawers(self)
         self.wills = Wills(self)
+        self.partings = Partings(self, self.wills)
         self.revision = Revision(self)
         self.registry = Registry(
             self,
@@ -131,8 +134,15 @@ class Broker(Publishing):
         super().access_changed()
         self.revision.start()
 
+    def puts_off(self, channel: Connection) -> bool:
+        """See `Turn.puts_off`: where many wills are due at once."""
+        if self.registry.stopping or not isinstance(channel, Channel):
+            return False
+        return self.partings.puts_off(channel)
+
     def stop(self) -> None:
         """The process ends: wills go by policy, and sessions keep what they have."""
+        self.partings.finish()
         self.registry.stopping = True
         self.revision.close()
         # Their wills are due while the right to publish them can be asked for.

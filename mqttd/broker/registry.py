@@ -201,7 +201,7 @@ class Registry:
         if channel.version:
             self.channels -= 1
         session = channel.session
-        if session is None or session.channel is not channel:
+        if session is None or session.channel is not channel or session.ended:
             return
         broker.tell("client.disconnected", session, channel.close_reason)
         self._left(channel, session, channel.close_reason)

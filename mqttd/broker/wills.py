@@ -30,6 +30,8 @@ from mqttd.types import Action, ClientInfo
 __all__ = ["Testament", "Wills", "connect_fault", "will_fault"]
 
 _PUBLISH: Final = "publish"
+#: Bytes of a delivery that are a unit of work, as a power of two.
+_UNIT: Final = 13
 
 
 class Testament(Message):
@@ -71,6 +73,16 @@ class Wills:
         self.broker = broker
         #: While other processes are not met: sessions whose wills they are to hear of, too.
         self.held: list[Session] | None = None
+        #: What they were in this turn: deliveries, and 8 KiB of one.
+        self.work: int = 0
+        self._at: int = 0
+
+    def spent(self) -> int:
+        """The work that wills have been in this turn."""
+        if self._at != self.broker.now:
+            self._at = self.broker.now
+            self.work = 0
+        return self.work
 
     def release(self) -> None:
         """Publish the wills that were held; from now on none is."""
@@ -132,7 +144,7 @@ class Wills:
             return
         broker.metrics.wills_published += 1
         expires_at = broker.now + milliseconds(will.expires_at) if will.expires_at else 0
-        broker.publish(
+        receivers = broker.publish(
             Message(
                 broker.next_message_id(),
                 will.topic,
@@ -145,6 +157,10 @@ class Wills:
                 expires_at,
             )
         )
+        self.spent()
+        self.work += 1
+        if receivers > 0:
+            self.work += receivers * (1 + (len(will.payload) >> _UNIT))
 
     def _client(self, session: Session, will: Message) -> ClientInfo | None:
         """Who is asked about; None if its right is not looked at again."""

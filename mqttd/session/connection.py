@@ -404,9 +404,14 @@ class Turn:
                 for channel in closing:
                     try:
                         channel.edge.shut(channel)
-                        channel.lost()
+                        if not self.puts_off(channel):
+                            channel.lost()
                     except Exception as error:
                         self.crashed(channel, error)
+
+    def puts_off(self, channel: Connection) -> bool:
+        """Whether what comes of the end of this connection is for a later turn: `lost`, then."""
+        return False
 
     def perform_later(self) -> None:
         """Call `perform` in a later turn."""
