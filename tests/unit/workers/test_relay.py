@@ -5,29 +5,23 @@ from __future__ import annotations
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.frames import UP, UP_END, number_of, split
-from mqttd.mesh.link import Link
+from mqttd.mesh.link import Link, Stream
 from mqttd.mesh.mesh import Other
-from mqttd.session.connection import Connection, Edge
 from mqttd.workers.relay import PIECE, Outlet, Relays
 from tests.support.memory import MemoryBroker, MemoryClient
 
 READ = 64 << 10
 
 
-class Wire(Edge):
-    """Takes what the link writes."""
+class Wire:
+    """A transport that keeps what the link writes."""
 
     def __init__(self) -> None:
         self.data = b""
 
-    def flush(self, channel: Connection) -> None:
-        """See `Edge.flush`."""
-        assert isinstance(channel, Link)
-        some = b"".join(channel.out or ())
-        channel.out = None
-        channel.out_bytes = 0
-        self.data += some
-        channel.mark(len(some))
+    def write(self, data: bytes) -> None:
+        """So much goes."""
+        self.data += data
 
     def ups(self) -> list[tuple[int, int, int]]:
         """Kind, connection and size of what went of clients."""
@@ -46,7 +40,7 @@ def relayed(count: int) -> tuple[MemoryBroker, Link, Wire, list[MemoryClient]]:
     """So many clients whose worker is another."""
     node = MemoryBroker()
     wire = Wire()
-    link = Link(node.broker, wire, 2)
+    link = Link(node.broker, Stream(wire), 2)
     link.wraps = True
     link.limit = link.flight.left()
     relays: Other = Relays(node.broker, lambda number, kind, body: None)
