@@ -131,6 +131,7 @@ class WorkerProcess:
         self.starts = 0
         self.pause = _FIRST
         self._rest = b""
+        self._hung_up = False
 
     def start(
         self,
@@ -178,6 +179,8 @@ class WorkerProcess:
         """It has let clients in."""
         self.ready = True
         self.served = time.monotonic()
+        if self._hung_up:
+            self.hang_up()
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Say something to it, where it is."""
@@ -191,6 +194,12 @@ class WorkerProcess:
                 os.kill(self.pid, number)
             except ProcessLookupError:
                 pass
+
+    def hang_up(self) -> None:
+        """Have it read its configuration again; while it starts it would end by the signal."""
+        self._hung_up = not self.ready
+        if self.ready:
+            self.signal(signal.SIGHUP)
 
     def next_pause(self) -> float:
         """Seconds until it is started again."""

@@ -335,7 +335,7 @@ class WorkersService(MultiService):
             self.log.error("not reloaded: {text}", text=text)
             return
         for worker in self.workers:
-            worker.signal(signal.SIGHUP)
+            worker.hang_up()
         for note in self.applied():
             self.log.error("{note}", note=note)
 

@@ -7,13 +7,16 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqttd.admin.ctl_client import Client
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 from tests.support.ctl import run as ctl
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -99,6 +102,26 @@ def test_sessions_of_the_store_keep_what_a_rule_by_address_allows(
             assert client.payloads(2 if name == "one" else 1)[0] == b"kept"
             client.close()
         assert "subscription revoked" not in broker.output
+    finally:
+        broker.stop()
+
+
+def test_a_worker_that_starts_does_not_end_by_sighup(tmp_path: Path) -> None:
+    """It has nothing to take a signal with before it serves: it reads its configuration then."""
+    broker = start_broker(tmp_path, node={"workers": 2})
+    control = Client(str(tmp_path / "data/mqttd.sock"))
+
+    def second() -> dict[str, Any]:
+        return next(one for one in control.get("/workers")["workers"] if one["worker"] == 2)
+
+    try:
+        assert broker.process is not None
+        os.kill(second()["pid"], signal.SIGKILL)
+        until(lambda: second()["starts"] == 2, "the worker is started again")
+        os.kill(broker.process.pid, signal.SIGHUP)
+        assert broker.says("configuration read again, 0 keys differed: worker=2")
+        assert second()["starts"] == 2
+        assert "SIGHUP" not in broker.output
     finally:
         broker.stop()
 
