@@ -96,6 +96,8 @@ class Foresight:
     def _admits_nobody(self) -> bool:
         """Whether every module of the chain is built in and has nobody to let in."""
         auth = self.after.auth
+        if self._theirs and set(self.before.plugins.load) <= set(self.after.plugins.load):
+            return False  # a plugin's module is asked whether the chain names it or not
         if auth.chain and "anonymous" in auth.chain and auth.anonymous != "never":
             return False
         return all(

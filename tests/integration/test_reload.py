@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mqttd.admin.ctl_client import Client
+from tests.faults import judge
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
@@ -122,6 +123,23 @@ def test_a_worker_that_starts_does_not_end_by_sighup(tmp_path: Path) -> None:
         assert broker.says("configuration read again, 0 keys differed: worker=2")
         assert second()["starts"] == 2
         assert "SIGHUP" not in broker.output
+    finally:
+        broker.stop()
+
+
+def test_a_plugin_that_lets_clients_in_is_somebody_whatever_the_chain_names(tmp_path: Path) -> None:
+    """Every reload was held back: nobody else had anybody to let in."""
+    broker = start_broker(tmp_path, acl=judge.ACL, files=judge.FILES, **judge.SETTINGS)
+    try:
+        client = RawClient(broker.port, mq.V5).connect("one", **judge.login("one"))
+        done = ctl(tmp_path, "reload")
+        assert done.returncode == 0, done.stdout
+        client.ping()
+        text = (tmp_path / "etc/mqttd.conf").read_text()
+        (tmp_path / "etc/mqttd.conf").write_text(text.replace('load = ["judge"]', "load = []"))
+        held = ctl(tmp_path, "reload")
+        assert held.returncode == 1 and "locks everybody out" in held.stdout
+        client.close()
     finally:
         broker.stop()
 
