@@ -136,6 +136,7 @@ class Reload:
         trial = await self._check(after)
         ahead = Foresight(self.service, before, after, trial)
         await ahead.look(self.in_slices)
+        self._check_alive()
         warnings = ahead.warnings()
         told: Json = {
             "changes": [change.describe() for change in changes],
@@ -151,9 +152,12 @@ class Reload:
                 self._open(before, after, undo)
             else:
                 steps = await self._prepare(before, after, undo)
-        except (ListenError, DoorError, PluginError, OSError, ValueError) as error:
+                self._check_alive()
+        except (ListenError, DoorError, PluginError, ReloadError, OSError, ValueError) as error:
             for step in reversed(undo):
                 await step()
+            if isinstance(error, ReloadError):
+                raise
             raise ReloadError(f"{why(error, after)}; nothing was changed") from None
         if dry_run:
             for step in reversed(undo):
@@ -171,6 +175,11 @@ class Reload:
         for text in (*(change.text for change in changes), *(one["text"] for one in told["files"])):
             self.service.log.info("reload: {text}", text=text)
         return told
+
+    def _check_alive(self) -> None:
+        """Nothing is opened or begun anew, and nobody judged, by a broker that ends."""
+        if self.service.broker.registry.stopping:
+            raise ReloadError("the broker ends; nothing was changed", "busy")
 
     def _read(self) -> Config:
         """The configuration as the file and the environment say now."""

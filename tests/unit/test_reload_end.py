@@ -1,0 +1,50 @@
+"""A reload that is under way when the broker ends: it does nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.testing import MemoryReactorClock
+
+from mqttd.config.load import load
+from mqttd.reload import Reload, ReloadError
+from mqttd.service import MqttdService
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[MqttdService]:
+    file = tmp_path / "mqttd.conf"
+    file.write_text(f'node.data_dir = "{tmp_path}/data"\nlistener.tcp.x.bind = "127.0.0.1:0"\n')
+    (tmp_path / "acl.conf").write_text("{allow, all}.\n")
+    made = MqttdService(load(str(file), {}), MemoryReactorClock())
+    yield made
+    made.access.close()
+    made.engine.close_all()
+    made.lock.close()
+
+
+def at_once(work: Iterator[None]) -> Deferred[None]:
+    for _ in work:
+        pass
+    return succeed(None)
+
+
+def test_a_reload_under_way_does_nothing_once_the_broker_ends(service: MqttdService) -> None:
+    """It would begin anew what has been stopped, without the plugins that have gone."""
+    checked: Deferred[Any] = Deferred()
+    reload = Reload(service, lambda *call: checked, at_once)
+    before = service.config
+    path = Path(before.path)
+    path.write_text(f'{path.read_text()}listener.tcp.y.bind = "127.0.0.1:0"\n')
+    found: list[Any] = []
+    reload.run(confirmed=True).addBoth(found.append)
+    service.broker.stop()
+    checked.callback(service.access)
+    assert found[0].check(ReloadError), found
+    assert "the broker ends; nothing was changed" in str(found[0].value)
+    assert set(service.doors.doors) == {"tcp:x"}
+    assert service.config is before
