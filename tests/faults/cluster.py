@@ -5,7 +5,9 @@
 
 A round: load, a fault in its midst, its end, and all is well again within `HEALED` seconds:
 everybody is let in, everything that was acknowledged has come, QoS 2 once, each client id is at one
-node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the time.
+node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the time, and an operator
+changes what is nothing to the clients (`tests.faults.operator`): at any node, and at each that is
+back before they are.
 
 Without `--replicate` sessions are at one node: those of a node that is killed wait for it, and what
 is published for them meanwhile is kept by the others. With it (`session.replicate`, three NATS
@@ -27,12 +29,15 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mqttd.admin.ctl_client import Client
+from mqttd.admin.ctl_client import Client, CtlError
 from tests.faults.lines import Lines
+from tests.faults.operator import ACL, Operator, complaints
 from tests.faults.roamers import Reader, Roamer, Sender
 from tests.support.broker import Broker
 from tests.support.etcd import start_etcd
@@ -73,6 +78,7 @@ class Faults:
         #: Where each node is reached by others, and by clients.
         self.inner = {name: free_port() for name in NAMES}
         self.ports: dict[str, int] = {}
+        self.operators = {name: Operator(path / name, f"{seed} {name}") for name in NAMES}
         self.everybody: list[Roamer] = []
         self.senders: list[Sender] = []
         self.readers: list[Reader] = []
@@ -125,6 +131,7 @@ class Faults:
                 "PYTHONPATH": os.pathsep.join((str(clock), os.environ.get("PYTHONPATH", "")))
             },
             "store": {"kind": "sqlite"},
+            "acl": ACL,
         }
         if self.nats is not None:
             settings["session"]["replicate"] = "jetstream"
@@ -133,6 +140,7 @@ class Faults:
             self.before[name] = self.before.get(name, "") + self.nodes[name].output
         node = await asyncio.to_thread(start_node, self.path, self.etcd, name, **settings)
         self.nodes[name] = node
+        await self._change(name)
         self.ports[name] = node.port
         if self.nats is not None:
             await asyncio.to_thread(node.says, "the store is copied to")
@@ -144,11 +152,12 @@ class Faults:
         lost = [each.sessions_lost for each in self.everybody]
         for sender in self.senders:
             sender.go()
-        hops = asyncio.create_task(self._hops())
+        others = [asyncio.create_task(each) for each in (self._hops(), self._changes())]
         await asyncio.sleep(self.dice.uniform(0.2, 1.0))
         await getattr(self, f"_{kind}")()
         ended = time.monotonic()
-        hops.cancel()
+        for each in others:
+            each.cancel()
         wrong: list[str] = []
         try:
             await self._until(self._all_in, "everybody let in", self._healed(kind))
@@ -173,6 +182,10 @@ class Faults:
         if count:
             wrong.append(f"{count} sessions lost")
         wrong += await asyncio.to_thread(self._owned_twice)
+        for operator in self.operators.values():
+            wrong += operator.faults
+        for node in self.nodes.values():
+            wrong += complaints(node.output)
         self._forget()
         return wrong
 
@@ -196,6 +209,18 @@ class Faults:
         while True:
             await asyncio.sleep(self.dice.uniform(0.05, 0.4))
             self.dice.choice(self.everybody).hop()
+
+    async def _changes(self) -> None:
+        while True:
+            await asyncio.sleep(self.dice.uniform(0.3, 1.5))
+            await self._change(self.dice.choice(sorted(self.ports)))
+
+    async def _change(self, name: str) -> None:
+        """At a node that may be killed meanwhile, or without the others."""
+        process = self.nodes[name].process
+        assert process is not None
+        with suppress(CtlError):
+            await asyncio.to_thread(self.operators[name].act, process.pid)
 
     def _missing(self) -> bool:
         return any(reader.missing(sender) for reader in self.readers for sender in self.senders)
@@ -258,8 +283,14 @@ class Faults:
         self.nodes[name].stop(hard=True)
         for sender in self.senders:
             sender.bereft(name)
+        # Sessions of whom nobody knows anything while changes are made, there and at their heirs.
+        absent = [each for each in self.readers if each.at == name and self.dice.random() < 0.5]
+        for reader in absent:
+            reader.may_come.clear()
         await self._load(least, most)
         await self._start(name)
+        for reader in absent:
+            reader.may_come.set()
         self.back = time.monotonic()
 
     async def _lost(self) -> None:
@@ -336,6 +367,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
                 "messages": sum(sender.next for sender in faults.senders),
                 "moves": sum(each.moves for each in faults.everybody),
                 "away_max": round(max(away, default=0.0), 2), "doubts": faults.doubts,
+                "changes": sum((each.done for each in faults.operators.values()), Counter()),
             }  # fmt: skip
             for each in faults.everybody:
                 each.away.clear()

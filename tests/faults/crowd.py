@@ -211,6 +211,14 @@ class Crowd:
                         found.append(f"{what}: out of order, {first[max(0, at - 3) : at + 3]}")
         return found
 
+    def subscriptions(self) -> set[tuple[str, str]]:
+        """Client ids, and what each has subscribed to and been told so."""
+        found = {(one.name, topic) for one in self.subscribers for topic in ("c/#", "w/#")}
+        found |= {(one.name, "$share/pair/c/#") for one in self.pair}
+        if self.reborn.subscribed:
+            found.add((self.reborn.name, f"l/{self.reborn.life}"))
+        return found
+
     def retained_faults(self, values: dict[str, int]) -> list[str]:
         """Compare with what a new subscriber of r/# got."""
         found = []

@@ -35,6 +35,9 @@ class Roamer:
         self.dice = dice
         self.at = ""
         self.connected = asyncio.Event()
+        #: Else it stays away, once it is.
+        self.may_come = asyncio.Event()
+        self.may_come.set()
         self.sessions_lost = 0
         self.moves = 0
         self.refused = 0
@@ -50,6 +53,7 @@ class Roamer:
         """For ever."""
         self.left_at = time.monotonic()
         while True:
+            await self.may_come.wait()
             try:
                 await self._connect()
                 await self._live()

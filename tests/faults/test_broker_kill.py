@@ -1,7 +1,8 @@
 """What a broker with a store says after kill -9: everything it has acknowledged, and nothing twice.
 
 One case for each kind of state (MQTT 5.0, 4.1); bytes against a process that is killed and started
-again over the same directory.
+again over the same directory. Its configuration is read again before any client is back: the rules
+are by address, and nobody has one then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from mqttd.admin.ctl_client import Client
+from tests.faults.operator import ACL, complaints
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
@@ -37,12 +40,15 @@ class Brokers:
         self.clients: list[RawClient] = []
 
     def start(self) -> Broker:
-        self.broker = start_broker(self.path, **self.settings)
+        self.broker = start_broker(self.path, acl=ACL, **self.settings)
+        control = Client(str(self.path / "data/mqttd.sock"))
+        assert control.request("POST", "/config/apply", {})["applied"]
         return self.broker
 
     def kill(self) -> None:
         assert self.broker is not None
         self.broker.stop(hard=True)
+        assert complaints(self.broker.output) == []
 
     def restart(self) -> Broker:
         self.kill()

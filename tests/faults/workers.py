@@ -4,7 +4,8 @@
 
 A round: load, one worker (now and then a second one) is killed in its midst, load goes on with who
 is there, then everybody is waited for and the ledgers are compared. Who was connected to the worker
-that died connects again, as a client does.
+that died connects again, as a client does. Before, between and after it an operator changes what is
+nothing to them (`tests.faults.operator`).
 
 What the ledgers hold against workers is what they hold against one process (`tests.faults.crowd`):
 nothing that was acknowledged is lost, QoS 2 and wills never come twice.
@@ -29,11 +30,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mqttd.admin.ctl_client import Client
+from mqttd.admin.ctl_client import Client, CtlError
 from mqttd.workers.place import worker_of
 from tests.faults.crashes import retained
 from tests.faults.crowd import Crowd
 from tests.faults.members import Member
+from tests.faults.operator import ACL, Operator, complaints
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.waiting import Patience
@@ -102,8 +104,11 @@ class Kills:
             "mqueue": {"max_length": 1_000_000, "max_bytes": "1GiB", "in_memory": "2KiB"},
             "node": {"workers": count},
         }
-        self.broker: Broker = start_broker(path, **settings)
+        self.broker: Broker = start_broker(path, acl=ACL, **settings)
         self.control = Client(str(path / "data" / "mqttd.sock"))
+        assert self.broker.process is not None
+        self.pid = self.broker.process.pid
+        self.operator = Operator(path, seed)
         self.kills = 0
         #: The longest pause of a publisher at another worker, and until one was back, in seconds.
         self.pause = 0.0
@@ -124,20 +129,30 @@ class Kills:
     def round(self) -> list[str]:
         """Load, a kill, load, comparison; what is wrong."""
         self._load(self.dice.randint(1, 150))
+        self.operator.maybe(self.pid)
         victims = self.dice.sample(range(1, self.count + 1), 1 + (self.dice.random() < 0.1))
         for number in victims:
             pid = self._pid_of(number)
             for pulse in self.pulses.values():
                 del pulse.beats[:-1]
-            died = time.monotonic()
-            os.kill(pid, signal.SIGKILL)
-            self.kills += 1
-            self._load(self.dice.randint(0, 60))
+            with self.operator.meanwhile(self.pid, 0.5):
+                died = time.monotonic()
+                os.kill(pid, signal.SIGKILL)
+                self.kills += 1
+                self._load(self.dice.randint(0, 60))
             self._look(number, died)
+            self.operator.maybe(self.pid)
         self._load(self.dice.randint(0, 150))
         self._back()
+        self.operator.maybe(self.pid)
         self._connect()
-        return self.crowd.finish() + self.crowd.retained_faults(retained(self.broker.port))
+        return [
+            *self.crowd.finish(),
+            *self.crowd.retained_faults(retained(self.broker.port)),
+            *self.operator.gone(self.crowd.subscriptions()),
+            *self.operator.faults,
+            *complaints(self.broker.output),
+        ]
 
     def _look(self, victim: int, died: float) -> None:
         """How long everybody has waited for this death."""
@@ -237,7 +252,7 @@ def main() -> int:
             for number in range(asked.rounds):
                 try:
                     wrong = kills.round()
-                except AssertionError as error:
+                except (AssertionError, CtlError) as error:
                     wrong = [repr(error)]
                 pause, back = round(kills.pause * 1000), round(kills.back * 1000)
                 tell(round=number, kills=kills.kills, pause_ms=pause, back_ms=back, wrong=wrong)
@@ -249,7 +264,8 @@ def main() -> int:
         homes = {member.name: worker_of(member.name, asked.workers)
                  for member in kills.crowd.everybody}  # fmt: skip
         seconds = round(time.monotonic() - began, 1)
-        tell(rounds=asked.rounds, kills=kills.kills, seconds=seconds, homes=homes)
+        done = kills.operator.done
+        tell(rounds=asked.rounds, kills=kills.kills, changes=done, seconds=seconds, homes=homes)
     return 1 if wrong else 0
 
 
