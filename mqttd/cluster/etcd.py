@@ -20,11 +20,13 @@ from typing import Any, Final
 
 import msgspec
 from twisted.internet.defer import Deferred
+from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
 __all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Json", "Kv", "Watch", "absent", "equals"]
 __all__ += ["created", "end_of", "get", "kv_of", "nested", "put", "remove", "remove_below"]
+__all__ += ["timed_out"]
 
 #: Seconds for an answer. A member that has no majority takes seven to say so.
 TIMEOUT: Final = 2.0
@@ -215,7 +217,7 @@ class Etcd:
     async def _ask(self, path: str, body: Json, patience: float = TIMEOUT) -> Json:
         endpoint = self.endpoints[self.at]
         asked: Deferred[Any] = Deferred.fromCoroutine(self._post(endpoint + path, body))
-        asked.addTimeout(patience, self.reactor)
+        asked.addTimeout(patience, self.reactor, _late)
         try:
             code, data = await asked
         except Exception as error:
@@ -313,8 +315,24 @@ class Etcd:
 _HEADERS: Final = {b"Content-Type": [b"application/json"]}
 
 
-def _why(error: Exception, endpoint: str) -> str:
+def timed_out(seconds: float) -> str:
+    """Why there is no answer of one that is silent for so long."""
+    return f"does not answer (timed out after {seconds:g} s)"
+
+
+def _late(result: Any, seconds: float) -> Any:
+    """No answer in time. Who gives up is told of a connection that was closed: by us."""
+    if isinstance(result, Failure):
+        raise EtcdError(timed_out(seconds))
+    return result
+
+
+def _why(error: Any, endpoint: str) -> str:
     """What has gone wrong, and what may be the matter."""
+    if isinstance(error, EtcdError):
+        return str(error)
+    if isinstance(error, ConnectTimeout):
+        return timed_out(TIMEOUT)
     if type(error).__name__ == "ResponseNeverReceived" and endpoint.startswith("http:"):
         return "closed the connection without an answer; does it speak TLS (https)?"
     if reasons := getattr(error, "reasons", None):  # Twisted's, in which others are packed
@@ -361,7 +379,7 @@ class Watch(Protocol):
             self.endpoint + "/v3/watch", data=body, headers=etcd.headers, unbuffered=True
         )
         self._asked: Deferred[Any] | None = asked
-        asked.addTimeout(TIMEOUT, etcd.reactor)
+        asked.addTimeout(TIMEOUT, etcd.reactor, _late)
         asked.addCallbacks(self._answered, self._failed)
 
     def _answered(self, response: Any) -> None:
@@ -370,7 +388,7 @@ class Watch(Protocol):
 
     def _failed(self, failure: Failure) -> None:
         self._asked = None
-        self._end(repr(failure.value))
+        self._end(_why(failure.value, self.endpoint))
 
     def stop(self) -> None:
         """No more is wanted."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from mqttd.cluster.etcd import timed_out
 from mqttd.config.schema import Cluster as Settings
 
 __all__ = ["Keeper", "context_of"]
@@ -44,6 +45,7 @@ class Keeper:
         self.token = token
         self.endpoints = tuple(endpoints)
         self.lease = settings.lease
+        self.patience = min(_PATIENCE, self.lease / 4)
         self.leases: tuple[int, ...] = ()
         #: When the loop was there last; until when the first lease is proved.
         self.heard = time.monotonic()
@@ -83,19 +85,21 @@ class Keeper:
                 if context is None and endpoint.startswith("https:"):
                     context = context_of(self.settings)
                 self._keep(leases, endpoint, context)
+            except TimeoutError:
+                self.error = f"{endpoint}: {timed_out(self.patience)}"
+                self._at += 1
             except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
                 self.error = f"{endpoint}: {type(error).__name__}: {error}"[:300]
                 self._at += 1
 
     def _keep(self, leases: tuple[int, ...], endpoint: str, context: ssl.SSLContext | None) -> None:
         place = urlsplit(endpoint)
-        patience = min(_PATIENCE, self.lease / 4)
         host, port = place.hostname or "", place.port or (443 if context else 80)
         made: http.client.HTTPConnection
         if context is None:
-            made = http.client.HTTPConnection(host, port, timeout=patience)
+            made = http.client.HTTPConnection(host, port, timeout=self.patience)
         else:
-            made = http.client.HTTPSConnection(host, port, timeout=patience, context=context)
+            made = http.client.HTTPSConnection(host, port, timeout=self.patience, context=context)
         token = self.token()
         headers = {"Authorization": token} if token else {}
         try:

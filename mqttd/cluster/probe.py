@@ -12,7 +12,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from mqttd.cluster.etcd import TIMEOUT, EtcdError, get, kv_of
+from mqttd.cluster.etcd import TIMEOUT, EtcdError, get, kv_of, timed_out
 from mqttd.cluster.keeper import context_of
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.cluster.tls import etcd_access
@@ -35,6 +35,9 @@ def member_at(config: Config) -> Member | None:
                 token = str(_ask(config, endpoint, "/v3/auth/authenticate", asked)["token"])
             body = {"key": get(key)["request_range"]["key"]}
             found = _ask(config, endpoint, "/v3/kv/range", body, token).get("kvs", ())
+        except TimeoutError:
+            errors.append(f"{endpoint}: {timed_out(TIMEOUT)}")
+            continue
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             errors.append(f"{endpoint}: {error or type(error).__name__}")
             continue

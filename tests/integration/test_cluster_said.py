@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,3 +155,28 @@ def test_who_leaves_as_planned_is_no_warning(etcd: Etcd, tmp_path: Path) -> None
     finally:
         for node in nodes.values():
             node.stop()
+
+
+def test_17_an_etcd_that_hangs_does_not_answer(etcd: Etcd, tmp_path: Path) -> None:
+    """And is not said to close connections; nor by `cluster join`."""
+    node = start_node(tmp_path, etcd, "a")
+    (url,) = etcd.endpoints
+    (member,) = etcd.members
+    said = "does not answer (timed out after 2 s)"
+    try:
+        member.process.send_signal(signal.SIGSTOP)
+        until(lambda: asked(node, "cluster", "status")["etcd_silent"], "it is silent", 20)
+        (error,) = asked(node, "cluster", "status")["etcd_errors"]
+        assert error == {"endpoint": url, "reason": said}
+        assert node.says(f"etcd: {url}: does not answer (timed out after 0.5 s)")  # its lease
+        home = tmp_path / "join"
+        home.mkdir()
+        command = [PROGRAM, "cluster", "join", url, "--node", "b"]
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and f"etcd has not answered: {url}: {said};" in done.stderr
+        member.process.send_signal(signal.SIGCONT)
+        until(lambda: asked(node, "cluster", "status")["state"] == "member", "it is one", 30)
+        assert "closed the connection" not in node.output
+    finally:
+        node.stop()
+        print(node.output[-4000:])
