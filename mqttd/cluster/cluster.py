@@ -336,9 +336,8 @@ class Cluster:
         """See `Follower.left`."""
         if node is not None:
             self.dropped += lost
-            text = "node {node} is gone, {lost} messages that waited for it with it"
             # Who was drained before, or has not begun yet, is nobody's news.
-            self.lines.warn_if(member.ready or lost, text, node=member.name, lost=lost)
+            self.lines.gone(member.name, lost, member.ready)
             self.streams.left(member)
             self.moves.left(member.name)
             self.heirs.left(member.name, member.epoch)
@@ -446,9 +445,7 @@ class Cluster:
     def given_up(self, name: str, lost: int) -> None:
         """See `Follower.given_up`."""
         self.dropped += lost
-        text = "node {node} is not awaited any more"
-        text += ", {lost} messages for it are lost" if lost else ""
-        self.lines.warn_if(lost, text, node=name, lost=lost)
+        self.lines.given_up(name, lost)
         self.moves.given_up(name)
 
     def taken(self, client_id: str, by: str, revision: int) -> None:

@@ -44,6 +44,26 @@ class Lines:
         line = "the link to node {node} is gone: {error}"
         self.say(f"unlinked {node}", line, node=node, error=error)
 
-    def warn_if(self, bad: object, text: str, **fields: object) -> None:
+    def gone(self, node: str, lost: int, bad: bool) -> None:
+        """A node is not there any more; nothing of what waited for it, or so many messages, goes
+        with it. `bad`: also where that is nothing it is a warning."""
+        text = "node {node} is gone"
+        if lost:
+            text += ", and with it " + _messages(lost) + " that waited for it"
+        self._emit(bad or lost > 0, text, node=node, lost=lost)
+
+    def given_up(self, node: str, lost: int) -> None:
+        """A node that is not there is awaited no longer."""
+        text = "node {node} is not awaited any more"
+        if lost:
+            text += ", " + _messages(lost) + f" for it {'is' if lost == 1 else 'are'} lost"
+        self._emit(lost > 0, text, node=node, lost=lost)
+
+    def _emit(self, bad: bool, text: str, **fields: object) -> None:
         """A line that is a warning where something is bad."""
         self.log.emit(LogLevel.warn if bad else LogLevel.info, text, **fields)
+
+
+def _messages(lost: int) -> str:
+    """So many, as the text of a line that has the number."""
+    return "{lost} message" if lost == 1 else "{lost} messages"

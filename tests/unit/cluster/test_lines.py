@@ -36,3 +36,19 @@ def test_a_node_that_has_begun_anew_is_linked_anew(lines: Lines, written: list[s
     for node, epoch in (("b", 5), ("c", 6), ("b", 7)):
         lines.linked(node, epoch)
     assert written == ["node b is linked", "node c is linked", "node b is linked"]
+
+
+def test_17_what_a_node_that_is_gone_takes_along_is_said_if_it_is_something(
+    lines: Lines, written: list[str]
+) -> None:
+    for lost in (0, 1, 2):
+        lines.gone("b", lost, bad=False)
+        lines.given_up("b", lost)
+    assert written == [
+        "node b is gone",
+        "node b is not awaited any more",
+        "node b is gone, and with it 1 message that waited for it",
+        "node b is not awaited any more, 1 message for it is lost",
+        "node b is gone, and with it 2 messages that waited for it",
+        "node b is not awaited any more, 2 messages for it are lost",
+    ]
