@@ -18,7 +18,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from mqttd import __version__
 from mqttd.admin import (
@@ -67,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not rest and ctl_plugins.tell_commands(asked, words[-1]):
             return 2
     options, unknown = parser.parse_known_args(words)
+    named = options.of_node is not None and not hasattr(options, "asks_nodes")
+    if named or unknown and unknown[0].partition("=")[0] == "--node":
+        has_own = "--node" in options.parser._option_string_actions
+        options.parser.error(_OWN_NODE if has_own else _NO_NODE)
     if unknown:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     options.misses = _tell_missing
@@ -82,6 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+#: Said where a node is named to a command that asks none by its name.
+_NO_NODE: Final = (
+    "--node: this command asks the broker that --config, --socket or --url names, and no other"
+)
+_OWN_NODE: Final = "--node: here it says something else, and stands behind the command"
 
 
 def _tell_missing(one: dict[str, Any]) -> None:
@@ -141,6 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--token-file", metavar="FILE", help="with --url: a file with a token")
     parser.add_argument("--ca-file", metavar="FILE", help="with --url: whom to trust (PEM)")
+    text = "of a cluster, the node that status, clients list and others are about"
+    parser.add_argument("--node", dest="of_node", metavar="NODE", help=text)
     parser.add_argument("--version", action="version", version=f"mqttd-ctl {__version__}")
     shared = argparse.ArgumentParser(add_help=False)
     # Before or behind the command; the second must not set back what the first has set.

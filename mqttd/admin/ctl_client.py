@@ -209,9 +209,12 @@ def client_of(options: argparse.Namespace) -> Client:
 
 def of_node(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Let a command be about one node of a cluster; returns it."""
+    # It may stand before the command, too, which must not set back what was said there.
+    text = "of this node of the cluster alone"
     command.add_argument(
-        "--node", dest="of_node", metavar="NODE", help="of this node of the cluster alone"
+        "--node", dest="of_node", metavar="NODE", default=argparse.SUPPRESS, help=text
     )
+    command.set_defaults(asks_nodes=True)
     return command
 
 

@@ -23,7 +23,7 @@ __all__ = ["WITH_VALUE", "add_commands", "commands_text", "spelled_out", "tell_c
 Json = dict[str, Any]
 
 #: Options of mqttd-ctl that take a value, which is no command.
-WITH_VALUE: Final = ("--socket", "-c", "--config", "--url", "--token-file", "--ca-file")
+WITH_VALUE: Final = ("--socket", "-c", "--config", "--url", "--token-file", "--ca-file", "--node")
 
 
 def add_commands(add: Callable[..., Any], plugins: Any) -> None:

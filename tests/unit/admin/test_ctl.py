@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
@@ -216,3 +217,34 @@ def test_a_node_that_leaves_says_each_thing_once(
 def test_the_uptime_of_a_worker_has_its_unit() -> None:
     assert ctl_print.lasting({"uptime": 64}) == {"uptime": "1 m 4 s"}
     assert ctl_print.lasting({"uptime": None}) == {"uptime": None}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    ["--node b status", "status --node b", "--node=b --json status", "--node a status --node b"],
+)
+def test_17_a_node_may_be_named_before_the_command(
+    monkeypatch: pytest.MonkeyPatch, argv: str
+) -> None:
+    asked = []
+    monkeypatch.setattr(ctl.Client, "request", lambda client, *_: asked.append(client.node) or {})
+    with contextlib.suppress(KeyError):  # of an answer with nothing in it
+        ctl.main(["--socket", "s", *argv.split()])
+    assert asked[0] == "b"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--node b cluster status", "this command asks the broker that --config, --socket or"),
+        ("cluster drain b --node b", "this command asks the broker that"),
+        ("--node b cluster join http://e:2379", "stands behind the command"),
+        ("--node b acme show", "this command asks the broker that"),
+    ],
+)
+def test_17_a_command_that_asks_no_node_by_its_name_says_so(
+    capsys: pytest.CaptureFixture[str], argv: str, said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ctl.main(["--socket", "/nowhere", *argv.split()])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
