@@ -130,6 +130,9 @@ class WorkerProcess:
         self.heard = 0.0
         self.starts = 0
         self.pause = _FIRST
+        #: Ends in a row, without service that was long enough; the last one in words.
+        self.ends = 0
+        self.why = ""
         self._rest = b""
         self._hung_up = False
 
@@ -175,6 +178,19 @@ class WorkerProcess:
             return "starting"
         return "silent" if time.monotonic() - self.heard > _SILENT else "running"
 
+    @property
+    def down(self) -> str:
+        """Why it serves nobody, or has not for long enough to be trusted; empty: it serves."""
+        if self.state == "silent":
+            return "gives no sign of life"
+        if self.ready and (self.ends < 2 or self._has_lived()):
+            return ""
+        return f"{self.why}, {self.ends} times in a row" if self.ends > 1 else self.why
+
+    def _has_lived(self) -> bool:
+        """Whether it has served for so long that its next end has nothing to do with the last."""
+        return self.served > 0 and time.monotonic() - self.served > _LIVED
+
     def serves(self) -> None:
         """It has let clients in."""
         self.ready = True
@@ -203,8 +219,9 @@ class WorkerProcess:
 
     def next_pause(self) -> float:
         """Seconds until it is started again."""
-        if self.served and time.monotonic() - self.served > _LIVED:
-            self.pause = _FIRST
+        if self._has_lived():
+            self.pause, self.ends = _FIRST, 0
+        self.ends += 1
         pause, self.pause = self.pause, min(self.pause * 2, _LONGEST)
         return pause
 
@@ -245,6 +262,7 @@ class WorkerProcess:
             text = f"ended by {signal.Signals(number).name}"
         else:
             text = f"ended with status {getattr(value, 'exitCode', 0)}"
+        self.why = text
         self.ended(self, text)
 
 

@@ -98,6 +98,8 @@ class WorkersService(MultiService):
         self.addService(self.doors)  # type: ignore[no-untyped-call]
         #: All workers have let clients in once.
         self.opened = False
+        #: Workers that do not serve, and why, as the others were told.
+        self._down: list[tuple[int, str]] = []
         #: What worker 1 has said when it let clients in.
         self._said: dict[str, Any] = {}
         self.stopping = False
@@ -200,8 +202,17 @@ class WorkersService(MultiService):
             elif worker.is_stuck():
                 self.log.error("worker {number} is stuck: killed", number=worker.number)
                 worker.signal(signal.SIGKILL)
+        self._tell_down()
         if self.spare is None and all(worker.ready for worker in self.workers):
             self.spare = self._interpreter()
+
+    def _tell_down(self) -> None:
+        """Workers hear which do not serve, as soon as that is others than before."""
+        down = [(each.number, each.down) for each in self.workers if self.opened and each.down]
+        if down != self._down:
+            self._down = down
+            for worker in self.workers:
+                worker.send({"down": down})
 
     def _start(self, worker: WorkerProcess) -> None:
         if self.stopping:
@@ -290,6 +301,7 @@ class WorkersService(MultiService):
         self.log.info("worker {number} ready: process {pid}", number=worker.number, pid=worker.pid)
         if worker.number == 1:
             self._said = told  # it has the listeners that no other one has, too
+        self._tell_down()
         if self.opened or not all(each.ready for each in self.workers):
             return
         self.opened = True
@@ -315,6 +327,7 @@ class WorkersService(MultiService):
             "worker {number} {why}: it is started again in {pause:.1f} s",
             number=worker.number, why=why, pause=pause,
         )  # fmt: skip
+        self._tell_down()
         self._calls = [call for call in self._calls if call.active()]
         self._calls.append(self.reactor.callLater(pause, self._start, worker))
 

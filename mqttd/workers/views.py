@@ -187,7 +187,11 @@ class Views:
     async def _figures(self, ask: Ask) -> tuple[Json, Json]:
         answers = list((await self._told(ask, "/metrics")).values())
         counters = counted([each["counters"] for each in answers])
-        return counters, add_up([each["gauges"] for each in answers])
+        gauges = add_up([each["gauges"] for each in answers])
+        workers = self.service.workers
+        counters["workers_restarted"] = sum(max(0, each.starts - 1) for each in workers)
+        gauges["workers_down"] = sum(1 for each in workers if each.down)
+        return counters, gauges
 
     async def ready(self, ask: Ask) -> bytes:
         """Whether clients are let in, by what is known here: anybody may ask, and often."""

@@ -38,7 +38,10 @@ from mqttd.workers.place import Place
 from mqttd.workers.relay import Relays
 from mqttd.workers.sums import add_up, counted
 
-__all__ = ["Worker"]
+__all__ = ["ALARM", "Worker"]
+
+#: Some worker does not serve.
+ALARM: Final = "worker_down"
 
 _IN: Final = 1
 _OUT: Final = 4
@@ -147,6 +150,18 @@ class Worker:
             self.ways[number] = _Way(self, fds[1])
         elif "opened" in message and not self.mesh.takes_over():
             self._let_in()  # else it is said again when all are met
+        elif "down" in message:
+            self._others_down(dict(message["down"]))
+
+    def _others_down(self, down: dict[int, str]) -> None:
+        """These do not serve: the first of the others has the alarm."""
+        alarms = self.broker.alarms
+        there = (number for number in range(1, self.place.count + 1) if number not in down)
+        if not down or next(there, 0) != self.place.number:
+            alarms.clear(ALARM)
+            return
+        text = "; ".join(f"worker {number} {why}" for number, why in down.items())
+        alarms.activate(ALARM, f"{text}: who is its client waits until it serves again")
 
     def _met_one(self, number: int) -> None:
         met = [each.number for each in self.mesh.neighbours.values() if each.met]

@@ -78,3 +78,43 @@ def test_the_status_is_there_while_a_worker_is_stuck(broker: Broker) -> None:
           "it is there again")  # fmt: skip
     assert "did not answer /api/v1/status: it gives no sign of life" in broker.output
     assert "Traceback" not in broker.output and "Failure" not in broker.output
+
+
+def alarms(broker: Broker, kind: str) -> list[tuple[int, str]]:
+    """Which worker has the alarm `worker_down`, or had it (`past`), and its text."""
+    found = json.loads(ctl(broker, "--json", "alarms"))[kind]
+    return [(one["worker"], one["text"]) for one in found if one["name"] == "worker_down"]
+
+
+def test_17_a_worker_that_is_down_is_an_alarm_and_a_metric(tmp_path: Path) -> None:
+    """Of the first that is there; it ends when that worker serves."""
+    broker = start_broker(tmp_path, node={"workers": 2})
+
+    def figures() -> tuple[int, int]:
+        said = json.loads(ctl(broker, "--json", "metrics"))
+        return said["gauges"]["workers_down"], said["counters"]["workers_restarted"]
+
+    def pid_of(number: int) -> int:
+        return int(json.loads(ctl(broker, "--json", "status"))["workers"][number - 1]["pid"])
+
+    try:
+        assert figures() == (0, 0) and alarms(broker, "alarms") == []
+        silent = pid_of(2)
+        os.kill(silent, signal.SIGSTOP)
+        try:
+            until(lambda: alarms(broker, "alarms"), "the alarm", 20)
+            text = "worker 2 gives no sign of life: who is its client waits until it serves again"
+            assert alarms(broker, "alarms") == [(1, text)]
+            assert figures() == (1, 0)
+        finally:
+            os.kill(silent, signal.SIGCONT)
+        until(lambda: not alarms(broker, "alarms"), "its end", 20)
+        for times, number in enumerate((1, 2), 1):
+            os.kill(pid_of(number), signal.SIGKILL)
+            until(lambda times=times: figures() == (0, times), "it is back", 30)  # type: ignore[misc]
+        until(lambda: not alarms(broker, "alarms"), "its end", 20)
+        past = alarms(broker, "past")
+        assert any(text.startswith("worker 2 ended by SIGKILL: ") for _, text in past)
+        assert broker.says("worker 1 ended by SIGKILL: who is its client waits")
+    finally:
+        broker.stop()

@@ -114,12 +114,14 @@ def test_every_counter_and_gauge_is_in_the_reference(broker: Broker) -> None:
     events = EventLog(lambda: 0.0)
     events.write_to(Log(Settings(), StreamTarget()))
     counted = {*COUNTERS, "messages_received", "dropped", *broker.stats(), *events.counters()}
-    # A cluster counts beside the broker; its names are those that its sources have.
-    for file, prefix in (("shown", "cluster_"), ("replication", "replication_")):
-        source = (DOCS.parents[1] / f"mqttd/cluster/{file}.py").read_text("utf-8")
+    # A cluster, and who has workers, count beside the broker; the names are those in their sources.
+    beside = {"cluster_": "cluster/shown", "replication_": "cluster/replication",
+              "workers_": "workers/views"}  # fmt: skip
+    for prefix, file in beside.items():
+        source = (DOCS.parents[1] / f"mqttd/{file}.py").read_text("utf-8")
         own = set(re.findall(rf'"({prefix}[a-z_]+)"', source))
         assert own and not {name for name in own if f"`{name}`" not in page}
-    assert {name for name in documented if not name.startswith(("cluster_", "replication_"))} == {
+    assert {name for name in documented if not name.startswith(tuple(beside))} == {
         *counted,
         "cpu_seconds",
     }

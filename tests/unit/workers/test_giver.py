@@ -32,7 +32,8 @@ class Told:
         supervisor = self.supervisor = object.__new__(WorkersService)
         supervisor.log = Logger()
         supervisor.reactor = Clock()
-        supervisor.stopping = False
+        supervisor.stopping = supervisor.opened = False
+        supervisor._down = []
         supervisor._calls = []
         self.controls = [Control() for _ in range(3)]
         supervisor.workers = self.workers = [

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.error import ProcessTerminated
+from twisted.python.failure import Failure
 
 from mqttd.workers import process, sums
 from mqttd.workers.place import VARIABLE, Place, count_of, place_of, worker_of
@@ -65,3 +68,38 @@ def test_listeners_of_all_workers_have_the_sum_of_what_each_takes() -> None:
     one = {"id": "tcp:default", "state": "running", "connections": 1, "max_connections": 10}
     found = sums.listeners_of([[one], [{**one, "connections": 2}]])
     assert found == [{**one, "connections": 3, "max_connections": 20}]
+
+
+def test_17_a_worker_that_ends_again_and_again_is_down_until_it_has_lived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(process.time, "monotonic", lambda: now)
+    worker = process.WorkerProcess(
+        2, None, lambda *_: None, lambda *_: None, lambda one, why: pauses.append(one.next_pause())
+    )
+    pauses: list[float] = []
+
+    def serves() -> str:
+        worker.serves()
+        worker.said({"alive": True})
+        return worker.down
+
+    def ends() -> str:
+        worker.over(Failure(ProcessTerminated(signal=9)))
+        return worker.down
+
+    assert serves() == ""
+    now += 60
+    worker.said({"alive": True})
+    assert ends() == "ended by SIGKILL"
+    assert serves() == ""  # once is no habit
+    now += 1
+    assert ends() == "ended by SIGKILL, 2 times in a row"
+    assert serves() == "ended by SIGKILL, 2 times in a row"
+    now += 5.5
+    assert worker.down == "gives no sign of life"
+    worker.said({"alive": True})
+    assert worker.down == ""
+    assert ends() == "ended by SIGKILL"
+    assert pauses == [0.1, 0.2, 0.1]
