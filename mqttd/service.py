@@ -203,7 +203,7 @@ class MqttdService(MultiService):
         self.parts = parts = Parts(self.broker, model, self.listeners, self.who_may_connect)
         parts.plugins = self.plugins
         parts.cluster = self.cluster
-        parts.is_ready = self._is_ready
+        parts.is_ready = lambda: self.opened
         listeners = self.events.listeners
         parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
         parts.user_file = lambda: self.config.auth.username.file
@@ -244,6 +244,7 @@ class MqttdService(MultiService):
         self.drain = parts.drain = Drain(self.broker, self._drained)
         if self.cluster is not None:
             self.cluster.leaves.serve(self.drain, parts)
+            parts.apart = self.cluster.apart
         parts.has_store = True
         try:
             self.doors.bind()
@@ -485,10 +486,6 @@ class MqttdService(MultiService):
         if self.cluster is not None:
             found.update(self.cluster.counters())
         return {**found, **self.events.counters()}
-
-    def _is_ready(self) -> bool:
-        """Whether a new client would be let in."""
-        return self.opened and (self.cluster is None or not self.cluster.minority)
 
     # -- reports -------------------------------------------------------------------------------
 

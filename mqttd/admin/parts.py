@@ -90,7 +90,7 @@ class Parts(Desk):
         self.model = Model(broker) if model is None else model
         self.listeners = listeners
         self.who = who
-        #: Whether clients are let in.
+        #: Whether the start is over: clients are let in, unless something else is against it.
         self.is_ready: Callable[[], bool] = lambda: True
         #: A `mqttd.plugins.plugins.Plugins`.
         self.plugins: Any = None
@@ -107,6 +107,8 @@ class Parts(Desk):
         self.exit_when_drained = False
         #: A `mqttd.cluster.cluster.Cluster`, None where there is none.
         self.cluster: Any = None
+        #: Its `mqttd.cluster.apart.Apart`.
+        self.apart: Any = None
         #: A `mqttd.readmodel.topic_rates.TopicFigures`.
         self.topic_figures: Any = None
         #: A `mqttd.access.roles.Roles`.

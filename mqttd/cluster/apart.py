@@ -22,6 +22,12 @@ __all__ = ["MINORITY", "PUT_OUT", "Apart"]
 #: What `state` is, and with "cluster_" before it the alarm.
 MINORITY: Final = "minority"
 PUT_OUT: Final = "put_out"
+#: In words.
+_SAID: Final = {
+    "": "",
+    MINORITY: "in a minority of its cluster",
+    PUT_OUT: "put out of its cluster",
+}
 
 
 class Apart:
@@ -33,6 +39,16 @@ class Apart:
         self.owners = owners
         self.log = Logger(namespace="mqttd.cluster")
         self.state = ""
+
+    @property
+    def said(self) -> str:
+        """How it is one; empty where it is not."""
+        return _SAID[self.state]
+
+    @property
+    def refuses(self) -> bool:
+        """Whether nobody is let in at such a node."""
+        return self.settings.minority == "refuse"
 
     def begin(self, state: str) -> None:
         """It is, for this reason; who is put out is that, whether etcd answers or not."""
@@ -50,7 +66,7 @@ class Apart:
         text += f"; minority = {self.settings.minority!r}"
         self.log.critical("{text}", text=text)
         self.broker.alarms.activate(f"cluster_{state}", text)
-        if first and self.settings.minority == "refuse":
+        if first and self.refuses:
             self._refuse()
 
     def end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import json
 import os
 import signal
 import socket
@@ -419,13 +420,13 @@ def test_a_member_of_etcd_may_die_and_a_minority_of_it_is_none(tmp_path: Path) -
         subscriber.wait_for(mq.DISCONNECT, reason=0x9C)
         RawClient(nodes["two"].port, mq.V5).connect("away", reason=0x88).close()
         assert publisher.subscribe("0/0", qos=1) == [0x83]  # a filter that is new here
-        assert health(nodes["one"]) == 503
+        assert [health(node)[0] for node in nodes.values()] == [200, 503]
         for stands in etcd.members[:2]:
             stands.process.send_signal(signal.SIGCONT)
         for node in nodes.values():
             assert node.says("etcd answers again")
             until(lambda at=node: _lets_in(at), "clients let in")
-            assert health(node) == 200
+            assert health(node)[0] == 200
         publisher.close()
         subscriber.close()
     finally:
@@ -434,7 +435,7 @@ def test_a_member_of_etcd_may_die_and_a_minority_of_it_is_none(tmp_path: Path) -
         etcd.stop()
 
 
-def health(broker: Broker) -> int:
+def health(broker: Broker) -> tuple[int, dict[str, Any]]:
     """What a load balancer would be told."""
     assert broker.directory is not None
     connection = http.client.HTTPConnection("mqttd")
@@ -442,7 +443,8 @@ def health(broker: Broker) -> int:
     connection.sock.connect(str(broker.directory / "data/mqttd.sock"))
     connection.request("GET", "/health/ready")
     try:
-        return connection.getresponse().status
+        answer = connection.getresponse()
+        return answer.status, json.load(answer)
     finally:
         connection.close()
 
@@ -454,7 +456,11 @@ def test_etcd_killed_and_back(connect: Connect, nodes: Nodes, etcd: Etcd, topic:
     etcd.stop()
     for node in nodes.values():
         assert node.says("etcd has not answered for 2 s")
-        assert health(node) == 503
+    note = "in a minority of its cluster, and serves (cluster.minority)"
+    for name in ("a", "b"):
+        assert health(nodes[name]) == (200, {"ready": True, "note": note})
+    status, said = health(nodes["c"])
+    assert (status, said["reason"]) == (503, "in a minority of its cluster")
     sent_away.wait_for(mq.DISCONNECT, reason=0x9C)
     publisher.publish(topic, b"known routes work", qos=1)
     subscriber.message(payload=b"known routes work")

@@ -1,12 +1,13 @@
 """Who and where the broker is, whether it is alive and ready, and all its figures.
 
 GET  /health/live     200 while the event loop answers
-GET  /health/ready    200 when clients are let in, 503 before, and while new ones are refused
+GET  /health/ready    200 when clients are let in, 503 before, and while all new ones are refused
 GET  /metrics         every counter and gauge, in the text format of Prometheus
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from typing import Any
@@ -69,6 +70,8 @@ class Ready(Struct):
     ready: bool
     #: Why not.
     reason: str = ""
+    #: What is to be known all the same.
+    note: str = ""
 
 
 class Status:
@@ -125,10 +128,13 @@ class Status:
     def ready(self, ask: Ask) -> Any:
         """Whether clients are let in; 503 while they are not."""
         reason = self._not_ready()
-        if not reason:
-            return b'{"ready": true}\n'
-        ask.request.setResponseCode(503)
-        return b'{"ready": false, "reason": "%s"}\n' % reason.encode()
+        said: Json = {"ready": not reason}
+        if reason:
+            ask.request.setResponseCode(503)
+            said["reason"] = reason
+        elif apart := self._apart():
+            said["note"] = f"{apart}, and serves (cluster.minority)"
+        return json.dumps(said).encode() + b"\n"
 
     @get("/metrics", root=True, media="text/plain; version=0.0.4; charset=utf-8", answer=str)
     def text(self, ask: Ask) -> bytes:
@@ -148,9 +154,16 @@ class Status:
         """Why nobody is let in; empty: who comes is."""
         if self.parts.drain is not None and self.parts.drain.running:
             return "draining"
+        apart = self._apart()
         if not self.parts.is_ready():
-            return "starting, or in a minority of its cluster"
+            return f"starting, {apart}" if apart else "starting"
+        if apart and self.parts.apart.refuses:
+            return apart
         return "overloaded" if self.parts.broker.overloaded else ""
+
+    def _apart(self) -> str:
+        """How it is a node with which the others do not count; empty: it is none."""
+        return "" if self.parts.apart is None else str(self.parts.apart.said)
 
 
 def _state(ready: bool) -> str:

@@ -21,7 +21,9 @@ from mqttd.admin.parts import Parts
 from mqttd.admin.server import LocalDoor
 from mqttd.admin.tags import matches
 from mqttd.broker.broker import Broker
+from mqttd.cluster.apart import MINORITY, PUT_OUT, Apart
 from mqttd.codec.packets import Disconnect, Publish
+from mqttd.config.schema import Cluster
 from mqttd.config.schema import Log as LogSettings
 from mqttd.monitor.log.service import Log
 from mqttd.monitor.log.targets import StreamTarget
@@ -145,6 +147,31 @@ def test_who_is_not_ready_says_why(ask: Door, broker: Broker) -> None:
     assert ready() == (200, b'{"ready": true}\n')
     broker.overloaded = True
     assert ready() == (503, b'{"ready": false, "reason": "overloaded"}\n')
+
+
+@pytest.mark.parametrize(("minority", "status"), [("serve", 200), ("refuse", 503)])
+def test_17_a_node_in_a_minority_is_ready_if_it_serves(
+    ask: Door, broker: Broker, minority: Any, status: int
+) -> None:
+    def ready() -> tuple[int, Any]:
+        waiting = ask.stub.request("GET", BASE.removesuffix("/api/v1") + "/health/ready")
+        ask.stub.flush()
+        response = result(waiting)
+        return response.code, json.loads(result(response.content()))
+
+    owners: Any = SimpleNamespace()
+    apart = ask.parts.apart = Apart(Cluster(minority=minority), broker, owners)
+    assert ready() == (200, {"ready": True})
+    apart.begin(MINORITY)
+    code, said = ready()
+    assert code == status and said["ready"] is (status == 200)
+    assert said["note" if said["ready"] else "reason"].startswith("in a minority of its cluster")
+    apart.end()
+    assert ready() == (200, {"ready": True})
+    ask.parts.is_ready = lambda: False
+    assert ready()[1]["reason"] == "starting"
+    apart.begin(PUT_OUT)
+    assert ready()[1]["reason"] == "starting, put out of its cluster"
 
 
 #: What the counters of authentication modules begin with, see AccessControl.counters.
