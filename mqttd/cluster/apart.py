@@ -28,6 +28,12 @@ _SAID: Final = {
     MINORITY: "in a minority of its cluster",
     PUT_OUT: "put out of its cluster",
 }
+#: What clients notice, as `cluster.minority` is.
+_NOTICED: Final = {
+    "serve": "clients that are here stay, others are let in only if their session is here, and"
+    " filters that are new here are refused",
+    "refuse": "all its clients are sent away, and nobody is let in",
+}
 
 
 class Apart:
@@ -63,7 +69,7 @@ class Apart:
             else f"etcd has not answered for {self.settings.lease} s"
         )
         text += "; other nodes do not count with this one"
-        text += f"; minority = {self.settings.minority!r}"
+        text += f": {_NOTICED[self.settings.minority]} (minority = {self.settings.minority!r})"
         self.log.critical("{text}", text=text)
         self.broker.alarms.activate(f"cluster_{state}", text)
         if first and self.refuses:

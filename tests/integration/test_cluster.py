@@ -449,6 +449,11 @@ def health(broker: Broker) -> tuple[int, dict[str, Any]]:
         connection.close()
 
 
+def alarm(broker: Broker, name: str) -> str:
+    """The text of an alarm that is raised."""
+    return next(each["text"] for each in asked(broker, "alarms")["alarms"] if each["name"] == name)
+
+
 def test_etcd_killed_and_back(connect: Connect, nodes: Nodes, etcd: Etcd, topic: str) -> None:
     publisher, subscriber = connect("a"), connect("b")
     subscriber.subscribe(topic, qos=1)
@@ -461,6 +466,8 @@ def test_etcd_killed_and_back(connect: Connect, nodes: Nodes, etcd: Etcd, topic:
         assert health(nodes[name]) == (200, {"ready": True, "note": note})
     status, said = health(nodes["c"])
     assert (status, said["reason"]) == (503, "in a minority of its cluster")
+    for name, noticed in (("a", "clients that are here stay"), ("c", "all its clients are sent")):
+        assert noticed in alarm(nodes[name], "cluster_minority")
     sent_away.wait_for(mq.DISCONNECT, reason=0x9C)
     publisher.publish(topic, b"known routes work", qos=1)
     subscriber.message(payload=b"known routes work")
