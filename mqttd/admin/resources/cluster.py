@@ -18,6 +18,8 @@ __all__ = ["ClusterResource"]
 
 #: Names of nodes in a refusal.
 _NAMES: Final = 20
+#: What to do with the cores of a machine in place of workers.
+_SHARE: Final = "Several nodes on one machine share a port by reuse_port = true of their listeners"
 
 
 class NodeView(Struct, kw_only=True):
@@ -225,8 +227,10 @@ class ClusterResource:
 
     def _cluster(self) -> Any:
         if self.parts.cluster is None:
-            text = 'cluster.kind is "none" here: `mqttd-ctl cluster join URL` makes a node of it'
-            raise ApiError(404, "not_found", text)
+            text = "`mqttd-ctl cluster join URL` makes a node of it"
+            if self.parts.behind:
+                text = f"with node.workers above 1 it is no node; with 1, {text}. {_SHARE}"
+            raise ApiError(404, "not_found", f'cluster.kind is "none" here: {text}')
         return self.parts.cluster
 
 
