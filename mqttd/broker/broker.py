@@ -38,6 +38,7 @@ from mqttd.session.channel import CLOSED, WAITING, Channel
 from mqttd.session.connection import Connection
 from mqttd.session.guid import Guid
 from mqttd.session.publisher import Publisher
+from mqttd.session.session import Session
 from mqttd.session.settings import Settings
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
@@ -82,7 +83,6 @@ class Broker(Publishing):
         self._cooled_at: int = now
         self.drawers = Drawers(self)
         self.wills = Wills(self)
-        self.partings = Partings(self, self.wills)
         self.revision = Revision(self)
         self.registry = Registry(
             self,
@@ -90,6 +90,7 @@ class Broker(Publishing):
             Alone(self.sessions) if ownership is None else ownership,
             Forgets() if store is None else store,
         )
+        self.partings = Partings(self, self.wills, self.registry)
         self.connecting = Connecting(self, self.registry, self.wills, self.revision)
         self.subscribing = Subscribing(self)
         self.memory = Memory(self, self.registry)
@@ -119,7 +120,8 @@ class Broker(Publishing):
 
     def session_due(self, session: State) -> None:
         """Will delay or session expiry of a client that is away has passed."""
-        self.registry.due(session)
+        assert isinstance(session, Session)
+        self.partings.due(session)
 
     # -- told by those who decide --------------------------------------------------------------
 

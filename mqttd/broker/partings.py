@@ -1,12 +1,14 @@
-"""Connections that are over together, and whose wills are more than a turn is for.
+"""Connections and sessions that are over together, and are more than a turn is for.
 
-    connection ends --closed--> its will, its session's end     as long as a turn has time for that
-                       '------> in line, in the order they ended: some each turn, while there is
-                                room on the ways to other processes
+    connection ends ---closed--> its will, its session's end    as long as a turn has time for that
+    away, deadline over --due------'
+                          '----> in line, in the order they ended: some each turn, while there is
+                                 room on the ways to other processes
 
-A network that breaks ends thousands of connections at once, and each will may go to many. Who is in
-line is closed, and nothing is written to it; whoever takes its session over has its will published
-first.
+A network that breaks ends thousands of connections at once, each will may go to many, and what was
+left in one moment expires in one. A connection in line is closed, and nothing is written to it;
+whoever takes over or resumes a session that is in line has its will published first, and finds none
+that has expired.
 
 Promise: `ENOUGH` units of work a turn, and the one will that passes it. MQTT 5.0, 3.1.2.5.
 """
@@ -17,36 +19,54 @@ from collections import deque
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
+from mqttd.broker.registry import Registry
 from mqttd.broker.turns import Job
 from mqttd.broker.wills import Wills
 from mqttd.session.channel import Channel
+from mqttd.session.session import Session
 
 __all__ = ["ENOUGH", "Partings"]
 
 #: Units of work of a turn, a delivery or 8 KiB of one each.
 ENOUGH: Final = 512
+#: The end of a session.
+_END: Final = 8
 
 
 class Partings(Job):
     """Those of one broker."""
 
-    def __init__(self, broker: Publishing, wills: Wills) -> None:
+    def __init__(self, broker: Publishing, wills: Wills, registry: Registry) -> None:
         self.broker = broker
         self.wills = wills
-        self.line: deque[Channel] = deque()
+        self.registry = registry
+        self.line: deque[Channel | Session] = deque()
 
     def puts_off(self, channel: Channel) -> bool:
         """Whether `channel`, which is closed, gets in line: then it is lost later."""
         session = channel.session
         if session is None or session.channel is not channel or session.will is None:
             return False
-        if not self.line:
-            if self.wills.spent() < ENOUGH and self.broker.clogged is None:
-                return False
-            self.broker.turns.add(self)
+        if self._has_time():
+            return False
         channel.blocked = True
         self.line.append(channel)
         return True
+
+    def due(self, session: Session) -> None:
+        """A deadline of a session that is away has passed: now, or in its turn."""
+        if self._has_time():
+            self._due(session)
+        else:
+            self.line.append(session)
+
+    def _has_time(self) -> bool:
+        """Whether nobody is in line; else, or where this turn had enough, the line goes on."""
+        if not self.line:
+            if self.wills.spent() < ENOUGH and self.broker.clogged is None:
+                return True
+            self.broker.turns.add(self)
+        return False
 
     def slice(self) -> bool:
         """See `Job.slice`; what fills the way to another process waits for room there."""
@@ -70,11 +90,18 @@ class Partings(Job):
             self._next()
 
     def _next(self) -> None:
-        channel = self.line.popleft()
+        first = self.line.popleft()
+        if isinstance(first, Session):
+            self._due(first)
+            return
         try:
-            channel.lost()
+            first.lost()
         except Exception as error:  # of one connection: those behind it go on
-            self.broker.crashed(channel, error)
+            self.broker.crashed(first, error)
+
+    def _due(self, session: Session) -> None:
+        self.wills.work += _END
+        self.registry.due(session)
 
     def _go_on(self) -> None:
         if self.line:

@@ -38,7 +38,6 @@ from mqttd.session.connection import Connection, Edge
 from mqttd.session.message import Delivery
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
-from mqttd.session.state import State
 from mqttd.session.wheel import milliseconds
 from mqttd.types import ClientInfo, SessionState
 
@@ -177,6 +176,8 @@ class Registry:
                 self.wills.publish(session)
                 self.end(session, "session.terminated", "taken over", True)
                 return
+        else:
+            self.due(session)  # it may be over, and wait for its turn to end
         if session.will is not None and (clean_start or session.will_delay == 0):
             self.wills.publish(session)
         session.set_will(None, 0)
@@ -251,9 +252,9 @@ class Registry:
         if at:
             self.broker.wheel.schedule(session, at)
 
-    def due(self, session: State) -> None:
-        """Will delay or session expiry of a client that is away has passed."""
-        if self.sessions.get(session.client_id) is not session:
+    def due(self, session: Session) -> None:
+        """Will delay or session expiry of a client that is away has passed, if it still is away."""
+        if session.channel is not None or self.sessions.get(session.client_id) is not session:
             return
         broker = self.broker
         since = session.away_since

@@ -80,3 +80,72 @@ def test_the_end_of_the_process_leaves_none_behind() -> None:
     node, _, _ = broken()
     node.broker.stop()
     assert node.broker.metrics.wills_published == COUNT
+
+
+def away(count: int, expiry: int, will: Will | None = None) -> tuple[MemoryBroker, MemoryClient]:
+    """So many sessions were left in one moment."""
+    node = MemoryBroker()
+    node.settings.high_watermark = 1 << 30
+    watcher = node.connect("watcher")
+    watcher.send(Subscribe(1, [Subscription("wills/#", 0)]))
+    watcher.take()
+    properties: Properties = {prop.SESSION_EXPIRY_INTERVAL: expiry}
+    clients = [
+        node.connect(f"c{number}", 5, will=will, properties=properties) for number in range(count)
+    ]
+    for client in clients:
+        client.channel.end("reset")
+    node.broker.perform()
+    return node, watcher
+
+
+def pass_turns(node: MemoryBroker) -> int:
+    """Until nobody is in line."""
+    turns = 0
+    while node.broker.partings.line:
+        node.broker.turns.turn()
+        turns += 1
+    return turns
+
+
+def test_sessions_that_expire_together_end_in_as_many_turns_as_they_need() -> None:
+    node, _ = away(1000, 10)
+    assert len(node.broker.sessions) == 1001
+    node.broker.tick(node.now + 11_000)
+    metrics = node.broker.metrics
+    assert metrics.sessions_expired == ENOUGH // 8
+    assert pass_turns(node) == (1000 - ENOUGH // 8) // (ENOUGH // 8) + 1
+    assert metrics.sessions_expired == 1000
+    assert list(node.broker.sessions) == ["watcher"]
+
+
+def test_delayed_wills_that_are_due_together_go_in_as_many_turns_as_they_need() -> None:
+    will = Will("wills/all", b"x" * SIZE, 0, False, {prop.WILL_DELAY_INTERVAL: 5})
+    node, watcher = away(COUNT, 100, will)
+    assert topics(watcher) == []
+    node.broker.tick(node.now + 6_000)
+    metrics = node.broker.metrics
+    assert 0 < metrics.wills_published <= ENOUGH // (ONE + 8) + 1
+    assert pass_turns(node) > COUNT * ONE // ENOUGH // 2
+    assert metrics.wills_published == COUNT
+    assert len(topics(watcher)) == COUNT
+    # They expire all the same.
+    node.broker.tick(node.now + 101_000)
+    pass_turns(node)
+    assert metrics.sessions_expired == COUNT
+
+
+def test_who_comes_back_to_what_has_expired_starts_afresh() -> None:
+    will = Will("wills/all", b"x", 0, False, {prop.WILL_DELAY_INTERVAL: 5})
+    node, watcher = away(COUNT, 10, will)
+    node.broker.tick(node.now + 11_000)
+    had = node.broker.metrics.wills_published
+    assert had < COUNT
+    last = f"c{COUNT - 1}"
+    again = node.connect(last, 5, clean=False, properties={prop.SESSION_EXPIRY_INTERVAL: 10})
+    assert not again.connack.session_present
+    assert node.broker.metrics.wills_published == had + 1
+    pass_turns(node)
+    assert node.broker.metrics.wills_published == COUNT
+    assert len(topics(watcher)) == COUNT
+    assert sorted(node.broker.sessions) == [last, "watcher"]
