@@ -154,6 +154,7 @@ HOT = [
     "mqttd/mesh/ferry.py",
     "mqttd/mesh/flight.py",
     "mqttd/mesh/frames.py",
+    "mqttd/mesh/handled.py",
     "mqttd/mesh/landing.py",
     "mqttd/mesh/lane.py",
     "mqttd/mesh/link.py",

@@ -7,7 +7,8 @@ Promise: sans-I/O; what is no hello raises ValueError. Versions: each says the l
 speaks, and the highest that both do is spoken, so that two neighbouring versions talk. Those of
 version 1 have no lane of their own for QoS 2 (`mqttd.mesh.lane`); below 3 nobody says that his
 store takes nothing (`mqttd.mesh.frames.STUCK`), below 4 a retained message's end is told by the
-clock of the machine (`mqttd.mesh.retained`).
+clock of the machine (`mqttd.mesh.retained`), and nobody says how much he has handled
+(`mqttd.mesh.flight`).
 """
 
 from __future__ import annotations

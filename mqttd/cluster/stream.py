@@ -30,6 +30,7 @@ from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.cluster.tls import names_of
 from mqttd.cluster.unlinked import reason_of
 from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.flight import FAR
 from mqttd.mesh.link import Link, Stream
 
 __all__ = ["Streams"]
@@ -168,6 +169,8 @@ class _NodeStream(Protocol):
         node.dated = node.version >= 4
         self.edge = Stream(self.transport)
         self.link = Link(streams.broker, self.edge, node.number)
+        if node.version >= 4:
+            self.link.bound(FAR)
         self.transport.registerProducer(self, True)  # type: ignore[union-attr]
         self.arriving = streams.mesh.linked(node.number, self.link, streams.takes(node))
         streams.linked(node)

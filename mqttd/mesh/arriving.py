@@ -22,7 +22,6 @@ from mqttd.broker.turns import Job
 from mqttd.codec.frame import ONE_BYTE, body_at, cut_plain
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.codec.spans import SPAN
-from mqttd.mesh.flight import TOLD
 from mqttd.mesh.frames import (
     ABOUT,
     ACK,
@@ -32,7 +31,6 @@ from mqttd.mesh.frames import (
     OLDER,
     RUN1,
     STATE,
-    TAKEN,
     TELL,
     frame,
     numbered,
@@ -80,11 +78,6 @@ class Arriving(Pouring):
         self._most: int = 0
         #: Bytes of 3.1.1 that are still to come (`OLDER`).
         self.older: int = 0
-        #: Bytes that have come, and how many of them the other end knows to be handled.
-        self._came: int = 0
-        self._told: int = 0
-        #: The other end wants to know (`TELL`).
-        self.asked: bool = False
         #: Called when all of it is done, so that who reads the link goes on; with what is wrong.
         self.caught_up: Callable[[], object] | None = None
         self.faulty: Callable[[Exception], object] | None = None
@@ -95,7 +88,7 @@ class Arriving(Pouring):
 
     def take(self, data: bytes) -> None:
         """What was read: every whole frame in it, what is too much for a turn in later ones."""
-        self._came += len(data)
+        self.link.brought(len(data))
         if self.later:
             self.later += data
             return
@@ -146,7 +139,7 @@ class Arriving(Pouring):
                 elif first == OLDER:
                     self.older = int.from_bytes(data[body:end], "big")
                 elif first == TELL:
-                    self.asked = True
+                    self.link.handled.ask(n - end)
                 elif first == RUN1:
                     rest = self._carried(data, body, end)
                 else:
@@ -173,12 +166,7 @@ class Arriving(Pouring):
     def _handled(self) -> None:
         self.broker.clogged = None  # no client has filled another link by this
         self._acknowledge()
-        if self.link.wraps:
-            handled = self._came - len(self.later) - (self.held if self.pieces else 0)
-            if self.asked or handled >= self._told + TOLD:
-                self.asked = False
-                self._told = handled
-                self.link.send(numbered(TAKEN, handled))
+        self.link.leaves(len(self.later), self.held if self.pieces else 0)
 
     def go_on(self) -> None:
         """A turn's worth of what was put off."""

@@ -121,9 +121,9 @@ FOLLOWS: Final = 0x1E
 #: Messages of QoS 1 (1) and 2 (2) that come wait for a store that takes nothing: the sum of these.
 #: Between nodes of version 3; between workers, which have one lane, 1 or 0.
 STUCK: Final = 0x1F
-#: Say by a `TAKEN` when this is reached. Between workers only.
+#: Say by a `TAKEN` when this is reached. Between workers, and nodes of version 4.
 TELL: Final = 0x20
-#: So many bytes of a link have been handled, of all that has come by it. Between workers only.
+#: So many bytes of a link have been handled, of all that has come by it. Between these.
 TAKEN: Final = 0x21
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))

@@ -69,9 +69,17 @@ class Lane(Link):
         super().__init__(main.turn, _Onward(main), main.number)
         self.main = main
 
+    def brought(self, size: int) -> None:
+        """See `Link.brought`: it came by the link."""
+
+    def leaves(self, later: int, begun: int) -> None:
+        """See `Link.leaves`."""
+        self.main.handled.beside = later + begun
+        self.main.tell(later > 0)
+
     def put(self, data: bytes) -> None:
         """See `Link.put`; who sends too much waits until the link has room."""
         self.send(data)
         main = self.main
-        if main.out_bytes + self.out_bytes + self.shut_in > main.limit:
+        if main.out_bytes + self.out_bytes + self.shut_in > main.limit or main.is_late():
             main.turn.clogged = main

@@ -6,8 +6,10 @@
 A `Link` is a `Connection`, so that a message's way appends to it as to a client's output, and the
 turn writes it with the others. Nothing that is put here is ever dropped: when more than `limit`
 bytes wait, whoever caused that is not read from until they have gone (`hold_back`), and nobody
-else. What may not go before a store has kept something waits behind a `Gate`, and all that is put
-later behind it, but for what says that something is taken.
+else. How many may wait is what may be under way (`Flight`); for a node that does not say what it
+has handled, of version 3 or less, it is fixed. What may not go before a store has kept something
+waits behind a `Gate`, and all that is put later behind it, but for what says that something is
+taken.
 
 Promise: one write per turn and link; bytes go in the order they were put.
 """
@@ -19,21 +21,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.mesh.flight import FULL, Flight
-from mqttd.mesh.frames import ACK, OLDER, TAKEN, TELL, frame
+from mqttd.broker.broker import Broker
+from mqttd.broker.turns import Job
+from mqttd.mesh.flight import Flight
+from mqttd.mesh.frames import ACK, OLDER, TAKEN, TELL, frame, numbered
+from mqttd.mesh.handled import Handled
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
 from mqttd.session.unfinished import READ
 
 __all__ = ["Gate", "Link", "Nowhere", "Pipe", "Stream"]
 
-#: Bytes that may wait for a node before those who send are held back: at first, at least. Between
-#: workers: `Flight`.
-_FIRST: Final = 512 << 10
-_LEAST: Final = 64 << 10
-#: Milliseconds in which they should be gone: if it took longer fewer may wait, if less, more.
-_LONG: Final = 50
-_SHORT: Final = 20
+#: Milliseconds between two words of how much is handled: for a node each is a read and a turn.
+_GAP: Final = 4
+#: Bytes that may wait here for a node that does not say what it has handled.
+_OLDER: Final = 64 << 10
 _TELL: Final = frame(TELL, b"")
 
 
@@ -112,9 +114,11 @@ class Link(Connection):
         "behind",
         "flight",
         "gates",
+        "goes_on",
+        "handled",
         "number",
         "shut_in",
-        "since",
+        "tells",
         "waiting",
     )
 
@@ -124,18 +128,31 @@ class Link(Connection):
         self.version = 5
         self.v5 = True
         self.state = OPEN
-        self.limit = _FIRST
-        #: When somebody began to wait for room, in the turn's milliseconds.
-        self.since: int = 0
-        #: Between workers (`wraps`) what is under way has a bound, and `limit` is what it leaves.
+        self.limit = _OLDER
+        #: The other end says what it has handled, so what is under way has a bound, and `limit` is
+        #: what that leaves.
+        self.tells: bool = False
         self.flight = Flight()
+        #: What has come by it, which is told to the other end then.
+        self.handled = Handled()
         #: Those that are not read from until there is room.
         self.waiting: list[Connection] = []
         #: What else goes on then.
         self.behind: list[Callable[[], object]] = []
+        #: The next of them go in a turn that is about to come.
+        self.goes_on: bool = False
         self.gates: deque[Gate] = deque()
         #: Bytes that wait behind them.
         self.shut_in: int = 0
+
+    def bound(self, far: int) -> None:
+        """The other end says what it has handled; `far`: see `Flight`."""
+        self.tells = True
+        self.flight.far = far
+        self.limit = self.flight.left()
+        if far:
+            self.handled.gap = _GAP
+            self._ask()
 
     def send(self, data: bytes) -> None:
         """See `Connection.send`."""
@@ -193,7 +210,7 @@ class Link(Connection):
 
     def mark(self, written: int) -> None:
         """So much was written, at the end of a turn."""
-        if self.wraps:
+        if self.tells:
             flight = self.flight
             flight.sent(written, self.out_bytes, self.turn.now)
             self.limit = flight.left()
@@ -210,6 +227,22 @@ class Link(Connection):
                 self.drained()
             elif flight.written > handled:
                 self._ask()
+
+    def brought(self, size: int) -> None:
+        """So much has come by it."""
+        self.handled.brought(size)
+
+    def leaves(self, later: int, begun: int) -> None:
+        """All of that is handled but what its turn had no time for, and what is not whole."""
+        self.handled.left = later + begun
+        self.tell(later > 0)
+
+    def tell(self, busy: bool) -> None:
+        """Tell the other end how much is handled, where it should know."""
+        if self.tells:
+            handled = self.handled.due(busy, self.turn.now)
+            if handled:
+                self.send(numbered(TAKEN, handled))
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for room."""
@@ -252,28 +285,17 @@ class Link(Connection):
         self._wait()
 
     def _wait(self) -> None:
-        if self.wraps:
+        if self.tells:
             self._ask()
-        elif not self.thirsty:
+        else:
             self.thirsty = True
-            self.since = self.turn.now
-
-    def _adapt(self) -> None:
-        """As much may wait as the other end takes in some milliseconds: others wait behind it."""
-        took = self.turn.now - self.since
-        if took > _LONG and self.limit > _LEAST:
-            self.limit //= 2
-        elif took < _SHORT and self.limit < FULL:
-            self.limit *= 2
 
     def drained(self) -> None:
         """There is room: those that were held back go on."""
         self.thirsty = False
         if self.is_late():
             return  # until the other end says that it is not
-        if not self.wraps:
-            self._adapt()
-        if not self.wraps or self.state != OPEN:
+        if not self.tells or self.state != OPEN:
             waiting = self.waiting
             self.waiting = []
             for sender in waiting:
@@ -293,6 +315,12 @@ class Link(Connection):
             sender.let_go_on()
         if self.is_awaited():
             self._ask()
+            if self.flight.is_far() and not self.goes_on and not self.is_full():
+                # An answer may be long in coming: the next go as soon as these were read.
+                self.goes_on = True
+                broker = self.turn
+                assert isinstance(broker, Broker)
+                broker.turns.add(_Next(self))
 
     def close(self, code: int, detail: str) -> None:
         """See `Connection.close`."""
@@ -306,8 +334,23 @@ class Link(Connection):
         self.out_at = 0
         self.gates.clear()
         self.shut_in = 0
-        self.flight.marks.clear()
+        self.flight = Flight()
         self.drained()
+
+
+class _Next(Job):
+    """The next that wait for room on a link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def slice(self) -> bool:
+        """See `Job.slice`."""
+        link = self.link
+        link.goes_on = False
+        if not link.is_full():
+            link.drained()
+        return False
 
 
 class Stream(Edge):

@@ -361,6 +361,9 @@ class Mesh(Abroad):
 
     def tick(self, now: int) -> None:
         """A few times a second; what some neighbour may not have is not forgotten."""
+        for each in self.neighbours.values():
+            if each.link is not None:
+                each.link.tell(False)
         if now - self.changes.turned <= RECENT:
             return
         for neighbour in self.neighbours.values():

@@ -253,6 +253,7 @@ class _Stream:
         self.pipe = Pipe(fd, self._watch)
         self.link = Link(worker.broker, self.pipe, number)
         self.link.wraps = True
+        self.link.bound(0)
         self.arriving: Arriving = worker.mesh.linked(number, self.link, takes)
         self.arriving.faulty = self._faulty
         self.engine: Engine | None = worker.engine

@@ -1,18 +1,24 @@
-"""A line between two programs that a test can cut: a TCP proxy of one thread a direction."""
+"""A line between two programs that a test can cut, or that is long: a TCP proxy."""
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
+import time
 
 __all__ = ["Line"]
 
+#: Pieces that may be on a long way.
+_MOST = 1000
+
 
 class Line:
-    """Leads from `port` to `target`, both on loopback."""
+    """Leads from `port` to `target`, both on loopback; bytes take `delay` seconds, each way."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, delay: float = 0.0) -> None:
         self.target = target
+        self.delay = delay
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self.listener.getsockname()[1])
         #: While it is not whole, connections end as soon as they begin.
@@ -55,17 +61,38 @@ class Line:
             with self._lock:
                 self._sockets += [came, goes]
             for one, other in ((came, goes), (goes, came)):
-                threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+                args = (one, other, self.delay)
+                threading.Thread(target=_pass_on, args=args, daemon=True).start()
 
 
-def _pass_on(one: socket.socket, other: socket.socket) -> None:
+def _pass_on(one: socket.socket, other: socket.socket, delay: float) -> None:
+    late: queue.Queue[tuple[float, bytes]] = queue.Queue(_MOST)
+    if delay:
+        threading.Thread(target=_pass_late, args=(late, other), daemon=True).start()
     try:
         while data := one.recv(65536):
-            other.sendall(data)
+            if delay:
+                late.put((time.monotonic() + delay, data))
+            else:
+                other.sendall(data)
     except OSError:
         pass
+    if delay:
+        late.put((0.0, b""))
     for each in (one, other):
         try:
             each.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+
+
+def _pass_late(late: queue.Queue[tuple[float, bytes]], other: socket.socket) -> None:
+    try:
+        while True:
+            due, data = late.get()
+            if not data:
+                return
+            time.sleep(max(0.0, due - time.monotonic()))
+            other.sendall(data)
+    except OSError:
+        pass

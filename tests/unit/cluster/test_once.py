@@ -15,6 +15,7 @@ from mqttd.cluster.inheriting import Inheriting
 from mqttd.cluster.nodes import ONCE, Node, NodeMesh
 from mqttd.codec.packets import Publish, Pubrec, Subscribe, Subscription
 from mqttd.mesh.ferry import kept_rows
+from mqttd.mesh.flight import FAR
 from mqttd.mesh.frames import LANE, STATE, frame, split
 from mqttd.mesh.link import Link, Stream
 from mqttd.storage.recovery import read
@@ -77,6 +78,8 @@ class Side:
         """There is a stream."""
         self.pipe = Pipe()
         link = Link(self.broker, Stream(self.pipe), self.other.number)
+        if self.other.version >= 4:
+            link.bound(FAR)
         self.arriving = self.mesh.linked(self.other.number, link, False)
 
     def cut(self) -> None:

@@ -11,6 +11,7 @@ from mqttd.cluster.nodes import NodeMesh
 from mqttd.codec.packets import Publish
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.changes import Changes
+from mqttd.mesh.flight import FAR
 from mqttd.mesh.frames import END, RETAIN, split
 from mqttd.mesh.link import Link, Stream
 from mqttd.mesh.mesh import RECENT, Mesh
@@ -27,6 +28,8 @@ LARGE, LONG = 7, 1_000_000
 
 class Side:
     """One of three processes; what it says to each of the others waits until that takes it."""
+
+    far: int
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -48,6 +51,7 @@ class Side:
         neighbour = self.neighbour(other)
         pipe = self.pipes[other.number] = Pipe()
         link = Link(self.broker, Stream(pipe), neighbour.number)
+        link.bound(self.far)
         self.arriving[other.number] = self.mesh.linked(neighbour.number, link, takes)
 
     def cut(self, other: Side) -> None:
@@ -97,6 +101,8 @@ class Side:
 
 
 class Worker(Side):
+    far = 0
+
     def made(self) -> Mesh:
         mesh = WorkerMesh(self.broker, self.number, 3)
         for ferry in mesh.ferries.values():
@@ -108,6 +114,8 @@ class Worker(Side):
 
 
 class Node(Side):
+    far = FAR
+
     def made(self) -> Mesh:
         mesh = NodeMesh(self.broker, lambda _: None, lambda *_: None, lambda *_: None)
         mesh.go_on_with(None)

@@ -172,6 +172,7 @@ def test_who_sends_waits_while_the_other_end_is_late() -> None:
     with ours, theirs:
         link = Link(node.broker, Pipe(ours.fileno(), lambda blocked: None), 2)
         link.wraps = True
+        link.bound(0)
         link.flight.room = link.limit = 1 << 20
         went_on: list[int] = []
         data = frame(CALL, b"x" * 40_000)

@@ -58,6 +58,7 @@ class Worker:
         self.pipe = Pipe()
         link = Link(self.node.broker, Stream(self.pipe), self.other)
         link.wraps = True
+        link.bound(0)
         self.arriving = self.mesh.linked(self.other, link, takes)
 
     def turn(self) -> bytes:

@@ -42,7 +42,7 @@ def relayed(count: int) -> tuple[MemoryBroker, Link, Wire, list[MemoryClient]]:
     wire = Wire()
     link = Link(node.broker, Stream(wire), 2)
     link.wraps = True
-    link.limit = link.flight.left()
+    link.bound(0)
     relays: Other = Relays(node.broker, lambda number, kind, body: None)
     assert isinstance(relays, Relays)
     clients = []

@@ -31,6 +31,7 @@ class Side:
         self.pipe = Pipe()
         link = Link(self.broker, Stream(self.pipe), self.other)
         link.wraps = True
+        link.bound(0)
         self.arriving = self.mesh.linked(self.other, link, False)
 
     def turn(self) -> bytes:

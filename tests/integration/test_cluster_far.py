@@ -1,0 +1,61 @@
+"""Nodes that are far from each other: much is on its way, and what waits for work is bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import packets as mq
+from tests.support.client import RawClient
+from tests.support.cut import Line
+from tests.support.etcd import Etcd, start_etcd
+from tests.support.nodes import start_node
+from tests.support.servers import free_port
+
+pytestmark = pytest.mark.timeout(120)
+
+#: Seconds that bytes take, each way.
+FAR = 0.05
+LARGE, MANY = 8192, 3000
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    started = start_etcd(tmp_path / "etcd")
+    yield started
+    started.stop()
+
+
+def test_a_stream_goes_over_a_long_way_as_over_a_short_one(etcd: Etcd, tmp_path: Path) -> None:
+    """24 MB, of which 64 KiB at a time, as over a short way, would be 37 seconds."""
+    inner = free_port()
+    line = Line(inner, FAR)
+    places = {"bind": f"127.0.0.1:{inner}", "advertise": f"127.0.0.1:{line.port}"}
+    b = start_node(tmp_path, etcd, "b", cluster=places)
+    a = start_node(tmp_path, etcd, "a")
+    try:
+        reader = RawClient(b.port, mq.V5, deadline=30.0).connect("reader")
+        reader.subscribe("t/#")
+        sender = RawClient(a.port, mq.V5, deadline=30.0).connect("sender")
+        begun = time.monotonic()
+        sender.publish("t/first", b"", qos=1)
+        assert time.monotonic() - begun >= 2 * FAR
+        assert reader.payloads(1) == [b""]
+        one = mq.publish("t/x", b"x" * LARGE, version=mq.V5)
+        begun = time.monotonic()
+        sending = threading.Thread(
+            target=lambda: [sender.send(one * 10) for _ in range(MANY // 10)]
+        )
+        sending.start()
+        reader.payloads(MANY)
+        took = time.monotonic() - begun
+        sending.join()
+        assert took < 15.0
+    finally:
+        for node in (a, b):
+            node.stop()
+        line.close()
