@@ -7,6 +7,7 @@
     Publishing  an acknowledgement goes when they have the message         crossed
                 nor does a plugin go on that waits for it              arrives -> Taken.taken
                 one that cannot keep it now has said so                    cannot_keep
+                who publishes elsewhere waits when one here has to         congested
 
 Where there is one process nobody is told: each of these costs a comparison with None, none of them
 on the way of a message that is not retained. `mqttd.mesh` is who listens.
@@ -99,3 +100,6 @@ class Abroad:
     def cannot_keep(self, route: Route, first: int) -> bool:
         """Whether a message that begins with this byte would wait for a store of another."""
         return False
+
+    def congested(self, on: bool) -> None:
+        """Publishers are not read from here, or are again: so it is with those of others."""

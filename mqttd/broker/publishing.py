@@ -346,6 +346,15 @@ class Publishing(Rights):
         self.released = False
         self.perform()
 
+    def congest(self, who: str, on: bool) -> bool:
+        """See `Turn.congest`; what other processes send here waits as well."""
+        before = self.congested
+        changed = super().congest(who, on)
+        abroad = self.router.abroad
+        if abroad is not None and self.congested != before:
+            abroad.congested(self.congested)
+        return changed
+
     def set_congested(self, congested: bool, who: str = "") -> None:
         """Stop reading from publishers for `who`, or go on unless others still cannot follow."""
         if self.congest(who, congested) and not self.congested:

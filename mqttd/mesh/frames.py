@@ -45,6 +45,7 @@ __all__ = [
     "OPEN",
     "PAUSE",
     "REMOVE",
+    "REST",
     "RESUME",
     "RETAIN",
     "RUN1",
@@ -125,6 +126,9 @@ STUCK: Final = 0x1F
 TELL: Final = 0x20
 #: So many bytes of a link have been handled, of all that has come by it. Between these.
 TAKEN: Final = 0x21
+#: Who publishes to here waits (1), or goes on (0): what is behind this process cannot follow.
+#: Between these.
+REST: Final = 0x22
 
 COUNTED: Final = frozenset((ADD, REMOVE, RETAIN, DELETE, CALL, STATE))
 

@@ -7,9 +7,10 @@ A `Link` is a `Connection`, so that a message's way appends to it as to a client
 turn writes it with the others. Nothing that is put here is ever dropped: when more than `limit`
 bytes wait, whoever caused that is not read from until they have gone (`hold_back`), and nobody
 else. How many may wait is what may be under way (`Flight`); for a node that does not say what it
-has handled, of version 3 or less, it is fixed. What may not go before a store has kept something
-waits behind a `Gate`, and all that is put later behind it, but for what says that something is
-taken.
+has handled, of version 3 or less, it is fixed. Who publishes to one that cannot follow waits until
+it can (`rest`), whatever is under way; what is no message goes on. What may not go before a store
+has kept something waits behind a `Gate`, and all that is put later behind it, but for what says
+that something is taken.
 
 Promise: one write per turn and link; bytes go in the order they were put.
 """
@@ -24,7 +25,7 @@ from typing import Any, Final
 from mqttd.broker.broker import Broker
 from mqttd.broker.turns import Job
 from mqttd.mesh.flight import Flight
-from mqttd.mesh.frames import ACK, OLDER, TAKEN, TELL, frame, numbered
+from mqttd.mesh.frames import ACK, OLDER, REST, TAKEN, TELL, frame, numbered
 from mqttd.mesh.handled import Handled
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
 from mqttd.session.output import give_back, take
@@ -37,6 +38,8 @@ _GAP: Final = 4
 #: Bytes that may wait here for a node that does not say what it has handled.
 _OLDER: Final = 64 << 10
 _TELL: Final = frame(TELL, b"")
+_REST: Final = frame(REST, b"\x01")
+_GO_ON: Final = frame(REST, b"\x00")
 
 
 class Pipe(Edge):
@@ -117,6 +120,8 @@ class Link(Connection):
         "goes_on",
         "handled",
         "number",
+        "resting",
+        "rests",
         "shut_in",
         "tells",
         "waiting",
@@ -141,6 +146,9 @@ class Link(Connection):
         self.behind: list[Callable[[], object]] = []
         #: The next of them go in a turn that is about to come.
         self.goes_on: bool = False
+        #: The other end cannot follow with what messages bring, and what goes on when it can.
+        self.rests: bool = False
+        self.resting: list[Callable[[], object]] = []
         self.gates: deque[Gate] = deque()
         #: Bytes that wait behind them.
         self.shut_in: int = 0
@@ -149,7 +157,7 @@ class Link(Connection):
         """The other end says what it has handled; `far`: see `Flight`."""
         self.tells = True
         self.flight.far = far
-        self.limit = self.flight.left()
+        self._limit()
         if far:
             self.handled.gap = _GAP
             self._ask()
@@ -157,7 +165,7 @@ class Link(Connection):
     def send(self, data: bytes) -> None:
         """See `Connection.send`."""
         gates = self.gates
-        if gates and data[0] != ACK and data[0] != TAKEN:
+        if gates and data[0] != ACK and data[0] != TAKEN and data[0] != REST:
             gates[len(gates) - 1].parts.append(data)
             self.shut_in += len(data)
         else:
@@ -201,19 +209,42 @@ class Link(Connection):
     def put(self, data: bytes) -> None:
         """As `send`, and hold whoever sends it back where that is too much."""
         self.send(data)
-        if self.is_full():
+        if self.rests or self.is_full():
             self.turn.clogged = self
 
     def is_full(self) -> bool:
-        """Whether who sends more has to wait."""
-        return self.out_bytes + self.shut_in > self.limit or self.is_late()
+        """Whether who sends more has to wait, be it a message or not."""
+        room = self.flight.left() if self.tells else self.limit
+        return self.out_bytes + self.shut_in > room or self.is_late()
+
+    def rest(self, on: bool) -> None:
+        """The other end cannot follow with what messages bring, or can again."""
+        self.rests = on
+        self._limit()
+        if not on:
+            resting = self.resting
+            self.resting = []
+            for then in resting:
+                then()
+            if self.is_awaited():
+                self._wait()
+
+    def send_rest(self, on: bool) -> None:
+        """Say that this end cannot follow, or can again."""
+        if self.tells:
+            self.send(_REST if on else _GO_ON)
+
+    def _limit(self) -> None:
+        """What a message is put to without a question."""
+        if self.tells:
+            self.limit = -1 if self.rests else self.flight.left()
 
     def mark(self, written: int) -> None:
         """So much was written, at the end of a turn."""
         if self.tells:
             flight = self.flight
             flight.sent(written, self.out_bytes, self.turn.now)
-            self.limit = flight.left()
+            self._limit()
             if self.is_awaited():
                 self._ask()
 
@@ -221,7 +252,7 @@ class Link(Connection):
         """The other end has handled so much."""
         flight = self.flight
         flight.taken(handled, self.turn.now, self.is_awaited())
-        self.limit = flight.left()
+        self._limit()
         if self.is_awaited():
             if not self.is_full():
                 self.drained()
@@ -246,7 +277,7 @@ class Link(Connection):
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for room."""
-        return len(self.waiting) > 0 or len(self.behind) > 0
+        return len(self.behind) > 0 or (len(self.waiting) > 0 and not self.rests)
 
     def is_late(self) -> bool:
         """Whether what is put in now is handled late: few bytes may be much work."""
@@ -269,11 +300,14 @@ class Link(Connection):
             sender.pause()
             sender.withheld = True
             self.waiting.append(sender)
-            self._wait()
+            if not self.rests:
+                self._wait()
 
     def when_drained(self, then: Callable[[], object]) -> None:
         """See `Connection.when_drained`."""
-        if self.is_full():
+        if self.rests:
+            self.resting.append(then)
+        elif self.is_full():
             self.behind.append(then)
             self._wait()
         else:
@@ -300,7 +334,8 @@ class Link(Connection):
             self.waiting = []
             for sender in waiting:
                 sender.let_go_on()
-            behind = self.behind
+            behind = self.resting + self.behind
+            self.resting = []
             self.behind = []
             for then in behind:
                 then()
@@ -308,7 +343,7 @@ class Link(Connection):
         # In turn, as far as there is room: each sender may bring as much as one read.
         while self.behind and not self.is_full():
             self.behind.pop(0)()
-        room = 1 + self.limit // READ
+        room = 0 if self.rests else 1 + self.limit // READ
         waiting = self.waiting[:room]
         del self.waiting[:room]
         for sender in waiting:
@@ -335,6 +370,7 @@ class Link(Connection):
         self.gates.clear()
         self.shut_in = 0
         self.flight = Flight()
+        self.rests = False
         self.drained()
 
 

@@ -37,6 +37,7 @@ from mqttd.mesh.frames import (
     DELETE,
     END,
     REMOVE,
+    REST,
     RETAIN,
     TAKEN,
     frame,
@@ -134,6 +135,8 @@ class Mesh(Abroad):
         ferry.taken = 0
         ferry.way = link
         link.send(frame(BEGIN, b"\x01" if takes else b"\x00"))
+        if self.broker.congested:
+            link.send_rest(True)
         self.introduce(neighbour, link)
         telling = Telling(self.broker, self.changes, neighbour, self.introduced)
         if telling.slice():
@@ -173,6 +176,13 @@ class Mesh(Abroad):
         if self.others is not None:
             self.others.gone(link)
         link.end("the neighbour is gone")
+        self.broker.perform_later()
+
+    def congested(self, on: bool) -> None:
+        """See `Abroad.congested`."""
+        for neighbour in self.neighbours.values():
+            if neighbour.link is not None:
+                neighbour.link.send_rest(on)
         self.broker.perform_later()
 
     def link_to(self, number: int) -> Link | None:
@@ -409,6 +419,8 @@ class Frames(Control):
             neighbour.ferry.acknowledge(number_of(body))
         elif kind == TAKEN:
             link.taken(number_of(body))
+        elif kind == REST:
+            link.rest(body == b"\x01")
         elif kind == ADD:
             for topic_filter in unpacked(body):
                 mesh.add(neighbour, topic_filter.decode())

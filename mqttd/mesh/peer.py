@@ -305,9 +305,7 @@ def _send(peer: Peer, delivery: Delivery, head: bytes) -> None:
         peer.broker.lose_abroad(delivery, "worker_away", peer.place)
         return
     metrics.messages_sent += 1  # as for those that are forwarded as bytes
-    link.send(head + _wire(delivery, peer.broker))
-    if link.is_full():
-        link.turn.clogged = link
+    link.put(head + _wire(delivery, peer.broker))
 
 
 def _wire(delivery: Delivery, broker: Publishing) -> bytes:

@@ -240,7 +240,7 @@ class Framing(Acknowledging):
 
     def resume(self) -> None:
         """Read from the peer again."""
-        if self.busy or (self.intake is not None and self.intake.waiting):
+        if self.busy or self.withheld or (self.intake is not None and self.intake.waiting):
             return  # goes on by itself
         super().resume()
 
