@@ -74,6 +74,8 @@ class Reload:
         self.in_thread = in_thread
         self.in_slices = run
         self._busy = False
+        #: SIGHUP has come meanwhile.
+        self._again = False
 
     def run(self, dry_run: bool = False, confirmed: bool = False) -> Deferred[Json]:
         """Reload; the answer has `changes`, `files`, `warnings`, and whether it was `applied`.
@@ -128,6 +130,9 @@ class Reload:
             raise
         finally:
             self._busy = False
+            if self._again:
+                self._again = False
+                self.hang_up()
 
     async def _run(self, dry_run: bool, confirmed: bool) -> Json:
         before, wanted = self.in_force(), self._read()
@@ -329,7 +334,12 @@ class Reload:
     # -- SIGHUP --------------------------------------------------------------------------------
 
     def hang_up(self) -> None:
-        """SIGHUP: reload, and have the log say what became of it."""
+        """SIGHUP: reload, and have the log say what became of it; nothing while the broker ends."""
+        if self.service.broker.registry.stopping:
+            return
+        if self._busy:
+            self._again = True  # what is under way may have read files that are others now
+            return
         self.service.supervisor.reloading()
         self.run().addCallbacks(self._done, self._failed).addBoth(self._ready)
 

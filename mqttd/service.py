@@ -389,7 +389,6 @@ class MqttdService(MultiService):
         stopped = self.doors.stop()
         if self.cluster is not None:
             stopped.append(self.cluster.stop())
-        self._hang_up()
         # Plugins see the clients go; what they decide for the broker is asked to the last.
         stopped.append(self.plugins.unload())
         if self.spans is not None:
@@ -423,8 +422,10 @@ class MqttdService(MultiService):
         self.control.stop_audit()
         if self.trail is not None:
             self.trail.stop()
-        # Last of all: who gets the directory may create the admin socket anew.
+        # Last of all: who gets the directory may create the admin socket anew. And SIGHUP, which
+        # has nothing to do while the broker ends, must not cut that short.
         self.lock.close()
+        self._hang_up()
         self.events.tell_suppressed()
         self.log.info("mqttd stopped")
         if isinstance(self.logging, Log):

@@ -341,6 +341,8 @@ class WorkersService(MultiService):
 
     def _hang_up(self, number: int, frame: object) -> None:
         """SIGHUP: every worker reads its configuration again, if it has no mistakes."""
+        if self.stopping:
+            return
         try:
             load(self.config.path or None, os.environ)
         except ConfigError as error:
@@ -390,7 +392,6 @@ class WorkersService(MultiService):
         if self._looking.running:
             self._looking.stop()
         self.systemd.stopping()
-        signal.signal(signal.SIGHUP, self._before)
         for call in self._calls:
             if call.active():
                 call.cancel()
@@ -424,6 +425,7 @@ class WorkersService(MultiService):
     def _unlock(self, result: object) -> None:
         self.doors.stop_audit()
         self.lock.close()
+        signal.signal(signal.SIGHUP, self._before)
         self.log.info("mqttd stopped")
         if isinstance(self.logging, Log):
             self.logging.stopService()

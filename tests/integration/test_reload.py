@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,29 @@ from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 from tests.support.ctl import run as ctl
 from tests.support.waiting import until
+
+#: A plugin that takes a second to go.
+SLOW = """\
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from mqttd.interfaces import IPlugin
+from mqttd.plugins.declare import MqttdPlugin
+
+slow = MqttdPlugin(name="slow", version="1.0", description="", factory="mqttd_plugins.slow:Slow")
+
+
+@implementer(IPlugin)
+class Slow:
+    def load(self, handle, config):
+        pass
+
+    def unload(self):
+        Logger().warn("slow takes its time")
+        return deferLater(reactor, 1.0, lambda: None)
+"""
 
 
 @pytest.fixture
@@ -123,6 +147,26 @@ def test_a_worker_that_starts_does_not_end_by_sighup(tmp_path: Path) -> None:
         assert broker.says("configuration read again, 0 keys differed: worker=2")
         assert second()["starts"] == 2
         assert "SIGHUP" not in broker.output
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_does_not_cut_the_end_short(tmp_path: Path, workers: int) -> None:
+    """While something takes its time to end."""
+    files = {"plugins/slow.py": SLOW}
+    plugins = {"load": ["slow"]}
+    broker = start_broker(tmp_path, node={"workers": workers}, files=files, plugins=plugins)
+    try:
+        assert broker.process is not None
+        broker.process.terminate()
+        assert broker.says("slow takes its time")
+        for _ in range(10):
+            os.kill(broker.process.pid, signal.SIGHUP)
+            time.sleep(0.05)
+        assert broker.process.wait(20) == -signal.SIGTERM
+        assert broker.says("mqttd stopped")
+        assert "read again" not in broker.output
     finally:
         broker.stop()
 

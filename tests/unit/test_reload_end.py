@@ -1,4 +1,4 @@
-"""A reload that is under way when the broker ends: it does nothing any more."""
+"""What comes while a reload is under way: the end of the broker, and SIGHUP."""
 
 from __future__ import annotations
 
@@ -48,3 +48,25 @@ def test_a_reload_under_way_does_nothing_once_the_broker_ends(service: MqttdServ
     assert "the broker ends; nothing was changed" in str(found[0].value)
     assert set(service.doors.doors) == {"tcp:x"}
     assert service.config is before
+
+
+def test_sighup_while_a_reload_is_under_way_is_one_more(service: MqttdService) -> None:
+    """Files may have changed since they were read; it was refused."""
+    checks: list[Deferred[Any]] = []
+
+    def in_thread(*call: Any) -> Deferred[Any]:
+        checks.append(Deferred())
+        return checks[-1]
+
+    reload = Reload(service, in_thread, at_once)
+    path = Path(service.config.path)
+    reload.hang_up()
+    path.write_text(f'{path.read_text()}sys.interval = "61s"\n')
+    reload.hang_up()
+    reload.hang_up()
+    assert len(checks) == 1
+    checks[0].callback(service.access)
+    assert len(checks) == 2
+    checks[1].callback(service.access)
+    assert len(checks) == 2
+    assert "sys.interval" in service.config.given
