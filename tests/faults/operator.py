@@ -44,10 +44,12 @@ def complaints(output: str) -> list[str]:
 class Operator:
     """Has a broker's directory and its own dice; `faults` is what was wrong with what it did."""
 
-    def __init__(self, folder: Path, seed: object) -> None:
+    def __init__(self, folder: Path, seed: object, disk_fails: bool = False) -> None:
         self.dice = random.Random(f"operator {seed}")
         self.etc = folder / "etc"
         self.control = Client(str(folder / "data" / "mqttd.sock"))
+        #: Whether the broker may say that nothing can be kept.
+        self.disk_fails = disk_fails
         #: How often each was done.
         self.done: Counter[str] = Counter()
         self.faults: list[str] = []
@@ -64,8 +66,13 @@ class Operator:
         self._pid = pid
         self._number += 1
         kind = self.dice.choice(_KINDS)
-        getattr(self, f"_{kind}")()
-        self.done[kind] += 1
+        try:
+            getattr(self, f"_{kind}")()
+        except CtlError as error:
+            if not self.disk_fails or "the disk takes no more" not in str(error):
+                raise
+        else:
+            self.done[kind] += 1
 
     @contextmanager
     def meanwhile(self, pid: int, late: float = 0.0) -> Iterator[bool]:
