@@ -118,7 +118,9 @@ class Foresight:
             client = broker.client_of(session)
             listener = client.listener if client.listener in self.trial.own else ""
             rules = names.get((listener, ""))
-            yield from self._subscribed(session, client, rules, slice_)
+            if session.channel is not None or client.peerhost:
+                # Else nobody knows its address: it is judged when its client is back.
+                yield from self._subscribed(session, client, rules, slice_)
             module = module_of(getattr(broker.channel_of(session), "auth", None))
             if module and module not in self._theirs:
                 users = names.get((listener, module)) or names.get(("", module))

@@ -432,6 +432,26 @@ def test_anonymous_clients_go_when_they_are_not_let_in_any_more(site: Site) -> N
     assert late.received()[0].reason_code == 0x87
 
 
+def test_sessions_whose_clients_addresses_nobody_knows_are_not_told_of(
+    site: Site, folder: Path
+) -> None:
+    """As after a restart: they are judged when their clients are back."""
+    service = site.make()
+    (folder / "acl.conf").write_text("{allow, all}.\n")
+    try:
+        run(service)
+        client = MemoryClient(service.broker, "a")
+        client.subscribe("ok")
+        session = service.broker.sessions["a"]
+        session.detach()
+        session.client = None
+        (folder / "acl.conf").write_text('{allow, {ipaddr, "127.0.0.1"}}.\n')
+        assert run(service, dry_run=True)["warnings"] == []
+    finally:
+        (folder / "acl.conf").write_text("{allow, all}.\n")
+        service.broker.stop()
+
+
 def test_rules_that_revoke_more_than_a_tenth_are_told_first(site: Site, folder: Path) -> None:
     service = site.make()
     (folder / "acl.conf").write_text("{allow, all}.\n")
