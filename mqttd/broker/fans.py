@@ -26,6 +26,7 @@ from mqttd.broker.ground import Ground
 from mqttd.broker.turns import Job
 from mqttd.codec.reasons import MqttError
 from mqttd.session.channel import OPEN, Channel
+from mqttd.session.connection import Connection
 from mqttd.session.general import General, Later
 from mqttd.session.inbound import Inbound
 from mqttd.session.message import Delivery
@@ -64,6 +65,8 @@ class Fan(Later):
         self.touched: bool = False
         #: Other processes that it went to, see `Ground.crossed`.
         self.crossed: tuple[object, ...] = ()
+        #: A way to another process that has been filled by it, or cannot follow.
+        self.full: Connection | None = None
         #: Who is to acknowledge it, and how.
         self.channel: Channel | None = None
         self.first: int = 0
@@ -72,8 +75,10 @@ class Fan(Later):
         self.topic: str = ""
 
     def kept_by(self, broker: Ground) -> None:
-        """What its acknowledgement waits for, after a slice."""
+        """What its acknowledgement and its publisher wait for, after a slice."""
         self.touched |= broker.journal.touched
+        if broker.clogged is not None:
+            self.full = broker.clogged
         for keeper in broker.crossed:
             if keeper not in self.crossed:
                 self.crossed = (*self.crossed, keeper)
@@ -287,6 +292,8 @@ class Fans:
         if channel.state != OPEN:
             return
         broker = self.broker
+        if fan.full is not None and fan.full.lets_wait():
+            fan.full.hold_back(channel)
         broker.journal.touched = fan.touched
         broker.crossed = fan.crossed
         broker.later = None
@@ -314,12 +321,15 @@ class _Slices(Job):
         self.line = line
 
     def slice(self) -> bool:
-        """See `Job.slice`; what fills the way to another process waits for room there."""
+        """See `Job.slice`; what fills the way to another process waits for room there.
+
+        Where that cannot follow, all have the message nevertheless, and its publisher waits.
+        """
         more = self.fans.go_on(self.line)
         broker = self.fans.broker
         full = broker.clogged
         broker.clogged = None
-        if more and full is not None:
+        if more and full is not None and full.is_full():
             self.fans.wait(self.line)
             full.when_drained(self.go_on)
             return False

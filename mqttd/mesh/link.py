@@ -212,8 +212,12 @@ class Link(Connection):
         if self.rests or self.is_full():
             self.turn.clogged = self
 
+    def lets_wait(self) -> bool:
+        """See `Connection.lets_wait`: while the other end cannot follow."""
+        return self.rests
+
     def is_full(self) -> bool:
-        """Whether who sends more has to wait, be it a message or not."""
+        """See `Connection.is_full`."""
         room = self.flight.left() if self.tells else self.limit
         return self.out_bytes + self.shut_in > room or self.is_late()
 

@@ -213,6 +213,14 @@ class Connection(Timer):
     def hold_back(self, sender: Connection) -> None:
         """This output is full of what `sender` has sent: do not read from it for now."""
 
+    def is_full(self) -> bool:
+        """Whether there is no room for what is sent here, be it a message or not."""
+        return False
+
+    def lets_wait(self) -> bool:
+        """Whether who publishes to here waits, though there may be room."""
+        return False
+
     def when_drained(self, then: Callable[[], object]) -> None:
         """This output is full: call this once when there is room, or it is over."""
         raise NotImplementedError

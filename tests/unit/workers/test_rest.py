@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.codec.packets import Publish, Subscribe, Subscription
+from mqttd.codec.packets import Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.link import Link
 from tests.support.memory import MemoryClient
@@ -104,3 +104,32 @@ def test_it_is_said_past_what_waits_for_the_store() -> None:
     pump(here, there)
     assert not link.rests
     gate.open()
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_message_to_thousands_goes_to_all_and_its_publisher_waits(last: bool) -> None:
+    here, there, link, client = two()
+    if last:
+        client.send(Unsubscribe(1, ["a/#"]))
+        pump(here, there)
+    locals_ = []
+    for number in range(9000):
+        client = here.node.connect(f"l{number}", 5)
+        client.send(Subscribe(1, [Subscription("a/b", 0)]))
+        client.take()
+        locals_.append(client)
+    if last:
+        client = there.node.connect("s", 5)
+        client.send(Subscribe(1, [Subscription("a/b", 1)]))
+        pump(here, there)
+    there.node.broker.set_congested(True, "store")
+    pump(here, there)
+    publisher = publish(here, "p", "a/b", 1)
+    pump(here, there)
+    assert not here.node.broker.fans.lines
+    assert all(len(client.published()) == 1 for client in locals_)
+    assert publisher.channel.paused
+    there.node.broker.set_congested(False, "store")
+    pump(here, there)
+    assert not publisher.channel.paused
+    assert not link.waiting
