@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from mqttd.broker.endings import BURIED
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.registry import Registry
 from mqttd.broker.turns import Job
@@ -100,8 +101,11 @@ class Partings(Job):
             self.broker.crashed(first, error)
 
     def _due(self, session: Session) -> None:
-        self.wills.work += _END
+        filters = len(session.subscriptions or ())
         self.registry.due(session)
+        self.wills.work += _END
+        if session.ended:  # see `Burial`
+            self.wills.work += filters if filters < BURIED else BURIED
 
     def _go_on(self) -> None:
         if self.line:

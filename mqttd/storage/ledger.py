@@ -368,7 +368,7 @@ class Ledger:
         for owner, number, kind, packet_id, data in living:
             length = len(data)
             if length:
-                if data == group.last:
+                if data is group.last:  # many may have the same large one
                     length = SAME
                 else:
                     group.last = data
@@ -402,6 +402,8 @@ class Ledger:
         numbers.frombytes(words)
         at = 0
         start = 0
+        piece = b""
+        taken = -1  # where `piece` begins: what many have is cut out once
         for i in range(0, len(numbers), 2):
             first: int = numbers[i]
             second: int = numbers[i + 1]
@@ -426,7 +428,10 @@ class Ledger:
                 continue
             # What INFLIGHT has said goes with it: that is needed no more.
             packet_id = home.packet_id(number - home.start) or packet_id
-            found = data[start:at] if length else b""
+            if length and taken != start:
+                piece = data[start:at]
+                taken = start
+            found = piece if length else b""
             living.append((first >> OWNER_SHIFT, number, kind, packet_id, found))
         return shared
 

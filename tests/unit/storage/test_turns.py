@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,3 +94,31 @@ def test_what_is_read_again_is_moved_in_turns(kept: Kept) -> None:
     assert turns > count // 16_384
     records = read(kept.base, Ledger()).records[1]
     assert [record.number for record in records] == [each for each in numbers if not each % of]
+
+
+def test_what_many_have_is_moved_as_one(kept: Kept) -> None:
+    kept.client("owner", kept=True)
+    ledger, journal = kept.ledger, kept.journal
+    wire = bytes(1 << 20)
+    journal.begin()
+    numbers = [ledger.note(1, MESSAGE3, 0, wire) for _ in range(200)]
+    kept.node.broker.perform()
+    kept.settle()
+    journal.begin()
+    for number in numbers[::2]:
+        ledger.forget(number)
+    kept.node.broker.perform()
+    kept.settle()
+    del wire
+    ledger.compact()
+    tracemalloc.start()
+    try:
+        while ledger.thorough:
+            journal.nudge()
+            kept.write()
+            kept.settle()
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert ledger.moved == 100
+    assert [record.number for record in read(kept.base, Ledger()).records[1]] == numbers[1::2]
