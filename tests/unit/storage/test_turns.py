@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,9 +98,9 @@ def test_what_is_read_again_is_moved_in_turns(kept: Kept) -> None:
 def test_what_many_have_is_moved_as_one(kept: Kept) -> None:
     kept.client("owner", kept=True)
     ledger, journal = kept.ledger, kept.journal
-    wire = bytes(1 << 20)
+    wires = [bytes([number]) * 500_000 for number in range(3)]
     journal.begin()
-    numbers = [ledger.note(1, MESSAGE3, 0, wire) for _ in range(200)]
+    numbers = [ledger.note(1, MESSAGE3, 0, wire) for wire in wires for _ in range(100)]
     kept.node.broker.perform()
     kept.settle()
     journal.begin()
@@ -109,7 +108,7 @@ def test_what_many_have_is_moved_as_one(kept: Kept) -> None:
         ledger.forget(number)
     kept.node.broker.perform()
     kept.settle()
-    del wire
+    del wires
     ledger.compact()
     tracemalloc.start()
     try:
@@ -120,5 +119,5 @@ def test_what_many_have_is_moved_as_one(kept: Kept) -> None:
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-    assert ledger.moved == 100
+    assert ledger.moved == 150
     assert [record.number for record in read(kept.base, Ledger()).records[1]] == numbers[1::2]
