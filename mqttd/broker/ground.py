@@ -82,7 +82,7 @@ class Ground(Server):
         #: The clock as of this turn, once somebody has asked; 0: nobody has.
         self.stamp: int = 0
         #: What takes more than a turn.
-        self.turns = Turns(given.soon, self.perform)
+        self.turns = Turns(given.soon, self.perform, self)
         #: Queues of sessions; a thousand of them are in nobody else's way.
         self.drains = Turns(given.soon, self.perform)
         #: Connections that have had their turn, and go on in a later one.

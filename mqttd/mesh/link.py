@@ -318,7 +318,7 @@ class Link(Connection):
             then()
 
     def line_up(self, then: Callable[[], object]) -> None:
-        """Call this once when there is room and it is its turn, or the link is over."""
+        """See `Connection.line_up`."""
         self.behind.append(then)
         self._wait()
 

@@ -225,6 +225,10 @@ class Connection(Timer):
         """This output is full: call this once when there is room, or it is over."""
         raise NotImplementedError
 
+    def line_up(self, then: Callable[[], object]) -> None:
+        """Call this once when there is room here and it is its turn, or it is over."""
+        raise NotImplementedError
+
     def works(self) -> bool:
         """Whether something of this client's is under way, for which it is not read from."""
         return False

@@ -215,6 +215,7 @@ class Framing(Acknowledging):
 
     def _take(self, data: bytes) -> None:
         """Handle a chunk that begins with a packet, and see whether to read on."""
+        self.router.clogged = None  # whoever has filled it: this client has not
         router = self.router
         if self.intake is None:
             self.packets(data)

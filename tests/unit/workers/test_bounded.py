@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from mqttd.codec.packets import Publish, Subscribe, Subscription
+from mqttd.codec.packets import Pingreq, Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.flight import FULL
 from mqttd.mesh.frames import CALL, TAKEN, TELL, frame, number_of, split
@@ -243,3 +243,45 @@ def test_who_waits_is_let_go_on_when_what_is_under_way_is_handled() -> None:
     assert len(subscriber.published()) == 100
     assert not is_held_back(publisher)
     assert link.flight.room > 600
+
+
+def jobs(worker: Worker) -> int:
+    return len(worker.node.broker.turns)
+
+
+@pytest.mark.parametrize("how", ["unsubscribes", "is gone"])
+def test_filters_wait_for_room_on_a_link_and_no_other_client_does(how: str) -> None:
+    """What thousands of them filled was laid to whoever sent something next."""
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    greedy, innocent = here.node.connect("g", 5), here.node.connect("i", 5)
+    filters = [f"f/{n}/+" for n in range(3000)]
+    greedy.send(Subscribe(1, [Subscription(each, 0) for each in filters]))
+    pump(here, there)
+    peer = here.mesh.neighbours[2]
+    assert peer.link is not None
+    told = there.mesh.neighbours[1].peer.filters
+    assert len(told) == 3000
+    peer.link.flight.room = peer.link.limit = 2000
+    greedy.read(), innocent.read()
+    if how == "unsubscribes":
+        greedy.send(Unsubscribe(2, filters))
+    else:
+        greedy.drop()
+    for _ in range(20):
+        here.node.broker.turns.turn()
+        innocent.send(Pingreq())
+        assert innocent.read() and not is_held_back(innocent)
+    left = len(here.node.broker.router.trie)
+    assert left >= 2000 and not jobs(here)  # it waits for room
+    peer.link.flight.room = 4000
+    pump(here, there)
+    for _ in range(500):
+        here.node.broker.turns.turn()
+        pump(here, there)
+    assert not told and not here.mesh.filters
+    if how == "unsubscribes":
+        assert greedy.read()[0] == 0xB0
+        assert not is_held_back(greedy)
+    else:
+        assert not here.node.broker.router.subscriptions
