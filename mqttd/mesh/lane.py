@@ -82,4 +82,4 @@ class Lane(Link):
         self.send(data)
         main = self.main
         if main.out_bytes + self.out_bytes + self.shut_in > main.limit or main.is_late():
-            main.turn.clogged = main
+            main.cram(len(data))

@@ -37,6 +37,10 @@ __all__ = ["Gate", "Link", "Nowhere", "Pipe", "Stream"]
 _GAP: Final = 4
 #: Bytes that may wait here for a node that does not say what it has handled.
 _OLDER: Final = 64 << 10
+#: Bytes under way to another worker up to which who lines up goes on: what it reads at once.
+_SHARE: Final = 256 << 10
+#: What is put where there is no room is work: a read of that is about what a turn has.
+_CRAM: Final = 3
 _TELL: Final = frame(TELL, b"")
 _REST: Final = frame(REST, b"\x01")
 _GO_ON: Final = frame(REST, b"\x00")
@@ -203,14 +207,21 @@ class Link(Connection):
 
     def over(self, size: int) -> bool:
         """Nothing is dropped; who sends so much is held back when it has sent."""
-        self.turn.clogged = self
+        self.cram(size)
         return False
 
     def put(self, data: bytes) -> None:
         """As `send`, and hold whoever sends it back where that is too much."""
         self.send(data)
         if self.rests or self.is_full():
-            self.turn.clogged = self
+            self.cram(len(data))
+
+    def cram(self, size: int) -> None:
+        """So many bytes are more than there is room for: whose they are waits behind them."""
+        broker = self.turn
+        assert isinstance(broker, Broker)
+        broker.clogged = self
+        broker.topics.work += size >> _CRAM
 
     def lets_wait(self) -> bool:
         """See `Connection.lets_wait`: while the other end cannot follow."""
@@ -220,6 +231,17 @@ class Link(Connection):
         """See `Connection.is_full`."""
         room = self.flight.left() if self.tells else self.limit
         return self.out_bytes + self.shut_in > room or self.is_late()
+
+    def has_place(self) -> bool:
+        """Whether who lines up may go on: half of the room is for those who publish here."""
+        if not self.tells:
+            return not self.is_full()
+        flight = self.flight
+        most = flight.room >> 1
+        if most > _SHARE and not flight.is_far():
+            most = _SHARE
+        under_way = flight.written - flight.handled + self.out_bytes + self.shut_in
+        return under_way < most and not self.is_late()
 
     def rest(self, on: bool) -> None:
         """The other end cannot follow with what messages bring, or can again."""
@@ -345,7 +367,7 @@ class Link(Connection):
                 then()
             return
         # In turn, as far as there is room: each sender may bring as much as one read.
-        while self.behind and not self.is_full():
+        while self.behind and self.has_place():
             self.behind.pop(0)()
         room = 0 if self.rests else 1 + self.limit // READ
         waiting = self.waiting[:room]
@@ -354,7 +376,8 @@ class Link(Connection):
             sender.let_go_on()
         if self.is_awaited():
             self._ask()
-            if self.flight.is_far() and not self.goes_on and not self.is_full():
+            waits = len(self.waiting) > 0 and not self.rests
+            if waits and self.flight.is_far() and not self.goes_on and not self.is_full():
                 # An answer may be long in coming: the next go as soon as these were read.
                 self.goes_on = True
                 broker = self.turn

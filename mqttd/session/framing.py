@@ -98,6 +98,7 @@ class Framing(Acknowledging):
         "put_off",
         "rest",
         "stranger",
+        "waited",
     )
 
     def __init__(self, router: Router, edge: Edge, fd: int, listener: str) -> None:
@@ -120,6 +121,9 @@ class Framing(Acknowledging):
         self.busy: bool = False
         #: What is under way is done, but it is withheld: it goes on when it is not.
         self.put_off: bool = False
+        #: It was withheld until there was room: what it has sent meanwhile goes, a read of it,
+        #: though others have filled that again.
+        self.waited: bool = False
         #: Not let in yet.
         self.stranger: bool = False
 
@@ -252,6 +256,7 @@ class Framing(Acknowledging):
     def let_go_on(self) -> None:
         """See `Connection.let_go_on`."""
         self.withheld = False
+        self.waited = True
         if self.put_off:
             self.put_off = False
             self.router.end_work_later(self)
@@ -294,6 +299,7 @@ class Framing(Acknowledging):
             self._loop(data)
         except MqttError as error:
             self.fail(error, self.router.packet_type)
+        self.waited = False
         self.router.topics.ahead = None
         if outermost:
             self.messages += self._published() + 1
@@ -389,7 +395,8 @@ class Framing(Acknowledging):
                     if self.intake is not None and pos < n:
                         self.intake.take(data[pos:])
                         pos = n
-            if (topics.work > ALLOWANCE or router.clogged is not None) and self.state == OPEN:
+            clogged: bool = router.clogged is not None and not self.waited
+            if (topics.work > ALLOWANCE or clogged) and self.state == OPEN:
                 if pos < n and not self.busy:
                     self.begin_work()
                     router.end_work_later(self)

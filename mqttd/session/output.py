@@ -26,7 +26,7 @@ GATHER: Final = 262144
 LARGE: Final = 8192
 
 
-def take(channel: Connection) -> list[bytes]:
+def take(channel: Connection, most: int = GATHER) -> list[bytes]:
     """Take what the next write is given, a bounded part; the first piece begins at `out_at`."""
     out = channel.out
     if out is None or channel.corked:
@@ -51,7 +51,7 @@ def take(channel: Connection) -> list[bytes]:
                 pieces.append(small[0] if len(small) == 1 else b"".join(small))
                 small = []
             pieces.append(piece)
-        if size >= GATHER:
+        if size >= most:
             break
     if small:
         pieces.append(small[0] if len(small) == 1 else b"".join(small))

@@ -6,8 +6,8 @@
 The keys of a TLS connection are in the process that shook hands, so its bytes travel: the channel
 there takes nothing apart any more, and its worker has a channel whose edge is the mesh. At most
 `WINDOW` bytes are under way to a client (`CREDIT`), and a client whose worker does not read is not
-read from (`PAUSE`). All of them share the link with everybody: when it is full each waits for its
-turn, and puts `PIECE` bytes then.
+read from (`PAUSE`). All of them share the link with everybody, and half of its room is for those
+who publish: when the other half is full each waits for its turn, and puts `PIECE` bytes then.
 
 Promise: bytes arrive in their order and none is dropped; when either end is over, or the worker of
 one, so is the other.
@@ -27,7 +27,7 @@ from mqttd.mesh.mesh import Other
 from mqttd.session.channel import Channel
 from mqttd.session.connection import CLOSED, OPEN, Connection, Edge
 from mqttd.session.framing import Inlet
-from mqttd.session.output import gather
+from mqttd.session.output import GATHER, LARGE, give_back, take
 from mqttd.types import PeerIdentity
 
 __all__ = ["PIECE", "WINDOW", "Relays"]
@@ -76,7 +76,7 @@ class Outlet(Inlet):
     def _pass(self, is_next: bool) -> None:
         """As much goes as there is room for, but a piece where others wait."""
         link = self.link
-        while self.held and is_next and link.state == OPEN and not link.is_full():
+        while self.held and is_next and link.state == OPEN and link.has_place():
             data = self.held
             self.held = data[PIECE:]
             link.send(numbered(frames.UP, self.number, data[:PIECE]))
@@ -127,21 +127,23 @@ class Inland(Edge):
 
     def flush(self, channel: Connection) -> None:
         """See `Edge.flush`."""
+        if not self.waits:
+            self._pass(channel, not self.link.is_awaited())
+
+    def _pass(self, channel: Connection, is_next: bool) -> None:
+        """As much goes as there is room for, but a piece where others wait."""
         server = self.relays.broker
         link = self.link
-        while channel.out is not None and self.flying < WINDOW:
-            if link.is_full():
-                if not self.waits:
-                    self.waits = True
-                    link.line_up(self.go_on)
+        while channel.out is not None and not channel.corked and self.flying < WINDOW:
+            if not is_next or not link.has_place():
+                self.waits = True
+                link.line_up(self.go_on)
                 break
-            data = gather(channel)
-            if not data:
-                break
+            data = _some(channel, PIECE if link.is_awaited() else GATHER)
             self.flying += len(data)
-            channel.out_bytes -= len(data)
             channel.bytes_sent += len(data)
             link.send(numbered(frames.DOWN, self.number, data))
+            is_next = not link.is_awaited()
         if channel.out is None:
             channel.blocked = False
         elif not channel.blocked:
@@ -152,19 +154,20 @@ class Inland(Edge):
     def credit(self, count: int) -> None:
         """So many bytes are written."""
         self.flying -= count
-        self._flush()
+        self._flush(not self.link.is_awaited())
 
     def go_on(self) -> None:
         """There is room on the link."""
         self.waits = False
-        self._flush()
+        self._flush(True)
 
-    def _flush(self) -> None:
+    def _flush(self, is_next: bool) -> None:
         channel = self.channel
         if channel is not None and channel.blocked:
-            channel.blocked = False
             self.relays.broker.slow[channel] = self.relays.broker.now
-            self.flush(channel)
+            if not self.waits:
+                channel.blocked = False
+                self._pass(channel, is_next)
 
     def shut(self, channel: Connection) -> None:
         """See `Edge.shut`."""
@@ -358,6 +361,18 @@ class Relays(Other):
         for inland in list(self.inlands.values()):
             if inland.channel is not None:
                 inland.channel.close(0x8B, "server shutting down")
+
+
+def _some(channel: Connection, most: int) -> bytes:
+    """Take about so many of the bytes that wait."""
+    pieces = take(channel, most)
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    at: int = channel.out_at
+    end = at + most
+    if at or len(data) > end + LARGE:
+        data = data[at : end if len(data) > end + LARGE else len(data)]
+    give_back(channel, pieces, len(data))
+    return data
 
 
 def _written(known: object | None) -> bytes:

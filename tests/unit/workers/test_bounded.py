@@ -12,6 +12,7 @@ from mqttd.mesh.flight import FULL
 from mqttd.mesh.frames import CALL, TAKEN, TELL, frame, number_of, split
 from mqttd.mesh.link import Link, Pipe
 from mqttd.session.framing import ALLOWANCE
+from mqttd.session.unfinished import READ
 from tests.support.memory import MemoryBroker, MemoryClient
 from tests.unit.workers.test_ferry import Worker, joined, pump
 from tests.unit.workers.test_runs import kinds
@@ -285,3 +286,39 @@ def test_filters_wait_for_room_on_a_link_and_no_other_client_does(how: str) -> N
         assert not is_held_back(greedy)
     else:
         assert not here.node.broker.router.subscriptions
+
+
+def test_who_has_waited_brings_a_read_though_the_link_is_full_again() -> None:
+    """One message each time there was room: what came meanwhile waited for seconds."""
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    publisher = here.node.connect("p", 5)
+    subscriber = there.node.connect("s", 5)
+    subscriber.send(Subscribe(1, [Subscription("a/#", 0)]))
+    pump(here, there)
+    link = here.mesh.neighbours[2].link
+    assert link is not None
+    subscriber.take()
+    link.flight.room = link.limit = 600
+    publisher.read()
+    publisher.channel.feed(b"".join(wires(0, 1, f"a/{n}") for n in range(300)) + b"\xc0\0")
+    assert is_held_back(publisher) and not publisher.read()
+    assert link.out_bytes < 800
+    # There is room, and others are quicker.
+    here.node.broker.perform()
+    link.flight.room = 600
+    link.taken(link.flight.written)
+    link.put(frame(CALL, b"x" * 5000))
+    assert link.is_full()
+    here.node.run_soon()
+    assert publisher.read() == b"\xd0\0" and is_held_back(publisher)
+    assert link.flight.written - link.flight.handled > 5000 + 2000
+    # But no more than that: what is put where there is no room is work.
+    publisher.channel.feed(b"".join(wires(0, 1, f"a/{n}", 5000) for n in range(1000)) + b"\xc0\0")
+    link.flight.room = 600
+    here.node.broker.perform()
+    link.taken(link.flight.written)
+    link.put(frame(CALL, b"x" * 5000))
+    here.node.run_soon()
+    assert not publisher.read() and is_held_back(publisher)
+    assert READ < link.flight.written - link.flight.handled < 2 * READ

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.mesh.frames import UP, UP_END, number_of, split
+from mqttd.mesh.frames import DOWN, UP, UP_END, number_of, split
 from mqttd.mesh.link import Link, Stream
 from mqttd.mesh.mesh import Other
-from mqttd.workers.relay import PIECE, Outlet, Relays
+from mqttd.session.channel import Channel
+from mqttd.session.output import GATHER, LARGE
+from mqttd.workers.relay import PIECE, Inland, Outlet, Relays
 from tests.support.memory import MemoryBroker, MemoryClient
 
 READ = 64 << 10
@@ -93,3 +95,50 @@ def test_what_a_client_has_sent_goes_before_its_end() -> None:
     mine = [(kind, size) for kind, number, size in seen if number == 1]
     assert mine[-1] == (UP_END, len("reset"))
     assert sum(size for kind, size in mine if kind == UP) == READ
+
+
+def test_what_relayed_clients_are_sent_leaves_room_for_publishers() -> None:
+    """Those with much output filled the link whenever there was room, 256 KiB each."""
+    node = MemoryBroker()
+    wire = Wire()
+    link = Link(node.broker, Stream(wire), 2)
+    link.wraps = True
+    link.bound(0)
+    relays = Relays(node.broker, lambda number, kind, body: None)
+    size = 100_000
+    channels = []
+    for number in range(20):
+        inland = Inland(relays, link, number, "", 0)
+        inland.channel = Channel(node.broker, inland, -1, "")
+        channels.append(inland.channel)
+        # One large message, and many small ones.
+        parts = [b"%05d" % n for n in range(size // 5)] if number % 2 else [bytes(size)]
+        for part in parts:
+            inland.channel.send(part)
+    had = dict.fromkeys(range(20), b"")
+    link.flight.room = 64 << 10
+    most = GATHER + 20
+    for _ in range(2000):
+        node.broker.perform()
+        node.run_soon()
+        link.flight.room = 64 << 10
+        at = 0
+        written = link.flight.written
+        # Half of the room, which may have grown twofold.
+        assert written - link.flight.handled <= (64 << 10) + most
+        most = PIECE + LARGE + 20  # but for the one that came first
+        while at < len(wire.data):
+            body, end = split(wire.data, at)
+            if wire.data[at] == DOWN:
+                had[number_of(wire.data[body:])] += wire.data[body + 8 : end]
+            at = end
+        wire.data = b""
+        sizes = [len(each) for each in had.values()]
+        if min(sizes) == size:
+            break
+        assert max(sizes[1:]) - min(sizes) <= 2 * (PIECE + LARGE)
+        link.taken(written)
+    assert had[0] == bytes(size)
+    assert had[1] == b"".join(b"%05d" % n for n in range(size // 5))
+    assert all(len(each) == size for each in had.values())
+    assert not any(channel.out_bytes or channel.blocked for channel in channels)
