@@ -139,6 +139,7 @@ HOT = [
     "mqttd/transports/accepting.py",
     "mqttd/transports/engine.py",
     "mqttd/transports/frames.py",
+    "mqttd/transports/layered_edge.py",
     "mqttd/transports/layered_stream.py",
     "mqttd/transports/layers.py",
     "mqttd/transports/lobby.py",

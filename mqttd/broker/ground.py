@@ -23,6 +23,7 @@ from mqttd.broker.router import Router
 from mqttd.broker.seams import Access, HookChains, Log
 from mqttd.broker.turns import Job, Turns
 from mqttd.session.channel import NEW, Channel, Server
+from mqttd.session.connection import Edge
 from mqttd.session.framing import ALLOWANCE
 from mqttd.session.general import General
 from mqttd.session.guid import Guid
@@ -85,6 +86,8 @@ class Ground(Server):
         self.turns = Turns(given.soon, self.perform, self)
         #: Queues of sessions; a thousand of them are in nobody else's way.
         self.drains = Turns(given.soon, self.perform)
+        #: What has come and was put off below the channels.
+        self.steps = Turns(given.soon, self.perform)
         #: Connections that have had their turn, and go on in a later one.
         self.rested: deque[Channel] = deque()
         self._rests: bool = False
@@ -117,6 +120,10 @@ class Ground(Server):
     def drain_later(self, session: State) -> None:
         """Go on with a session's queue in a later turn, in line with others."""
         self.drains.add(_Slice(self, session))
+
+    def step_later(self, edge: Edge) -> None:
+        """Have an edge go on in later turns, in line with others."""
+        self.steps.add(_Step(edge))
 
     def end_work_later(self, channel: General) -> None:
         """Have a connection go on in a later turn, behind those that wait for theirs."""
@@ -232,6 +239,17 @@ class _Slice(Job):
                 raise
             self.server.crashed(session.channel, error)
         return False
+
+
+class _Step(Job):
+    """What was put off below a channel."""
+
+    def __init__(self, edge: Edge) -> None:
+        self.edge = edge
+
+    def slice(self) -> bool:
+        """See `Job.slice`."""
+        return self.edge.step()
 
 
 class _Drain:

@@ -61,6 +61,14 @@ class Edge:
         """Bytes that the layers of a connection hold for a peer that has not been let in."""
         return 0
 
+    def behind(self, channel: Connection) -> int:
+        """Bytes that came and wait below the channel, because a step is not for all of them."""
+        return 0
+
+    def step(self) -> bool:
+        """A step with these, for which `Router.step_later` was asked; whether it has one more."""
+        return False
+
     def drop(self, channel: Connection) -> None:
         """Give up what was written and not read, so that closing waits for nothing."""
 

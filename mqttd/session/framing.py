@@ -165,7 +165,9 @@ class Framing(Acknowledging):
 
     def unfinished(self) -> int:
         """Bytes held of what was received and could not be handled yet."""
-        held = 0 if self.rest is None else self.rest.size
+        held = self.edge.behind(self)
+        if self.rest is not None:
+            held += self.rest.size
         return held if self.intake is None else held + self.intake.size()
 
     # -- account -------------------------------------------------------------------------------

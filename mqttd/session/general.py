@@ -97,6 +97,10 @@ class Router(Judge):
         """
         raise NotImplementedError
 
+    def step_later(self, edge: Edge) -> None:
+        """Have an edge go on (`Edge.step`) in later turns, in line with others."""
+        raise NotImplementedError
+
     def end_work_later(self, channel: General) -> None:
         """A connection has had its turn: call its `end_work` in the next one, behind the others."""
         raise NotImplementedError

@@ -343,6 +343,10 @@ class PacedEdge(Edge):
         self.again.channel = None
         self.inner.shut(channel)
 
+    def behind(self, channel: Connection) -> int:
+        """What waits below the channel."""
+        return self.inner.behind(channel)
+
     def drop(self, channel: Connection) -> None:
         """Give up what the peer has not read."""
         self.inner.drop(channel)

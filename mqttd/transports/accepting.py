@@ -26,7 +26,8 @@ from typing import Any, Final
 
 from mqttd.net.fair import UNIX
 from mqttd.session.channel import NEW, Channel, Server
-from mqttd.transports.layers import LayeredEdge, Stack
+from mqttd.transports.layered_edge import LayeredEdge
+from mqttd.transports.layers import Stack
 from mqttd.transports.ports import Channels, Port, Sockets
 
 __all__ = ["Accepting"]

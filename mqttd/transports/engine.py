@@ -36,7 +36,7 @@ from mqttd.session.connection import Connection
 from mqttd.session.output import give_back, take
 from mqttd.session.unfinished import READ, Unfinished
 from mqttd.transports.accepting import Accepting, Later
-from mqttd.transports.layers import os_reason, read_from
+from mqttd.transports.layered_edge import os_reason, read_from
 from mqttd.transports.lobby import House
 from mqttd.transports.ports import peer_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.session.channel import CLOSED, Server
+from mqttd.session.channel import CLOSED, Channel, Server
 from mqttd.session.connection import Connection
 from mqttd.transports.layers import MAX_ANSWERS, SERVED, Stack
 from mqttd.transports.stream import StreamEdge
@@ -26,6 +26,9 @@ class LayeredStream(StreamEdge):
         self.stack = stack
         #: Bytes of answers since the peer took no more.
         self.said = 0
+        #: As in `LayeredEdge`.
+        self.left: int = 0
+        self.lined: bool = False
         #: Called once a proxy has said for whom it comes; whether there is room for it.
         self.named: Callable[[Any], bool] | None = None
 
@@ -36,7 +39,27 @@ class LayeredStream(StreamEdge):
         over = stack.ended  # a copy: the type checker takes what it saw here for settled
         if channel is None or over or channel.state == CLOSED:
             return
-        plain = stack.received(data)
+        self._took(channel, stack.received(data))
+
+    def step(self) -> bool:
+        """See `Edge.step`."""
+        channel = self.channel
+        if channel is None:
+            return False
+        if self._may_go_on(channel):
+            try:
+                self._took(channel, self.stack.go_on())
+            except Exception as error:  # as where bytes come
+                self.server.crashed(channel, error)
+        self.lined = self._may_go_on(channel)
+        return self.lined
+
+    def _may_go_on(self, channel: Connection) -> bool:
+        return self.left > 0 and not channel.paused and channel.state != CLOSED
+
+    def _took(self, channel: Channel, plain: bytes) -> None:
+        """As `LayeredEdge`'s."""
+        stack = self.stack
         said = stack.answers()
         if said:
             self.transport.write(said)
@@ -52,10 +75,43 @@ class LayeredStream(StreamEdge):
                 return
         if plain:
             channel.feed(plain)
+        if stack.work or self.left:
+            left = stack.behind()
+            if left != self.left:
+                self._put_off(channel, left)
         if stack.ended and channel.state != CLOSED:
             if stack.shaking() and stack.ended != SERVED:
                 self.server.refused(channel, stack.ended)
             channel.end(stack.ended)
+
+    def _put_off(self, channel: Channel, left: int) -> None:
+        """So much is left for later turns; it is read from when nothing is."""
+        began = self.left == 0
+        self.left = left
+        channel.weigh()
+        if channel.state == CLOSED:
+            return
+        if began:
+            self.transport.pauseProducing()
+        elif not left and not channel.paused:
+            self.transport.resumeProducing()
+        self._line_up(channel)
+
+    def _line_up(self, channel: Connection) -> None:
+        if not self.lined and self._may_go_on(channel):
+            self.lined = True
+            self.server.step_later(self)
+
+    def resume(self, channel: Connection) -> None:
+        """Read again, behind what has been put off."""
+        if self.left:
+            self._line_up(channel)
+        else:
+            StreamEdge.resume(self, channel)
+
+    def behind(self, channel: Connection) -> int:
+        """See `Edge.behind`."""
+        return self.left
 
     def flush(self, channel: Connection) -> None:
         """Hand everything to the transport, through the layers."""

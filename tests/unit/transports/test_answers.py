@@ -11,8 +11,9 @@ import pytest
 import mqttd
 from mqttd.session.channel import CLOSED, Channel
 from mqttd.transports.engine import Engine
+from mqttd.transports.layered_edge import LayeredEdge
 from mqttd.transports.layered_stream import LayeredStream
-from mqttd.transports.layers import MAX_ANSWERS, Layer, LayeredEdge, Stack
+from mqttd.transports.layers import MAX_ANSWERS, Layer, Stack
 from mqttd.transports.ports import Port
 from tests.support.memory import MemoryBroker
 

@@ -22,7 +22,8 @@ from mqttd.codec.serializer import serialize
 from mqttd.session.channel import CLOSED, OPEN
 from mqttd.transports.engine import Engine
 from mqttd.transports.frames import WebSocketLayer
-from mqttd.transports.layers import Layer, LayeredEdge, Stack
+from mqttd.transports.layered_edge import LayeredEdge
+from mqttd.transports.layers import Layer, Stack
 from mqttd.transports.ports import Port
 from mqttd.transports.proxy import ProxyHeader, ProxyLayer
 from mqttd.transports.records import TlsLayer
