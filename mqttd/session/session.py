@@ -31,8 +31,8 @@ __all__ = ["Session"]
 _REPLAYED: Final = 500
 #: Places that a search looks at for the work of one message, as a power of two.
 _SEARCH: Final = 6
-#: Messages out of queues that a turn sends: of those that come back together none waits for all
-#: that the others are to get, and nobody else for more than some milliseconds.
+#: Messages out of queues that a turn sends, or drops as expired: of those that come back together
+#: none waits for all that the others are to get, and nobody else for more than some milliseconds.
 DRAINED: Final = 256
 
 
@@ -214,6 +214,8 @@ class Session(Sending):
                     channel.special = channel.apart()
                     break
                 if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= now:
+                    if self._has_had_enough():
+                        return
                     self.unqueue(mqueue)
                     self.unqueued()
                     self.drop(entry, "expired")
@@ -225,11 +227,8 @@ class Session(Sending):
                 if channel.out_bytes + size > channel.limit and channel.over(size):
                     channel.thirsty = True
                     return
-                if server.drained >= DRAINED:
-                    self.put_off = True
-                    server.drain_later(self)
+                if self._has_had_enough():
                     return
-                server.drained += 1
                 self.unqueue(mqueue)
                 self.send_queued(channel, entry)
                 if self.numbers is not None:
@@ -237,6 +236,16 @@ class Session(Sending):
         if self.replays is not None:
             self.replay()
         self.waiting = self.mqueue is not None or self.replays is not None
+
+    def _has_had_enough(self) -> bool:
+        """Whether this turn has no more room for what leaves queues: then a later one goes on."""
+        server = self.server
+        if server.drained >= DRAINED:
+            self.put_off = True
+            server.drain_later(self)
+            return True
+        server.drained += 1
+        return False
 
     def add_replay(self, replay: Replay) -> None:
         """Something is to be replayed once what waits already has gone.

@@ -194,6 +194,9 @@ def _prepare(path: str, base: sqlite3.Connection) -> None:
         raise StoreError(f"{path}: its file system cannot hold a write-ahead log ({mode})")
     base.execute("PRAGMA synchronous = NORMAL")
     base.execute("PRAGMA wal_autocheckpoint = 1000")
+    # Some builds of SQLite write zeros over each page that is given back: as many bytes as were
+    # deleted, in the group that does it.
+    base.execute("PRAGMA secure_delete = FAST")
     base.execute("PRAGMA temp_store = MEMORY")
     # A large group is written page by page, some of them twice before it is committed.
     base.execute("PRAGMA cache_spill = OFF")
