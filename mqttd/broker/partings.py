@@ -3,7 +3,7 @@
     connection ends ---closed--> its will, its session's end    as long as a turn has time for that
     away, deadline over --due------'
                           '----> in line, in the order they ended: some each turn, while there is
-                                 room on the ways to other processes
+                                 room on the ways to other processes and the disk follows
 
 A network that breaks ends thousands of connections at once, each will may go to many, and what was
 left in one moment expires in one. A connection in line is closed, and nothing is written to it;
@@ -70,10 +70,16 @@ class Partings(Job):
         return False
 
     def slice(self) -> bool:
-        """See `Job.slice`; what fills the way to another process waits for room there."""
+        """See `Job.slice`; what fills the way to another process waits for room there.
+
+        Wills are messages of publishers: where the disk cannot follow they wait as others do.
+        """
         broker = self.broker
         wills = self.wills
         wills.work = 0
+        if self.line and broker.congested:
+            broker.when_relieved(self._go_on)
+            return False
         while self.line:
             self._next()
             if wills.work >= ENOUGH or broker.clogged is not None:

@@ -11,6 +11,7 @@ MQTT 5.0: 3.3 (PUBLISH), 4.3 (QoS: when an acknowledgement may go).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.broker.deliveries import Keeping
@@ -67,6 +68,8 @@ class Publishing(Rights):
         self.released: bool = False
         #: The store takes nothing.
         self.stuck: bool = False
+        #: What goes on when nothing behind the broker is behind any more.
+        self._relieved: list[Callable[[], None]] = []
 
     def publish(self, message: Message) -> int:
         """Hooks, retained store, dispatch. Returns receivers, or minus a reason code."""
@@ -351,9 +354,21 @@ class Publishing(Rights):
         before = self.congested
         changed = super().congest(who, on)
         abroad = self.router.abroad
-        if abroad is not None and self.congested != before:
-            abroad.congested(self.congested)
+        if self.congested != before:
+            if abroad is not None:
+                abroad.congested(self.congested)
+            if before:
+                self.soon(self._relieve)
         return changed
+
+    def when_relieved(self, then: Callable[[], None]) -> None:
+        """Have `then` called when `congested` is over, once."""
+        self._relieved.append(then)
+
+    def _relieve(self) -> None:
+        relieved, self._relieved = self._relieved, []
+        for then in relieved:
+            then()
 
     def set_congested(self, congested: bool, who: str = "") -> None:
         """Stop reading from publishers for `who`, or go on unless others still cannot follow."""

@@ -73,7 +73,7 @@ class Wills:
         self.broker = broker
         #: While other processes are not met: sessions whose wills they are to hear of, too.
         self.held: list[Session] | None = None
-        #: What they were in this turn: deliveries, and 8 KiB of one.
+        #: What they were in this turn: deliveries, what is retained, and 8 KiB of one.
         self.work: int = 0
         self._at: int = 0
 
@@ -158,9 +158,10 @@ class Wills:
             )
         )
         self.spent()
-        self.work += 1
+        size = 1 + (len(will.payload) >> _UNIT)
+        self.work += size if will.retain else 1
         if receivers > 0:
-            self.work += receivers * (1 + (len(will.payload) >> _UNIT))
+            self.work += receivers * size
 
     def _client(self, session: Session, will: Message) -> ClientInfo | None:
         """Who is asked about; None if its right is not looked at again."""
