@@ -93,6 +93,7 @@ HOT = [
     "mqttd/broker/ground.py",
     "mqttd/broker/holders.py",
     "mqttd/broker/local.py",
+    "mqttd/broker/losses.py",
     "mqttd/broker/login.py",
     "mqttd/broker/memory.py",
     "mqttd/broker/mounts.py",

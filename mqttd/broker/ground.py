@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from mqttd.broker.losses import Losses
 from mqttd.broker.router import Router
 from mqttd.broker.seams import Access, HookChains, Log
 from mqttd.broker.turns import Job, Turns
@@ -88,6 +89,7 @@ class Ground(Server):
         self.drains = Turns(given.soon, self.perform)
         #: What has come and was put off below the channels.
         self.steps = Turns(given.soon, self.perform)
+        self.losses = Losses(self, self.turns)
         #: Connections that have had their turn, and go on in a later one.
         self.rested: deque[Channel] = deque()
         self._rests: bool = False
@@ -124,6 +126,10 @@ class Ground(Server):
     def step_later(self, edge: Edge) -> None:
         """Have an edge go on in later turns, in line with others."""
         self.steps.add(_Step(edge))
+
+    def lose_later(self, numbers: list[int]) -> None:
+        """What a session that is over had in the journal is lost, a part of it a turn."""
+        self.losses.add(numbers)
 
     def end_work_later(self, channel: General) -> None:
         """Have a connection go on in a later turn, behind those that wait for theirs."""

@@ -284,7 +284,9 @@ class Registry:
         if point == "session.discarded":
             broker.tell(point, session)
         heard = "delivery.dropped" in broker.points
-        told = broker.trail is not None and broker.tap_lost and session.held() <= _TOLD
+        # What is not told one by one is not read again: the loop would wait for the disk.
+        trail = broker.trail
+        told = trail is not None and session.held() <= min(_TOLD, trail.left("session_ended"))
         lost = session.pending() if heard or told else []
         session.leave_journal()
         self._bury(session)

@@ -210,6 +210,9 @@ class Trail(Protocol):
     def room(self, reason: str, /) -> bool:
         """One more that is lost for this reason is wanted; if not, it is counted."""
 
+    def left(self, reason: str, /) -> int:
+        """How many more that are lost for this reason are wanted now."""
+
     def lost(self, message: Any, reason: str, client_id: str, detail: str, /) -> None:
         """A message was lost, for one receiver or (no client id) for all; there was `room`."""
 

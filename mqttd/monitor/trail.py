@@ -254,6 +254,10 @@ class Trail:
             )
             self._put(made, message)
 
+    def left(self, reason: str) -> int:
+        """See `Trail.left`."""
+        return int(self._left.get(reason, self._rate * _BURST))
+
     def room(self, reason: str) -> bool:
         """See `Trail.room`."""
         left = self._left.get(reason, self._rate * _BURST)

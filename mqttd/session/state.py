@@ -92,6 +92,10 @@ class Keeper(Turn):
         """The same where many may be drained at once: a few of them a turn."""
         raise NotImplementedError
 
+    def lose_later(self, numbers: list[int]) -> None:
+        """What a session that is over had in the journal is lost, a part of it a turn."""
+        raise NotImplementedError
+
     def stray(self, session: State, delivery: Delivery) -> None:
         """A shared group has chosen a session that is over: let another member have it."""
         raise NotImplementedError
@@ -251,21 +255,20 @@ class State(Filters):
         """The journal has nothing more to do with this session."""
         if not self.owner:
             return
-        journal = self.server.journal
-        journal.ended(self.owner)
+        self.server.journal.ended(self.owner)
         self.owner = 0
+        lost: list[int] = []
         numbers = self.numbers
         if numbers is not None:
-            for number in numbers.inflight.values():
-                journal.lost(number)
+            lost.extend(numbers.inflight.values())
             if numbers.incoming is not None:
-                for number in numbers.incoming.values():
-                    journal.lost(number)
+                lost.extend(numbers.incoming.values())
         self.numbers = None
         if self.mqueue is not None:
-            for number in self.mqueue.numbers():
-                journal.lost(number)
+            lost.extend(self.mqueue.numbers())
             self.mqueue.unnumber()
+        if lost:
+            self.server.lose_later(lost)
 
     # -- subscriptions -------------------------------------------------------------------------
 

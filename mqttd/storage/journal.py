@@ -238,6 +238,8 @@ class StoreJournal(Releasing):
 
     def lost(self, number: int) -> None:
         """See `Journal.lost`."""
+        if not self._noted:
+            self._begin()
         self.ledger.lose(number)
 
     # -- read again ---------------------------------------------------------------------------

@@ -149,3 +149,32 @@ def test_who_comes_back_to_what_has_expired_starts_afresh() -> None:
     assert node.broker.metrics.wills_published == COUNT
     assert len(topics(watcher)) == COUNT
     assert sorted(node.broker.sessions) == [last, "watcher"]
+
+
+def test_where_the_disk_cannot_follow_they_wait_as_publishers_do() -> None:
+    """4,000 retained wills of 60 kB were one group of the store, for seconds."""
+    node, watcher, _ = broken()
+    broker = node.broker
+    broker.set_congested(True, "store")
+    before = broker.metrics.wills_published
+    for _ in range(3):
+        broker.turns.turn()
+    assert broker.metrics.wills_published == before
+    node.run_soon()  # and nothing looks again and again whether it may go on
+    assert broker.metrics.wills_published == before
+    broker.set_congested(False, "store")
+    node.run_soon()
+    assert not broker.partings.line
+    assert topics(watcher) == [f"wills/{number}" for number in range(COUNT)]
+
+
+def test_what_is_retained_is_work_even_if_nobody_hears() -> None:
+    node = MemoryBroker()
+    clients = []
+    for number in range(COUNT):
+        will = Will(f"wills/{number}", b"x" * SIZE, 0, True, None)
+        clients.append(node.connect(f"c{number}", 5, will=will))
+    for client in clients:
+        client.channel.end("reset")
+    node.broker.perform()
+    assert 0 < node.broker.metrics.wills_published <= ENOUGH // (ONE - 1) + 1

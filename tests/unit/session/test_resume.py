@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from mqttd.broker.turns import SLICES
@@ -103,3 +105,32 @@ def test_those_that_come_back_together_are_served_in_turn() -> None:
             task()
     assert came[0] == came[1] == list(range(1, 1501))
     assert len(turns) > 4
+
+
+def test_what_has_expired_is_dropped_in_as_many_turns_as_it_takes() -> None:
+    """It was dropped in one turn: a thousand messages each, of all who came back together."""
+    node = MemoryBroker()
+    node.settings.mqueue_max_length = 10_000
+    lasting = {prop.SESSION_EXPIRY_INTERVAL: 100}
+    client = node.connect("a", 5, properties=dict(lasting))
+    client.send(Subscribe(1, [Subscription("t", 1)]))
+    client.drop()
+    sender = node.connect("sender", 5)
+    count = 4 * DRAINED
+    for n in range(1, count + 1):
+        expiry = {prop.MESSAGE_EXPIRY_INTERVAL: 5}
+        sender.send(Publish("t", b"old", 1, packet_id=n, properties=expiry))
+    sender.send(Publish("t", b"last", 1, packet_id=count + 1))
+    node.advance(6000)
+    metrics = node.broker.metrics
+    back = node.connect("a", 5, clean=False, properties=dict(lasting))
+    dropped = [metrics.dropped_expired]
+    sender.send(Publish("t", b"new", 1, packet_id=count + 2))
+    while node.tasks:
+        tasks, node.tasks = node.tasks, []
+        for task in tasks:
+            task()
+        dropped.append(metrics.dropped_expired)
+    assert dropped[-1] == count
+    assert all(b - a <= DRAINED for a, b in itertools.pairwise([0, *dropped]))
+    assert [packet.payload for packet in back.published()] == [b"last", b"new"]

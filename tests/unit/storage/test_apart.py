@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.broker.losses import LOST
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Pubcomp, Publish, Pubrec, Subscribe, Subscription
 from mqttd.session.account import QUEUED
@@ -49,6 +50,28 @@ def serve(kept: Kept, asked: Asked) -> None:
 @pytest.fixture
 def kept(tmp_path: Path) -> Kept:
     return make(tmp_path)
+
+
+class Few:
+    """A trail that has room for three."""
+
+    def __init__(self, told: list[tuple[str, int]]) -> None:
+        self.told = told
+
+    def follows(self, topic: str, client_id: str) -> bool:
+        return False
+
+    def left(self, reason: str) -> int:
+        return 3
+
+    def room(self, reason: str) -> bool:
+        return True
+
+    def lost(self, message: object, reason: str, client_id: str, detail: str) -> None:
+        self.told.append((client_id, 1))
+
+    def many(self, reason: str, client_id: str, count: int, detail: str) -> None:
+        self.told.append((client_id, count))
 
 
 def away(kept: Kept, client_id: str = "away") -> None:
@@ -224,6 +247,47 @@ def test_a_session_that_ends_drops_what_is_in_the_file(kept: Kept) -> None:
     weigh(kept)
     kept.settle()
     assert kept.living() == 0
+
+
+def test_many_sessions_that_end_let_go_of_what_they_had_in_turns(kept: Kept) -> None:
+    """800 clean starts over 500 messages each were half a second of one turn."""
+    lay_apart(kept)
+    kept.node.settings.mqueue_max_length = 5 * LOST
+    for name in ("first", "second"):
+        away(kept, name)
+    for _ in range(5):
+        send(kept, LOST // 4)
+    for name in ("first", "second"):
+        kept.node.broker.end_session(name, 0x98)
+    weigh(kept)
+    kept.settle()
+    assert kept.node.broker.losses.line
+    assert owners(kept) == 0, "their rows are gone at once"
+    assert not read_blocks(kept.base, Ledger()).records
+    assert kept.base.execute("SELECT count(*) FROM block").fetchone() != (0,)
+    kept.node.run_soon()
+    kept.settle()
+    assert not kept.node.broker.losses.line
+    assert kept.base.execute("SELECT count(*) FROM block").fetchone() == (0,)
+
+
+def owners(kept: Kept) -> int:
+    return int(kept.base.execute("SELECT count(*) FROM session").fetchone()[0])
+
+
+def test_what_nobody_is_told_of_is_not_read_again(kept: Kept) -> None:
+    """The loop read a whole queue, and waited for the disk, for a trail that had no room left."""
+    lay_apart(kept)
+    told: list[tuple[str, int]] = []
+    kept.node.broker.trail = Few(told)
+    reads: list[Pieces] = []
+    kept.journal.read = lambda pieces: reads.append(pieces) or read(kept.base, pieces)
+    for name, count in (("few", 3), ("many", 4)):
+        away(kept, name)
+        send(kept, count)
+        kept.node.broker.end_session(name, 0x98)
+    assert [len(pieces) for pieces in reads] == [3]
+    assert told == [("few", 1)] * 3 + [("many", 4)]
 
 
 def test_what_cannot_be_read_again_is_dropped_and_counted(kept: Kept) -> None:

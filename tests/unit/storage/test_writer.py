@@ -155,3 +155,16 @@ def test_a_group_that_is_one_row_is_one_statement(tmp_path: Path) -> None:
     assert [statement.split()[0] for statement in said] == ["BEGIN", "DELETE", "DELETE", "COMMIT"]
     assert not base.in_transaction
     base.close()
+
+
+def test_to_delete_much_is_not_to_write_as_much(tmp_path: Path) -> None:
+    """Some builds of SQLite write zeros over whatever is deleted unless they are told not to."""
+    path = tmp_path / "store.db"
+    base = connect(str(path))
+    for number in range(1, 65):
+        base.execute("INSERT INTO block VALUES (?, ?, ?, 0)", (number, bytes(16), bytes(1 << 18)))
+    base.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    base.execute("DELETE FROM block")
+    written = Path(f"{path}-wal").stat().st_size
+    base.close()
+    assert written < 1 << 20
