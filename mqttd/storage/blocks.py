@@ -22,6 +22,9 @@ _PACKED: Final = 8
 #: Numbers in the list from which on they are packed: to do so with those of a hundred thousand
 #: records at once, and to let go of them, takes milliseconds in which nobody else runs.
 LOOSE: Final = 4096
+#: To delete a row takes as long as to write so many bytes, and its own by this power of two.
+_DELETED: Final = 512
+_PAGES: Final = 6
 _NONE: Final[list[int]] = []
 #: Blocks that say something about another, from which on it is seen whether they are there.
 _MANY: Final = 8
@@ -172,8 +175,9 @@ class Part:
 class Group:
     """What is written in one transaction."""
 
-    __slots__ = ("at", "block", "data", "drops", "error", "found", "fsync", "full", "home", "last",
-                 "packed", "parts", "reads", "rows", "rows_size", "size", "words")  # fmt: skip
+    __slots__ = ("at", "block", "data", "drops", "drops_size", "error", "found", "fsync", "full",
+                 "home", "last", "packed", "parts", "reads", "rows", "rows_size", "size",
+                 "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
         self.block = block
@@ -194,8 +198,9 @@ class Group:
         self.rows: list[tuple[int, tuple[object, ...]]] = []
         #: Bytes that they take in memory.
         self.rows_size: int = 0
-        #: Blocks whose rows go.
+        #: Blocks whose rows go, and how many bytes would take as long to write.
         self.drops: list[int] = []
+        self.drops_size: int = 0
         #: Somebody waits for the disk, not only for the system.
         self.fsync: bool = False
         #: Blocks to be read again when this is written, and what was read: (id, words, data).
@@ -210,6 +215,11 @@ class Group:
 
     def _words_weight(self) -> int:
         return _WORD * len(self.words) + _PACKED * len(self.packed)
+
+    def drop(self, block: Block) -> None:
+        """The row of a block goes with this."""
+        self.drops.append(block.id)
+        self.drops_size += _DELETED + (block.size >> _PAGES)
 
     def pack(self) -> None:
         """There are `LOOSE` words: have what is in lists take less room."""

@@ -461,6 +461,10 @@ class StoreJournal(Releasing):
             # Its bytes, those joined, and what SQLite is given of them.
             weight += 3 * under_way.weight()
         self.unwritten = weight
+        # What is deleted takes no memory, but keeps the writer as long.
+        weight += self.ledger.group.drops_size
+        if under_way is not None:
+            weight += 3 * under_way.drops_size
         turn = self.turn
         if self.stuck:
             weight = 0  # what would have to wait for it is refused

@@ -269,7 +269,7 @@ class Ledger:
             self.bytes -= block.size
             if block.stored:
                 block.stored = False
-                self.group.drops.append(block.id)
+                self.group.drop(block)
             self._release(block, stack)
 
     def _release(self, block: Block, stack: list[Block]) -> None:

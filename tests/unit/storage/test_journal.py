@@ -558,3 +558,20 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(kept: Kept) -> None:
     kept.node.broker.perform()
     kept.node.run_soon()
     assert not sender.channel.paused and kept.journal.unwritten > 900_000
+
+
+def test_publishers_wait_for_what_is_deleted_as_for_what_is_written(kept: Kept) -> None:
+    ledger, broker = kept.ledger, kept.node.broker
+    numbers = []
+    for _ in range(40_000):
+        numbers.append(ledger.note(1, RELEASED, 1, b""))
+        assert ledger.close() is not None
+    for number in numbers:
+        kept.journal.forget(number)
+    assert len(ledger.group.drops) == 40_000
+    broker.perform()
+    assert broker.congested
+    unwritten = kept.journal.unwritten
+    assert unwritten < 1 << 20, "it takes no memory"
+    kept.settle()
+    assert not broker.congested
