@@ -91,6 +91,7 @@ HOT = [
     "mqttd/broker/fans.py",
     "mqttd/broker/gears.py",
     "mqttd/broker/ground.py",
+    "mqttd/broker/handing.py",
     "mqttd/broker/holders.py",
     "mqttd/broker/local.py",
     "mqttd/broker/losses.py",

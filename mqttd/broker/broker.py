@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from mqttd.broker.alone import Alone, Forgets
+from mqttd.broker.claims import Claims
 from mqttd.broker.connecting import Connecting
 from mqttd.broker.drawers import Drawers
 from mqttd.broker.endings import Revoked
@@ -91,7 +92,8 @@ class Broker(Publishing):
             Forgets() if store is None else store,
         )
         self.partings = Partings(self, self.wills, self.registry)
-        self.connecting = Connecting(self, self.registry, self.wills, self.revision)
+        claims = Claims(self, self.registry, self.partings)
+        self.connecting = Connecting(self, claims, self.wills, self.revision)
         self.subscribing = Subscribing(self)
         self.memory = Memory(self, self.registry)
         self.memory.others.append(self.drawers.held)
@@ -137,7 +139,7 @@ class Broker(Publishing):
         self.revision.start()
 
     def puts_off(self, channel: Connection) -> bool:
-        """See `Turn.puts_off`: where many wills are due at once."""
+        """See `Turn.puts_off`: where much ends at once."""
         if self.registry.stopping or not isinstance(channel, Channel):
             return False
         return self.partings.puts_off(channel)
@@ -145,6 +147,7 @@ class Broker(Publishing):
     def stop(self) -> None:
         """The process ends: wills go by policy, and sessions keep what they have."""
         self.partings.finish()
+        self.registry.handing.finish()
         self.registry.stopping = True
         self.revision.close()
         # Their wills are due while the right to publish them can be asked for.

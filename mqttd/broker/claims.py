@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqttd.broker.partings import Partings
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.records import Record
 from mqttd.broker.registry import FIRST_EPOCH, Registry
@@ -61,9 +62,10 @@ _LATE: Final = Refusal(reasons.SERVER_BUSY, "who owns this client id was not kno
 class Claims:
     """The claims of one broker."""
 
-    def __init__(self, broker: Publishing, registry: Registry) -> None:
+    def __init__(self, broker: Publishing, registry: Registry, partings: Partings) -> None:
         self.broker = broker
         self.registry = registry
+        self.partings = partings
         self.timeout: int = TIMEOUT
         #: Client id -> the claim under way and those behind it.
         self.lines: dict[str, _Line] = {}
@@ -74,8 +76,20 @@ class Claims:
         """`Owned` or `Refusal`; None if that takes time, and `then` is called with it.
 
         `then` is called in a later turn, unless the channel has been closed by then. With `clean`
-        what is stored is not read but removed.
+        what is stored is not read but removed. Where much ends with the session that was there,
+        that has its turn first.
         """
+        ends = self.registry.ended_by(client, clean)
+        if ends is not None and self.partings.follows(
+            ends, _Turn(self, channel, client, clean, then)
+        ):
+            return None
+        return self.begin(channel, client, clean, then)
+
+    def begin(
+        self, channel: Channel, client: ClientInfo, clean: bool, then: Callable[[Any], None]
+    ) -> object | None:
+        """The same where nothing is in its way."""
         if self.lines:
             line = self.lines.get(client.client_id)
             if line is not None:
@@ -162,6 +176,31 @@ class Claims:
         line = self.lines.get(client_id)
         if line is None or (line.current is None and not line.behind):
             self.registry.release(client_id, claim.epoch)
+
+
+class _Turn:
+    """A client that claims its client id when what ends with its session has its turn."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        channel: Channel,
+        client: ClientInfo,
+        clean: bool,
+        then: Callable[[Any], None],
+    ) -> None:
+        self.claims = claims
+        self.channel = channel
+        self.client = client
+        self.clean = clean
+        self.then = then
+
+    def __call__(self) -> None:
+        outcome: object | None = _LATE
+        if self.channel.state == WAITING:
+            outcome = self.claims.begin(self.channel, self.client, self.clean, self.then)
+        if outcome is not None:
+            self.then(outcome)
 
 
 class _Pending:

@@ -21,7 +21,6 @@ from mqttd.broker.claims import Claims, Owned, Refusal
 from mqttd.broker.connack import Connacks
 from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
-from mqttd.broker.registry import Registry
 from mqttd.broker.revision import Revision
 from mqttd.broker.seams import Mover
 from mqttd.broker.verdicts import fault_of, properties_fault, refusal
@@ -111,13 +110,13 @@ class Connecting:
     """
 
     def __init__(
-        self, broker: Publishing, registry: Registry, wills: Wills, revision: Revision
+        self, broker: Publishing, claims: Claims, wills: Wills, revision: Revision
     ) -> None:
         self.broker = broker
-        self.registry = registry
+        self.registry = claims.registry
         self.wills = wills
         self.revision = revision
-        self.claims = Claims(broker, registry)
+        self.claims = claims
         self.connacks = Connacks(broker)
         #: The event loop is late: new clients are refused.
         self.overloaded: bool = False

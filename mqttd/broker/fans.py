@@ -195,7 +195,7 @@ class Fans:
         self.lines: dict[str, deque[Fan]] = {}
         #: What they weigh.
         self.bytes: int = 0
-        #: Those of which a store has all or nothing.
+        #: Those of which a store has all or nothing, and what else it has as a whole.
         self.held: int = 0
         #: Publishers whose messages wait for room on the way to another process.
         self.clogged: set[str] = set()
@@ -235,16 +235,24 @@ class Fans:
         """Have all of it in one transaction of the store, with what its turn has brought."""
         if not fan.whole and fan.source not in self.clogged:
             fan.whole = True
-            self.held += 1
-            self.broker.journal.whole = True
+            self.open_whole()
 
     def let_go(self, fan: Fan) -> None:
         """All of it is told; or it waits for what may wait for the store."""
         if fan.whole:
             fan.whole = False
-            self.held -= 1
-            if not self.held:
-                self.broker.journal.end_whole()
+            self.close_whole()
+
+    def open_whole(self) -> None:
+        """What is told from now on belongs together, with what this turn has brought."""
+        self.held += 1
+        self.broker.journal.whole = True
+
+    def close_whole(self) -> None:
+        """All of one thing that belongs together is told."""
+        self.held -= 1
+        if not self.held:
+            self.broker.journal.end_whole()
 
     def wait(self, line: deque[Fan]) -> None:
         """There is no room for these: their way may be shut until the store has written."""

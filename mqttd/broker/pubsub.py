@@ -303,6 +303,8 @@ class PubSub:
         group = delivery.group
         assert isinstance(group, Group)
         if not len(group):
+            group = self.router.again(group)
+        if not len(group):
             # There is no other; of a large message a copy would be made, for each group.
             return False
         known = delivery.message is not None

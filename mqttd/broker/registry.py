@@ -23,6 +23,7 @@ from typing import Any, Final
 from mqttd.broker.alone import Alone, Forgets
 from mqttd.broker.directory import Directory
 from mqttd.broker.endings import Banned, Burial
+from mqttd.broker.handing import Estate, Handing, burden
 from mqttd.broker.login import Login
 from mqttd.broker.publishing import Publishing
 from mqttd.broker.quota import Quota
@@ -35,7 +36,6 @@ from mqttd.codec.packets import Connect
 from mqttd.net.fair import house_of
 from mqttd.session.channel import Channel
 from mqttd.session.connection import Connection, Edge
-from mqttd.session.message import Delivery
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
 from mqttd.session.wheel import milliseconds
@@ -92,6 +92,7 @@ class Registry:
         self.alone: bool = isinstance(ownership, Alone) and isinstance(store, Forgets)
         self.store: SessionStore = store
         self.sessions = broker.sessions
+        self.handing = Handing(broker)
         #: The client ids of `sessions` in order.
         self.directory = Directory()
         #: Called with each session that begins here, and whether it has a state of before.
@@ -117,12 +118,7 @@ class Registry:
         session = self.sessions.get(client.client_id)
         if session is None:
             return None
-        # Names of another mountpoint are not this client's.
-        before = session.client
-        place = before.mountpoint if isinstance(before, ClientInfo) else ""
-        afresh = connect.clean_start or client.mountpoint != place
-        # Where the client id alone decides, a session goes on for its own user only.
-        afresh = afresh or session.username != client.username
+        afresh = self._is_afresh(session, client, connect.clean_start)
         self._take_over(session, afresh)
         if self.sessions.get(client.client_id) is not session:
             return None
@@ -131,6 +127,21 @@ class Registry:
             self.broker.metrics.sessions_discarded += 1
             return None
         return session
+
+    def _is_afresh(self, session: Session, client: ClientInfo, clean: bool) -> bool:
+        # Names of another mountpoint are not this client's.
+        before = session.client
+        place = before.mountpoint if isinstance(before, ClientInfo) else ""
+        # Where the client id alone decides, a session goes on for its own user only.
+        return clean or client.mountpoint != place or session.username != client.username
+
+    def ended_by(self, client: ClientInfo, clean: bool) -> Session | None:
+        """The session that ends when this client is let in; None if there is none."""
+        session = self.sessions.get(client.client_id)
+        if session is None or self.is_foreign(client):
+            return None
+        ends = session.channel is not None and session.expiry_interval == 0
+        return session if ends or self._is_afresh(session, client, clean) else None
 
     def create(self, client: ClientInfo) -> Session:
         """A new session for this client."""
@@ -258,7 +269,7 @@ class Registry:
             return
         broker = self.broker
         since = session.away_since
-        if session.expires() and broker.now >= since + milliseconds(session.expiry_interval):
+        if self.has_expired(session):
             broker.metrics.sessions_expired += 1
             self.wills.publish(session)
             self.end(session, "session.terminated", "expired")
@@ -267,6 +278,11 @@ class Registry:
             self.wills.publish(session)
         self._await_end(session, since)
 
+    def has_expired(self, session: Session) -> bool:
+        """Whether a session whose client is away is over."""
+        lives = milliseconds(session.expiry_interval)
+        return session.expires() and self.broker.now >= session.away_since + lives
+
     def end(self, session: Session, point: str, reason: str, followed: bool = False) -> None:
         """A session is over: hooks hear of it at `point`, what it still held is dropped.
 
@@ -274,6 +290,7 @@ class Registry:
         """
         broker = self.broker
         client_id = session.client_id
+        broker.topics.work += burden(session)
         self._gone(client_id)
         self.quota.ended(client_id)
         if self.store.keeps:
@@ -288,32 +305,20 @@ class Registry:
         trail = broker.trail
         told = trail is not None and session.held() <= min(_TOLD, trail.left("session_ended"))
         lost = session.pending() if heard or told else []
+        kept = session.owner != 0
         session.leave_journal()
         self._bury(session)
-        alone = broker.pubsub.hand_on(session)
         count = session.held()
         broker.metrics.dropped_session_ended += count
-        if told:
-            self._tell_lost(session, lost, alone, reason)
-        elif count and broker.trail is not None:
+        if count and not told and broker.trail is not None:
             broker.trail.many("session_ended", client_id, count, reason)
         for delivery in lost:
             broker.delivery_dropped(session, delivery, "session_ended")
         broker.completing.pop(session.client_id, None)
-        session.forget()
+        self.handing.take(Estate(session, kept, lost if told else None, reason))
+        if self.stopping:
+            self.handing.finish()
         broker.tell("session.terminated", session, reason)
-
-    def _tell_lost(
-        self, session: Session, lost: list[Delivery], alone: list[Delivery], reason: str
-    ) -> None:
-        """Keep what a session has lost by its end, and what no other member could be given."""
-        nobodys = {id(delivery) for delivery in alone}
-        for delivery in lost:
-            if id(delivery) in nobodys:
-                detail = f"{reason}; its shared group has no other member"
-                self.broker.lose(session, delivery, "member_gone", detail)
-            elif delivery.group is None or delivery.qos == 2:
-                self.broker.lose(session, delivery, "session_ended", reason)
 
     def _bury(self, session: Session) -> None:
         """Take the subscriptions of a session out of the router, if they are many bit by bit."""

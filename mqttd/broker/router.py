@@ -183,6 +183,11 @@ class Router(Topics):
         self._leave(full_filter, session)
         return True
 
+    def again(self, group: Group) -> Group:
+        """The group of this name and filter as it is now: the last member has taken it along."""
+        start = "" if group.name == "$queue" else "$share/"
+        return self.groups.get(f"{start}{group.name}/{group.topic_filter}", group)
+
     def _leave(self, full_filter: str, member: Receiver) -> None:
         group = self.groups.get(full_filter)
         if group is not None:
