@@ -8,9 +8,9 @@ other hand on a full queue each time. What waits here is charged to the session 
 stands in no queue: its group may have other members when its turn comes.
 
 Promise: a slice is at most `HANDED` units of work, a delivery being one; what is left is handed on
-in the order in which it came, and goes nowhere only if there is no other member. Of a session that
-a store keeps, the end and all that is handed on are in one transaction: after a process that dies
-in the midst of it the session has what it had. MQTT 5.0, 4.8.2.
+in the order in which it came, and goes nowhere only if there is no other member. A store
+has the end of a session and all that is handed on in one transaction: after a process that dies in
+the midst of it the session is there with what it had. MQTT 5.0, 4.8.2.
 """
 
 from __future__ import annotations
@@ -44,15 +44,12 @@ def burden(session: Session) -> int:
 
 
 class Estate:
-    """What one session has left. kept: a store keeps the session; lost: all that it held, if that
-    is told one by one; reason: why it is over.
+    """What one session has left. lost: all that it held, if that is told one by one; reason: why
+    it is over.
     """
 
-    def __init__(
-        self, session: Session, kept: bool, lost: list[Delivery] | None, reason: str
-    ) -> None:
+    def __init__(self, session: Session, lost: list[Delivery] | None, reason: str) -> None:
         self.session = session
-        self.kept = kept
         self.lost = lost
         self.reason = reason
         self.shared: list[Delivery] = session.shared()
@@ -79,8 +76,7 @@ class Handing(Job):
             self._done(estate)
             return
         self.line.append(estate)
-        if estate.kept:
-            self.broker.fans.open_whole()
+        self.broker.fans.open_whole()
         if first:
             self.broker.turns.add(self)
 
@@ -107,8 +103,7 @@ class Handing(Job):
         if not self._some(estate):
             self.line.popleft()
             self._done(estate)
-            if estate.kept:
-                broker.fans.close_whole()
+            broker.fans.close_whole()
 
     def finish(self) -> None:
         """The process ends: all of it now."""

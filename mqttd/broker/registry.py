@@ -305,7 +305,6 @@ class Registry:
         trail = broker.trail
         told = trail is not None and session.held() <= min(_TOLD, trail.left("session_ended"))
         lost = session.pending() if heard or told else []
-        kept = session.owner != 0
         session.leave_journal()
         self._bury(session)
         count = session.held()
@@ -315,7 +314,7 @@ class Registry:
         for delivery in lost:
             broker.delivery_dropped(session, delivery, "session_ended")
         broker.completing.pop(session.client_id, None)
-        self.handing.take(Estate(session, kept, lost if told else None, reason))
+        self.handing.take(Estate(session, lost if told else None, reason))
         if self.stopping:
             self.handing.finish()
         broker.tell("session.terminated", session, reason)
@@ -485,9 +484,10 @@ class Registry:
         session = self.sessions.get(client_id)
         if session is None:
             return False
-        session.set_expiry(0)
+        session.end_with_connection()
         self.kick(client_id, reason_code, detail)
         if self.sessions.get(client_id) is session:
+            session.detach()  # its connection may be in line
             self.wills.publish(session)
             self.end(session, "session.terminated", detail)
         self.broker.perform()

@@ -356,7 +356,10 @@ class Channel(Framing):
                 if session.expiry_interval == 0 and expiry != 0:
                     raise ProtocolViolation("session expiry raised from 0 at DISCONNECT")
                 maximum = self.server.settings.max_expiry_interval_seconds
-                session.set_expiry(expiry if expiry < maximum else maximum)
+                if expiry:
+                    session.set_expiry(expiry if expiry < maximum else maximum)
+                else:
+                    session.end_with_connection()
         if packet.reason_code == reasons.SUCCESS:
             session.set_will(None, 0)
         self.end("client disconnected")

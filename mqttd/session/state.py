@@ -206,6 +206,11 @@ class State(Filters):
         self.expiry_interval = seconds
         self.clean = seconds == 0
 
+    def end_with_connection(self) -> None:
+        """It is over when its connection is, which ends now; what is kept stays until then."""
+        self.expiry_interval = 0
+        self.clean = True
+
     def expires(self) -> bool:
         """Whether the session ends some time after its connection."""
         return self.expiry_interval != NEVER
