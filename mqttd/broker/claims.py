@@ -76,24 +76,22 @@ class Claims:
         """`Owned` or `Refusal`; None if that takes time, and `then` is called with it.
 
         `then` is called in a later turn, unless the channel has been closed by then. With `clean`
-        what is stored is not read but removed. Where much ends with the session that was there,
-        that has its turn first.
+        what is stored is not read but removed. Where a session with much in it ends, that has its
+        turn first (`Partings`).
         """
-        ends = self.registry.ended_by(client, clean)
-        if ends is not None and self.partings.follows(
-            ends, _Turn(self, channel, client, clean, then)
-        ):
-            return None
-        return self.begin(channel, client, clean, then)
-
-    def begin(
-        self, channel: Channel, client: ClientInfo, clean: bool, then: Callable[[Any], None]
-    ) -> object | None:
-        """The same where nothing is in its way."""
         if self.lines:
             line = self.lines.get(client.client_id)
             if line is not None:
                 line.behind.append(_Wait(self, line, channel, client, clean, then))
+                return None
+        ends = self.registry.ended_by(client, clean)
+        if ends is not None:
+            line = _Line(self, client.client_id)
+            if self.partings.follows(ends, line):
+                self.lines[client.client_id] = line
+                wait = _Wait(self, line, channel, client, clean, then)
+                self.broker.wheel.cancel(wait)  # nobody is slow to answer
+                line.behind.append(wait)
                 return None
         answer = self.ask(client, clean)
         if not isinstance(answer, _Pending):
@@ -178,31 +176,6 @@ class Claims:
             self.registry.release(client_id, claim.epoch)
 
 
-class _Turn:
-    """A client that claims its client id when what ends with its session has its turn."""
-
-    def __init__(
-        self,
-        claims: Claims,
-        channel: Channel,
-        client: ClientInfo,
-        clean: bool,
-        then: Callable[[Any], None],
-    ) -> None:
-        self.claims = claims
-        self.channel = channel
-        self.client = client
-        self.clean = clean
-        self.then = then
-
-    def __call__(self) -> None:
-        outcome: object | None = _LATE
-        if self.channel.state == WAITING:
-            outcome = self.claims.begin(self.channel, self.client, self.clean, self.then)
-        if outcome is not None:
-            self.then(outcome)
-
-
 class _Pending:
     """What is waited for: the claim (`claim` is None), then the state."""
 
@@ -239,6 +212,9 @@ class _Wait(Timer):
 
     def begin(self, pending: _Pending) -> None:
         """Wait for what was asked."""
+        broker = self.claims.broker
+        if not self.due_at:
+            broker.wheel.schedule(self, broker.now + self.claims.timeout)
         self.line.current = self
         self.claim = pending.claim
         if pending.claim is None:
@@ -321,6 +297,9 @@ class _Line:
             wait = self.behind.popleft()
             if wait.outcome is not None or wait.channel.state != WAITING:
                 claims.broker.wheel.cancel(wait)
+                if wait.outcome is None:
+                    wait.outcome = _LATE
+                    wait.then(_LATE)
                 continue
             self.current = wait
             answer = claims.ask(wait.client, wait.clean)

@@ -228,3 +228,17 @@ def test_the_end_of_the_process_lets_nobody_in(clean: bool) -> None:
     node.broker.stop()
     assert not node.broker.partings.line
     assert [len(client.take()) for client in came] == ([1, 1, 0, 0] if clean else [1, 1, 1, 1])
+
+
+def test_who_comes_for_the_same_session_waits_behind_who_came_first() -> None:
+    node, _ = heavy(4)
+    came = [again(node, f"c{number}") for number in range(4)]
+    later = again(node, "c3", clean=False)
+    assert not later.take()
+    node.run_soon()
+    (first,) = came[3].take()[:1]
+    (second,) = later.take()
+    assert isinstance(first, Connack) and isinstance(second, Connack)
+    assert not first.session_present and not second.session_present
+    assert held(node, "c3").channel is later.channel
+    assert not node.broker.connecting.undecided and not node.broker.connecting.claims.lines
