@@ -2,9 +2,9 @@
 
     session ends --> its row goes at once: that is what a restart knows it by
                 '--> the numbers of its messages: as long as a turn has time for that, then in line,
-                     some each turn; their blocks go with the last of them
+                     some with each group; their blocks go with the last of them
 
-Promise: `LOST` numbers a turn, however many sessions with full queues end in one.
+Promise: `LOST` numbers a turn and group, however many sessions with full queues end in one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mqttd.session.state import Keeper
 
 __all__ = ["LOST", "Losses"]
 
-#: Numbers of a turn: a millisecond or two.
+#: Numbers of a turn: a millisecond or two, and as many rows at most.
 LOST: Final = 2048
 
 
@@ -47,7 +47,7 @@ class Losses(Job):
         self.line.append(numbers)
 
     def slice(self) -> bool:
-        """See `Job.slice`."""
+        """See `Job.slice`; it goes on when the disk has this, or groups would become long."""
         room = LOST
         while self.line and room > 0:
             numbers = self.line[0]
@@ -57,7 +57,12 @@ class Losses(Job):
                 self.line.popleft()
             self._lose(some)
             room -= len(some)
-        return len(self.line) > 0
+        if self.line:
+            self.server.journal.when_kept(self._go_on)
+        return False
+
+    def _go_on(self) -> None:
+        self.turns.add(self)
 
     def _lose(self, numbers: list[int]) -> None:
         journal = self.server.journal
