@@ -4,8 +4,7 @@
     connection ends --> session ends with it, or is away --due--> will published, session expired
 
 A client id belongs to one session, and a session to one connection: a second CONNECT takes it over,
-if it comes from the same principal. Connections are ended here for reasons of ours: kicked, banned,
-the user gone.
+if it comes from the same principal. Connections are ended here for reasons of ours, as bans are.
 
 Which process owns a client id, and what outlasts the process, is asked of two providers
 (`mqttd.interfaces.IRegistry`, `ISessionStore`). A session is stored when its connection ends, and
@@ -101,9 +100,9 @@ class Registry:
         self.epochs: dict[str, int] = {}
         #: Connections that have sent CONNECT.
         self.channels: int = 0
-        #: Whose client ids may be, and how many.
         #: The broker is being stopped: `session.wills_at_stop` says what becomes of wills.
         self.stopping: bool = False
+        #: Whose client ids may be, and how many.
         self.quota = Quota(broker.settings)
         self.quota.settings_changed([])
         ownership.watch(self.hand_over)
@@ -129,10 +128,9 @@ class Registry:
         return session
 
     def _is_afresh(self, session: Session, client: ClientInfo, clean: bool) -> bool:
-        # Names of another mountpoint are not this client's.
+        """Whether it does not go on: names of another mountpoint or user are not its."""
         before = session.client
         place = before.mountpoint if isinstance(before, ClientInfo) else ""
-        # Where the client id alone decides, a session goes on for its own user only.
         return clean or client.mountpoint != place or session.username != client.username
 
     def ended_by(self, client: ClientInfo, clean: bool) -> Session | None:

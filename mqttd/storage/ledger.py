@@ -398,12 +398,9 @@ class Ledger:
     ) -> bool:
         """Find what lives in a block, and what it still has to say; whether bytes are shared."""
         shared = False
-        numbers = array("Q")
-        numbers.frombytes(words)
-        at = 0
-        start = 0
-        piece = b""
-        taken = -1  # where `piece` begins: what many have is cut out once
+        numbers = array("Q", words)
+        at = start = 0
+        piece = b""  # what many have is cut out once
         for i in range(0, len(numbers), 2):
             first: int = numbers[i]
             second: int = numbers[i + 1]
@@ -423,14 +420,13 @@ class Ledger:
             elif length:
                 start = at
                 at += length
+                piece = b""
             home = self.find(number)
             if home is None or home.is_dead(number - home.start):
                 continue
             # What INFLIGHT has said goes with it: that is needed no more.
             packet_id = home.packet_id(number - home.start) or packet_id
-            if length and taken != start:
-                piece = data[start:at]
-                taken = start
+            piece = piece or data[start:at]
             found = piece if length else b""
             living.append((first >> OWNER_SHIFT, number, kind, packet_id, found))
         return shared
