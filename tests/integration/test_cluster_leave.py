@@ -127,8 +127,12 @@ def test_what_etcd_has_not_taken_is_said_and_not_done_later(tmp_path: Path) -> N
         assert re.search(r"^proved ago +-$", told(waiting, "cluster", "status"), re.M)
         etcd.start()
         assert waiting.says("node b is linked")
-        found = asked(waiting, "cluster", "nodes")["nodes"]
-        assert {each["node"] for each in found if each["ready"]} >= {"a", "b"}
+
+        def ready() -> set[str]:
+            found = asked(waiting, "cluster", "nodes")["nodes"]
+            return {each["node"] for each in found if each["ready"]}
+
+        until(lambda: ready() >= {"a", "b"}, "both are ready")
         assert asked(nodes["b"], "cluster", "status")["state"] in ("member", "minority")
         assert asked(waiting, "cluster", "status")["proved_ago"] is not None
     finally:
