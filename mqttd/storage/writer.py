@@ -21,13 +21,13 @@ import time
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
 from mqttd.storage.blobs import forget_closed
 from mqttd.storage.blocks import Group, Part
-from mqttd.storage.database import STATEMENTS
+from mqttd.storage.database import END_SESSION, STATEMENTS, UNSUBSCRIBE_ALL
 
 __all__ = ["RETRY", "Reading", "Stopped", "Writer", "read", "write"]
 
@@ -41,6 +41,8 @@ RETRY: Final = 0.5
 _INSERT: Final = "INSERT INTO block VALUES (?, ?, ?, ?)"
 _MAKE_ROOM: Final = "INSERT INTO block VALUES (?, ?, zeroblob(?), ?)"
 _DELETE: Final = "DELETE FROM block WHERE id = ?"
+#: Numbers of one statement; SQLite takes 999 at least.
+_MANY: Final = 500
 _READ: Final = "SELECT words, data FROM block WHERE id = ?"
 
 #: Something done with the connection between two groups.
@@ -254,15 +256,44 @@ def write(base: sqlite3.Connection, group: Group) -> None:
         for part in group.parts:
             _insert(base, part)
         _insert(base, group)
-        for number in group.drops:
-            execute(_DELETE, (number,))
-        for statement, parameters in group.rows:
-            execute(STATEMENTS[statement], parameters)
+        _delete(base, _DELETE, group.drops)
+        _change(base, group.rows)
         execute("COMMIT")
     for number in group.reads:
         found = execute(_READ, (number,)).fetchone()
         if found is not None:
             group.found.append((number, found[0], found[1]))
+
+
+def _change(base: sqlite3.Connection, rows: list[tuple[int, tuple[object, ...]]]) -> None:
+    """Rows in their order, ends of sessions that come together in a few statements."""
+    ends: dict[int, list[object]] = {END_SESSION: [], UNSUBSCRIBE_ALL: []}
+    for statement, parameters in rows:
+        if statement in ends:
+            ends[statement].append(parameters[0])
+            continue
+        _end(base, ends)
+        base.execute(STATEMENTS[statement], parameters)
+    _end(base, ends)
+
+
+def _end(base: sqlite3.Connection, ends: dict[int, list[object]]) -> None:
+    for statement, owners in ends.items():
+        if owners:
+            _delete(base, STATEMENTS[statement], owners)
+            owners.clear()
+
+
+def _delete(base: sqlite3.Connection, statement: str, numbers: Sequence[object]) -> None:
+    """A statement that is for one number, for all of these.
+
+    Each gives the interpreter's lock away and has to get it again, which a busy loop keeps for
+    milliseconds: 6,000 of them took as long as that was busy, and who waited for the group with it.
+    """
+    for at in range(0, len(numbers), _MANY):
+        some = numbers[at : at + _MANY]
+        several = f"IN ({', '.join('?' * len(some))})"
+        base.execute(statement.replace("= ?", several), tuple(some))
 
 
 def _insert(base: sqlite3.Connection, part: Group | Part) -> None:

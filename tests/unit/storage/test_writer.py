@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from mqttd.storage.blobs import MANY
-from mqttd.storage.database import KEEP, connect
+from mqttd.storage.database import (
+    END_SESSION,
+    KEEP,
+    OPEN_SESSION,
+    SUBSCRIBE,
+    UNSUBSCRIBE_ALL,
+    connect,
+)
 from mqttd.storage.ledger import MESSAGE3, Ledger
 from mqttd.storage.tools import backup
 from mqttd.storage.writer import Stopped, Writer, read, write
@@ -152,7 +159,7 @@ def test_a_group_that_is_one_row_is_one_statement(tmp_path: Path) -> None:
     group = ledger.close()
     assert group is not None and group.drops
     write(base, group)
-    assert [statement.split()[0] for statement in said] == ["BEGIN", "DELETE", "DELETE", "COMMIT"]
+    assert [statement.split()[0] for statement in said] == ["BEGIN", "DELETE", "COMMIT"]
     assert not base.in_transaction
     base.close()
 
@@ -168,3 +175,33 @@ def test_to_delete_much_is_not_to_write_as_much(tmp_path: Path) -> None:
     written = Path(f"{path}-wal").stat().st_size
     base.close()
     assert written < 1 << 20
+
+
+def test_sessions_that_end_together_take_few_statements(tmp_path: Path) -> None:
+    """In the order of all rows: one that begins and ends in a group is over, its successor not."""
+    base = connect(str(tmp_path / "store.db"))
+    ledger = Ledger()
+    count = 1200
+    for owner in range(1, count + 1):
+        ledger.row(OPEN_SESSION, (owner, f"c{owner}", None, 60))
+        ledger.row(SUBSCRIBE, (owner, "a/#", 1, 0))
+    for _ in range(2):
+        group = ledger.close()
+        assert group is not None
+        said: list[str] = []
+        base.set_trace_callback(said.append)
+        write(base, group)
+        base.set_trace_callback(None)
+        for owner in range(1, count):
+            ledger.row(END_SESSION, (owner,))
+            ledger.row(UNSUBSCRIBE_ALL, (owner,))
+        ledger.row(OPEN_SESSION, (count + 1, "c1", None, 60))
+        ledger.row(SUBSCRIBE, (count + 1, "b", 1, 0))
+        ledger.row(OPEN_SESSION, (count + 2, "gone", None, 60))
+        ledger.row(END_SESSION, (count + 2,))
+    assert len(said) < 20
+    owners = [row[0] for row in base.execute("SELECT owner FROM session ORDER BY owner")]
+    assert owners == [count, count + 1]
+    filters = base.execute("SELECT owner, filter FROM subscription ORDER BY owner").fetchall()
+    assert filters == [(count, "a/#"), (count + 1, "b")]
+    base.close()
