@@ -123,6 +123,10 @@ class Ground(Server):
         """Go on with a session's queue in a later turn, in line with others."""
         self.drains.add(_Slice(self, session))
 
+    def since(self) -> int:
+        """What is added to `now` to get milliseconds since 1970: `now` is of this machine alone."""
+        return self.clock() // 1000 - self.now
+
     def step_later(self, edge: Edge) -> None:
         """Have an edge go on in later turns, in line with others."""
         self.steps.add(_Step(edge))

@@ -289,14 +289,8 @@ class PubSub:
             return
         for full_filter in list(held):
             self.unsubscribe(session, full_filter)
-        self.hand_on(session)
-
-    def hand_on(self, session: Session) -> list[Delivery]:
-        """Give other members what a session that ends has got through its groups.
-
-        Returns what no other member could be given.
-        """
-        return [delivery for delivery in session.shared() if not self.redispatch(delivery)]
+        for delivery in session.shared():
+            self.redispatch(delivery)
 
     def redispatch(self, delivery: Delivery) -> bool:
         """Give a delivery of a shared group to another member; False if none gets it."""

@@ -133,9 +133,8 @@ class Legacy:
         ledger = Ledger()
         contents = read(copy.base, ledger, queues=True)
         contents.records.pop(0, None)  # what is retained all nodes have
-        since = broker.clock() // 1000 - broker.now
         journal = StoreJournal(
-            ledger, made, lambda group: None, lambda: broker.clock() // 1_000_000, since,
+            ledger, made, lambda group: None, lambda: broker.clock() // 1_000_000, broker.since(),
             Durability(0, {}),
         )  # fmt: skip
         journal.read = lambda pieces: payloads(copy.base, pieces)

@@ -311,7 +311,7 @@ class Mesh(Abroad):
         """A neighbour has a last message for a topic."""
         stamp = number_of(body)
         broker = self.broker
-        flags, kept = retained_from(body[8:], broker.clock() // 1000 - broker.now)
+        flags, kept = retained_from(body[8:], broker.since())
         topic = kept.topic()
         if flags & FOLLOWED and neighbour.arriving is not None:
             neighbour.arriving.retained = key_of(topic)

@@ -38,4 +38,4 @@ class Neighbour:
 
     def since(self) -> int:
         """What is added to the broker's milliseconds to get those that are said to it."""
-        return self.broker.clock() // 1000 - self.broker.now if self.dated else 0
+        return self.broker.since() if self.dated else 0

@@ -94,7 +94,8 @@ class Storing(HandleBase):
         self._check()
         if not isinstance(message, Message):
             raise TypeError(f"{message!r} is no Message")
-        return bytes((_FORMAT,)) + self._since().to_bytes(8, "big", signed=True) + pack(message)
+        since: int = self._host.broker.since()
+        return bytes((_FORMAT,)) + since.to_bytes(8, "big", signed=True) + pack(message)
 
     def load_message(self, data: bytes) -> Message:
         """See `IPluginHandle.load_message`."""
@@ -108,14 +109,9 @@ class Storing(HandleBase):
         if not isinstance(message, Message):
             raise ValueError("not what dump_message has made")
         if message.expires_at:
-            moved = int.from_bytes(data[1:9], "big", signed=True) - self._since()
+            moved = int.from_bytes(data[1:9], "big", signed=True) - self._host.broker.since()
             message.expires_at = message.expires_at + moved or 1
         return message
-
-    def _since(self) -> int:
-        """What is added to the broker's milliseconds to get those since 1970."""
-        broker = self._host.broker
-        return int(broker.clock() // 1000 - broker.now)
 
     def describe(self) -> dict[str, Any]:
         """See `HandleBase.describe`."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from socket import socketpair
 from types import SimpleNamespace
 
 import pytest
 
 import mqttd
 from mqttd.session.channel import CLOSED, Channel
-from mqttd.transports.engine import Engine
-from mqttd.transports.layered_edge import LayeredEdge
 from mqttd.transports.layered_stream import LayeredStream
 from mqttd.transports.layers import MAX_ANSWERS, Layer, Stack
-from mqttd.transports.ports import Port
 from tests.support.memory import MemoryBroker
+from tests.unit.transports.pairs import Pair
 
 PING = b"p" * 10_000
 
@@ -33,27 +30,14 @@ class Echo(Layer):
         return data
 
 
-class Pair:
-    """A connection of the engine, and its far end, which reads when it is told to."""
+class Talker(Pair):
+    """Its layer answers whatever comes."""
 
     def __init__(self) -> None:
-        node = MemoryBroker()
-        self.engine = Engine(node.broker)
-        self.listening = socketpair()
-        port = Port("ws:door", self.listening[0], 0, None, 0, 0)
-        near, self.far = socketpair()
-        near.setblocking(False)
-        self.far.setblocking(False)
-        fd = near.detach()
-        port.connections += 1
-        self.edge = LayeredEdge(self.engine, port, fd, ("192.0.2.7", 40_000), Stack([Echo()]))
-        self.engine.layered[fd] = self.edge
-        self.engine.epoll.register(fd, 1)
-        self.channel = self.edge.channel
+        super().__init__(Echo())
 
     def ping(self) -> None:
-        self.far.sendall(PING)
-        self.engine.doRead()
+        self.send(PING)
 
     def read(self) -> int:
         size = 0
@@ -68,17 +52,13 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    made = Pair()
+def pair() -> Iterator[Talker]:
+    made = Talker()
     yield made
-    made.far.close()
-    made.engine.doRead()
-    for sock in made.listening:
-        sock.close()
-    made.engine.epoll.close()
+    made.close()
 
 
-def test_a_large_message_on_its_way_is_no_answer(pair: Pair) -> None:
+def test_a_large_message_on_its_way_is_no_answer(pair: Talker) -> None:
     """Who was being sent more than a mebibyte was ended for its first ping."""
     for _ in range(3):
         pair.channel.send(b"m" * (3 * MAX_ANSWERS))
@@ -92,7 +72,7 @@ def test_a_large_message_on_its_way_is_no_answer(pair: Pair) -> None:
         assert pair.channel.out_bytes == 0
 
 
-def test_who_reads_none_of_the_answers_is_ended(pair: Pair) -> None:
+def test_who_reads_none_of_the_answers_is_ended(pair: Talker) -> None:
     for _ in range(2 * MAX_ANSWERS // len(PING)):
         if pair.channel.state == CLOSED:
             break

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from socket import socketpair
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +12,12 @@ from mqttd.codec.packets import Connect, Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel import CLOSED, OPEN, Channel
 from mqttd.session.unfinished import READ
-from mqttd.transports.engine import Engine
 from mqttd.transports.frames import FRAMES, WebSocketLayer, close_frame
-from mqttd.transports.layered_edge import LayeredEdge
 from mqttd.transports.layered_stream import LayeredStream
 from mqttd.transports.layers import Stack
-from mqttd.transports.ports import Port
 from tests.support.doors import frame
 from tests.support.memory import MemoryBroker
+from tests.unit.transports.pairs import Pair
 
 CONNECT = serialize(Connect("ws"), 4)
 PING = frame(0x89, b"")
@@ -49,28 +46,11 @@ def payloads(data: bytes) -> bytes:
     return found
 
 
-class Pair:
-    """A WebSocket connection of the engine, open already, and its far end."""
+class Door(Pair):
+    """A WebSocket connection, open already."""
 
     def __init__(self) -> None:
-        self.node = MemoryBroker()
-        self.engine = Engine(self.node.broker)
-        self.listening = socketpair()
-        port = Port("ws:door", self.listening[0], 0, None, 0, 0)
-        near, self.far = socketpair()
-        near.setblocking(False)
-        self.far.setblocking(False)
-        fd = near.detach()
-        port.connections += 1
-        layer = WebSocketLayer(None)
-        self.edge = LayeredEdge(self.engine, port, fd, ("192.0.2.7", 40_000), Stack([layer]))
-        self.engine.layered[fd] = self.edge
-        self.engine.epoll.register(fd, 1)
-        self.channel = self.edge.channel
-
-    def send(self, data: bytes) -> None:
-        self.far.sendall(data)
-        self.engine.doRead()
+        super().__init__(WebSocketLayer(None))
 
     def later(self) -> None:
         """The next turn of the loop: what was put off until then, and what has come."""
@@ -87,15 +67,10 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    made = Pair()
+def pair() -> Iterator[Door]:
+    made = Door()
     yield made
-    made.far.close()
-    made.node.run_soon()
-    made.engine.doRead()
-    for sock in made.listening:
-        sock.close()
-    made.engine.epoll.close()
+    made.close()
 
 
 def test_a_step_takes_no_more_frames_than_it_may() -> None:
@@ -154,7 +129,7 @@ def test_what_is_behind_a_close_is_gone() -> None:
     assert stack.answers() == close_frame(1000)
 
 
-def test_it_is_not_read_from_until_all_is_done_and_charged(pair: Pair) -> None:
+def test_it_is_not_read_from_until_all_is_done_and_charged(pair: Door) -> None:
     account = pair.node.broker.account
     pair.send(frame(0x82, CONNECT))
     before = account.unfinished
@@ -175,7 +150,7 @@ def test_it_is_not_read_from_until_all_is_done_and_charged(pair: Pair) -> None:
     assert account.unfinished == before and not pair.node.tasks
 
 
-def test_packets_in_single_bytes_keep_their_order(pair: Pair) -> None:
+def test_packets_in_single_bytes_keep_their_order(pair: Door) -> None:
     pair.send(frame(0x82, CONNECT))
     reader = pair.node.connect("reader")
     reader.send(Subscribe(1, [Subscription("a/#", 0)]))
@@ -191,7 +166,7 @@ def test_packets_in_single_bytes_keep_their_order(pair: Pair) -> None:
     assert numbers == list(range(1_000))
 
 
-def test_before_connect_it_is_the_same(pair: Pair) -> None:
+def test_before_connect_it_is_the_same(pair: Door) -> None:
     """Pings of nobody in particular; and the handshake behind them."""
     account = pair.node.broker.account
     before = account.unauthenticated
@@ -203,7 +178,7 @@ def test_before_connect_it_is_the_same(pair: Pair) -> None:
     assert account.unauthenticated < before + 20_000 and account.unfinished == 0
 
 
-def test_who_is_paused_meanwhile_goes_on_when_it_is_resumed(pair: Pair) -> None:
+def test_who_is_paused_meanwhile_goes_on_when_it_is_resumed(pair: Door) -> None:
     pair.send(frame(0x82, CONNECT))
     pair.read()
     pair.send(frame(0x82, b"") * 9_000 + frame(0x82, PINGREQ))
@@ -219,7 +194,7 @@ def test_who_is_paused_meanwhile_goes_on_when_it_is_resumed(pair: Pair) -> None:
     assert payloads(pair.read()) == b"\xd0\x00" and pair.edge.left == 0
 
 
-def test_the_end_of_a_connection_gives_back_what_was_charged(pair: Pair) -> None:
+def test_the_end_of_a_connection_gives_back_what_was_charged(pair: Door) -> None:
     account = pair.node.broker.account
     pair.send(frame(0x82, CONNECT))
     pair.send(frame(0x82, b"") * 9_000)

@@ -31,6 +31,20 @@ def wires(qos: int, count: int, topic: str = "a/b", size: int = 4) -> bytes:
     )
 
 
+def across(qos: int = 0) -> tuple[Worker, Worker, Link, MemoryClient, MemoryClient]:
+    """The second worker has a subscriber to `a/#`, the first a publisher and a link."""
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    publisher = here.node.connect("publisher", 5)
+    subscriber = there.node.connect("subscriber", 5)
+    subscriber.send(Subscribe(1, [Subscription("a/#", qos)]))
+    pump(here, there)
+    subscriber.take()
+    link = here.mesh.neighbours[2].link
+    assert link is not None
+    return here, there, link, publisher, subscriber
+
+
 def crowd(worker: Worker, qos: int) -> list[MemoryClient]:
     clients = []
     for number in range(SUBSCRIBERS):
@@ -219,15 +233,7 @@ def test_what_is_handled_is_said_in_steps() -> None:
 
 
 def test_who_waits_is_let_go_on_when_what_is_under_way_is_handled() -> None:
-    here, there = Worker(1), Worker(2)
-    joined(here, there)
-    publisher = here.node.connect("p", 5)
-    subscriber = there.node.connect("s", 5)
-    subscriber.send(Subscribe(1, [Subscription("a/#", 0)]))
-    pump(here, there)
-    subscriber.take()
-    link = here.mesh.neighbours[2].link
-    assert link is not None
+    here, there, link, publisher, subscriber = across()
     link.flight.room = link.limit = 600
     publisher.channel.feed(b"".join(wires(0, 1, f"a/{n}") for n in range(100)))
     crossed = here.turn()
@@ -290,15 +296,7 @@ def test_filters_wait_for_room_on_a_link_and_no_other_client_does(how: str) -> N
 
 def test_who_has_waited_brings_a_read_though_the_link_is_full_again() -> None:
     """One message each time there was room: what came meanwhile waited for seconds."""
-    here, there = Worker(1), Worker(2)
-    joined(here, there)
-    publisher = here.node.connect("p", 5)
-    subscriber = there.node.connect("s", 5)
-    subscriber.send(Subscribe(1, [Subscription("a/#", 0)]))
-    pump(here, there)
-    link = here.mesh.neighbours[2].link
-    assert link is not None
-    subscriber.take()
+    here, there, link, publisher, subscriber = across()
     link.flight.room = link.limit = 600
     publisher.read()
     publisher.channel.feed(b"".join(wires(0, 1, f"a/{n}") for n in range(300)) + b"\xc0\0")

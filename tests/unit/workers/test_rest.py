@@ -8,19 +8,13 @@ from mqttd.codec.packets import Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.link import Link
 from tests.support.memory import MemoryClient
+from tests.unit.workers.test_bounded import across
 from tests.unit.workers.test_ferry import Worker, joined, pump
 
 
 def two() -> tuple[Worker, Worker, Link, MemoryClient]:
     """The second worker has a subscriber to `a`, the first a link to it."""
-    here, there = Worker(1), Worker(2)
-    joined(here, there)
-    client = there.node.connect("s", 5)
-    client.send(Subscribe(1, [Subscription("a/#", 1)]))
-    pump(here, there)
-    client.take()
-    link = here.mesh.neighbours[2].link
-    assert link is not None
+    here, there, link, _, client = across(1)
     return here, there, link, client
 
 
