@@ -92,7 +92,11 @@ class Faults:
         """Start all of it."""
         await self.lines.begin()
         self.lines.targets.update(self.inner)
-        await asyncio.gather(*(self._start(name) for name in NAMES))
+        starts = (self._start(name) for name in NAMES)
+        # All of them, though one cannot: those that have started are there to be ended.
+        for error in await asyncio.gather(*starts, return_exceptions=True):
+            if error is not None:
+                raise error
         for n, qos in enumerate((1, 2, 2)):
             self.senders.append(Sender(f"s{n}", self.ports, self.dice, qos))
         for n in range(4):

@@ -24,6 +24,7 @@ from tests.support.doors import (
     write_certificates,
 )
 from tests.support.needs import needs_program
+from tests.support.servers import free_ports
 
 DEADLINE = 10.0
 V1 = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 1883\r\n"
@@ -155,11 +156,7 @@ def haproxy(broker: Broker, tmp_path: Path) -> Iterator[dict[str, int]]:
     folder = certificates(broker)
     pem = (folder / "server.crt").read_bytes() + (folder / "server.key").read_bytes()
     (tmp_path / "server.pem").write_bytes(pem)
-    ports = {}
-    for name in ("plain", "tls"):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            ports[name] = free.getsockname()[1]
+    ports = dict(zip(("plain", "tls"), free_ports(2), strict=True))
     behind = doors_of(broker)["tcp:behind"].port
     (tmp_path / "haproxy.cfg").write_text(
         f"""

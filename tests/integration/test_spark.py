@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.spark import progress
 from tests.integration.test_events import everything, start
 from tests.support.numbered import Publisher
+from tests.support.servers import free_port
 from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
 from tests.unit.pipeline.logs import NODE, fill, written
@@ -241,9 +241,7 @@ def test_events_of_a_running_broker_arrive_by_http(spark: Any, tmp_path: Path) -
 
 def test_a_stream_outlives_its_broker(spark: Any, tmp_path: Path) -> None:
     """The broker is away for three seconds; MQTTD_LONG=1: 20 times, and for a minute as often."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     conf = 'events = ["message.publish"]\nacked_means_logged = true\n'
     tcp = {"pull_token_file": "pull", "bind": f"127.0.0.1:{port}"}
     broker = start(tmp_path, conf, tcp)

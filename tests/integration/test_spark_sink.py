@@ -6,7 +6,6 @@ One session for all tests here.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from mqttd.pipeline.client import Address, Client
 from tests.integration.test_events import everything, start
 from tests.support.doors import doors_of, write_certificates
 from tests.support.needs import needs_program
+from tests.support.servers import free_port
 from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
 from tests.unit.pipeline.logs import written
@@ -224,12 +224,6 @@ def ended(query: Any) -> bool:
             raise
         return False
     return True
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def test_another_broker_gets_everything_at_least_once(spark: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import random
 import shutil
 import signal
 import socket
@@ -65,12 +66,29 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many, no two the same."""
+    """So many, no two the same.
+
+    None that the system gives to a connection before its server has come to listen there.
+    """
+    below = _given_from()
     with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in taken]
+        taken: list[int] = []
+        while len(taken) < count:
+            each = stack.enter_context(socket.socket())
+            try:
+                each.bind(("127.0.0.1", random.randrange(10000, below) if below > 20000 else 0))
+            except OSError:
+                continue
+            taken.append(int(each.getsockname()[1]))
+        return taken
+
+
+def _given_from() -> int:
+    """The first of the ports that the system gives to connections; 0 where it does not say."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 0
 
 
 def program(name: str, packages: str) -> str:
