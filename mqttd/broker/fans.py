@@ -5,8 +5,10 @@
                                 '-- what its publisher sends next waits: a client is not read from,
                                     messages of this process stand in line behind it
 
-Who receives it is what the route was when it came. A message with many shapes (identifiers) is
-weighed by the bytes that are made of it, not by its receivers alone.
+Who receives it is what the route was when it came; other processes come first, all in one slice,
+and in place of a session that has moved meanwhile whoever stands for it (`Fans.instead`). A message
+with many shapes (identifiers) is weighed by the bytes that are made of it, not by its receivers
+alone.
 
 Promise: a slice is at most `_SLICE` units of work, a delivery being one; messages of one publisher
 reach each receiver in their order; an acknowledgement goes when the last receiver has its message,
@@ -29,8 +31,9 @@ from mqttd.session.channel import OPEN, Channel
 from mqttd.session.connection import Connection
 from mqttd.session.general import General, Later
 from mqttd.session.inbound import Inbound
-from mqttd.session.message import Delivery
+from mqttd.session.message import Delivery, entry_delivery
 from mqttd.session.route import Route
+from mqttd.session.state import State
 
 __all__ = ["Fan", "Fans", "InboundFan"]
 
@@ -59,6 +62,10 @@ class Fan(Later):
         self.group_at: int = 0
         #: Receivers so far.
         self.count: int = 0
+        #: The link it has come by (`mqttd.mesh.peer.Choice`), 0: it is of this process; and what
+        #: tells whether it, or a mark, came first: for one of this process, went to others.
+        self.link: int = 0
+        self.number: int = 0
         #: It may come once only: the store has all of it, or nothing.
         self.whole: bool = False
         #: A journal keeps something of it.
@@ -116,6 +123,14 @@ class Fan(Later):
         groups = self.route.groups
         return len(self.route.sessions) + (0 if groups is None else len(groups))
 
+    def others(self) -> int:
+        """Other processes among the receivers, which stand before all sessions."""
+        sessions = self.route.sessions
+        count = 0
+        while count < len(sessions) and not isinstance(sessions[count], State):
+            count += 1
+        return count
+
     def some(self, broker: Ground) -> bool:
         """A slice, as long as nothing that it fills is full; whether anything is left."""
         work = 0
@@ -124,7 +139,9 @@ class Fan(Later):
         while self.at < count:
             if work >= _SLICE or broker.clogged is not None:
                 return True
-            end = self.at + step if self.at + step < count else count
+            end = self.at + step if self.at else max(step, self.others())
+            if end > count:
+                end = count
             work += end - self.at + self._made(True, self.at, end)
             self.at = end
         groups = self.route.groups
@@ -186,6 +203,20 @@ class _Mark(Fan):
         return False
 
 
+class _Last:
+    """Calls `told` when so many have come to their end."""
+
+    def __init__(self, count: int, told: Callable[[], None]) -> None:
+        self.count = count
+        self.told = told
+
+    def one(self) -> None:
+        """One has."""
+        self.count -= 1
+        if not self.count:
+            self.told()
+
+
 class Fans:
     """All that are under way in one broker."""
 
@@ -199,6 +230,11 @@ class Fans:
         self.held: int = 0
         #: Publishers whose messages wait for room on the way to another process.
         self.clogged: set[str] = set()
+        #: The number of the last one; and the one that is handed out now, in a later turn.
+        self.number: int = 0
+        self.current: Fan | None = None
+        #: Receivers that are gone -> who has come in their place while something was under way.
+        self.instead: dict[State, State] = {}
 
     def busy_with(self, source: str) -> bool:
         """Whether a message of this publisher is under way."""
@@ -212,12 +248,47 @@ class Fans:
         else:
             line.append(_Mark(source, line[-1].route, told))
 
+    def after_all(self, told: Callable[[], None]) -> None:
+        """Call when all that is under way now is delivered; at once if nothing is."""
+        if not self.lines:
+            told()
+            return
+        last = _Last(len(self.lines), told)
+        for source in list(self.lines):
+            self.after(source, last.one)
+
+    def replace(self, gone: State, by: State) -> None:
+        """What is under way to one now goes to another."""
+        if self.lines:
+            self.instead[gone] = by
+            self.after_all(lambda: self._settled(gone))
+
+    def _settled(self, gone: State) -> None:
+        self.instead.pop(gone, None)
+
+    def missed(self, session: State, entry: object) -> None:
+        """This was for a session that is over."""
+        heir = self.instead.get(session)
+        while heir is not None and heir.ended:
+            heir = self.instead.get(heir)
+        if heir is None:
+            return
+        delivery = entry_delivery(entry, session.v5)
+        if delivery.qos:
+            heir.deliver(delivery, 0)
+        else:
+            heir.deliver_qos0(delivery)
+
     def run(self, fan: Fan) -> int:
         """Deliver it, some in later turns; how many receivers there are."""
         broker = self.broker
         line = self.lines.get(fan.source)
+        self._number(fan)
         if line is None:
-            if not fan.some(broker):
+            before, self.current = self.current, None  # a receiver may have published it
+            left = fan.some(broker)
+            self.current = before
+            if not left:
                 return fan.count
             fan.kept_by(broker)
             line = deque([fan])
@@ -230,6 +301,10 @@ class Fans:
         if fan.qos == 2:
             self.hold(fan)
         return fan.receivers()
+
+    def _number(self, fan: Fan) -> None:
+        self.number += 1
+        fan.number = self.number
 
     def hold(self, fan: Fan) -> None:
         """Have all of it in one transaction of the store, with what its turn has brought."""
@@ -274,11 +349,16 @@ class Fans:
         journal.fleeting = 0
         broker.clogged = None
         left = False
+        if not (fan.link or fan.at or fan.group_at):
+            self._number(fan)  # now it goes to other processes, and not when it came
+        self.current = fan
         try:
             left = fan.some(broker)
             fan.kept_by(broker)
         except Exception as error:  # of one message: those behind it go on
             self._failed(fan, error)
+        finally:
+            self.current = None
         if left:
             return True
         line.popleft()

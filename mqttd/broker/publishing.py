@@ -377,16 +377,22 @@ class Publishing(Rights):
 
     # -- messages for one client ---------------------------------------------------------------
 
-    def stray(self, session: State, delivery: Delivery) -> None:
-        """A shared group has chosen a session that is over: let another member have it."""
+    def stray(self, session: State, entry: object) -> None:
+        """This has come for a session that is over: another member of the shared group that has
+        chosen it gets it, or whoever is there in its place.
+        """
         assert isinstance(session, Session)
-        group = delivery.group
-        if isinstance(group, Group):
+        group = entry.group if isinstance(entry, Delivery) else None
+        if group is None:
+            if self.fans.instead:
+                self.fans.missed(session, entry)
+        elif isinstance(group, Group):
+            assert isinstance(entry, Delivery)
             # All that are over at once: each choice of another one of them costs a copy.
             for member in list(group.order):
                 if isinstance(member, Session) and member.ended:
                     group.remove(member)
-            self.pubsub.redispatch(delivery)
+            self.pubsub.redispatch(entry)
 
     def send_info(self, client_id: str, info: object) -> bool:
         """Tell a client's channel something: hook client.handle_info says what it is sent for it.

@@ -31,6 +31,7 @@ from mqttd.session.route import (
     NOTED,
     RECORDED,
     SPREAD,
+    STEP,
     TOLD,
     UNHEARD,
     WIDE,
@@ -383,6 +384,9 @@ class Router(Topics):
                 route.sessions = alone
                 route.options = options
             return
+        if self.abroad is not None and (len(found) > STEP or route.identifiers is not None):
+            # Of a message that goes out in slices other processes have the first (`Fan.others`).
+            found = {each: found[each] for each in sorted(found, key=_is_session)}
         pairs = tuple(found.items())
         shared = self._shared.get(pairs)
         if shared is None:
@@ -423,6 +427,10 @@ class Router(Topics):
                         route.owns.setdefault(subscriber, []).append(identifier)
         known = found.get(subscriber, -1)
         found[subscriber] = options if known < 0 else merge_options(known, options)
+
+
+def _is_session(receiver: Receiver) -> bool:
+    return isinstance(receiver, Session)
 
 
 def _is_plain(route: Route) -> bool:

@@ -30,7 +30,7 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
 from mqttd.broker.records import queue_more
-from mqttd.cluster.catcher import Catcher
+from mqttd.cluster.catcher import Catcher, Marks
 from mqttd.cluster.etcd import (
     EtcdError,
     Json,
@@ -91,7 +91,7 @@ class Adoption:
         self._home = 0
         self._stream = self._subject = ""
         self._changed = 0
-        self._marked: set[int] = set()
+        self._marks = Marks(cluster.mesh.choice, cluster.broker.fans)
         self._kept: list[tuple[str, list[Kept]]] = []
         self._catchers: dict[str, Catcher] = {}
         #: Client id -> the node that has claimed it and waits for it, and since which revision.
@@ -285,7 +285,7 @@ class Adoption:
                 continue
             catcher = transit.catch(client_id, legacy.outline(client_id), True)
             if catcher is not None:
-                catcher.marked = self._marked
+                catcher.marks = self._marks
                 self._catchers[client_id] = catcher
                 filters += catcher.subscriptions or ()
             if at % _SLICE == 0:
@@ -297,20 +297,17 @@ class Adoption:
 
     def _mark(self, name: str, link: int, kept: list[Kept], wanted: Wanted) -> None:
         self._kept.append((name, kept))
-        self._marked.add(link)
+        self._marks.add(link)
         for client_id, revision in wanted:
             self._wanted[client_id] = name, revision
 
     async def _meet(self) -> None:
         """Until all that are there have given what they had."""
-        nodes = self.cluster.mesh.nodes
+        nodes, marked = self.cluster.mesh.nodes, self._marks.settled
         began = self.reactor.seconds()
         while not (
-            0 in self._marked
-            and all(
-                node.number in self._marked and -node.number in self._marked
-                for node in nodes.values()
-            )
+            0 in marked
+            and all(node.number in marked and -node.number in marked for node in nodes.values())
         ):
             self._check()
             self.inheriting.look()
@@ -318,7 +315,7 @@ class Adoption:
                 missing = [
                     each.name
                     for each in nodes.values()
-                    if not {each.number, -each.number} <= self._marked
+                    if not {each.number, -each.number} <= marked
                 ]
                 self.log.warn("no mark of {nodes}", nodes=missing)
                 return
@@ -360,6 +357,7 @@ class Adoption:
             session = broker.sessions.get(client_id)
             if session is not None:
                 queue_more(broker, session, transit.caught(catcher), 0)
+                broker.fans.replace(catcher, session)
         transit.bury(catcher)
 
     async def _own(self, client_ids: list[str], owned: dict[str, Kv]) -> int:
@@ -412,7 +410,7 @@ class Adoption:
         catcher = self.cluster.moves.transit.catch(client_id, state, True)
         if catcher is None:
             return
-        catcher.marked = self._marked
+        catcher.marks = self._marks
         self._catchers[client_id] = catcher
         found = await self._asked(partial(self.cluster.owners.whose, client_id))
         del self._catchers[client_id]
@@ -435,7 +433,7 @@ class Adoption:
             return
         caught = tuple(cluster.moves.transit.caught(catcher))
         state = SessionState(state.record, (*state.queue, *caught), revision)
-        cluster.moves.hand(client_id, owner, revision, state)
+        cluster.moves.hand(client_id, owner, revision, state, catcher)
         cluster.moves.transit.bury(catcher)
         self._sent.append(client_id)
 

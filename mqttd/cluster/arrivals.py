@@ -96,7 +96,9 @@ class Arrivals:
         #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
         #: waits for it; a session that was entered is another node's by now; by which lease the
         #: sessions of a node wait for it.
-        self.goes: Callable[[str, tuple[str, int], SessionState | None, Remains], object]
+        self.goes: Callable[
+            [str, tuple[str, int], SessionState | None, Remains, Catcher | None], object
+        ]
         self.unclaimed: Callable[[str], object] = lambda client_id: None
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
@@ -217,7 +219,7 @@ class Arrivals:
         waits, comes.waits = comes.waits, None
         # Until it is there, who had it has: a node that is killed knows nothing of it.
         kept = comes.remains or Remains(lambda numbers: self._done(client_id, comes))
-        self.goes(client_id, comes.next, state, kept)
+        self.goes(client_id, comes.next, state, kept, catcher)
         if waits is not None:
             waits.errback(EtcdError(f"node {comes.next[0]!r} has claimed it after this one"))
 
@@ -313,6 +315,10 @@ class Arrivals:
         await self.settled(filters)
         while any(mesh.lacks(each) for each in filters):
             await self.settled(filters)  # etcd has not answered
+        # What was under way to thousands, and was not for these filters, comes before our mark.
+        past: Deferred[None] = Deferred()
+        self.transit.broker.fans.after_all(lambda: past.callback(None))
+        await past
         if not self._is_coming(client_id, comes) or comes.catcher is not catcher:
             return
         comes.known = self.at()
@@ -332,8 +338,7 @@ class Arrivals:
         comes = self.find(client_id, revision)
         if comes is None or comes.catcher is None or sending not in (b"", comes.sending):
             return
-        comes.catcher.marked.add(link)
-        self._complete(client_id, comes)
+        comes.catcher.marks.add(link, lambda: self._complete(client_id, comes))
 
     def tail(self, node: Node, client_id: str, revision: int, packets: list[bytes]) -> None:
         """What the old node has caught."""
@@ -348,7 +353,7 @@ class Arrivals:
 
     def _complete(self, client_id: str, comes: _Coming) -> None:
         """Go on, if nothing can come any more that the old node has caught."""
-        if not comes.has_tail or comes.whole or comes.catcher is None:
+        if not comes.has_tail or comes.catcher is None or not self._is_coming(client_id, comes):
             return
         if self.transit.has_all(comes.catcher):
             self._whole(client_id, comes)
@@ -398,6 +403,7 @@ class Arrivals:
         if comes.catcher is not None:
             if with_state:
                 queue_more(self.transit.broker, session, self.transit.caught(comes.catcher), 0)
+                self.transit.broker.fans.replace(comes.catcher, session)
             self.transit.bury(comes.catcher)
         if comes.remains is not None:
             comes.remains.end()  # in the turn in which the store is told of the session

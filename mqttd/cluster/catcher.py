@@ -14,6 +14,9 @@ that has of the session (`mqttd.cluster.remains`). MQTT 5.0, 4.1, 4.3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from mqttd.broker.fans import Fans
 from mqttd.cluster.remains import Remains
 from mqttd.mesh.peer import Choice
 from mqttd.session.message import Delivery
@@ -23,13 +26,46 @@ from mqttd.session.state import Keeper
 __all__ = ["Catcher"]
 
 
-class Catcher(Session):
-    """Keeps what comes for `client_id`; `behind`: what comes behind the marks, else before them.
+class Marks:
+    """The marks that have come, by links.
 
-    `choice` knows the link that has brought what is handled now, 0 for what this node publishes.
+    `choice` knows the link that has brought what is handled now, 0 for what this node publishes. A
+    message to thousands, which is handed out in many turns (`fans`), is before a mark that comes
+    meanwhile, and the mark counts when all have it.
     """
 
-    __slots__ = ("behind", "choice", "marked", "remains")
+    def __init__(self, choice: Choice, fans: Fans) -> None:
+        self.choice = choice
+        self.fans = fans
+        #: Links whose marks count.
+        self.settled: set[int] = set()
+        #: All that have come -> the last message to thousands before it.
+        self._last: dict[int, int] = {}
+
+    def add(self, link: int, then: Callable[[], object] = lambda: None) -> None:
+        """One has come; `then` is called when it counts."""
+        if link not in self._last:
+            self._last[link] = self.fans.number
+            self.fans.after_all(lambda: self._settle(link, then))
+        elif link in self.settled:
+            then()
+
+    def _settle(self, link: int, then: Callable[[], object]) -> None:
+        self.settled.add(link)
+        then()
+
+    def are_passed(self) -> bool:
+        """Whether what is handled now is behind the mark of who has sent it."""
+        fan = self.fans.current
+        if fan is None:
+            return self.choice.link in self._last
+        return fan.number > self._last.get(fan.link, fan.number)
+
+
+class Catcher(Session):
+    """Keeps what comes for `client_id`; `behind`: what comes behind the marks, else before them."""
+
+    __slots__ = ("behind", "marks", "remains")
 
     def __init__(
         self,
@@ -37,13 +73,12 @@ class Catcher(Session):
         client_id: str,
         username: str | None,
         choice: Choice,
+        fans: Fans,
         behind: bool,
     ) -> None:
         super().__init__(server, client_id, username)
-        self.choice = choice
+        self.marks = Marks(choice, fans)
         self.behind = behind
-        #: Links whose marks have come.
-        self.marked: set[int] = set()
         self.remains: Remains | None = None
         self.speak(True)
 
@@ -56,7 +91,7 @@ class Catcher(Session):
     def keeps_all(self) -> None:
         """From now on marks part nothing."""
         self.behind = False
-        self.marked = set()
+        self.marks = Marks(self.marks.choice, self.marks.fans)
 
     def leave_journal(self) -> None:
         """Its end is not the end of what it belongs to."""
@@ -65,7 +100,7 @@ class Catcher(Session):
         super().leave_journal()
 
     def enqueue(self, entry: object) -> None:
-        """Keep it if it is for here."""
-        behind = self.choice.link in self.marked
+        """Keep it if it is for here; who has come in its place gets it once it is gone."""
+        behind = self.marks.are_passed()
         if behind is self.behind or (isinstance(entry, Delivery) and entry.group is not None):
             super().enqueue(entry)

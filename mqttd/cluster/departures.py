@@ -13,16 +13,18 @@ Promise: what leaves is here, and in the store if it was, until somebody else sa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.logger import Logger
 
+from mqttd.broker.fans import Fans
 from mqttd.broker.records import Record
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, Settling
 from mqttd.cluster.remains import Remains
 from mqttd.cluster.transit import MARKS, TAIL, WHOLE, Transit, cancel, with_sending
+from mqttd.session.session import Session
 from mqttd.types import SessionState
 
 __all__ = ["Departures", "Leaving"]
@@ -50,6 +52,12 @@ class Leaving:
         self.whole = False
         self.doubt = False
         self.late: Any = None
+
+    def stands_for(self, fans: Fans, *gone: Session | None) -> None:
+        """What is under way to these is part of it."""
+        for each in gone:
+            if each is not None and self.catcher is not None:
+                fans.replace(each, self.catcher)
 
 
 class _Promised:
@@ -82,8 +90,12 @@ class Departures:
         revision: int,
         state: SessionState | None,
         remains: Remains | None = None,
+        gone: Sequence[Session | None] = (),
     ) -> None:
-        """This node has claimed a session: all that there is of it goes there."""
+        """This node has claimed a session: all that there is of it goes there.
+
+        gone: whom something may be under way to that is part of it.
+        """
         transit = self.transit
         if client_id in self.of:
             self.recall(client_id)
@@ -94,6 +106,7 @@ class Departures:
             return
         leaves = self.of[client_id] = Leaving(by, revision, state, remains)
         self._catch(client_id, leaves)
+        leaves.stands_for(transit.broker.fans, *gone)
         if to is None:
             leaves.doubt = True
             self.gone(client_id, leaves)
@@ -122,7 +135,7 @@ class Departures:
             if catcher is not None:
                 catcher.belongs_to(leaves.remains)
         if before is not None and behind is not None:
-            behind.marked = before.marked
+            behind.marks = before.marks
         leaves.catcher, leaves.since = before, behind
 
     def _all_of(self, leaves: Leaving) -> SessionState:
@@ -174,13 +187,14 @@ class Departures:
             return
         if sending not in (b"", leaves.sending):
             return
-        leaves.catcher.marked.add(link)
-        self._look(client_id, leaves)
+        leaves.catcher.marks.add(link, lambda: self._look(client_id, leaves))
 
     def _look(self, client_id: str, leaves: Leaving) -> None:
         catcher = leaves.catcher
         if catcher is None or leaves.whole or not leaves.sent:
             return
+        if self.of.get(client_id) is not leaves:
+            return  # the mark has waited for what was under way, and it did not
         if self.transit.has_all(catcher):
             self._tail(client_id, leaves)
         elif leaves.late is None:
@@ -190,7 +204,7 @@ class Departures:
     def look(self) -> None:
         """There may be nothing more to wait for."""
         for client_id, leaves in list(self.of.items()):
-            if leaves.catcher is not None and leaves.catcher.marked:
+            if leaves.catcher is not None and leaves.catcher.marks.settled:
                 self._look(client_id, leaves)
 
     def _tail(self, client_id: str, leaves: Leaving) -> None:
@@ -221,7 +235,7 @@ class Departures:
         """A node is gone, with what it had not said; and so are the marks that it owed."""
         for client_id, leaves in list(self.of.items()):
             if leaves.to != name:
-                if leaves.catcher is not None and leaves.catcher.marked:
+                if leaves.catcher is not None and leaves.catcher.marks.settled:
                     self._look(client_id, leaves)
                 continue
             cancel(leaves.late)
@@ -231,6 +245,7 @@ class Departures:
             self._catch(client_id, leaves)
             for catcher in caught:
                 leaves.state = self.transit.with_caught(leaves.state, catcher)
+            leaves.stands_for(self.transit.broker.fans, *caught)
             leaves.doubt = leaves.doubt or leaves.whole
             leaves.sent = leaves.whole = False
             self.gone(client_id, leaves)

@@ -17,6 +17,7 @@ no messages is the end of it: sessions on their way, those that the heir sends o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from twisted.logger import Logger
@@ -78,9 +79,11 @@ class Inheriting:
             if target is None and heir.by != self.cluster.name:
                 continue
             self._given[name] = heir.changed
-            self._give(name, self.cluster.view.absent.take(name), target)
+            # What was under way to thousands, as the heir was not known, is part of it.
+            self.cluster.broker.fans.after_all(partial(self._give, name, target))
 
-    def _give(self, name: str, kept: list[Kept], target: Node | None) -> None:
+    def _give(self, name: str, target: Node | None) -> None:
+        kept = self.cluster.view.absent.take(name)
         wanted = self.cluster.moves.arrivals.awaited_of(name)
         if target is None:
             if name in self.heirs:

@@ -19,13 +19,18 @@ when b is back, or goes back to a.
 
 `Departures` has a's part, `Arrivals` b's; this is what nodes say to each other.
 
-Promise: QoS 1 and 2 in the order of each publisher. A message to thousands, which is handed out in
-many turns, is attributed to this node. MQTT 5.0, 4.1.
+A message to thousands is handed out in many turns (`mqttd.broker.fans`). A node gives its mark when
+all that were under way have come to their end; of those that have begun since other nodes have
+theirs at once; and a mark that comes counts when all that were under way before it are here. What
+is under way to the session that ends at a, or to b's catcher, goes to who has come in its place.
+
+Promise: QoS 1 and 2 in the order of each publisher, but for messages to thousands. MQTT 5.0, 4.1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -81,6 +86,8 @@ class Moves:
         self.departures = Departures(self.transit, self._gone)
         #: What the store keeps of sessions that have ended, and are about to leave.
         self._remains: dict[str, Remains] = {}
+        #: Those themselves, while something is under way to them.
+        self._ended: dict[str, Session] = {}
         #: A session leaves for a node that is not there.
         self.gone: Callable[[str, Leaving], object] = lambda *_: None
         #: Whether we have claimed a session that comes, as far as we know, and whose it is by etcd:
@@ -100,26 +107,42 @@ class Moves:
 
     def _entered(self, session: Session, with_state: bool) -> None:
         self.arrivals.entered(session, with_state)
-        if session.client_id in self.departures.of:
+        leaves = self.departures.of.get(session.client_id)
+        if leaves is not None:
             self.departures.recall(session.client_id)  # it is here again
+            if with_state:
+                for each in (leaves.catcher, leaves.since):
+                    if each is not None:
+                        self.broker.fans.replace(each, session)
         self.here(session, with_state)
 
     def leaves(self, session: Session) -> None:
         """It ends here, and `hand` follows: the store keeps it until it is where it goes."""
         if session.owner:
             self._remains[session.client_id] = Remains.of(session)
+        if self.broker.fans.lines:
+            self._ended[session.client_id] = session
 
     def willed(self, client_id: str, will: Message, delay_seconds: int) -> None:
         """The will of its client, which is away, goes along."""
         if client_id in self._remains:
             self._remains[client_id].keep(will, delay_seconds)
 
-    def hand(self, client_id: str, by: str, revision: int, state: SessionState | None) -> None:
+    def hand(
+        self,
+        client_id: str,
+        by: str,
+        revision: int,
+        state: SessionState | None,
+        catcher: Catcher | None = None,
+    ) -> None:
         """What there is of a session goes to the node that has claimed it in this revision.
 
-        state: of what has just ended here; None where it is not here, or not yet.
+        state: of what has just ended here; None where it is not here, or not yet. catcher: who has
+        caught for it here until now.
         """
         remains = self._remains.pop(client_id, None)
+        gone: list[Session | None] = [self._ended.pop(client_id, None), catcher]
         if state is None:
             if self.arrivals.passed(client_id, by, revision):
                 return
@@ -128,8 +151,9 @@ class Moves:
                 if (leaves.revision, leaves.to) != (revision, by) and leaves.revision >= revision:
                     return
                 # To whom it goes already, too: it asks again, since it has lost sight of us.
+                gone += [leaves.catcher, leaves.since]
                 state, remains = self.departures.take(client_id)
-        self.departures.begin(client_id, by, revision, state, remains)
+        self.departures.begin(client_id, by, revision, state, remains, gone)
 
     def _goes_on(
         self,
@@ -137,8 +161,9 @@ class Moves:
         to: tuple[str, int],
         state: SessionState | None,
         remains: Remains,
+        catcher: Catcher | None,
     ) -> None:
-        self.departures.begin(client_id, *to, state, remains)
+        self.departures.begin(client_id, *to, state, remains, [catcher])
 
     def _back(
         self, client_id: str, revision: int
@@ -151,6 +176,9 @@ class Moves:
         state, remains = self.departures.take(client_id)
         if catcher is not None:
             catcher.belongs_to(remains)
+            for each in (leaves.catcher, leaves.since):
+                if each is not None:
+                    self.broker.fans.replace(each, catcher)
         return state, catcher, remains
 
     def _gone(self, client_id: str, leaves: Leaving) -> None:
@@ -241,17 +269,22 @@ class Moves:
             return
         asked, self._asked = self._asked, []
         for each in asked:
-            known, client_id, revision, origin, to, sending = each
-            if known > self.mesh.applied:
+            if each[0] > self.mesh.applied:
                 self._asked.append(each)
                 continue
-            for name in (origin, to):
-                node = self.mesh.nodes.get(name)
-                if node is not None:
-                    self.transit.say(node, MARKED, client_id, revision, sending)
-                    self.transit.mark(node, client_id, revision, sending)
-            if origin == self.name:
-                self._marked(client_id, revision, 0, sending)
+            # What was under way to thousands, as these filters were not known, comes before.
+            self.broker.fans.after_all(partial(self._give_mark, *each[1:]))
+
+    def _give_mark(
+        self, client_id: str, revision: int, origin: str, to: str, sending: bytes
+    ) -> None:
+        for name in (origin, to):
+            node = self.mesh.nodes.get(name)
+            if node is not None:
+                self.transit.say(node, MARKED, client_id, revision, sending)
+                self.transit.mark(node, client_id, revision, sending)
+        if origin == self.name:
+            self._marked(client_id, revision, 0, sending)
         self.broker.perform_later()
 
     # -- nodes come and go ---------------------------------------------------------------------

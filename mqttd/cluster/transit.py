@@ -86,7 +86,9 @@ class Transit:
             record = Record(state.record)
         except ValueError:
             return None  # the registry says so
-        catcher = Catcher(self.broker, client_id, record.username, self.mesh.choice, behind)
+        catcher = Catcher(
+            self.broker, client_id, record.username, self.mesh.choice, self.broker.fans, behind
+        )
         if not groups:
             record.subscriptions = [
                 each for each in record.subscriptions if split_shared(each[0])[0] is None
@@ -116,7 +118,7 @@ class Transit:
 
     def has_all(self, catcher: Catcher) -> bool:
         """Whether all nodes that are there have given their marks, and this one has."""
-        marked = catcher.marked
+        marked = catcher.marks.settled
         return (
             0 in marked
             and not self._may_be_back()

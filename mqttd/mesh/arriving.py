@@ -54,8 +54,7 @@ class Arriving(Pouring):
     """Takes what one link brings."""
 
     def __init__(self, broker: Broker, link: Link, control: Control, choice: Choice) -> None:
-        super().__init__(broker)
-        self.choice = choice
+        super().__init__(broker, choice)
         self.link = link
         self.mesh = control
         #: Counted frames so far, and those that were acknowledged.

@@ -15,6 +15,7 @@ from mqttd.broker.fans import Fan
 from mqttd.codec.frame import cut, run_end
 from mqttd.codec.spans import span_end
 from mqttd.mesh.landing import Local
+from mqttd.mesh.peer import Choice
 from mqttd.session.inbound import Inbound, recast
 from mqttd.session.message import Message
 from mqttd.session.receiver import NO_LIMIT
@@ -30,8 +31,9 @@ _ROUTES: Final = 20_000
 class Pouring:
     """Hands messages of other workers to the sessions here."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, choice: Choice) -> None:
         self.broker = broker
+        self.choice = choice
         #: Of the packet that follows: who published it, its id, the group it is for.
         self.source: str = ""
         self.username: str | None = None
@@ -55,6 +57,8 @@ class Pouring:
             return
         later = broker.later
         broker.later = None
+        if isinstance(later, Fan):
+            later.link = self.choice.link
         if isinstance(later, Fan) and inbound.qos:
             # Its number is kept with this turn, and it is not sent again: see `mqttd.mesh.ferry`.
             broker.fans.hold(later)

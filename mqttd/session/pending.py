@@ -39,8 +39,7 @@ class Pending(State):
     def enqueue(self, entry: object) -> None:
         """Keep an entry in the mqueue; what does not fit is dropped and counted."""
         if self.ended:
-            if isinstance(entry, Delivery) and entry.group is not None:
-                self.server.stray(self, entry)
+            self.server.stray(self, entry)
             return
         account = self.account
         if account.tight and not entry_qos(entry):

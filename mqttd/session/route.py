@@ -47,6 +47,7 @@ __all__ = [
     "RECORDED",
     "RETAIN_AS_PUBLISHED",
     "SPREAD",
+    "STEP",
     "STUCK",
     "TOLD",
     "UNHEARD",
@@ -91,7 +92,7 @@ HEARD: Final = TOLD | RECORDED
 
 #: Receivers of a step, a shared group counting for two: with what is written to them, 10 to 40
 #: milliseconds.
-_STEP: Final = 8192
+STEP: Final = 8192
 #: Smaller messages may be put into as many shapes as there are receivers in a step; others into so
 #: many bytes.
 _SMALL: Final = 2048
@@ -315,7 +316,7 @@ class Route:
             self.blocks = blocks
         if self._differs():
             self.gear |= SPREAD
-        if len(self.sessions) + (0 if groups is None else 2 * len(groups)) > _STEP:
+        if len(self.sessions) + (0 if groups is None else 2 * len(groups)) > STEP:
             self.gear |= WIDE
 
     def hear(self) -> None:

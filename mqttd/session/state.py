@@ -96,8 +96,8 @@ class Keeper(Turn):
         """What a session that is over had in the journal is lost, a part of it a turn."""
         raise NotImplementedError
 
-    def stray(self, session: State, delivery: Delivery) -> None:
-        """A shared group has chosen a session that is over: let another member have it."""
+    def stray(self, session: State, entry: object) -> None:
+        """This has come for a session that is over: somebody else may be there for it."""
         raise NotImplementedError
 
     def may_still_publish(self, kept: Delivery) -> bool:

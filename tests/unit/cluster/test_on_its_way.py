@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -327,10 +327,13 @@ def test_what_came_before_the_marks_alone_is_in_the_tail(node: Node) -> None:
 class Arriving:
     """A session that `a` has, and this node has claimed; `a` is awaited when it is gone."""
 
-    def __init__(self, node: Node, sending: bytes = b"") -> None:
+    def __init__(
+        self, node: Node, sending: bytes = b"", before: Callable[[], object] = lambda: None
+    ) -> None:
         self.node = node
         self.arrivals = node.moves.arrivals
         self.record = self._record()
+        before()
         if sending:
             self.record = with_sending(self.record, sending)
         comes = self.arrivals.expect("s", "a", 7)
@@ -438,9 +441,9 @@ def test_nor_does_it_for_who_sends_it_again(node: Node) -> None:
     for name in "ab":
         marked(node, name, 5, first)
     assert leaves.catcher is not None
-    assert leaves.catcher.marked == set()
+    assert leaves.catcher.marks.settled == set()
     marked(node, "b", 5, leaves.sending)
-    assert leaves.catcher.marked == {node.nodes["b"].number, -node.nodes["b"].number}
+    assert leaves.catcher.marks.settled == {node.nodes["b"].number, -node.nodes["b"].number}
 
 
 def test_a_mark_says_of_which_sending_it_is(node: Node) -> None:
@@ -536,7 +539,7 @@ def test_the_heir_of_its_node_gives_it_anew(node: Node) -> None:
     state = SessionState(arriving.record, tuple(arriving.queue(2)), 7)
     catcher = node.moves.transit.catch("s", state, True)
     assert catcher is not None
-    catcher.marked.add(0)
+    catcher.marks.add(0)
     node.publish(1)
     arriving.arrivals.inherited("s", 7, state, catcher)
     assert arriving.given

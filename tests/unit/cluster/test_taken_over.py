@@ -240,8 +240,9 @@ def test_a_node_that_dies_again_right_after_it_was_back_is_taken_over_again(
     assert view.is_left("b")
     member = SimpleNamespace(epoch=9, home=1)
     cluster: Any = SimpleNamespace(
-        name="c", keys=node.keys, etcd=etcd, reactor=node.clock, membership=member, view=view
-    )
+        name="c", keys=node.keys, etcd=etcd, reactor=node.clock, membership=member, view=view,
+        mesh=node.mesh, broker=node.broker,
+    )  # fmt: skip
     unused: Any = None
     adoption = Adoption(cluster, unused, unused, "b")
     begun: list[bool] = []
@@ -269,7 +270,9 @@ def test_a_stream_is_gone_when_that_is_said_again_and_again(node: Node, tmp_path
     servers: Any = Servers(*[gone] * 19, away, *[gone] * 20)
     unused: Any = None
     member = SimpleNamespace(epoch=9, home=1)
-    cluster: Any = SimpleNamespace(reactor=node.clock, membership=member)
+    cluster: Any = SimpleNamespace(
+        reactor=node.clock, membership=member, mesh=node.mesh, broker=node.broker
+    )
     adoption = Adoption(cluster, servers, unused, "b")
     said: list[bool] = []
     Deferred.fromCoroutine(adoption._fetched(str(tmp_path / "heir"))).addCallback(said.append)
