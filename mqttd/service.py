@@ -43,6 +43,7 @@ from mqttd.monitor.malloc import keep_freed, trim
 from mqttd.monitor.overload import Overload
 from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
+from mqttd.monitor.switching import switch_soon
 from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import Options, StartError, lock_data_dir, why
@@ -311,6 +312,7 @@ class MqttdService(MultiService):
         if self.on_start is None:
             self._hang_up = on_hang_up(self.reload.hang_up, self.reactor)
             keep_freed()
+            switch_soon()
         super().startService()  # type: ignore[no-untyped-call]
         # Nobody gets in before the plugins that may have something against it are there.
         # What they have kept is there before them.

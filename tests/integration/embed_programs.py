@@ -241,7 +241,8 @@ def _process() -> list[object]:
     handlers = [signal.getsignal(number) for number in sorted(signal.valid_signals())]
     timer = signal.getitimer(signal.ITIMER_REAL)[0] > 900
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return [handlers, timer, limits, gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()]
+    collector = [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()]
+    return [handlers, timer, limits, *collector, sys.getswitchinterval()]
 
 
 @program
