@@ -92,7 +92,7 @@ ROWS: Final[Mapping[str, Row]] = {
         Row("taken_ids", shapes={"size": (1, 20, 5_000)}),
         Row("endless_connects", shapes={"count": (100, 1_000)}),
         Row("silence", shapes={"count": (100, 1_000), "said": (b"\x10", b"\x10\xff\x01\0\4MQTT")}),
-        Row("slow_readers", shapes={"clients": (1, 50), "size": (10, 100_000, 900_000)}),
+        Row("slow_readers", shapes={"clients": (1, 50, 1_000), "size": (10, 100_000, 900_000)}),
         Row("unreleased", shapes={"each": (100, 60_000), "size": (10, 10_000)}),
         Row("unsubscribes", peer=True, shapes={"count": (10, 9_000), "there": (False, True)}),
         Row("identifiers", shapes={"sessions": (1, 10), "levels": (3, 8, 12)}),

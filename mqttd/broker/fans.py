@@ -10,7 +10,8 @@ and in place of a session that has moved meanwhile whoever stands for it (`Fans.
 with many shapes (identifiers) is weighed by the bytes that are made of it, not by its receivers
 alone.
 
-Promise: a slice is at most `_SLICE` units of work, a delivery being one; messages of one publisher
+Promise: a slice is at most `_SLICE` units of work, a delivery being one, and 2 KiB of output;
+messages of one publisher
 reach each receiver in their order; an acknowledgement goes when the last receiver has its message,
 and it is kept where that has to be. Of QoS 2, and of what another process will not send again, a
 store has what all receivers have of it in one transaction, with its packet id or number: a process
@@ -45,6 +46,9 @@ _COPIED: Final = 13
 _LOOK: Final = 64
 _FEW: Final = 4
 _LARGE: Final = 1 << 16
+_HUGE: Final = 1 << 20
+#: Bytes of output that are a unit, as a power of two: a slice has 8 MiB.
+_POURED: Final = 11
 #: Bytes of shapes that are remembered for further receivers.
 _REMEMBERED: Final = 4 << 20
 
@@ -134,7 +138,9 @@ class Fan(Later):
     def some(self, broker: Ground) -> bool:
         """A slice, as long as nothing that it fills is full; whether anything is left."""
         work = 0
-        step = _FEW if self.size > _LARGE else _LOOK
+        step = _LOOK
+        if self.size > _LARGE:
+            step = _FEW if self.size <= _HUGE else 1
         count = len(self.route.sessions)
         while self.at < count:
             if work >= _SLICE or broker.clogged is not None:
@@ -142,7 +148,8 @@ class Fan(Later):
             end = self.at + step if self.at else max(step, self.others())
             if end > count:
                 end = count
-            work += end - self.at + self._made(True, self.at, end)
+            work += end - self.at + ((end - self.at) * self.size >> _POURED)
+            work += self._made(True, self.at, end)
             self.at = end
         groups = self.route.groups
         count = 0 if groups is None else len(groups)
@@ -150,7 +157,8 @@ class Fan(Later):
             if work >= _SLICE or broker.clogged is not None:
                 return True
             end = self.group_at + step if self.group_at + step < count else count
-            work += _GROUP * (end - self.group_at) + self._made(False, self.group_at, end)
+            work += _GROUP * (end - self.group_at) + ((end - self.group_at) * self.size >> _POURED)
+            work += self._made(False, self.group_at, end)
             self.group_at = end
         return False
 

@@ -45,7 +45,7 @@ from mqttd.session.connection import OPEN
 from mqttd.session.framing import ALLOWANCE
 from mqttd.session.inbound import lift, lower, recast
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, Route
+from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, SMALL, Route
 
 __all__ = ["Arriving"]
 
@@ -276,7 +276,8 @@ class Arriving(Pouring):
             return end
         local = self.local(route)
         size = end - pos
-        plain = local.plain and not self.broker.settings.upgrade_qos
+        wide = size > SMALL and local.route.is_wide(size)
+        plain = local.plain and not (wide or self.broker.settings.upgrade_qos)
         if first & 6 == 0:
             if plain and not (self.retained or self.source or self.followed):
                 most = len(data)
@@ -309,8 +310,10 @@ class Arriving(Pouring):
         topic_end = p + 2 + (data[p] << 8 | data[p + 1])
         route = self.broker.topics.at(data[p:topic_end])
         local = self.local(route)
-        if not local.plain or self.broker.settings.upgrade_qos:
-            one = recast(data, pos, p, topic_end, topic_end, end, end - pos, False)
+        size = end - pos
+        wide = size > SMALL and local.route.is_wide(size)
+        if not local.plain or wide or self.broker.settings.upgrade_qos:
+            one = recast(data, pos, p, topic_end, topic_end, end, size, False)
             body, whole = split(one, 0)
             self._publish(one, 0, body, whole)
             return end
@@ -337,6 +340,7 @@ class Arriving(Pouring):
         same: bytes | None = None
         other: bytes | None = None
         self.broker.topics.work += len(route.sessions) >> LIGHT1
+        self.broker.topics.pour(end - pos, len(route.sessions))
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         for receiver in route.sessions:
             if receiver.v5 == v5:
@@ -383,7 +387,13 @@ class Arriving(Pouring):
                 p = body_at(data, pos)
                 topic_end = p + front
                 empty = not v5 or data[topic_end + 2] == 0
-                if fits and (empty or (all_fit and is_lasting(data, topic_end + 2, end))):
+                size = end - pos
+                wide = size > SMALL and local.route.is_wide(size)
+                if (
+                    fits
+                    and not wide
+                    and (empty or (all_fit and is_lasting(data, topic_end + 2, end)))
+                ):
                     self._hand(local.route, data, pos, p, topic_end, end, v5)
                 elif v5:
                     self._publish(data, pos, p, end)

@@ -53,7 +53,9 @@ class Pouring:
         elif route.is_wide(size):
             broker.fan_out(inbound, route)
         else:
-            broker.topics.work += inbound.fan(route) + 1
+            count = inbound.fan(route)
+            broker.topics.work += count + 1
+            broker.topics.pour(size, count)
             return
         later = broker.later
         broker.later = None
@@ -82,6 +84,7 @@ class Pouring:
         """The run or span of plain QoS 0 before `most` that begins here; the index behind it."""
         size = end - pos
         stop = run_end(data, pos, topic_end, body, end)
+        most = min(most, pos + max(local.route.room(), size))
         if stop > most:
             stop = most - (most - pos) % size
         if stop == end and route is self.latest:
@@ -99,6 +102,7 @@ class Pouring:
         if not to_all(route, data, pos, stop, v5):
             return False
         self.broker.topics.work += len(route.sessions) >> LIGHT0
+        self.broker.topics.pour(stop - pos, len(route.sessions))
         metrics = self.broker.metrics
         metrics.messages_crossed += count
         metrics.messages_sent += count * len(route.sessions)
@@ -205,3 +209,4 @@ class Pouring:
             sent += 1
         broker.metrics.messages_sent += sent * count
         broker.topics.work += len(route.sessions) >> LIGHT0
+        broker.topics.pour(stop - pos, len(route.sessions))

@@ -36,11 +36,11 @@ from mqttd.session.route import (
     NOTED,
     QOS_MASK,
     RECORDED,
+    SMALL,
     SPREAD,
     STUCK,
     TOLD,
     UNHEARD,
-    WIDE,
     Route,
 )
 from mqttd.session.runs import Run
@@ -104,6 +104,12 @@ class Forwarding(Lending):
                 self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
                 return end
         gear = route.gear
+        size = end - pos
+        if size > SMALL and route.is_wide(size):
+            if not route.topic:
+                route = self.current(data[p + 2 : topic_end])
+            self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
+            return end
         if gear & ~(HELD | NOTED) or first & 1:
             if gear & ~(HELD | NOTED) == RECORDED and not first & 1:
                 return self.recorded(route, data, pos, p, topic_end, at, body, end, expiry)
@@ -126,13 +132,14 @@ class Forwarding(Lending):
                     router.note(self, topic, data, pos, at, body, end, end - pos, 1)
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
-        size = end - pos
         stop = end
         run = 1
         metrics = router.metrics
         if router.settings.coalesce_runs:
             stop = run_end(data, pos, topic_end, body, end)
             if stop > end:
+                if stop - pos > route.room():
+                    stop = pos + max(route.room() // size, 1) * size
                 run = (stop - pos) // size
                 metrics.packets_received += run - 1
             elif route is topics.latest and not (gear or first & 9):
@@ -209,6 +216,7 @@ class Forwarding(Lending):
             if self.router.tap_unheard:
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
         self.router.topics.work += len(route.sessions) >> LIGHT0
+        self.router.topics.pour(end - pos, len(route.sessions))
 
     def _apart(
         self,
@@ -275,6 +283,7 @@ class Forwarding(Lending):
                 return
         if count:
             self.router.topics.work += count >> LIGHT1
+            self.router.topics.pour(end - pos, count)
             if expiry or not self._same(route, first >> 1 & 3):
                 self.inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
             else:
@@ -391,7 +400,7 @@ class Forwarding(Lending):
                     router.unheard(message, "retained_full")
                 self.published(first, packet_id, -code, gear, route.topic)
                 return
-        wide = gear & (_APART | WIDE) != 0 and route.is_wide(end - pos)
+        wide = route.is_wide(end - pos)
         if not wide and not gear & _APART:
             if packet_id:
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
@@ -403,6 +412,7 @@ class Forwarding(Lending):
             return
         count = router.fan_out(inbound, route) if wide else inbound.fan(route)
         router.topics.work += count + 1
+        router.topics.pour(end - pos, 0 if wide else count)
         if not count and gear & (TOLD | UNHEARD):
             if message is None:
                 message = self.whole_of(inbound, route, run)

@@ -59,6 +59,8 @@ class Recording(Forwarding):
         run = 1
         if router.settings.coalesce_runs:
             stop = run_end(data, pos, topic_end, body, end)
+            if stop - pos > route.room():
+                stop = pos + max(route.room() // size, 1) * size
             run = (stop - pos) // size
             router.metrics.packets_received += run - 1
         router.metrics.messages_received_qos0 += run
@@ -99,6 +101,7 @@ class Recording(Forwarding):
             router.delivered_run(receiver, name)
         router.metrics.messages_sent += sent
         router.topics.work += len(route.sessions) >> LIGHT0
+        router.topics.pour(stop - pos, len(route.sessions))
         return stop
 
     def _one_by_one(
@@ -153,6 +156,7 @@ class Recording(Forwarding):
         first = data[pos]
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         router.topics.work += len(route.sessions) >> LIGHT1
+        router.topics.pour(end - pos, len(route.sessions))
         if self._same(route, first >> 1 & 3):
             session = self.session
             assert session is not None

@@ -46,6 +46,7 @@ __all__ = [
     "QOS_MASK",
     "RECORDED",
     "RETAIN_AS_PUBLISHED",
+    "SMALL",
     "SPREAD",
     "STEP",
     "STUCK",
@@ -93,10 +94,13 @@ HEARD: Final = TOLD | RECORDED
 #: Receivers of a step, a shared group counting for two: with what is written to them, 10 to 40
 #: milliseconds.
 STEP: Final = 8192
-#: Smaller messages may be put into as many shapes as there are receivers in a step; others into so
-#: many bytes.
-_SMALL: Final = 2048
+#: Smaller messages go to as many receivers as there are in a step, each in a shape of its own;
+#: others are put into so many bytes of shapes, and so many bytes of output.
+SMALL: Final = 2048
 _SHAPES: Final = 16 << 20
+_OUTPUT: Final = 8 << 20
+#: Bytes of output that packets which are handed on together may make.
+_TOGETHER: Final = 32 << 20
 
 #: Shared by the routes that lead nowhere.
 _NOBODY: Final[list[Receiver]] = []
@@ -263,8 +267,10 @@ class Route:
         """Whether a message of so many bytes is more than one step is for."""
         if self.gear & WIDE:
             return True
-        if size <= _SMALL:
+        if size <= SMALL:
             return False
+        if len(self.sessions) * size > _OUTPUT:
+            return True
         shapes = 0 if self.blocks is None else len(self.blocks)
         if self.groups is not None:
             shapes += len(self.groups)
@@ -282,6 +288,10 @@ class Route:
             self.blocks = other.blocks
             self.groups = other.groups
             self.lone = other.lone
+
+    def room(self) -> int:
+        """How many bytes of packets may be handed on together."""
+        return _TOGETHER // len(self.sessions) if self.sessions else _TOGETHER
 
     def snapshot(self) -> Route:
         """The receivers as they are now; lists are made anew when they change."""

@@ -60,7 +60,8 @@ class Spanning(Carrying):
         count = len(route.sessions)
         if not count and router.tap_unheard:
             return 0
-        stop, packets = span_end(data, pos, p, topic_end, end, self.largest, self.v5, len(data))
+        most = min(pos + route.room(), len(data))
+        stop, packets = span_end(data, pos, p, topic_end, end, self.largest, self.v5, most)
         if packets == 1 or not to_all(route, data, pos, stop, self.v5):
             return 0
         metrics = router.metrics
@@ -71,4 +72,5 @@ class Spanning(Carrying):
         else:
             metrics.messages_no_subscriber += packets
         router.topics.work += count >> LIGHT0
+        router.topics.pour(stop - pos, count)
         return stop

@@ -56,6 +56,8 @@ _HASTY: Final = 64
 _TURN: Final = 4 << 20
 #: Bytes that a unit of work counts for in that, as a power of two: a turn has 65,536 units.
 _WORK: Final = 6
+#: And bytes that it puts into outputs: a turn has 64 MiB.
+_POURED: Final = 4
 #: Nanoseconds of a turn for those in line, at least; what is read of one at once, until its place
 #: is the next one's: 16 KiB of small messages that are stored take 0.7 ms, more than the share.
 _SHARE: Final = 500_000
@@ -267,9 +269,9 @@ class Engine(Accepting):
                     else:
                         stream(event)
                 elif self.taken + self.worked < _TURN:
-                    server.topics.work = 0
+                    self._begin()
                     edge.ready(event)
-                    self.worked += server.topics.work << _WORK
+                    self._weigh()
                 else:
                     self.left[fd] = event & _IN_OUT
                 continue
@@ -308,13 +310,12 @@ class Engine(Accepting):
             return
         self.taken += len(data)
         new = channel.state == NEW
-        topics = self.server.topics
-        topics.work = 0
+        self._begin()
         try:
             channel.feed(data)
         except Exception as error:  # a fault of ours must end this connection only
             self.server.crashed(channel, error)
-        self.worked += topics.work << _WORK
+        self._weigh()
         if new:
             house = channel.io
             if isinstance(house, House):
@@ -338,13 +339,23 @@ class Engine(Accepting):
             channel.end("closed by the client")
             return
         self.taken += count
-        topics = self.server.topics
-        topics.work = 0
+        self._begin()
         try:
             channel.came(count)
         except Exception as error:  # as above
             self.server.crashed(channel, error)
-        self.worked += topics.work << _WORK
+        self._weigh()
+
+    def _begin(self) -> None:
+        """Count the work of one read from here."""
+        topics = self.server.topics
+        topics.work = 0
+        topics.poured = 0
+
+    def _weigh(self) -> None:
+        """What it counts for as bytes that were read."""
+        topics = self.server.topics
+        self.worked += (topics.work << _WORK) + (topics.poured >> _POURED)
 
     # -- listening -----------------------------------------------------------------------------
 

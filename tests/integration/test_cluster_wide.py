@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     folder = tmp_path_factory.mktemp("wide")
     etcd = start_etcd(folder / "etcd")
-    started = start_nodes(folder, etcd, {"a": {}, "b": {}}, store={"kind": "memory"})
+    started = start_nodes(folder, etcd, {"a": {}, "b": {}}, store={"kind": "sqlite"})
     assert started["a"].says("node b is linked")
     yield started
     for node in started.values():

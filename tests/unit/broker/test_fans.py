@@ -168,6 +168,51 @@ def test_a_large_message_in_many_shapes_is_more_than_a_step(node: MemoryBroker) 
     assert len(said(publisher, Puback)) == 1
 
 
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_that_is_many_bytes_for_all_is_more_than_a_step(
+    node: MemoryBroker, qos: int, version: int
+) -> None:
+    """Few receivers, and one shape: what is written to them takes its time all the same."""
+    receivers = [node.connect(f"r{n}", 4 + n % 2, room=1 << 30) for n in range(40)]
+    for receiver in receivers:
+        receiver.send(Subscribe(1, [Subscription("t", 2)]))
+        receiver.take()
+    publisher, other = node.connect("publisher", version), node.connect("other", 5)
+    packet_id = 1 if qos else 0
+    publisher.send(Publish("t", bytes(900_000), qos, packet_id=packet_id), Pingreq())
+    count = sum(len(said(receiver)) for receiver in receivers)
+    assert 0 < count <= (8 << 20) // 900_000 + 4
+    assert publisher.take() == []
+    other.send(Pingreq())
+    assert [type(packet) for packet in other.take()] == [Pingresp]
+    assert turns(node) >= 3
+    assert count + sum(len(said(receiver)) for receiver in receivers) == 40
+    answers = [type(packet) for packet in publisher.take()]
+    assert answers == [*([Puback, Pubrec][qos - 1 : qos] if qos else []), Pingresp]
+    audit(node.broker, [client.channel for client in (*receivers, publisher, other)])
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_small_messages_count_what_is_written_of_them(node: MemoryBroker, same: bool) -> None:
+    """Those of one read to hundreds: a turn has its fill of them, and nothing is lost."""
+    receivers = [node.connect(f"r{n}", 5, room=1 << 30) for n in range(600)]
+    for receiver in receivers:
+        receiver.send(Subscribe(1, [Subscription("t", 0)]))
+        receiver.take()
+    publisher = node.connect("publisher", 5)
+    payloads = [b"%3d" % n + bytes(1990 if same else 1890 + n) for n in range(100)]
+    publisher.send(*(Publish("t", payload) for payload in payloads), Pingreq())
+    assert publisher.take() == []  # the rest is for another turn
+    got = [[packet.payload for packet in receiver.published()] for receiver in receivers]
+    assert 0 < len(got[0]) < 100
+    node.run_soon()
+    for mine, receiver in zip(got, receivers, strict=True):
+        mine += [packet.payload for packet in receiver.published()]
+        assert mine == payloads
+    assert [type(packet) for packet in publisher.take()] == [Pingresp]
+
+
 def test_what_hooks_have_changed_goes_in_slices_too(node: MemoryBroker) -> None:
     receiver = member(node)
     node.hooks.hook(
